@@ -1,0 +1,6 @@
+"""Settings: their schema, how they are loaded, and how secrets stay masked. Imports none of the other packages."""
+
+from config.load import ConfigError, describe, load
+from config.settings import Endpointing, Route, Secret, Settings
+
+__all__ = ["ConfigError", "Endpointing", "Route", "Secret", "Settings", "describe", "load"]

@@ -1,0 +1,236 @@
+"""Read the configuration from one TOML file and the environment, or say in one line what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from config.settings import Secret, Section, Settings
+
+PREFIX = "MEDIAWORKER_"
+DEFAULT_FILE = "mediaworker.toml"
+_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_UNKNOWN = re.compile(r"unknown field `([^`]+)`")
+_KEY = re.compile(r"[A-Za-z0-9._~-]{8,}")
+_MISSING = re.compile(r"missing required field `([^`]+)`")
+
+
+class ConfigError(Exception):
+    """The user's mistake in the configuration: `key`, the `value` given (None when there is none), and the `reason`."""
+
+    def __init__(self, key: str, value: object, reason: str) -> None:
+        self.key, self.value, self.reason = key, value, reason
+        shown = "" if value is None else f" = {_shown(key, value)}"
+        super().__init__(f"{key}{shown}: {reason}")
+
+
+def load(file: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The effective settings. Without `file`, `./mediaworker.toml` is read when it is there.
+
+    Raises:
+        ConfigError: unreadable file, unknown key, value of the wrong type or out of range, contradictory keys.
+    """
+    environ = os.environ if environ is None else environ
+    path = Path(file) if file is not None else Path(environ.get(PREFIX + "CONFIG", DEFAULT_FILE))
+    tree: dict[str, Any] = {}
+    if file is not None or PREFIX + "CONFIG" in environ or path.exists():
+        tree = _read(path)
+    for name, text in sorted(environ.items()):
+        if name.startswith(PREFIX) and name not in (PREFIX + "CONFIG", PREFIX + "CACHE"):
+            _overlay(tree, name, text)
+    return parse(tree)
+
+
+def parse(tree: Mapping[str, Any]) -> Settings:
+    """Validate a tree of plain values, as TOML gives it. Raises ConfigError."""
+    try:
+        settings = msgspec.convert(tree, Settings, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise _explain(tree, str(error)) from None
+    _check(settings)
+    return settings
+
+
+def describe(settings: Settings) -> str:
+    """The settings as TOML that `load` would read again, secrets masked."""
+    tree = msgspec.to_builtins(settings, enc_hook=str)
+    lines: list[str] = []
+    _print(lines, "", _masked(settings, tree))
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(path), None, f"cannot read the file: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), None, f"not TOML: {error}") from None
+
+
+def _overlay(tree: dict[str, Any], name: str, text: str) -> None:
+    *sections, key = name[len(PREFIX) :].lower().split("__")
+    node = tree
+    for section in sections:
+        child = node.setdefault(section, {})
+        if not isinstance(child, dict):
+            raise ConfigError(name, None, f"`{section}` is not a section")
+        node = child
+    node[key] = _literal(text, _kind([*sections, key]))
+
+
+def _literal(text: str, kind: Any) -> Any:
+    """A TOML literal, or the bare string. A key that holds text takes the text as it is unless it is quoted."""
+    if kind in (str, Secret) and not text.startswith(("'", '"')):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _kind(path: list[str]) -> Any:
+    kind: Any = Settings
+    for name in path:
+        hints = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Section) else {}
+        kind = hints.get(name)
+    return kind
+
+
+def _explain(tree: Mapping[str, Any], message: str) -> ConfigError:
+    """Turn msgspec's message into key, value and what is allowed."""
+    path = ""
+    if found := _PATH.search(message):
+        path, message = found[1], message[: found.start()]
+    if unknown := _UNKNOWN.search(message):
+        section = _section(path)
+        allowed = ", ".join(field.name for field in msgspec.structs.fields(section)) if section else ""
+        return ConfigError(_join(path, unknown[1]), None, f"unknown key; allowed here: {allowed}")
+    if missing := _MISSING.search(message):
+        return ConfigError(_join(path, missing[1]), None, "is required")
+    reason = message[:1].lower() + message[1:]
+    if "enum value" in message and (allowed := _choices(path)):
+        reason = f"expected one of {allowed}"
+    return ConfigError(path or "configuration", _lookup(tree, path) if path else None, reason)
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _steps(path: str) -> list[str]:
+    return re.findall(r"[^.\[\]]+|\[[^\]]*\]", path)
+
+
+def _section(path: str) -> type[Section] | None:
+    kind = _resolve(path)
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _resolve(path: str) -> Any:
+    kind: Any = Settings
+    for step in _steps(path):
+        if step.startswith("["):
+            arguments = get_args(kind)
+            kind = (arguments[-1] if arguments[-1] is not Ellipsis else arguments[0]) if arguments else None
+        elif isinstance(kind, type) and issubclass(kind, Section):
+            kind = get_type_hints(kind, include_extras=False).get(step)
+        else:
+            return None
+    return kind
+
+
+def _choices(path: str) -> str:
+    return ", ".join(map(repr, get_args(_resolve(path))))
+
+
+def _lookup(tree: Any, path: str) -> Any:
+    node: Any = tree
+    for step in _steps(path):
+        try:
+            node = node[int(step[1:-1])] if step.startswith("[") else node[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return None
+    return node
+
+
+def _shown(key: str, value: object) -> str:
+    secret = key.rsplit(".", 1)[-1] in {"key", "password", "auth_token", "auth_token_next"}
+    return "'***'" if secret else repr(value)
+
+
+def _decode(kind: type, value: object) -> object:
+    if kind is Secret and isinstance(value, str):
+        return Secret(value)
+    raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
+
+
+def _check(settings: Settings) -> None:
+    """What no single field can say about itself."""
+    rtp = settings.rtp
+    if rtp.port_max <= rtp.port_min:
+        raise ConfigError("rtp.port_max", rtp.port_max, f"must be above rtp.port_min ({rtp.port_min})")
+    for name in ("bot", "assist", "dictation"):
+        profile = getattr(settings.endpointing, name)
+        key = f"endpointing.{name}"
+        if profile.exit > profile.enter:
+            raise ConfigError(f"{key}.exit", profile.exit, f"must not be above {key}.enter ({profile.enter})")
+        if profile.speculate_ms > profile.min_silence_ms:
+            limit = f"must not be above {key}.min_silence_ms ({profile.min_silence_ms})"
+            raise ConfigError(f"{key}.speculate_ms", profile.speculate_ms, limit)
+    for index, entry in enumerate(settings.auth.api_keys):
+        if not _KEY.fullmatch(entry.key):
+            raise ConfigError(f"auth.api_keys[{index}].key", entry.key, "expected at least 8 of A-Z a-z 0-9 . _ ~ -")
+    names = [key.name for key in settings.auth.api_keys]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("auth.api_keys", name, "two keys have this name")
+    for key, url, schemes in (
+        ("twilio.public_url", settings.twilio.public_url, ("https://", "http://")),
+        ("twilio.stream_url", settings.twilio.stream_url, ("wss://", "ws://")),
+    ):
+        if url and not url.startswith(schemes):
+            raise ConfigError(key, url, f"must start with {' or '.join(schemes)}")
+    if settings.twilio.auth_token and not settings.twilio.public_url:
+        raise ConfigError("twilio.public_url", "", "is required with twilio.auth_token: signatures are made over it")
+
+
+def _masked(struct: Any, tree: Any) -> Any:
+    if isinstance(struct, Secret):
+        return "***" if struct else ""
+    if isinstance(struct, Section):
+        return {f.name: _masked(getattr(struct, f.name), tree[f.name]) for f in msgspec.structs.fields(struct)}
+    if isinstance(struct, tuple):
+        return [_masked(item, tree[i]) for i, item in enumerate(struct)]
+    return tree
+
+
+def _print(lines: list[str], prefix: str, node: dict[str, Any]) -> None:
+    for key, value in node.items():
+        if not _is_table(value):
+            lines.append(f"{key} = {_toml(value)}")
+    for key, value in node.items():
+        if isinstance(value, dict):
+            lines += ["", f"[{prefix}{key}]"]
+            _print(lines, f"{prefix}{key}.", value)
+        elif _is_table(value):
+            for item in value:
+                lines += ["", f"[[{prefix}{key}]]"]
+                _print(lines, f"{prefix}{key}.", item)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # JSON's strings, numbers and booleans are TOML's.
+    return msgspec.json.encode(value).decode()

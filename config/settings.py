@@ -1,0 +1,203 @@
+"""The typed configuration: one frozen struct per section, each field with its allowed range.
+
+Times carry their unit in the name. Every key can be set in the TOML file or as `MEDIAWORKER_<SECTION>__<KEY>`;
+`config.load` reads both and `docs/configuration.md` is generated from these classes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(ge=0)]
+Millis = Annotated[int, Meta(ge=0)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+Scope = Literal["events", "admin", "batch", "stream"]
+Role = Literal["agent", "customer", "unknown"]
+
+
+class Secret(str):
+    """A string that prints as `***`; `str.__str__(secret)` or plain use in an expression gives the value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'" if self else "''"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: immutable, and an unknown key is an error."""
+
+
+class Http(Section, frozen=True, kw_only=True):
+    """The HTTP port: routes, `/v1/events`, the page, and the media WebSockets for one-tunnel users."""
+
+    host: str = "0.0.0.0"
+    port: Port = 8080
+
+
+class Media(Section, frozen=True, kw_only=True):
+    """The media listener: Twilio and other WebSocket media, without a web framework in between."""
+
+    host: str = "0.0.0.0"
+    port: Port = 8081
+    stall_s: Seconds = 2.0
+    """TCP media: how long a silent leg waits before its timeline goes on as silence."""
+    start_timeout_s: Seconds = 5.0
+    """A media WebSocket that has not said who it is by then is closed."""
+    max_message_bytes: Positive = 65536
+
+
+class Rtp(Section, frozen=True, kw_only=True):
+    port_min: Annotated[int, Meta(ge=1024, le=65534)] = 10000
+    port_max: Annotated[int, Meta(ge=1025, le=65535)] = 19999
+    jitter_ms: Annotated[int, Meta(ge=0, le=1000)] = 60
+    """How long a window waits for a missing packet before it goes on as silence."""
+
+
+class SipAccount(Section, frozen=True, kw_only=True):
+    """One registration: `registrar` is a SIP URI, `user` and `password` its digest credentials."""
+
+    registrar: str
+    user: str
+    password: Secret = Secret("")
+    realm: str = "*"
+    expires_s: Annotated[int, Meta(ge=30, le=86400)] = 300
+    name: str = ""
+
+
+class Sip(Section, frozen=True, kw_only=True):
+    enabled: bool = True
+    host: str = "0.0.0.0"
+    port: Port = 5060
+    transports: tuple[Literal["udp", "tcp"], ...] = ("udp", "tcp")
+    public_address: str = ""
+    """Address to write into SDP and Contact when the worker is behind NAT; empty: the address facing the peer."""
+    accounts: tuple[SipAccount, ...] = ()
+    allow: tuple[str, ...] = ()
+    """Addresses or networks (CIDR) that may send INVITEs, beside loopback and the registrars."""
+    max_calls: Annotated[int, Meta(ge=1, le=1024)] = 200
+    codecs: tuple[Literal["PCMU", "PCMA", "G722"], ...] = ("G722", "PCMU", "PCMA")
+    """Codecs accepted; the order of the offer decides (RFC 3264 section 6.1), this is what is left of it."""
+    send_audio: Literal["silence", "none"] = "silence"
+    media_timeout_s: Seconds = 3600.0
+    """A call without a single RTP packet for so long is hung up; 0: never. Hold stops RTP, so keep it long."""
+    log_level: Annotated[int, Meta(ge=0, le=6)] = 1
+
+
+class Twilio(Section, frozen=True, kw_only=True):
+    auth_token: Secret = Secret("")
+    """Signs webhooks and upgrades. Empty: only loopback may connect."""
+    auth_token_next: Secret = Secret("")
+    """A second accepted token, for rotation."""
+    public_url: str = ""
+    """The URL that Twilio posts to, as Twilio sees it, without the path: `https://host`."""
+    stream_url: str = ""
+    """The media URL as Twilio sees it: `wss://host/twilio/stream`. Empty: derived from `public_url`."""
+    mode: Literal["start", "connect"] = "start"
+    """`start` forks the call and goes on with `then`; `connect` hands the call to the worker."""
+    then: str = "<Pause length=\"3600\"/>"
+    """TwiML after `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
+    token_ttl_s: Seconds = 60.0
+    """How long the call-bound token of a webhook answer is accepted."""
+
+
+class Endpointing(Section, frozen=True, kw_only=True):
+    """Turns speech probabilities into utterances. A window is 32 ms."""
+
+    enter: Probability = 0.5
+    exit: Probability = 0.35
+    min_speech_ms: Millis = 120
+    min_silence_ms: Millis = 500
+    pre_roll_ms: Annotated[int, Meta(ge=0, le=1000)] = 300
+    speculate_ms: Annotated[int, Meta(ge=32)] = 160
+    max_utterance_s: Annotated[float, Meta(ge=1, le=30)] = 30.0
+
+
+class Profiles(Section, frozen=True, kw_only=True):
+    """Endpointing by use: a bot answers fast, an agent's screen wants whole sentences, dictation has long pauses."""
+
+    bot: Endpointing = Endpointing(min_silence_ms=320)
+    assist: Endpointing = Endpointing()
+    dictation: Endpointing = Endpointing(min_silence_ms=1000)
+
+
+class Asr(Section, frozen=True, kw_only=True):
+    engine: Literal["auto", "pocketsphinx"] = "auto"
+    language: str = ""
+    """ISO 639-1 code forced on every call without a language of its own; empty: the engine detects."""
+    partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
+    idle_s: Seconds = 300.0
+    """The inference process ends after so long without a call or job."""
+    decoders: Annotated[int, Meta(ge=1, le=16)] = 2
+    """pocketsphinx: decoders in the pool, 92 MB each."""
+    max_backlog_mb: Positive = 256
+    """Audio that waits for the engine; beyond it partial refreshes stop and the overload is counted."""
+
+
+class ApiKey(Section, frozen=True, kw_only=True):
+    name: Name
+    key: Secret
+    """At least 8 of `A-Z a-z 0-9 . _ ~ -`: it must fit into a WebSocket subprotocol (RFC 6455 section 4.1)."""
+    scopes: tuple[Scope, ...]
+
+
+class Auth(Section, frozen=True, kw_only=True):
+    api_keys: tuple[ApiKey, ...] = ()
+
+
+class Route(Section, frozen=True, kw_only=True):
+    """What a call is: the first route whose conditions all hold sets profile, language, context, roles and names.
+
+    `calling` and `called` match the number or user part exactly, or by prefix when they end in `*`.
+    """
+
+    source: Literal["", "sip", "siprec", "twilio", "audiosocket", "asterisk-ws", "websocket"] = ""
+    calling: str = ""
+    called: str = ""
+    account: str = ""
+    profile: Literal["bot", "assist", "dictation"] = "assist"
+    language: str = ""
+    context: str = ""
+    roles: dict[str, Role] = {}
+    """leg → role; legs are `inbound` and `outbound` for Twilio, `main` for a SIP call."""
+    names: dict[str, str] = {}
+
+
+class Events(Section, frozen=True, kw_only=True):
+    heartbeat_s: Annotated[float, Meta(ge=1)] = 20.0
+    """WebSocket ping interval towards subscribers."""
+    queue: Annotated[int, Meta(ge=16)] = 1000
+    """Events that may wait for one subscriber before it is closed with 4008."""
+    max_subscribers: Positive = 2000
+    metrics_s: Annotated[float, Meta(gt=0)] = 5.0
+
+
+class Log(Section, frozen=True, kw_only=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["console", "json"] = "console"
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    data_dir: str = "data"
+    """Where the event store lives; one worker owns it."""
+    shutdown_s: Seconds = 30.0
+    """How long SIGTERM lets calls run on before they are ended with `reason: shutdown`."""
+    max_calls: Positive = 1000
+    """Calls over all ingresses; beyond it a caller is refused (486 on SIP, 503 elsewhere)."""
+    http: Http = Http()
+    media: Media = Media()
+    rtp: Rtp = Rtp()
+    sip: Sip = Sip()
+    twilio: Twilio = Twilio()
+    endpointing: Profiles = Profiles()
+    asr: Asr = Asr()
+    auth: Auth = Auth()
+    events: Events = Events()
+    log: Log = Log()
+    routes: tuple[Route, ...] = ()

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Build PJSIP and its Python binding (pjsua2) once, and keep the wheel outside the checkout.
+#
+#   scripts/build_pjsip.sh PYTHON      prints the wheel's path as its last line
+#
+# The wheel is cached under $MEDIAWORKER_CACHE (default ~/.cache/mediaworker), keyed by PJSIP version, build options,
+# Python and machine; delete that folder to build again. There is no wheel on PyPI, and its sdist does not build alone.
+#
+# Source: $PJSIP_TARBALL when set (an official release tarball), else the Xpjproject component of Debian's `asterisk`
+# source package from sid, fetched through apt, which verifies Debian's signature.
+set -euo pipefail
+
+PYTHON=${1:?usage: scripts/build_pjsip.sh PYTHON}
+VERSION=2.17
+DEBIAN_SHA256=6860c2f7604b4eee75f38151a9ef69774eb3f0c5286fc1d14bc1db2dc5a9e8aa
+CACHE=${MEDIAWORKER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mediaworker}
+
+CONFIGURE=(--disable-video --disable-sound --disable-v4l2 --disable-ffmpeg --disable-libwebrtc --disable-libwebrtc-aec3
+  --disable-libyuv --disable-speex-aec --disable-sdl --disable-upnp --enable-epoll --disable-gsm-codec --disable-ilbc-codec
+  --disable-speex-codec --disable-g7221-codec --with-external-srtp --enable-libsamplerate)
+
+# PJ_IOQUEUE_MAX_HANDLES needs epoll. PKT_LEN: a SIPREC INVITE over UDP carries two bodies. The idle media sockets
+# that pjsua opens for every call are never used: the worker has its own.
+config_site() {
+  cat <<'H'
+#define PJMEDIA_HAS_VIDEO 0
+#define PJSUA_MAX_CALLS 1024
+#define PJSUA_MAX_ACC 64
+#define PJSUA_MAX_CONF_PORTS 2048
+#define PJ_IOQUEUE_MAX_HANDLES 4096
+#define PJSIP_MAX_TSX_COUNT 8191
+#define PJSIP_MAX_DIALOG_COUNT 8191
+#define PJSIP_MAX_PKT_LEN 16000
+#define PJSUA_HAS_SIPREC 1
+H
+}
+
+say() { echo "pjsip: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+tag=$("$PYTHON" -c 'import sys, platform; print(f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}")')
+key=$( { echo "$VERSION" "${CONFIGURE[@]}"; config_site; } | sha256sum | cut -c1-12)
+store="$CACHE/pjsip-$VERSION-$key-$tag"
+mkdir -p "$CACHE"
+
+# Two builds at once (two checkouts, CI beside a developer) share one result.
+exec 9>"$CACHE/pjsip.lock"
+flock 9
+if wheel=$(ls "$store"/*.whl 2>/dev/null | head -n1) && [ -n "$wheel" ]; then
+  say "using $wheel"; echo "$wheel"; exit 0
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fetch_from_debian() {
+  # The mirror is the one this machine already uses.
+  local mirror
+  mirror=$(apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+    awk '$1 == "Debian" && $2 !~ /security/ { print $3; exit }')
+  [ -n "$mirror" ] || die "no Debian mirror known to apt; run 'apt-get update', or set PJSIP_TARBALL to a PJSIP $VERSION release tarball"
+  mkdir -p "$work/lists/partial" "$work/archives/partial"
+  echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" >"$work/sources.list"
+  local options=(-o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::Lists=$work/lists"
+    -o "Dir::Cache=$work" -o APT::Sandbox::User=root -o Acquire::Retries=3)
+  (cd "$work" && apt-get "${options[@]}" -qq update && apt-get "${options[@]}" -qq source --download-only asterisk) >&2
+  ls "$work"/asterisk_*Xpjproject.tar.* | head -n1
+}
+
+if [ -n "${PJSIP_TARBALL:-}" ]; then
+  tarball=$PJSIP_TARBALL
+else
+  say "fetching the source of PJSIP $VERSION"
+  tarball=$(fetch_from_debian)
+  sum=$(sha256sum "$tarball" | cut -d' ' -f1)
+  [ "$sum" = "$DEBIAN_SHA256" ] || say "warning: the tarball is not the one this script was tried with (sha256 $sum); apt has verified Debian's signature, going on if the version fits"
+fi
+mkdir "$work/src"
+tar xf "$tarball" -C "$work/src" --strip-components=1
+cd "$work/src"
+
+found=$(awk '/^export PJ_VERSION_MAJOR/ { major = $NF } /^export PJ_VERSION_MINOR/ { minor = $NF } END { print major "." minor }' version.mak)
+[ "$found" = "$VERSION" ] || die "expected PJSIP $VERSION but the source is $found: set PJSIP_TARBALL to a $VERSION release tarball, or change VERSION in scripts/build_pjsip.sh and run 'make test'"
+
+say "building (about 3 minutes on two cores)"
+config_site >pjlib/include/pj/config_site.h
+sed -i 's/bdimad_dev\.o//' pjmedia/build/Makefile # its source is not in Debian's tree
+jobs=$(nproc)
+log=$work/build.log
+{
+  ./configure "${CONFIGURE[@]}" CFLAGS='-O2 -fPIC -DNDEBUG' CXXFLAGS='-O2 -fPIC -DNDEBUG'
+  make dep
+  make -j"$jobs" lib
+  cd pjsip-apps/src/swig/python
+  "$PYTHON" -m venv "$work/venv"
+  "$work/venv/bin/pip" install -q setuptools wheel build
+  make PYTHON_EXE="$work/venv/bin/python" wheel
+} >"$log" 2>&1 || { tail -n 40 "$log" >&2; die "the build failed; the lines above are the end of its log"; }
+
+wheel=$(find "$work/src/pjsip-apps/src/swig/python" -name '*.whl' | head -n1)
+[ -n "$wheel" ] || { tail -n 40 "$log" >&2; die "the build made no wheel"; }
+mkdir -p "$store.part"
+cp "$wheel" "$store.part/"
+mv -T "$store.part" "$store"
+say "built $(basename "$wheel")"
+ls "$store"/*.whl
