@@ -101,7 +101,7 @@ class Twilio(Section, frozen=True, kw_only=True):
     """The media URL as Twilio sees it: `wss://host/twilio/stream`. Empty: derived from `public_url`."""
     mode: Literal["start", "connect"] = "start"
     """`start` forks the call and goes on with `then`; `connect` hands the call to the worker."""
-    then: str = "<Pause length=\"3600\"/>"
+    then: str = '<Pause length="3600"/>'
     """TwiML after `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
     token_ttl_s: Seconds = 60.0
     """How long the call-bound token of a webhook answer is accepted."""
@@ -119,12 +119,20 @@ class Endpointing(Section, frozen=True, kw_only=True):
     max_utterance_s: Annotated[float, Meta(ge=1, le=30)] = 30.0
 
 
+class BotEndpointing(Endpointing, frozen=True, kw_only=True):
+    min_silence_ms: Millis = 320
+
+
+class DictationEndpointing(Endpointing, frozen=True, kw_only=True):
+    min_silence_ms: Millis = 1000
+
+
 class Profiles(Section, frozen=True, kw_only=True):
     """Endpointing by use: a bot answers fast, an agent's screen wants whole sentences, dictation has long pauses."""
 
-    bot: Endpointing = Endpointing(min_silence_ms=320)
+    bot: BotEndpointing = BotEndpointing()
     assist: Endpointing = Endpointing()
-    dictation: Endpointing = Endpointing(min_silence_ms=1000)
+    dictation: DictationEndpointing = DictationEndpointing()
 
 
 class Asr(Section, frozen=True, kw_only=True):

@@ -1,0 +1,51 @@
+# `make demo` and `make test` set everything up by themselves on a fresh Debian machine with Python 3.11.
+PYTHON ?= python3
+RUN = .venv/bin
+export PYTHON
+# One BLAS thread: the VAD's matrices are small, and the event loop shares its core with nobody.
+export OPENBLAS_NUM_THREADS = 1
+export OMP_NUM_THREADS = 1
+
+.PHONY: help demo run test lint bench lock schema clean setup setup-dev
+
+help:
+	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
+	@echo "make run     install and serve with the default configuration"
+	@echo "make test    install and run the checks and the tests"
+	@echo "make bench   the media path against the usual design (minutes)"
+	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
+	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
+
+setup:
+	@scripts/bootstrap.sh run
+
+setup-dev:
+	@scripts/bootstrap.sh dev
+
+demo: setup-dev
+	@$(RUN)/python scripts/demo.py
+
+run: setup
+	$(RUN)/mediaworker serve
+
+lint: setup-dev
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+
+test: lint
+	$(RUN)/python -m pytest
+
+bench: setup-dev
+	$(RUN)/mediaworker bench media --legs 1,100,500,1000 --seconds 20
+
+lock: setup-dev
+	$(RUN)/python -m pip install -q uv
+	for extra in run dev; do \
+	  $(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
+	    --custom-compile-command 'make lock' $$( [ $$extra = dev ] && echo --extra dev ) pyproject.toml -o requirements/$$extra.lock; done
+
+schema: setup-dev
+	$(RUN)/python scripts/gen_docs.py
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

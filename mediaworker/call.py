@@ -1,0 +1,254 @@
+"""A call: one or more legs on a common clock, each with its own speech and text, never mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from audio import Codec, Detection, Leg
+from mediaworker import talk
+from mediaworker.events import schema as events
+from mediaworker.transcriber import LegTranscriber
+
+Transport = Literal["rtp", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class LegSpec:
+    """What an ingress knows of a leg when the call opens; routes may set another role or name."""
+
+    leg: str
+    codec: Codec
+    role: str = "unknown"
+    label: str = ""
+    name: str = ""
+    transport: Transport = "rtp"
+    telephone_event: int | None = None
+
+
+@dataclass(slots=True)
+class CallInfo:
+    """Who calls whom, and through what."""
+
+    id: str
+    source: str
+    external_id: str
+    direction: str
+    from_: str
+    to: str
+    account: str = ""
+    custom: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CallLeg:
+    """A leg as users see it, beside its audio and its transcriber."""
+
+    spec: LegSpec
+    role: str
+    name: str
+    audio: Leg
+    transcriber: LegTranscriber
+
+    def info(self) -> events.LegInfo:
+        return events.LegInfo(
+            leg=self.spec.leg, role=self.role, label=self.spec.label, name=self.name, codec=self.audio.codec.rtp_name
+        )
+
+
+class Call:
+    """Made by `CallRegistry.open`. An ingress feeds `legs[...]`, reports hold and digits, and ends it.
+
+    `call.started` is the first event and `call.ended` the last, after all finals.
+    """
+
+    def __init__(
+        self,
+        info: CallInfo,
+        *,
+        start_s: float,
+        publish: Callable[[str, int, events.EventBody], None],
+        clock: Callable[[], float],
+        closed: Callable[[Call], None],
+    ) -> None:
+        self.info, self.id, self.start_s = info, info.id, start_s
+        self.members: dict[str, CallLeg] = {}
+        self.on_hangup: Callable[[], None] | None = None
+        """Set by the ingress: how to end the call at the peer."""
+        self._publish, self._clock, self._closed = publish, clock, closed
+        self._ending: str | None = None
+        self._ended = False
+        self._media: list[events.LegMedia] = []
+        self._duration_ms: int | None = None
+        """Set once every leg has been finished: only then may the last final close the call."""
+        self._hold_since: float | None = None
+        self._hold_s = 0.0
+
+    @property
+    def legs(self) -> dict[str, Leg]:
+        """leg name → the audio leg that takes its packets or chunks."""
+        return {name: member.audio for name, member in self.members.items()}
+
+    @property
+    def ending(self) -> bool:
+        return self._ending is not None
+
+    def add(self, member: CallLeg) -> None:
+        member.audio.key = member.transcriber
+        self.members[member.spec.leg] = member
+
+    def started(self) -> None:
+        info = self.info
+        self.publish(
+            0,
+            events.CallStarted(
+                source=info.source,
+                direction=info.direction,
+                from_=info.from_,
+                to=info.to,
+                external_id=info.external_id,
+                legs=[member.info() for member in self.members.values()],
+                custom=info.custom,
+            ),
+        )
+
+    def publish(self, at_ms: int, body: events.EventBody) -> None:
+        self._publish(self.id, at_ms, body)
+
+    def elapsed_ms(self) -> int:
+        return max(0, round((self._clock() - self.start_s) * 1000))
+
+    def leg_ms(self, leg: Leg, position: int) -> int:
+        """Call time of a leg's position. A leg's sample 0 is its first arrival."""
+        origin_s = self.start_s if leg.origin_s is None else leg.origin_s
+        return max(0, round((origin_s - self.start_s) * 1000) + position // 8)
+
+    # -- what the peer does -----------------------------------------------------------------------------------------
+
+    def dtmf(self, leg: str, digit: str, duration_ms: int = 0) -> None:
+        """A digit that came beside the media (Twilio, SIP INFO); RFC 4733 digits come through the leg."""
+        self.publish(self.elapsed_ms(), events.Dtmf(leg, digit, duration_ms))
+
+    def held(self, leg: str | None = None) -> None:
+        if self._hold_since is None and not self.ending:
+            self._hold_since = self._clock()
+            self.publish(self.elapsed_ms(), events.CallHeld(leg))
+
+    def resumed(self, leg: str | None = None) -> None:
+        if self._hold_since is not None and not self.ending:
+            self._hold_s += self._clock() - self._hold_since
+            self._hold_since = None
+            self.publish(self.elapsed_ms(), events.CallResumed(leg))
+
+    def codec_changed(self, leg: str, codec: Codec, telephone_event: int | None) -> None:
+        member = self.members[leg]
+        if codec is not member.audio.codec:
+            self._detected(member, member.audio.finish("flush"))
+        member.audio.change(codec, telephone_event)
+        self._leg_updated(member)
+
+    # -- what a user does -------------------------------------------------------------------------------------------
+
+    def rename(self, leg: str, name: str) -> None:
+        """Raises KeyError for an unknown leg."""
+        self.members[leg].name = name
+        self._leg_updated(self.members[leg])
+
+    def set_language(self, language: str) -> None:
+        """For the utterances that begin from now on."""
+        for member in self.members.values():
+            member.transcriber.language = language
+
+    def hangup(self) -> None:
+        if self.on_hangup is not None:
+            self.on_hangup()
+        self.end("api")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self, reason: str) -> None:
+        """Run what has arrived, end open speech, and say `call.ended` when the last final is out. Idempotent."""
+        if self._ending is not None:
+            return
+        if self._hold_since is not None:
+            self._hold_s += self._clock() - self._hold_since
+            self._hold_since = None
+        self._ending = reason
+        how: Literal["shutdown", "hangup"] = "shutdown" if reason == "shutdown" else "hangup"
+        for member in self.members.values():
+            self._detected(member, member.audio.finish(how))
+        self._media = [self._media_report(member) for member in self.members.values()]
+        for member in self.members.values():
+            member.audio.close()
+        self._duration_ms = self.elapsed_ms()
+        self.drained()
+
+    def drained(self) -> None:
+        """A leg has no open utterance left."""
+        if self._ending is None or self._duration_ms is None or self._ended:
+            return
+        if any(member.transcriber.open_utterances for member in self.members.values()):
+            return
+        self._ended = True
+        self.publish_metrics(durable=True)
+        body = events.CallEnded(reason=self._ending, duration_ms=self._duration_ms, legs=self._media)
+        self.publish(self.elapsed_ms(), body)
+        self._closed(self)
+
+    def publish_metrics(self, *, durable: bool = False) -> None:
+        duration_ms = self.elapsed_ms() if self._duration_ms is None else self._duration_ms
+        segments = {}
+        for name, member in self.members.items():
+            spans = list(member.transcriber.segments)
+            since = member.transcriber.speaking_since_ms
+            if since is not None:
+                spans.append((since, max(since, self.leg_ms(member.audio, member.audio.position))))
+            segments[name] = spans
+        hold_s = self._hold_s + (0.0 if self._hold_since is None else self._clock() - self._hold_since)
+        figures = talk.totals(segments, duration_ms, round(hold_s * 1000))
+        body = events.Metrics(
+            talk_ms=figures.talk_ms,
+            overtalk_ms=figures.overtalk_ms,
+            silence_ms=figures.silence_ms,
+            hold_ms=round(hold_s * 1000),
+            talk_ratio=figures.talk_ratio,
+            durable=durable,
+        )
+        self.publish(self.elapsed_ms(), body)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The call as `GET /v1/calls/{id}` and `hello` show it."""
+        info = self.info
+        return {
+            "call_id": self.id,
+            "source": info.source,
+            "direction": info.direction,
+            "from": info.from_,
+            "to": info.to,
+            "external_id": info.external_id,
+            "legs": [member.info() for member in self.members.values()],
+            "custom": info.custom,
+            "elapsed_ms": self.elapsed_ms(),
+            "held": self._hold_since is not None,
+        }
+
+    def _detected(self, member: CallLeg, detections: list[Detection]) -> None:
+        for detection in detections:
+            member.transcriber.on(detection)
+
+    def _leg_updated(self, member: CallLeg) -> None:
+        info = member.info()
+        body = events.LegUpdated(leg=info.leg, role=info.role, name=info.name, label=info.label, codec=info.codec)
+        self.publish(self.elapsed_ms(), body)
+
+    @staticmethod
+    def _media_report(member: CallLeg) -> events.LegMedia:
+        audio = member.audio
+        return events.LegMedia(
+            leg=member.spec.leg,
+            packets=audio.packets,
+            lost=audio.lost_packets,
+            late=audio.late,
+            jitter_ms=round(audio.jitter_ms, 1),
+        )

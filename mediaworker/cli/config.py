@@ -1,0 +1,23 @@
+"""`mediaworker config`: what is in force, or what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from config import ConfigError, describe, load
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("config", help="print the effective configuration, secrets masked")
+    parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        print(describe(load(args.config)), end="")
+    except ConfigError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    return 0

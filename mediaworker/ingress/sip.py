@@ -1,0 +1,102 @@
+"""SIP calls become Calls: the handler that the SIP endpoint reports to."""
+
+from __future__ import annotations
+
+import structlog
+
+from mediaworker.call import Call, LegSpec
+from mediaworker.registry import CallRegistry, Refused
+from sip.endpoint import SipCall
+
+log = structlog.get_logger()
+
+OVERRIDE = "x-mediaworker-"
+"""Headers `X-Mediaworker-Language`, `-Profile`, `-Context`, `-Role-LEG`, `-Name-LEG` speak over the routes."""
+CUSTOM = "x-"
+
+
+class SipIngress:
+    """Implements `sip.endpoint.SipHandler` on the registry."""
+
+    def __init__(self, registry: CallRegistry) -> None:
+        self._registry = registry
+        self._calls: dict[SipCall, Call] = {}
+
+    def can_accept(self) -> int:
+        refusal = self._registry.refusal()
+        if refusal is None:
+            return 0
+        return 503 if self._registry.draining else 486
+
+    def on_call(self, sip: SipCall) -> None:
+        headers = {name.lower(): value for name, value in sip.headers.items()}
+        overrides = {
+            name[len(OVERRIDE) :].replace("role-", "role.").replace("name-", "name."): value
+            for name, value in headers.items()
+            if name.startswith(OVERRIDE)
+        }
+        custom = {n: v for n, v in headers.items() if n.startswith(CUSTOM) and not n.startswith(OVERRIDE)}
+        single = len(sip.streams) == 1
+        legs = [
+            LegSpec(
+                leg="main" if single else stream.label or str(index),
+                codec=stream.codec,
+                label=stream.label,
+                transport="rtp",
+                telephone_event=stream.telephone_event,
+            )
+            for index, stream in enumerate(sip.streams)
+        ]
+        try:
+            call = self._registry.open(
+                source="sip",
+                legs=legs,
+                external_id=sip.call_id,
+                from_=user_part(sip.from_uri),
+                to=user_part(sip.to_uri),
+                account=sip.account,
+                custom=custom,
+                overrides=overrides,
+            )
+        except Refused as refused:
+            log.warning("call refused after its answer", reason=refused.reason, external_id=sip.call_id)
+            sip.hangup()
+            return
+        self._calls[sip] = call
+        call.on_hangup = sip.hangup
+        # Straight from the socket into the ring: nothing of ours runs per packet in between.
+        for stream, leg in zip(sip.streams, call.legs.values(), strict=True):
+            stream.socket.on_packet = leg.receive_rtp
+
+    def on_media(self, sip: SipCall) -> None:
+        call = self._calls.get(sip)
+        if call is None:
+            return
+        for stream, (name, leg) in zip(sip.streams, call.legs.items(), strict=False):
+            if stream.codec is not leg.codec:
+                call.codec_changed(name, stream.codec, stream.telephone_event)
+        if sip.held:
+            call.held()
+        else:
+            call.resumed()
+
+    def on_dtmf(self, sip: SipCall, digit: str, duration_ms: int) -> None:
+        call = self._calls.get(sip)
+        if call is not None:
+            call.dtmf(next(iter(call.members)), digit, duration_ms)
+
+    def on_end(self, sip: SipCall, reason: str) -> None:
+        call = self._calls.pop(sip, None)
+        if call is not None:
+            call.end(reason)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+
+def user_part(uri: str) -> str:
+    """`"Ann" <sip:100@host;p=1>` → `100`; a URI without a user gives its host."""
+    inside = uri.split("<", 1)[-1].split(">", 1)[0]
+    _, _, rest = inside.partition(":")
+    user, at, host = rest.partition("@")
+    return (user if at else rest).split(";", 1)[0].split("?", 1)[0]

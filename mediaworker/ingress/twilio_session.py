@@ -1,0 +1,342 @@
+"""One Twilio Media Stream as a state machine without I/O.
+
+    WAITING ──start──▶ STREAMING ──stop──▶ STOPPED ──▶ CLOSED
+       └─ refused, too late ─────┴─ lost, silent ───────┘
+
+Its one rule: what a peer sends wrongly is counted and the call goes on; only a stream that cannot become a call is
+closed. The table below names every pair of state and message; tests hold it complete.
+
+Both tracks share the stream's clock: sample 0 of each leg is the moment `start` arrived, and a chunk's `timestamp` says
+where it belongs, whatever order it comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from audio import Codec
+from mediaworker.call import LegSpec
+from mediaworker.ingress import twilio_messages as messages
+from mediaworker.ingress.ports import CallOpener, Close, LiveCall, Output, Send, StreamLeg
+from mediaworker.registry import Refused
+
+SAMPLES_PER_MS = 8
+TRACKS = ("inbound", "outbound")
+MAX_JUMP = 30 * 1000 * SAMPLES_PER_MS
+"""A chunk this far past both the clock and the audio before it is no audio of this stream: the ring holds 40 s."""
+SILENT_S = 60.0
+"""Twilio sends 50 messages a second, in silence and on hold too: after a minute without one the peer is gone."""
+LINGER_S = 5.0
+"""After `stop` Twilio closes; we do when it has not by then."""
+OWN_PARAMETERS = "mw_"
+OVERRIDES = ("profile", "language", "context")
+
+POLICY = 1008
+"""RFC 6455 section 7.4.1: the message goes against the server's policy."""
+UNSUPPORTED = 1003
+TRY_LATER = 1013
+GOING_AWAY = 1001
+NORMAL = 1000
+
+_NOTHING: Sequence[Output] = ()
+
+
+class State(Enum):
+    WAITING = auto()
+    """Connected; nobody has said which call this is."""
+    STREAMING = auto()
+    STOPPED = auto()
+    """The call has ended; the peer is about to close."""
+    CLOSED = auto()
+
+
+@dataclass(slots=True)
+class TwilioCounters:
+    """Over all streams, since the start of the worker. Plain integers for `/metrics`."""
+
+    messages: int = 0
+    media: int = 0
+    dtmf: int = 0
+    marks: int = 0
+    started: int = 0
+    stopped: int = 0
+    disconnected: int = 0
+    silent: int = 0
+    """Calls ended because no message came for `SILENT_S`."""
+    malformed: int = 0
+    unknown: int = 0
+    unexpected: int = 0
+    """Known messages in a state that has no use for them: a second `start`, media after `stop`."""
+    wrong_stream: int = 0
+    wrong_track: int = 0
+    implausible: int = 0
+    """Chunks with a timestamp that cannot be of this stream; left out."""
+    withheld: int = 0
+    """Messages not sent because the stream is unidirectional or not open."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Streams closed before they were a call, by reason."""
+
+    def refuse(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TwilioPolicy:
+    """What the shell knows when it accepts the upgrade."""
+
+    start_timeout_s: float
+    trusted: bool
+    """The upgrade was signed, or came from this machine: a `start` may then come without a token."""
+    check_token: Callable[[str, str, str], bool]
+    """(token, callSid, streamSid) → it was made for this call, is fresh, and has not been used by another stream."""
+
+
+class TwilioSession:
+    """Implements `ports.MediaSession`. `on_problem(problem, detail)` is for the log; counters are shared by all sessions."""
+
+    def __init__(
+        self,
+        policy: TwilioPolicy,
+        open_call: CallOpener,
+        now: float,
+        *,
+        counters: TwilioCounters | None = None,
+        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
+    ) -> None:
+        self.state = State.WAITING
+        self.call: LiveCall | None = None
+        self.bidirectional = False
+        """`<Connect>`: the peer takes media, mark and clear. Anything on a `<Start>` stream is error 31924."""
+        self.counters = counters if counters is not None else TwilioCounters()
+        self._policy, self._open_call, self._on_problem = policy, open_call, on_problem
+        self._hang_up: Callable[[], None] | None = None
+        self._stream_sid = ""
+        self._legs: dict[str, StreamLeg] = {}
+        self._ends: dict[str, int] = {}
+        """track → position after the furthest chunk so far."""
+        self._origin_s = now
+        self._waits_from, self._patience_s = now, policy.start_timeout_s
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self.state is State.CLOSED else self._waits_from + self._patience_s
+
+    @property
+    def ahead_s(self) -> float:
+        if self.state is not State.STREAMING:
+            return 0.0
+        return max(self._ends[track] - leg.position for track, leg in self._legs.items()) / (1000 * SAMPLES_PER_MS)
+
+    def on_hangup(self, hang_up: Callable[[], None]) -> None:
+        self._hang_up = hang_up
+
+    def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
+        """Take one text message (bytes: not decoded yet)."""
+        if self.state is State.CLOSED:
+            return _NOTHING
+        self.counters.messages += 1
+        try:
+            typed = messages.parse(message)
+        except messages.Malformed as error:
+            self.counters.malformed += 1
+            self._on_problem("malformed Twilio message", str(error))
+            return _NOTHING
+        except messages.Unknown as error:
+            self.counters.unknown += 1
+            self._on_problem("unknown Twilio message", str(error))
+            return _NOTHING
+        return TABLE[self.state, type(typed)](self, typed, now)
+
+    def send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> Sequence[Output]:
+        """What to send, or nothing when this stream does not take it."""
+        if not self.bidirectional or self.state is not State.STREAMING:
+            self.counters.withheld += 1
+            return _NOTHING
+        return (Send(messages.render(message)),)
+
+    def expire(self, now: float) -> Sequence[Output]:
+        """The deadline has passed; does nothing when it has moved meanwhile."""
+        deadline = self.deadline
+        if deadline is None or now < deadline:
+            return _NOTHING
+        if self.state is State.WAITING:
+            return self._refuse("start_timeout", POLICY, f"no start message within {self._policy.start_timeout_s:g} s")
+        if self.state is State.STREAMING:
+            self.counters.silent += 1
+            self._end("media_timeout")
+            return self._close(GOING_AWAY, f"no message for {SILENT_S:g} s")
+        return self._close(NORMAL, "")
+
+    def connection_lost(self, now: float) -> None:
+        if self.state is State.STREAMING:
+            self.counters.disconnected += 1
+            self._end("disconnected")
+        elif self.state is State.WAITING:
+            self.counters.refuse("no_start")
+        self.state = State.CLOSED
+
+    # -- one method per kind of message; TABLE says when each is right ------------------------------------------------
+
+    def _greet(self, message: messages.Connected, now: float) -> Sequence[Output]:
+        return _NOTHING
+
+    def _open(self, message: messages.Start, now: float) -> Sequence[Output]:
+        start = message.start
+        form = start.media_format
+        if (form.encoding, form.sample_rate, form.channels) != ("audio/x-mulaw", 8000, 1):
+            reason = f"mediaFormat {form.encoding} {form.sample_rate} Hz, {form.channels} channels is not supported"
+            return self._refuse("media_format", UNSUPPORTED, reason)
+        tracks = tuple(dict.fromkeys(start.tracks))
+        if not tracks or not set(tracks) <= set(TRACKS):
+            return self._refuse("tracks", UNSUPPORTED, f"tracks {list(tracks)[:4]} are not supported")
+        parameters = start.custom_parameters
+        token = parameters.get("mw_token")
+        if token is None and not self._policy.trusted:
+            return self._refuse("token", POLICY, "no mw_token parameter")
+        if token is not None and not self._policy.check_token(token, start.call_sid, message.stream_sid):
+            return self._refuse("token", POLICY, "mw_token is not valid for this call")
+        try:
+            call = self._open_call(
+                source="twilio",
+                legs=[LegSpec(leg=track, codec=Codec.PCMU, label=track, transport="stream") for track in tracks],
+                external_id=start.call_sid,
+                from_=parameters.get("mw_from", ""),
+                to=parameters.get("mw_to", ""),
+                # Twilio says inbound, outbound-api or outbound-dial.
+                direction="outbound" if parameters.get("mw_direction", "").startswith("outbound") else "inbound",
+                account=start.account_sid,
+                custom={name: value for name, value in parameters.items() if not name.startswith(OWN_PARAMETERS)},
+                overrides={name: value for name, value in parameters.items() if _overrides(name)},
+            )
+        except Refused as refused:
+            # Access (403) will not change by waiting; a full or draining worker will.
+            return self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
+        self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
+        call.on_hangup = self._hang_up
+        self._legs = {track: call.legs[track] for track in tracks}
+        self._ends = dict.fromkeys(tracks, 0)
+        for leg in self._legs.values():
+            leg.anchor(now)
+        # <Connect> forks the caller's side only. Whoever says neither is taken for <Start>: silence harms nobody.
+        self.bidirectional = parameters.get("mw_mode") == "connect" and tracks == ("inbound",)
+        self.state = State.STREAMING
+        self.counters.started += 1
+        self._waits_from, self._patience_s = now, SILENT_S
+        return _NOTHING
+
+    def _take(self, message: messages.Media, now: float) -> Sequence[Output]:
+        media = message.media
+        leg = self._legs.get(media.track)
+        if leg is None:
+            self.counters.wrong_track += 1
+            self._on_problem("Twilio media of a track that was not announced", media.track)
+            return _NOTHING
+        if message.stream_sid != self._stream_sid:
+            return self._stray(message, now)
+        self._waits_from = now
+        position = media.timestamp * SAMPLES_PER_MS
+        end = self._ends[media.track]
+        if position - max(end, int((now - self._origin_s) * 8000)) > MAX_JUMP:
+            self.counters.implausible += 1
+            self._on_problem("Twilio media with an implausible timestamp", str(media.timestamp))
+            return _NOTHING
+        self.counters.media += 1
+        self._ends[media.track] = max(end, position + len(media.payload))
+        leg.receive_chunk(position, media.payload, now)
+        return _NOTHING
+
+    def _digit(self, message: messages.Dtmf, now: float) -> Sequence[Output]:
+        if message.stream_sid != self._stream_sid:
+            return self._stray(message, now)
+        self._waits_from = now
+        track = message.dtmf.track.removesuffix("_track")
+        if track not in self._legs:
+            self.counters.wrong_track += 1
+            return _NOTHING
+        assert self.call is not None
+        self.counters.dtmf += 1
+        # Twilio tells of a digit when it is over, and not how long it was.
+        self.call.dtmf(track, message.dtmf.digit, 0)
+        return _NOTHING
+
+    def _mark(self, message: messages.Mark, now: float) -> Sequence[Output]:
+        self.counters.marks += 1
+        self._waits_from = now
+        return _NOTHING
+
+    def _stop(self, message: messages.Stop, now: float) -> Sequence[Output]:
+        if message.stream_sid not in ("", self._stream_sid):
+            return self._stray(message, now)
+        self.counters.stopped += 1
+        self._end("hangup")
+        self.state, self._waits_from, self._patience_s = State.STOPPED, now, LINGER_S
+        return _NOTHING
+
+    def _leave(self, message: messages.Stop, now: float) -> Sequence[Output]:
+        return self._refuse("no_start", NORMAL, "stopped before it started")
+
+    def _too_early(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+        return self._refuse("media_before_start", POLICY, f"{type(message).__name__.lower()} before start")
+
+    def _ignore(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+        self.counters.unexpected += 1
+        self._on_problem("unexpected Twilio message", f"{type(message).__name__.lower()} when {self.state.name.lower()}")
+        return _NOTHING
+
+    def _stray(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+        self.counters.wrong_stream += 1
+        self._on_problem("Twilio message of another stream", type(message).__name__.lower())
+        return _NOTHING
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, why: str, code: int, reason: str) -> Sequence[Output]:
+        self.counters.refuse(why)
+        self._on_problem("Twilio stream refused", reason)
+        return self._close(code, reason)
+
+    def _close(self, code: int, reason: str) -> Sequence[Output]:
+        self.state = State.CLOSED
+        # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
+        return (Close(code, reason.encode()[:123].decode(errors="ignore")),)
+
+    def _end(self, reason: str) -> None:
+        assert self.call is not None
+        self.call.end(reason)
+
+
+def _overrides(name: str) -> bool:
+    return name in OVERRIDES or name.startswith(("role.", "name."))
+
+
+Handler = Callable[[TwilioSession, object, float], Sequence[Output]]
+
+
+def _table() -> dict[tuple[State, type], Handler]:
+    session, kinds = TwilioSession, messages
+    handlers = {
+        (State.WAITING, kinds.Connected): session._greet,
+        (State.WAITING, kinds.Start): session._open,
+        (State.WAITING, kinds.Media): session._too_early,
+        (State.WAITING, kinds.Dtmf): session._too_early,
+        (State.WAITING, kinds.Mark): session._too_early,
+        (State.WAITING, kinds.Stop): session._leave,
+        (State.STREAMING, kinds.Connected): session._ignore,
+        (State.STREAMING, kinds.Start): session._ignore,
+        (State.STREAMING, kinds.Media): session._take,
+        (State.STREAMING, kinds.Dtmf): session._digit,
+        (State.STREAMING, kinds.Mark): session._mark,
+        (State.STREAMING, kinds.Stop): session._stop,
+        (State.STOPPED, kinds.Connected): session._ignore,
+        (State.STOPPED, kinds.Start): session._ignore,
+        (State.STOPPED, kinds.Media): session._ignore,
+        (State.STOPPED, kinds.Dtmf): session._ignore,
+        (State.STOPPED, kinds.Mark): session._ignore,
+        (State.STOPPED, kinds.Stop): session._ignore,
+    }
+    return handlers  # type: ignore[return-value]  # each handler takes the message of its own key
+
+
+TABLE = _table()

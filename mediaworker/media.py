@@ -1,0 +1,68 @@
+"""The media tick: every 32 ms, the due windows of all legs through the detector, and what was heard to its leg."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from audio import Detector
+from mediaworker.call import Call
+from mediaworker.transcriber import LegTranscriber
+
+TICK_S = 0.032
+
+
+class MediaLoop:
+    """Runs the detector on the event loop; between chunks of 128 legs the loop serves its sockets.
+
+    `stalls_s` keeps how late the latest ticks were: what other work did to this loop.
+    """
+
+    def __init__(self, detector: Detector, calls: Callable[[], Iterable[Call]], *, metrics_s: float = 5.0) -> None:
+        self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
+        self._task: asyncio.Task[None] | None = None
+        self._speaking: set[LegTranscriber] = set()
+        self.ticks = 0
+        self.busy_s = 0.0
+        self.stalls_s: deque[float] = deque(maxlen=4096)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="media")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        next_metrics = due + self._metrics_s
+        while True:
+            due += TICK_S
+            now = loop.time()
+            if due < now:  # behind: catch up from here instead of running a burst of ticks
+                due = now
+            await asyncio.sleep(due - now)
+            now = loop.time()
+            self.stalls_s.append(now - due)
+            await self._tick(now)
+            self.ticks += 1
+            if now >= next_metrics:
+                next_metrics = now + self._metrics_s
+                for call in self._calls():
+                    if not call.ending:
+                        call.publish_metrics()
+
+    async def _tick(self, now: float) -> None:
+        for detections in self._detector.step(now):
+            for detection in detections:
+                transcriber: LegTranscriber | None = detection.leg.key
+                if transcriber is not None:
+                    transcriber.on(detection)
+                    self._speaking.add(transcriber)
+            await asyncio.sleep(0)
+        for transcriber in tuple(self._speaking):
+            if not transcriber.feed():
+                self._speaking.discard(transcriber)

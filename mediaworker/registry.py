@@ -1,0 +1,160 @@
+"""The live calls: who may open one, and what happens on the way to the last one's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import structlog
+from uuid_utils import uuid7
+
+from audio import Detector
+from config import Settings
+from mediaworker import routing
+from mediaworker.call import Call, CallInfo, CallLeg, LegSpec
+from mediaworker.events import schema as events
+from mediaworker.transcriber import LegTranscriber, Recognizer, Stats
+
+log = structlog.get_logger()
+
+
+class Refused(Exception):
+    """No new call: the worker is full or draining. `status` is HTTP's; SIP answers 486 and 503."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status, self.reason = status, reason
+        super().__init__(reason)
+
+
+class CallRegistry:
+    """Opens calls, keeps them until they have ended, and counts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        detector: Detector,
+        recognizer: Recognizer,
+        publish: Callable[[str, int, events.EventBody], None],
+        clock: Callable[[], float],
+        observe_latency: Callable[[float], None] = lambda seconds: None,
+        calls_changed: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.stats = Stats()
+        self.opened = 0
+        self.refused = 0
+        self.draining = False
+        self._settings, self._detector, self._recognizer = settings, detector, recognizer
+        self._publish, self._clock = publish, clock
+        self._observe_latency, self._calls_changed = observe_latency, calls_changed
+        self._calls: dict[str, Call] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(list(self._calls.values()))
+
+    def get(self, call_id: str) -> Call | None:
+        return self._calls.get(call_id)
+
+    def refusal(self) -> Refused | None:
+        """Why a new call would be refused now, or None."""
+        if self.draining:
+            return Refused(503, "the worker is shutting down")
+        if len(self._calls) >= self._settings.max_calls:
+            return Refused(503, f"all {self._settings.max_calls} calls are taken")
+        return None
+
+    def open(
+        self,
+        *,
+        source: str,
+        legs: Sequence[LegSpec],
+        external_id: str = "",
+        from_: str = "",
+        to: str = "",
+        direction: str = "inbound",
+        account: str = "",
+        custom: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> Call:
+        """A new call whose legs take audio from now on. Raises Refused."""
+        if refusal := self.refusal():
+            self.refused += 1
+            raise refusal
+        plan = routing.plan(
+            self._settings, source=source, calling=from_, called=to, account=account, overrides=overrides
+        )
+        info = CallInfo(
+            id=str(uuid7()),
+            source=source,
+            external_id=external_id,
+            direction=direction,
+            from_=from_,
+            to=to,
+            account=account,
+            custom=dict(custom or {}),
+        )
+        now = self._clock()
+        call = Call(info, start_s=now, publish=self._publish, clock=self._clock, closed=self._closed)
+        for spec in legs:
+            call.add(self._leg(call, spec, plan))
+        self._calls[call.id] = call
+        self.opened += 1
+        self._empty.clear()
+        self._calls_changed(len(self._calls))
+        log.info("call started", call_id=call.id, source=source, external_id=external_id, legs=len(legs))
+        call.started()
+        return call
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new calls, let the open ones run for `grace_s`, end the rest, and wait for their finals."""
+        self.draining = True
+        try:
+            await asyncio.wait_for(self._empty.wait(), grace_s)
+        except TimeoutError:
+            for call in self:
+                if call.on_hangup is not None:
+                    call.on_hangup()
+                call.end("shutdown")
+            await self._empty.wait()
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        return [call.snapshot() for call in self]
+
+    def _leg(self, call: Call, spec: LegSpec, plan: routing.Plan) -> CallLeg:
+        audio = self._detector.open(
+            spec.codec, plan.endpointing, transport=spec.transport, telephone_event=spec.telephone_event
+        )
+        role = plan.roles.get(spec.leg, spec.role)
+        transcriber = LegTranscriber(
+            name=spec.leg,
+            role=role,
+            leg=audio,
+            prefix=f"{call.id}/{spec.leg}/",
+            language=plan.language,
+            context=plan.context,
+            partial_ms=self._settings.asr.partial_ms,
+            speculate_ms=plan.endpointing.speculate_ms,
+            recognizer=self._recognizer,
+            publish=call.publish,
+            call_ms=lambda position: call.leg_ms(audio, position),
+            clock=self._clock,
+            drained=call.drained,
+            stats=self.stats,
+            observe_latency=self._observe_latency,
+        )
+        return CallLeg(
+            spec=spec, role=role, name=plan.names.get(spec.leg, spec.name), audio=audio, transcriber=transcriber
+        )
+
+    def _closed(self, call: Call) -> None:
+        del self._calls[call.id]
+        if not self._calls:
+            self._empty.set()
+        self._calls_changed(len(self._calls))
+        log.info("call ended", call_id=call.id, external_id=call.info.external_id)

@@ -1,0 +1,79 @@
+"""What a call is: routes of the configuration, and what the caller's own headers or parameters say over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from config import Route, Settings
+from config.settings import Endpointing, Role
+
+PROFILES = ("bot", "assist", "dictation")
+ROLES = ("agent", "customer", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a call is transcribed. `roles` and `names` are keyed by leg and hold only what a route or override says."""
+
+    endpointing: Endpointing
+    profile: str
+    language: str = ""
+    context: str = ""
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(
+    settings: Settings,
+    *,
+    source: str,
+    calling: str,
+    called: str,
+    account: str = "",
+    overrides: Mapping[str, str] | None = None,
+) -> Plan:
+    """The first route that fits, then the overrides.
+
+    Overrides are `profile`, `language`, `context`, `role.LEG` and `name.LEG`: Twilio `<Parameter>`s of that name, or
+    SIP headers `X-Mediaworker-Profile`, `X-Mediaworker-Role-LEG` and so on. A value that is not allowed is left out.
+    """
+    route = _match(settings.routes, source, calling, called, account) or Route()
+    overrides = overrides or {}
+    roles = dict(route.roles)
+    names = dict(route.names)
+    for key, value in overrides.items():
+        kind, _, leg = key.partition(".")
+        if kind == "role" and leg and value in ROLES:
+            roles[leg] = value  # type: ignore[assignment]
+        elif kind == "name" and leg:
+            names[leg] = value[:200]
+    profile = overrides.get("profile", route.profile)
+    if profile not in PROFILES:
+        profile = route.profile
+    return Plan(
+        endpointing=getattr(settings.endpointing, profile),
+        profile=profile,
+        language=overrides.get("language", "") or route.language or settings.asr.language,
+        context=overrides.get("context", "") or route.context,
+        roles=roles,
+        names=names,
+    )
+
+
+def _match(routes: Sequence[Route], source: str, calling: str, called: str, account: str) -> Route | None:
+    for route in routes:
+        if (
+            route.source in ("", source)
+            and _fits(route.calling, calling)
+            and _fits(route.called, called)
+            and _fits(route.account, account)
+        ):
+            return route
+    return None
+
+
+def _fits(pattern: str, value: str) -> bool:
+    if pattern.endswith("*"):
+        return value.startswith(pattern[:-1])
+    return pattern in ("", value)

@@ -1,0 +1,309 @@
+"""One leg's speech becomes text: detections in, recognition requests and transcript events out.
+
+What is promised here: every `speech.started` is followed by exactly one `transcript.final`; revisions of an utterance
+increase and end with the final; a hypothesis for audio that has been superseded is dropped by its revision.
+
+The engine hears an utterance up to `end + speculate_ms` and no further, so that a speculative final, the real one and
+one replayed after a crash decode the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from asr.utterance import Hypothesis, Utterance
+from audio import Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from mediaworker.events import schema as events
+
+POSITIONS_PER_MS = 8
+APPEND_MS = 200
+"""Audio travels to the engine in pieces of this length: long enough to be cheap, short enough that little is left
+to decode when the speaker stops."""
+FIRST_PARTIAL_MS = 300
+
+
+class Recognizer(Protocol):
+    """What a leg needs of `asr.client.Recognizer`."""
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None: ...
+    def append(self, utterance_id: str, audio: bytes) -> None: ...
+    def partial(self, utterance_id: str, revision: int) -> None: ...
+    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None: ...
+    def commit(self, utterance_id: str) -> None: ...
+    def cancel(self, utterance_id: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters over all legs, scraped by the metrics."""
+
+    utterances: int = 0
+    finals: int = 0
+    empty_finals: int = 0
+    failed_finals: int = 0
+    partials: int = 0
+    speculative_hits: int = 0
+    """Finals whose text was ready when the endpoint fired."""
+    resumed: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """An utterance without its final. Positions are the leg's."""
+
+    id: str
+    engine_id: str
+    """The engine's name for it: differs after a cut at the maximum length, where the engine starts over."""
+    start: int
+    audio_start: int
+    start_ms: int
+    sent: int
+    next_partial: int
+    revision: int = 0
+    """Of the newest request to the engine."""
+    shown: int = 0
+    """Of the newest event."""
+    text: str = ""
+    stable_chars: int = 0
+    language: str = ""
+    paused: int | None = None
+    """End of speech while a speculative final is with the engine or has come back."""
+    guess: Hypothesis | None = None
+    ended: SpeechEnded | None = None
+    end_ms: int = 0
+    end_s: float = 0.0
+    lost_ms: int = 0
+
+
+class LegTranscriber:
+    """The recognition side of one leg.
+
+    Args:
+        publish: takes (at_ms, event body).
+        call_ms: turns a leg position into milliseconds of call time.
+        drained: called whenever the last open utterance has got its final.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        role: str,
+        leg: Leg,
+        prefix: str,
+        language: str,
+        context: str,
+        partial_ms: int,
+        speculate_ms: int,
+        recognizer: Recognizer,
+        publish: Callable[[int, events.EventBody], None],
+        call_ms: Callable[[int], int],
+        clock: Callable[[], float],
+        drained: Callable[[], None],
+        stats: Stats,
+        observe_latency: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self.name, self.role, self.leg = name, role, leg
+        self.language, self.context = language, context
+        self.segments: list[tuple[int, int]] = []
+        """Finished speech in call milliseconds."""
+        self._prefix, self._count = prefix, 0
+        self._partial = partial_ms * POSITIONS_PER_MS
+        self._speculate = speculate_ms * POSITIONS_PER_MS
+        self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
+        self._drained, self._stats, self._observe_latency = drained, stats, observe_latency
+        self._open: dict[str, _Open] = {}
+        self._current: _Open | None = None
+
+    @property
+    def open_utterances(self) -> int:
+        return len(self._open)
+
+    @property
+    def speaking_since_ms(self) -> int | None:
+        return self._current.start_ms if self._current else None
+
+    # -- from the detector ------------------------------------------------------------------------------------------
+
+    def on(self, detection: Detection) -> None:
+        match detection:
+            case SpeechStarted():
+                self._started(detection)
+            case SpeechPaused():
+                self._paused(detection)
+            case SpeechResumed():
+                self._resumed()
+            case SpeechEnded():
+                self._ended(detection)
+            case Digit():
+                at_ms = self._call_ms(detection.position)
+                self._publish(at_ms, events.Dtmf(self.name, detection.digit, detection.duration_ms))
+
+    def feed(self) -> bool:
+        """Hand on what has been said since; called after every detector step until it returns False: nobody speaks."""
+        utterance = self._current
+        if utterance is None:
+            return False
+        if utterance.paused is not None:
+            return True
+        position = self.leg.position
+        if position >= utterance.next_partial:
+            self._append(utterance, position)
+            utterance.revision += 1
+            utterance.next_partial = position + self._partial
+            self._recognizer.partial(utterance.engine_id, utterance.revision)
+        elif position - utterance.sent >= APPEND_MS * POSITIONS_PER_MS:
+            self._append(utterance, position)
+        return True
+
+    def _started(self, detection: SpeechStarted) -> None:
+        assert self._current is None, "an utterance starts before the previous one has ended"
+        self._count += 1
+        name = f"{self._prefix}{self._count}"
+        utterance = _Open(
+            id=name,
+            engine_id=name,
+            start=detection.start,
+            audio_start=detection.audio_start,
+            start_ms=self._call_ms(detection.start),
+            sent=detection.audio_start,
+            next_partial=detection.start + FIRST_PARTIAL_MS * POSITIONS_PER_MS,
+            language=self.language,
+        )
+        self._stats.utterances += 1
+        self._current = self._open[name] = utterance
+        self._engine_open(utterance)
+        at_ms = self._call_ms(self.leg.position)
+        self._publish(at_ms, events.SpeechStarted(self.name, name, utterance.start_ms))
+
+    def _paused(self, detection: SpeechPaused) -> None:
+        utterance = self._expect_current()
+        self._append(utterance, detection.end + self._speculate)
+        utterance.revision += 1
+        utterance.paused = detection.end
+        utterance.guess = None
+        self._recognizer.final(utterance.engine_id, utterance.revision, commit=False)
+
+    def _resumed(self) -> None:
+        utterance = self._expect_current()
+        utterance.paused = utterance.guess = None
+        utterance.revision += 1  # an answer that is still on its way dies by its number
+        utterance.next_partial = self.leg.position
+        self._stats.resumed += 1
+
+    def _ended(self, detection: SpeechEnded) -> None:
+        utterance = self._expect_current()
+        self._current = None
+        utterance.ended = detection
+        utterance.end_ms = self._call_ms(detection.end)
+        utterance.end_s = (self.leg.origin_s or 0.0) + detection.end / (1000 * POSITIONS_PER_MS)
+        utterance.lost_ms = self.leg.lost(utterance.audio_start, detection.audio_end) // POSITIONS_PER_MS
+        self.segments.append((utterance.start_ms, utterance.end_ms))
+        at_ms = self._call_ms(self.leg.position)
+        self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms))
+        if utterance.paused == detection.end and utterance.sent == detection.audio_end:
+            if utterance.guess is not None:
+                self._stats.speculative_hits += 1
+                self._finish(utterance, utterance.guess)
+            return  # else the speculative final is on its way, and will do
+        utterance.revision += 1
+        if detection.audio_end < utterance.sent:
+            self._start_over(utterance, detection.audio_end)
+        else:
+            self._append(utterance, detection.audio_end)
+        self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
+
+    def _start_over(self, utterance: _Open, end: int) -> None:
+        """A cut at the maximum length lies in the past: the engine has heard words of the next utterance already."""
+        self._recognizer.cancel(utterance.engine_id)
+        utterance.engine_id = f"{utterance.id}/cut"
+        self._engine_open(utterance)
+        utterance.sent = utterance.audio_start
+        self._append(utterance, end)
+
+    def _engine_open(self, utterance: _Open) -> None:
+        codec = self.leg.codec
+        form = "L16" if codec.wide else "PCMA" if codec is Codec.PCMA else "PCMU"
+        request = Utterance(
+            id=utterance.engine_id, format=form, language=self.language, context=self.context, live=True
+        )
+        self._recognizer.open(request, lambda hypothesis: self._heard(utterance, hypothesis))
+
+    def _append(self, utterance: _Open, end: int) -> None:
+        if end > utterance.sent:
+            self._recognizer.append(utterance.engine_id, self.leg.read(utterance.sent, end))
+            utterance.sent = end
+
+    def _expect_current(self) -> _Open:
+        assert self._current is not None, "a detection without an open utterance"
+        return self._current
+
+    # -- from the engine --------------------------------------------------------------------------------------------
+
+    def _heard(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        if utterance.id not in self._open or hypothesis.utterance_id != utterance.engine_id:
+            return
+        if hypothesis.final and hypothesis.revision == utterance.revision:
+            if utterance.ended is not None:
+                self._finish(utterance, hypothesis)
+                return
+            utterance.guess = hypothesis
+        if utterance.ended is None and hypothesis.error is None and hypothesis.revision <= utterance.revision:
+            self._show(utterance, hypothesis)
+
+    def _show(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        shown = (utterance.text, utterance.stable_chars)
+        if not hypothesis.text or (hypothesis.text, hypothesis.stable_chars) == shown:
+            return
+        utterance.text, utterance.stable_chars = hypothesis.text, hypothesis.stable_chars
+        utterance.shown += 1
+        utterance.language = hypothesis.language or utterance.language
+        self._stats.partials += 1
+        position = utterance.sent
+        self._publish(
+            self._call_ms(position),
+            events.TranscriptPartial(
+                leg=self.name,
+                role=self.role,
+                utterance_id=utterance.id,
+                revision=utterance.shown,
+                start_ms=utterance.start_ms,
+                end_ms=self._call_ms(utterance.paused if utterance.paused is not None else position),
+                text=hypothesis.text,
+                stable_chars=hypothesis.stable_chars,
+                language=utterance.language,
+            ),
+        )
+
+    def _finish(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        assert utterance.ended is not None
+        del self._open[utterance.id]
+        self._recognizer.commit(utterance.engine_id)
+        latency_s = max(0.0, self._clock() - utterance.end_s)
+        failed = hypothesis.error is not None
+        self._stats.finals += 1
+        self._stats.failed_finals += failed
+        self._stats.empty_finals += not hypothesis.text
+        self._observe_latency(latency_s)
+        self._publish(
+            utterance.end_ms + round(latency_s * 1000),
+            events.TranscriptFinal(
+                leg=self.name,
+                role=self.role,
+                utterance_id=utterance.id,
+                revision=utterance.shown + 1,
+                start_ms=utterance.start_ms,
+                end_ms=utterance.end_ms,
+                text=hypothesis.text,
+                stable_chars=len(hypothesis.text),
+                language=hypothesis.language or utterance.language,
+                lost_ms=utterance.lost_ms,
+                latency_ms=round(latency_s * 1000),
+                reason="failed" if failed else utterance.ended.reason,
+                error=hypothesis.error,
+            ),
+        )
+        if not self._open:
+            self._drained()

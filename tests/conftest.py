@@ -1,0 +1,66 @@
+"""What all tests share: hypothesis settings, free ports, and the recorded speech."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import socket
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The machines are shared: a slow draw or run says nothing about the code.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
+
+SPEECH = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
+WORDS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def free_ports() -> Iterator[list[int]]:
+    """Eight distinct ports, free for both TCP and UDP."""
+    ports: list[int] = []
+    while len(ports) < 8:
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", 0))
+            port = int(tcp.getsockname()[1])
+            try:
+                udp.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            if port not in ports:
+                ports.append(port)
+    yield ports
+
+
+@pytest.fixture(scope="session")
+def prompts() -> dict[str, str]:
+    """Prompt name → its words, for the prompts that are there as 8 kHz WAV."""
+    found: dict[str, str] = {}
+    for line in gzip.open(WORDS, "rt", encoding="utf-8", errors="replace"):
+        name, _, words = line.partition(":")
+        words = re.sub(r"\[[^\]]*\]", "", words).strip()
+        if words and not line.startswith(";") and (SPEECH / f"{name.strip()}.wav").exists():
+            found[name.strip()] = words
+    assert len(found) > 100
+    return found
+
+
+def speech(name: str) -> np.ndarray:
+    """A prompt's samples, int16 at 8 kHz."""
+    with wave.open(str(SPEECH / f"{name}.wav")) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (8000, 1, 2)
+        return np.frombuffer(file.readframes(file.getnframes()), np.int16)

@@ -1,0 +1,34 @@
+"""Talk totals against a millisecond-by-millisecond count."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mediaworker import talk
+
+lengths = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), max_size=6)
+
+
+def segments(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    spans, at = [], 0
+    for gap, length in gaps:
+        spans.append((at + gap, at + gap + length))
+        at += gap + length
+    return spans
+
+
+@given(lengths, lengths, st.integers(0, 50))
+def test_totals_equal_a_count(agent: list[tuple[int, int]], customer: list[tuple[int, int]], rest: int) -> None:
+    legs = {"agent": segments(agent), "customer": segments(customer)}
+    duration = max([end for spans in legs.values() for _, end in spans], default=0) + rest
+    active = [[any(start <= ms < end for start, end in spans) for spans in legs.values()] for ms in range(duration)]
+    got = talk.totals(legs, duration)
+    assert got.talk_ms == {"agent": sum(a for a, _ in active), "customer": sum(c for _, c in active)}
+    assert got.overtalk_ms == sum(a and c for a, c in active)
+    assert got.silence_ms == sum(not (a or c) for a, c in active)
+    assert sum(got.talk_ratio.values()) in (0.0,) or abs(sum(got.talk_ratio.values()) - 1) < 0.002
+
+
+def test_hold_is_neither_talk_nor_silence() -> None:
+    assert talk.totals({"main": [(0, 1000)]}, 5000, hold_ms=3000).silence_ms == 1000
