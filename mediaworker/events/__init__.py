@@ -1,0 +1,1 @@
+"""Events: their schema, the store that outlives the process, and the hub that fans them out."""

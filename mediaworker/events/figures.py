@@ -1,0 +1,27 @@
+"""The hub's counters under their Prometheus names."""
+
+from __future__ import annotations
+
+from mediaworker.events.hub import EventHub
+from mediaworker.metrics import Metrics
+
+
+def register(metrics: Metrics, hub: EventHub) -> None:
+    journal = hub.journal
+    metrics.counter(
+        "events_published",
+        "Events by type",
+        lambda: {(kind,): count for kind, count in hub.published.items()},
+        labels=("type",),
+    )
+    metrics.counter("events_stray", "Events outside their call, dropped", lambda: hub.strays)
+    metrics.gauge("event_subscribers", "Connections to /v1/events", lambda: hub.subscribers)
+    metrics.counter("event_subscribers_overrun", "Subscribers closed because they were too slow", lambda: hub.overruns)
+    metrics.counter("event_partials_dropped", "Partials dropped for slow subscribers", lambda: hub.dropped)
+    metrics.counter("event_partials_shed", "Partials dropped because commits did not keep up", lambda: journal.shed)
+    metrics.gauge("event_store_backlog", "Durable events not on disk yet", lambda: journal.backlog)
+    metrics.gauge("event_store_ok", "1 while events are being stored", lambda: float(journal.trouble is None))
+    metrics.counter("event_store_failures", "Commits that failed", lambda: journal.write_failures)
+    metrics.counter("event_store_lost", "Events given up because the disk did not take them", lambda: journal.lost)
+    metrics.histogram("event_commit_seconds", "Time of a commit, its wait for the thread included", journal.commit_s)
+    metrics.histogram("event_delay_seconds", "From an event's publication to its fan-out", hub.delay_s)

@@ -1,0 +1,326 @@
+"""Where events are numbered, stored and fanned out, and where subscribers resume.
+
+A subscriber sees a durable event only after it is on disk, and all events in the order in which they were published.
+
+Row ids begin, at each start, at the wall clock in microseconds. Events that were seen but lost (a full disk, then a
+kill) thus never share their ids with later ones, and a cursor to such an event is known to be unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from importlib.metadata import version
+from typing import TypeVar
+
+import structlog
+
+from config import Settings
+from mediaworker.events import calls
+from mediaworker.events.database import Database, Head
+from mediaworker.events.journal import Journal
+from mediaworker.events.schema import (
+    TYPES,
+    CallRecord,
+    CallStarted,
+    Engine,
+    EngineState,
+    Event,
+    EventBody,
+    EventError,
+    Hello,
+    Lagged,
+    TranscriptPartial,
+    encode,
+    is_durable,
+    printable,
+    timestamp,
+    type_of,
+)
+from mediaworker.events.store import EventStore, StoreError
+from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
+from mediaworker.metrics import Histogram
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+TAIL = 1024
+"""So many of the latest durable events stay in memory, for short resumptions and for the step from replay to live."""
+PAGE = 128
+
+
+class EventHub:
+    """Publish, store, fan out, resume. Everything but the store's threads happens on one event loop.
+
+    `clock` gives unix time in seconds.
+    """
+
+    def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
+        self.journal = Journal(store, self._fan_out)
+        self.engine = Engine(name="", state="idle")
+        self.published = dict.fromkeys(sorted(TYPES - {"hello", "lagged"}), 0)
+        """Counts by type."""
+        self.strays = self.overruns = self._dropped = 0
+        self.delay_s = Histogram()
+        """From `publish` to fan-out."""
+        self._store, self._queue, self._clock = store, settings.events.queue, clock
+        self._server = f"mediaworker/{version('mediaworker')}"
+        self._head: Head | None = None
+        self._row = self._first_row = self._worker_seq = 0
+        self._latest: dict[str, CallRecord] = {}
+        """Open calls after the last event published."""
+        self._visible_row = 0
+        self._visible: dict[str, CallRecord] = {}
+        """Open calls after the last event fanned out."""
+        self._tail: deque[Entry] = deque()
+        self._tail_row = 0
+        """Every durable event that was fanned out after this row is in the tail."""
+        self._subscriptions: set[Subscription] = set()
+        self._live: dict[str | None, set[Subscription]] = {}
+        """By the call they follow; None: all."""
+        self._hello: tuple[tuple[int, Engine], str] | None = None
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store and end the calls that a dead process left open. Raises StoreError."""
+        head = self._head = await self._store.start()
+        self._row = self._visible_row = self._tail_row = head.row
+        self._first_row = max(head.row + 1, int(self._clock() * 1_000_000))
+        self.journal.floor, self._worker_seq = head.floor, head.worker_seq
+        for record in head.open_calls:
+            self._latest[record.call_id] = self._visible[record.call_id] = record
+        for record in head.open_calls:
+            for body in calls.closing(record):
+                self.publish(record.call_id, record.at_ms, body)
+        if head.open_calls:
+            log.warning("calls were open when the worker last stopped", calls=len(head.open_calls))
+        await self.flush()
+
+    async def stop(self) -> None:
+        """Write what is there, end every subscription (1001), close the store."""
+        await self.journal.stop()
+        for subscription in tuple(self._subscriptions):
+            subscription.end(GOING_AWAY, "the worker stops")
+        await self._store.stop()
+
+    async def flush(self) -> None:
+        """Until everything published so far has been fanned out."""
+        await self.journal.flush()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why events are not being stored, None when they are: a reason not to be ready."""
+        return self.journal.trouble
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._subscriptions)
+
+    @property
+    def dropped(self) -> int:
+        """Partials dropped for slow subscribers, since the start."""
+        return self._dropped + sum(subscription.dropped for subscription in self._subscriptions)
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(self, call_id: str | None, at_ms: int, body: EventBody) -> None:
+        """Number the event and put it in line for the disk and the subscribers. Never blocks.
+
+        An event outside its call, before `call.started` or after `call.ended`, is dropped and counted.
+        """
+        record = None if call_id is None else self._latest.get(call_id)
+        if call_id is not None and (
+            record.state == "ended" if record is not None else not isinstance(body, CallStarted)
+        ):
+            self.strays += 1
+            log.debug("event outside its call", call_id=call_id, type=type_of(body))
+            return
+        self.published[type_of(body)] += 1
+        if isinstance(body, EngineState):
+            self.engine = Engine(name=body.engine or self.engine.name, state=body.state)
+        self.journal.put(self._entry(call_id, at_ms, body, record))
+
+    def _entry(self, call_id: str | None, at_ms: int, body: EventBody, record: CallRecord | None) -> Entry:
+        assert self._head is not None, "the hub has not been started"
+        durable = is_durable(body)
+        seq = self._worker_seq if call_id is None else 0 if record is None else record.seq
+        row = self._row
+        if durable:
+            row, seq = max(row + 1, self._first_row), seq + 1
+        event = Event(f"{self._head.store_id}:{row}", call_id, seq, at_ms, timestamp(self._clock()), body)
+        try:
+            frame = encode(event)
+        except UnicodeEncodeError:
+            event = replace(event, body=printable(body))
+            frame = encode(event)
+        published_s = asyncio.get_running_loop().time()
+        if not durable:
+            key = body.utterance_id if isinstance(body, TranscriptPartial) else f"{type_of(body)} {call_id}"
+            return Entry(None, call_id, seq, type_of(body), frame, published_s, replaces=key)
+        after = None
+        if call_id is None:
+            self._worker_seq = seq
+        else:
+            after = self._latest[call_id] = calls.apply(record, event)
+        self._row = row
+        return Entry(row, call_id, seq, type_of(body), frame, published_s, record=after)
+
+    def _fan_out(self, entry: Entry) -> None:
+        self.delay_s.observe(asyncio.get_running_loop().time() - entry.published_s)
+        if entry.row is not None:
+            self._visible_row = entry.row
+            self._tail.append(entry)
+            while len(self._tail) > TAIL and not self.journal.is_unsaved(self._tail[0]):
+                self._tail_row = self._tail.popleft().row or 0
+        if (record := entry.record) is not None:
+            if record.state == "ended":
+                self._visible.pop(record.call_id, None)
+                self._latest.pop(record.call_id, None)
+            else:
+                self._visible[record.call_id] = record
+        for key in {None, entry.call_id}:
+            for subscription in self._live.get(key, ()):
+                subscription.offer(entry)
+
+    # -- subscribing ------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, *, call: str = "*", after: str | None = None, types: frozenset[str] | None = None
+    ) -> Subscription:
+        """Frames from now on, or after the cursor `after`, of one call or of all (`*`), of these types or of all.
+
+        `<store id>:0` is before everything that is still stored. Raises ResumeError when `after` is unknown; whether
+        it has expired may show only when iteration begins.
+        """
+        here = self._here()
+        cursor = here if after is None else self._resume(after)
+        assert types is None or types <= TYPES
+        subscription = Subscription(
+            self,
+            call=None if call == "*" else call,
+            types=types,
+            limit=self._queue,
+            hello=self._greeting(call),
+            cursor=cursor,
+            replay=after is not None,
+            lagged=lambda cursor, dropped: self._notice(cursor, Lagged(dropped)),
+        )
+        self._subscriptions.add(subscription)
+        if after is None:
+            self._attach(subscription)
+        return subscription
+
+    def _resume(self, after: str) -> Cursor:
+        try:
+            cursor = Cursor.parse(after)
+        except EventError as error:
+            raise ResumeError(str(error)) from None
+        if cursor.store_id != self._here().store_id:
+            raise ResumeError("the cursor is another store's")
+        if cursor.row > self._visible_row:
+            raise ResumeError("unknown cursor")
+        if cursor.row < self.journal.floor:
+            raise ResumeError("expired cursor: events behind it were lost")
+        return cursor
+
+    async def check(self, subscription: Subscription) -> None:
+        """Raises ResumeError when the row to resume after is not, or never was, in the store."""
+        row = subscription.cursor.row
+        # Rows of this run have no gaps; of earlier ones only the store knows.
+        if row == 0 or row >= self._first_row or row == self._tail_row:
+            return
+        if not await self._store.read(lambda database: database.has_row(row)):
+            raise ResumeError("unknown cursor")
+
+    async def page(self, subscription: Subscription) -> list[tuple[int, str]]:
+        """The next frames of a subscription that catches up. It is live as soon as nothing is left to catch up with."""
+        after, until = subscription.scanned, self._tail_row
+        if after < self.journal.floor:
+            raise ResumeError("events behind the cursor were lost")
+        if after < until:
+            call, types = subscription.call, subscription.types
+            # Rows beyond `until` may be committed but not fanned out yet.
+            rows = await self._store.read(
+                lambda database: database.page(after, until, PAGE, call_id=call, types=types)
+            )
+            subscription.scanned = rows[-1][0] if len(rows) == PAGE else until
+            return rows
+        # One page per turn of the loop: a long resumption must not hold up the media.
+        await asyncio.sleep(0)
+        if after < self._tail_row:
+            return []  # the tail has moved on meanwhile
+        behind = [entry for entry in self._tail if (entry.row or 0) > after][:PAGE]
+        if not behind:
+            self._attach(subscription)
+            return []
+        subscription.scanned = behind[-1].row or 0
+        return [(entry.row or 0, entry.frame) for entry in behind if subscription.wants(entry)]
+
+    def _attach(self, subscription: Subscription) -> None:
+        subscription.live = True
+        self._live.setdefault(subscription.call, set()).add(subscription)
+
+    def detach(self, subscription: Subscription) -> None:
+        """Called by the subscription when it is over. Idempotent."""
+        if subscription not in self._subscriptions:
+            return
+        self._subscriptions.discard(subscription)
+        self._dropped += subscription.dropped
+        self.overruns += subscription.overrun
+        if live := self._live.get(subscription.call):
+            live.discard(subscription)
+            if not live:
+                del self._live[subscription.call]
+
+    # -- what is known now ------------------------------------------------------------------------------------------
+
+    def call(self, call_id: str) -> CallRecord | None:
+        """A call that has not ended, as its subscribers know it."""
+        return self._visible.get(call_id)
+
+    @property
+    def calls(self) -> Collection[CallRecord]:
+        return self._visible.values()
+
+    async def read(self, query: Callable[[Database], T]) -> T:
+        """Ask the store, beside its writer. Raises StoreError."""
+        return await self._store.read(query)
+
+    async def rename(self, call_id: str, names: dict[str, str]) -> CallRecord | None:
+        """Names for the legs of a call that has ended; no event tells of it. Raises StoreError."""
+        await self._settle(call_id)
+        return await self._store.write(lambda database: database.rename(call_id, names))
+
+    async def erase(self, call_id: str) -> None:
+        """Remove an ended call's events and record from the disk and from memory. Raises StoreError."""
+        await self._settle(call_id)
+        await self._store.write(lambda database: database.erase(call_id))
+        self._tail = deque(entry for entry in self._tail if entry.call_id != call_id)
+
+    async def _settle(self, call_id: str) -> None:
+        await self.flush()
+        if self.journal.holds(call_id):
+            raise StoreError(self.trouble or "the call is still being written")
+
+    def _here(self) -> Cursor:
+        assert self._head is not None, "the hub has not been started"
+        return Cursor(self._head.store_id, self._visible_row)
+
+    def _greeting(self, call: str) -> str:
+        if call != "*":
+            record = self._visible.get(call)
+            return self._notice(str(self._here()), Hello(self._server, self.engine, [record] if record else []))
+        key = (self._visible_row, self.engine)
+        if self._hello is None or self._hello[0] != key:
+            # Kept while nothing changes: after a network fault all subscribers come back at once.
+            hello = Hello(self._server, self.engine, list(self._visible.values()))
+            self._hello = key, self._notice(str(self._here()), hello)
+        return self._hello[1]
+
+    def _notice(self, cursor: str, body: EventBody) -> str:
+        """An event of a connection, not of a call."""
+        return encode(Event(cursor, None, self._worker_seq, 0, timestamp(self._clock()), body))

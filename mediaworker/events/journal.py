@@ -1,0 +1,180 @@
+"""The line between publishing and fan-out: a durable event waits in it for its commit, and all keep their order.
+
+One batch is being written at a time, and what arrives meanwhile is the next: commits group by themselves.
+
+When the disk refuses or does not answer, the journal is in trouble: it hands events on at once, keeps what could not
+be written, within bounds, and tries again every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+import structlog
+
+from mediaworker.events.database import Row
+from mediaworker.events.schema import CallRecord
+from mediaworker.events.store import EventStore, StoreError
+from mediaworker.events.subscription import Entry
+from mediaworker.metrics import Histogram
+
+log = structlog.get_logger()
+
+GROUP_S = 0.002
+"""A commit waits so long for company: the events of one media tick become one transaction."""
+BATCH = 1000
+RETRY_S = 1.0
+STALL_S = 1.0
+"""A commit that takes longer is not waited for: live text matters more than its place on the disk."""
+UNSAVED_MAX = 10_000
+LINE_MAX = 2 * UNSAVED_MAX
+LOG_EVERY_S = 60.0
+
+
+class Journal:
+    """Takes entries in the order of their publication and hands them to `hand_on` in that order.
+
+    Outside trouble, an entry with a row is handed on after it has been committed.
+    """
+
+    def __init__(self, store: EventStore, hand_on: Callable[[Entry], None]) -> None:
+        self.trouble: str | None = None
+        """Why events are not being stored, None when they are."""
+        self.floor = 0
+        """Row of the latest event that was given up: whoever resumes before it would miss it."""
+        self.write_failures = self.lost = self.shed = 0
+        self.commit_s = Histogram()
+        self._store, self._hand_on = store, hand_on
+        self._line: deque[Entry] = deque()
+        self._unsaved: deque[Entry] = deque()
+        self._in_flight = 0
+        self._lost_records: dict[str, CallRecord] = {}
+        self._logged_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._handed_on = 0
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def backlog(self) -> int:
+        """Durable events that are not on disk yet."""
+        return len(self._unsaved)
+
+    def put(self, entry: Entry) -> None:
+        """Never blocks. A transient entry is dropped and counted when the line is full of them."""
+        if entry.row is not None:
+            self._keep(entry)
+        elif len(self._line) >= LINE_MAX:
+            self.shed += 1
+            return
+        if self.trouble is not None or (entry.row is None and not self._line):
+            self._hand_on(entry)
+        else:
+            self._line.append(entry)
+        if self._unsaved and self._writing is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._write)
+
+    async def flush(self) -> None:
+        """Until everything put so far has been handed on."""
+        if self._line:
+            done = asyncio.get_running_loop().create_future()
+            self._flushes.append((self._handed_on + len(self._line), done))
+            await done
+
+    async def stop(self) -> None:
+        """Hand on and write what is left, once more also what could not be written before."""
+        await self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write()
+        if self._writing is not None:
+            await self._writing
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def is_unsaved(self, entry: Entry) -> bool:
+        return bool(self._unsaved) and (entry.row or 0) >= (self._unsaved[0].row or 0)
+
+    def holds(self, call_id: str) -> bool:
+        """Whether something of this call is not on disk yet."""
+        return any(entry.call_id == call_id for entry in self._unsaved)
+
+    def _keep(self, entry: Entry) -> None:
+        self._unsaved.append(entry)
+        if len(self._unsaved) <= UNSAVED_MAX:
+            return
+        self._trouble("the disk does not keep up")
+        oldest = self._unsaved[self._in_flight]
+        del self._unsaved[self._in_flight]
+        assert oldest.row is not None
+        self.floor = oldest.row
+        self.lost += 1
+        if oldest.record is not None:
+            # The record outlives its event: a call that ended unseen by the disk must not be ended again at the start.
+            self._lost_records[oldest.record.call_id] = oldest.record
+
+    def _write(self) -> None:
+        self._timer = None
+        if self._writing is None and self._unsaved:
+            self._writing = asyncio.get_running_loop().create_task(self._write_all(), name="events-write")
+
+    async def _write_all(self) -> None:
+        try:
+            while self._unsaved:
+                await self._write_batch()
+        except StoreError as error:
+            self.write_failures += 1
+            self._trouble(str(error))
+            self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._write)
+        else:
+            if self.trouble is not None:
+                log.info("events are stored again", lost=self.lost)
+                self.trouble = None
+        finally:
+            self._writing = None
+
+    async def _write_batch(self) -> None:
+        loop = asyncio.get_running_loop()
+        batch = list(islice(self._unsaved, BATCH))
+        rows = [Row(entry.row or 0, entry.call_id, entry.seq, entry.type, entry.frame) for entry in batch]
+        orphans, self._lost_records = self._lost_records, {}
+        records = orphans | {entry.record.call_id: entry.record for entry in batch if entry.record is not None}
+        started_s = loop.time()
+        late = loop.call_later(STALL_S, self._trouble, f"the disk has not answered for {STALL_S:g} s")
+        self._in_flight = len(batch)
+        try:
+            await self._store.append(rows, list(records.values()), self.floor)
+        except StoreError:
+            self._lost_records = orphans | self._lost_records
+            raise
+        finally:
+            late.cancel()
+            self._in_flight = 0
+        self.commit_s.observe(loop.time() - started_s)
+        for _ in batch:
+            self._unsaved.popleft()
+        self._release(rows[-1].id)
+
+    def _trouble(self, reason: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._logged_s is None or now - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now
+            log.error("events are not being stored", reason=reason, unsaved=len(self._unsaved), lost=self.lost)
+        self.trouble = reason
+        self._release(None)
+
+    def _release(self, row: int | None) -> None:
+        """Hand on what waits, up to the events committed with `row` and what rides behind them; None: all of it."""
+        while self._line:
+            head = self._line[0].row
+            if row is not None and head is not None and head > row:
+                break
+            self._hand_on(self._line.popleft())
+            self._handed_on += 1
+        while self._flushes and self._flushes[0][0] <= self._handed_on:
+            done = self._flushes.popleft()[1]
+            if not done.done():
+                done.set_result(None)

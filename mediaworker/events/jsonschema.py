@@ -1,0 +1,53 @@
+"""The JSON Schema of a frame, generated from the structs: `python -m mediaworker.events.jsonschema > FILE`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+
+from mediaworker.events.schema import BODIES, VERSION, Envelope, EventBody
+
+
+def generate() -> str:
+    """`docs/schemas/events.schema.json`, JSON Schema 2020-12. `$defs/<type>` is one event with its envelope."""
+    (_, *references), components = msgspec.json.schema_components(
+        (Envelope, *BODIES), ref_template="#/$defs/{name}"
+    )
+    envelope = components.pop("Envelope")
+    definitions: dict[str, Any] = {}
+    mapping: dict[str, str] = {}
+    for kind, reference in zip(BODIES, references, strict=True):
+        body = components.pop(reference["$ref"].rsplit("/", 1)[1])
+        tag = str(kind.__struct_config__.tag)
+        properties = {"v": envelope["properties"]["v"], "type": {"const": tag}}
+        properties |= envelope["properties"] | {k: v for k, v in body["properties"].items() if k != "type"}
+        definitions[tag] = {
+            "title": kind.__name__,
+            "description": _describe(kind, body),
+            "type": "object",
+            "properties": properties,
+            "required": ["type", *envelope["required"], *(name for name in body["required"] if name != "type")],
+        }
+        mapping[tag] = f"#/$defs/{tag}"
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"mediaworker event, version {VERSION}",
+        "description": "One text frame of WS /v1/events. Fields may be added; readers ignore those they do not know.",
+        "oneOf": [{"$ref": reference} for reference in mapping.values()],
+        "discriminator": {"propertyName": "type", "mapping": mapping},
+        "$defs": definitions | components,
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _describe(kind: type[EventBody], body: dict[str, Any]) -> str:
+    durable = "by its field `durable`" if kind.__name__ == "Metrics" else "yes" if kind.DURABLE else "no"
+    text = " ".join(str(body.get("description", "")).split())
+    return f"{text} Durable: {durable}.".strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(generate())

@@ -1,0 +1,338 @@
+"""What the worker says about calls: one struct per event type, and the frame that carries it.
+
+A frame is one flat JSON object: the envelope (`v`, `type`, `cursor`, `call_id`, `seq`, `at_ms`, `time`) and the body's
+fields beside it. `encode` and `decode` are inverses. `docs/schemas/events.schema.json` is generated from these classes.
+
+Fields may be added; none is renamed or removed while `VERSION` is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+VERSION = 1
+
+Text = Annotated[str, Meta(description="Unicode text; may be empty")]
+CallMillis = Annotated[int, Meta(description="Milliseconds since the call started, from the sample clock")]
+Millis = Annotated[int, Meta(description="A length in milliseconds")]
+LegName = Annotated[str, Meta(description="The leg within its call: `main`, `inbound`, `outbound`, …")]
+UtteranceId = Annotated[str, Meta(description="Unique over all calls")]
+RoleName = Annotated[str, Meta(description="`agent`, `customer` or `unknown`: from the channel, never from the audio")]
+SpeechReason = Literal["endpoint", "max_length", "hangup", "flush", "shutdown", "failed"]
+EngineStatus = Literal["warming_up", "ready", "idle", "failed"]
+
+
+class EventBody(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """Base of every event. A field with a default is optional on the wire and left out when it has it."""
+
+    DURABLE: ClassVar[bool] = True
+    """Whether the event is stored and advances `seq` and `cursor`; ask `is_durable`, for `Metrics` differ."""
+
+
+class LegInfo(msgspec.Struct, frozen=True):
+    leg: LegName
+    role: RoleName
+    label: Annotated[str, Meta(description="What the signalling calls the leg (SIPREC label, SDP label)")]
+    name: Annotated[str, Meta(description="Who speaks, for display")]
+    codec: Annotated[str, Meta(description="RTP encoding name: `PCMU`, `PCMA`, `G722`, `L16`")]
+
+
+class LegMedia(msgspec.Struct, frozen=True):
+    """A leg's media account at the end of its call."""
+
+    leg: LegName
+    packets: int
+    lost: int
+    late: int
+    jitter_ms: Annotated[float, Meta(description="Interarrival jitter, RFC 3550 appendix A.8")]
+
+
+class Word(msgspec.Struct, frozen=True, omit_defaults=True):
+    word: str
+    start_ms: CallMillis
+    end_ms: CallMillis
+    confidence: float | None = None
+
+
+class CallStarted(EventBody, frozen=True, tag="call.started"):
+    """A call's first event."""
+
+    source: Annotated[str, Meta(description="`sip`, `siprec`, `twilio`, `audiosocket`, `asterisk-ws`, `websocket`")]
+    direction: Annotated[str, Meta(description="`inbound` or `outbound`, as the worker's peer sees it")]
+    from_: Annotated[str, Meta(description="The calling number or URI")] = msgspec.field(name="from")
+    to: Annotated[str, Meta(description="The called number or URI")]
+    external_id: Annotated[str, Meta(description="SIP Call-ID, Twilio CallSid")]
+    legs: list[LegInfo]
+    custom: Annotated[dict[str, str], Meta(description="Twilio parameters, SIP headers")]
+
+
+class LegUpdated(EventBody, frozen=True, tag="leg.updated"):
+    """A leg changed its role, name, label or codec; all of them as they are now."""
+
+    leg: LegName
+    role: RoleName
+    name: str
+    label: str
+    codec: str
+
+
+class CallHeld(EventBody, frozen=True, tag="call.held"):
+    """Without `leg`: the whole call."""
+
+    leg: str | None = None
+
+
+class CallResumed(EventBody, frozen=True, tag="call.resumed"):
+    """Without `leg`: the whole call."""
+
+    leg: str | None = None
+
+
+class SpeechStarted(EventBody, frozen=True, tag="speech.started"):
+    """Somebody speaks. Exactly one `transcript.final` with this `utterance_id` will follow."""
+
+    leg: LegName
+    utterance_id: UtteranceId
+    start_ms: CallMillis
+
+
+class SpeechEnded(EventBody, frozen=True, tag="speech.ended"):
+    leg: LegName
+    utterance_id: UtteranceId
+    end_ms: CallMillis
+
+
+class TranscriptPartial(EventBody, frozen=True, tag="transcript.partial"):
+    """The text so far. It replaces every earlier revision of the utterance."""
+
+    DURABLE: ClassVar[bool] = False
+
+    leg: LegName
+    role: RoleName
+    utterance_id: UtteranceId
+    revision: Annotated[int, Meta(description="Increases within an utterance")]
+    start_ms: CallMillis
+    end_ms: CallMillis
+    text: Text
+    stable_chars: Annotated[int, Meta(description="So many leading code points are not expected to change")]
+    language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
+
+
+class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
+    """The utterance's text. It comes exactly once and never changes."""
+
+    leg: LegName
+    role: RoleName
+    utterance_id: UtteranceId
+    revision: Annotated[int, Meta(description="Above that of every partial of the utterance")]
+    start_ms: CallMillis
+    end_ms: CallMillis
+    text: Text
+    stable_chars: int
+    language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
+    lost_ms: Annotated[int, Meta(description="Audio that never arrived and was heard as silence")]
+    latency_ms: Annotated[int, Meta(description="From the true end of speech to this event")]
+    reason: SpeechReason
+    error: Annotated[str | None, Meta(description="Why there is no text, with reason `failed`")] = None
+
+
+class TranscriptWords(EventBody, frozen=True, tag="transcript.words"):
+    """Times of the final's words, after the final."""
+
+    utterance_id: UtteranceId
+    words: list[Word]
+
+
+class Dtmf(EventBody, frozen=True, tag="dtmf"):
+    leg: LegName
+    digit: Annotated[str, Meta(description="0-9 * # A-D")]
+    duration_ms: Annotated[int, Meta(description="0 when the peer did not say")]
+
+
+class Alert(EventBody, frozen=True, tag="alert"):
+    """A rule matched a final."""
+
+    rule: str
+    leg: LegName
+    utterance_id: UtteranceId
+    text: Text
+    start_ms: CallMillis
+    end_ms: CallMillis
+    severity: str
+
+
+class Metrics(EventBody, frozen=True, tag="metrics"):
+    """Who talked how long: from time to time while the call runs, and once, durably, before its end."""
+
+    talk_ms: Annotated[dict[str, int], Meta(description="By leg")]
+    overtalk_ms: Millis
+    silence_ms: Millis
+    hold_ms: Millis
+    talk_ratio: Annotated[dict[str, float], Meta(description="By leg: its share of all talking")]
+    durable: Annotated[bool, Meta(description="The call's totals: stored, sent once before `call.ended`")] = False
+
+
+class CallEnded(EventBody, frozen=True, tag="call.ended"):
+    """A call's last event, after all its finals."""
+
+    reason: Annotated[str, Meta(description="`hangup`, `cancelled`, `failed`, `api`, `shutdown`, `worker_restart`, …")]
+    duration_ms: Millis
+    legs: list[LegMedia]
+
+
+class EngineState(EventBody, frozen=True, tag="engine.state"):
+    """The recognition engine's state; belongs to no call (`call_id` null)."""
+
+    state: EngineStatus
+    engine: Annotated[str, Meta(description="The engine's name, once it is known")] = ""
+    detail: Annotated[str, Meta(description="Why, when it failed")] = ""
+
+
+class Lagged(EventBody, frozen=True, tag="lagged"):
+    """This connection was too slow: so many partials (and periodic metrics) were dropped, and nothing else."""
+
+    DURABLE: ClassVar[bool] = False
+
+    dropped_partials: int
+
+
+class Speech(msgspec.Struct, frozen=True):
+    """Speech that has no final yet."""
+
+    leg: LegName
+    utterance_id: UtteranceId
+    start_ms: CallMillis
+
+
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as `hello` and `/v1/calls` show it: what its durable events up to `seq` add up to."""
+
+    call_id: str
+    state: Literal["live", "held", "ended"]
+    source: str
+    direction: str
+    from_: str = msgspec.field(name="from")
+    to: str
+    external_id: str
+    legs: list[LegInfo]
+    custom: dict[str, str]
+    started_at: Annotated[str, Meta(description="RFC 3339")]
+    ended_at: str | None = None
+    duration_ms: int | None = None
+    reason: Annotated[str | None, Meta(description="Of `call.ended`")] = None
+    held: Annotated[list[str], Meta(description="Legs on hold")] = []
+    speaking: Annotated[list[Speech], Meta(description="Speech that has no final yet")] = []
+    seq: Annotated[int, Meta(description="Of the latest durable event in this record")]
+    at_ms: Annotated[int, Meta(description="The latest call time in this record")]
+
+
+class Engine(msgspec.Struct, frozen=True):
+    name: str
+    state: EngineStatus
+
+
+class Hello(EventBody, frozen=True, tag="hello"):
+    """First on every connection: the live calls as of the envelope's `cursor`."""
+
+    DURABLE: ClassVar[bool] = False
+
+    server: Annotated[str, Meta(description="`mediaworker/<version>`")]
+    engine: Engine
+    calls: list[CallRecord]
+
+
+BODIES: tuple[type[EventBody], ...] = tuple(EventBody.__subclasses__())
+TYPES: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind in BODIES)
+
+
+class EventError(ValueError):
+    """A frame that is no event of this version."""
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that every frame has."""
+
+    v: Annotated[Literal[1], Meta(description="Version of this schema")]
+    cursor: Annotated[str, Meta(description="`<store id>:<row id>`: resume after this event with `after=`")]
+    call_id: Annotated[str | None, Meta(description="null for what concerns the worker or the connection")]
+    seq: Annotated[int, Meta(description="Counts the call's durable events from 1; others carry the last value")]
+    at_ms: Annotated[int, Meta(description="Milliseconds since the call started; 0 without a call")]
+    time: Annotated[str, Meta(description="When it was said, RFC 3339, UTC")]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A body and where it belongs. Fields as in `Envelope`."""
+
+    cursor: str
+    call_id: str | None
+    seq: int
+    at_ms: int
+    time: str
+    body: EventBody
+
+
+def type_of(body: EventBody) -> str:
+    return str(body.__struct_config__.tag)
+
+
+def is_durable(body: EventBody) -> bool:
+    return body.durable if isinstance(body, Metrics) else body.DURABLE
+
+
+def timestamp(unix_s: float) -> str:
+    """RFC 3339 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_body_encoder = msgspec.json.Encoder()
+_body_decoder: msgspec.json.Decoder[EventBody] = msgspec.json.Decoder(reduce(or_, BODIES))
+_envelope_decoder = msgspec.json.Decoder(Envelope)
+
+
+def encode(event: Event) -> str:
+    """The frame. The body is encoded once and the envelope spliced in behind its `type`.
+
+    Raises UnicodeEncodeError for text with lone surrogates: see `printable`.
+    """
+    head = f'{{"type":"{type_of(event.body)}"'
+    body = _body_encoder.encode(event.body).decode()
+    call_id = "null" if event.call_id is None else _quote(event.call_id)
+    return (
+        f'{{"v":{VERSION},{head[1:]},"cursor":{_quote(event.cursor)},"call_id":{call_id},'
+        f'"seq":{event.seq},"at_ms":{event.at_ms},"time":{_quote(event.time)}{body[len(head) :]}'
+    )
+
+
+def printable(body: EventBody) -> EventBody:
+    """The body with lone surrogates replaced, which JSON cannot carry (bytes that were no UTF-8 end as such)."""
+    return msgspec.convert(_without_surrogates(msgspec.to_builtins(body)), type(body))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, list) else value
+
+
+def decode(frame: str | bytes) -> Event:
+    """Fields that this version does not know are ignored. Raises EventError."""
+    try:
+        envelope = _envelope_decoder.decode(frame)
+        body = _body_decoder.decode(frame)
+    except msgspec.DecodeError as error:
+        raise EventError(str(error)) from None
+    return Event(envelope.cursor, envelope.call_id, envelope.seq, envelope.at_ms, envelope.time, body)
+
+
+def _quote(text: str) -> str:
+    return _body_encoder.encode(text).decode()

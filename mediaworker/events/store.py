@@ -1,0 +1,103 @@
+"""The database's two threads: one that writes, one that reads beside it. The event loop never waits for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from mediaworker.events.database import Database, Head, Row
+from mediaworker.events.schema import CallRecord
+
+T = TypeVar("T")
+FILE = "events.sqlite3"
+
+
+class StoreError(Exception):
+    """The store cannot be opened, read or written; the message says why."""
+
+
+class EventStore:
+    """Calls and durable events in `<directory>/events.sqlite3`, owned by one worker at a time."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self._lock: int | None = None
+        self._writer: tuple[ThreadPoolExecutor, Database] | None = None
+        self._reader: tuple[ThreadPoolExecutor, Database] | None = None
+
+    async def start(self) -> Head:
+        """Open, migrate, and say where the store stands. Raises StoreError."""
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _take(self.directory / "lock")
+            path = self.directory / FILE
+            self._writer = await _open("events-writer", path, read_only=False)
+            self._reader = await _open("events-reader", path, read_only=True)
+            return await self.write(Database.head)
+        except (OSError, sqlite3.Error) as error:
+            await self.stop()
+            raise StoreError(f"{self.directory}: {_say(error)}") from error
+
+    async def stop(self) -> None:
+        for opened in (self._writer, self._reader):
+            if opened is not None:
+                thread, database = opened
+                await asyncio.get_running_loop().run_in_executor(thread, database.close)
+                thread.shutdown()
+        self._writer = self._reader = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def append(self, rows: Iterable[Row], records: Iterable[CallRecord], floor: int) -> None:
+        """Committed when it returns. Raises StoreError: nothing of it was written."""
+        await self.write(lambda database: database.append(rows, records, floor))
+
+    async def write(self, job: Callable[[Database], T]) -> T:
+        """Run `job` on the writer's thread, behind what was asked before. Raises StoreError."""
+        return await _run(self._writer, job)
+
+    async def read(self, query: Callable[[Database], T]) -> T:
+        """Run `query` on the reader's thread; it sees what was committed before. Raises StoreError."""
+        return await _run(self._reader, query)
+
+
+async def _open(name: str, path: Path, *, read_only: bool) -> tuple[ThreadPoolExecutor, Database]:
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    try:
+        opening = asyncio.get_running_loop().run_in_executor(thread, lambda: Database(path, read_only=read_only))
+        return thread, await opening
+    except BaseException:
+        thread.shutdown()
+        raise
+
+
+async def _run(opened: tuple[ThreadPoolExecutor, Database] | None, job: Callable[[Database], T]) -> T:
+    if opened is None:
+        raise StoreError("the event store is closed")
+    thread, database = opened
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, job, database)
+    except (sqlite3.Error, OSError, MemoryError) as error:
+        raise StoreError(_say(error)) from error
+
+
+def _take(path: Path) -> int:
+    """Two workers on one store would hand out the same cursors. The lock ends with the process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OSError("another worker is using this data_dir") from None
+    return descriptor
+
+
+def _say(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

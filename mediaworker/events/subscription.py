@@ -1,0 +1,234 @@
+"""One subscriber's side of the hub: what waits for it, what is dropped when it is slow, and when it is given up.
+
+A subscription first catches up from the hub's history, in pages and at the subscriber's own pace, and then goes live:
+from there the hub offers it every event, and what it has not taken waits here. The waiting room is bounded: of
+partials only the newest per utterance waits; when the room is full they are dropped, which `lagged` tells; durable
+events that do not fit end the subscription, for a gap among them is not allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mediaworker.events.schema import CallRecord, EventError
+
+OVERRUN = 4008
+EXPIRED = 4009
+GOING_AWAY = 1001
+
+
+class SubscriptionClosed(Exception):
+    """The subscription has ended; `code` and `reason` are for the WebSocket's close frame."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(f"{code} {reason}")
+
+
+class ResumeError(SubscriptionClosed):
+    """The cursor to resume after is unknown here or has expired (4009)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(EXPIRED, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a store: after the event in row `row`; row 0 is before the first."""
+
+    store_id: str
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.store_id}:{self.row}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Raises EventError."""
+        store_id, colon, row = text.partition(":")
+        if not (colon and store_id.isalnum() and store_id.isascii() and row.isascii() and row.isdigit()):
+            raise EventError("a cursor is <store id>:<row id>")
+        if len(row) > 18 or str(int(row)) != row:  # one spelling, and it fits SQLite's integer
+            raise EventError("a cursor's row id is a plain number")
+        return cls(store_id, int(row))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event on its way: encoded once, the same string for every subscriber."""
+
+    row: int | None
+    """Row id of a durable event; None for the others, which ride between durable ones."""
+    call_id: str | None
+    seq: int
+    type: str
+    frame: str
+    published_s: float
+    replaces: str | None = None
+    """Of a waiting entry with the same key only the newest is of use."""
+    record: CallRecord | None = None
+    """The call after this event; None for non-durable events and those without a call."""
+
+
+class History(Protocol):
+    """Where a subscription catches up: the hub."""
+
+    def check(self, subscription: Subscription) -> Awaitable[None]: ...
+
+    def page(self, subscription: Subscription) -> Awaitable[Sequence[tuple[int, str]]]: ...
+
+    def detach(self, subscription: Subscription) -> None: ...
+
+
+class Subscription:
+    """An asynchronous iterator of frames; `hello` is the first. Made by `EventHub.subscribe`.
+
+    Iteration ends when `close` is called, and raises SubscriptionClosed: 4008 (the subscriber is too slow; the reason
+    is the cursor to resume after), 4009 (ResumeError), 1001 (the hub stops).
+    """
+
+    def __init__(
+        self,
+        history: History,
+        *,
+        call: str | None,
+        types: frozenset[str] | None,
+        limit: int,
+        hello: str,
+        cursor: Cursor,
+        replay: bool,
+        lagged: Callable[[str, int], str],
+    ) -> None:
+        self.call = call
+        self.types = types
+        self.cursor = cursor
+        """The place up to which everything has been handed out."""
+        self.scanned = cursor.row
+        """While catching up: the hub has looked for frames up to here."""
+        self.live = False
+        """Set by the hub when there is nothing left to catch up with."""
+        self.dropped = 0
+        self.overrun = False
+        self._history, self._limit, self._lagged = history, limit, lagged
+        self._hello: str | None = hello
+        self._unchecked = replay
+        self._page: deque[tuple[int, str]] = deque()
+        # Keyed by row id, or by what the entry replaces; ordered by time of arrival.
+        self._waiting: OrderedDict[int | str, Entry] = OrderedDict()
+        self._dropped_since = 0
+        self._closed: SubscriptionClosed | None = None
+        self._done = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def wants(self, entry: Entry) -> bool:
+        return (self.types is None or entry.type in self.types) and (self.call is None or entry.call_id == self.call)
+
+    def offer(self, entry: Entry) -> None:
+        """Called by the hub for every event once the subscription is live. Never blocks."""
+        if self._closed is not None or self._done or not self.wants(entry):
+            return
+        if entry.row is None:
+            self._offer_transient(entry)
+        elif len(self._waiting) < self._limit or self._shed():
+            self._waiting[entry.row] = entry
+        else:
+            self._waiting.clear()
+            self.overrun = True
+            self._closed = SubscriptionClosed(OVERRUN, str(self.cursor))
+        self._wake()
+
+    def end(self, code: int, reason: str) -> None:
+        """The hub stops: what waits is still handed out, then SubscriptionClosed is raised."""
+        if self._closed is None:
+            self._closed = SubscriptionClosed(code, reason)
+        self._wake()
+
+    def close(self) -> None:
+        """The subscriber has gone. Idempotent."""
+        self._done = True
+        self._waiting.clear()
+        self._page.clear()
+        self._history.detach(self)
+        self._wake()
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> str:
+        try:
+            return await self._take()
+        except SubscriptionClosed:
+            self.close()
+            raise
+
+    async def _take(self) -> str:
+        if self._unchecked:
+            await self._history.check(self)
+            self._unchecked = False
+        while not self._done:
+            if (frame := self._next()) is not None:
+                return frame
+            if self._closed is not None:
+                raise self._closed
+            if not self.live:
+                self._page.extend(await self._history.page(self))
+                continue
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        raise StopAsyncIteration
+
+    def _next(self) -> str | None:
+        if self._hello is not None:
+            hello, self._hello = self._hello, None
+            return hello
+        if self._page:
+            row, frame = self._page.popleft()
+            self._advance(row)
+            return frame
+        if self._dropped_since:
+            dropped, self._dropped_since = self._dropped_since, 0
+            return self._lagged(str(self.cursor), dropped)
+        if self._waiting:
+            entry = self._waiting.popitem(last=False)[1]
+            if entry.row is not None:
+                self._advance(entry.row)
+            return entry.frame
+        return None
+
+    def _offer_transient(self, entry: Entry) -> None:
+        assert entry.replaces is not None
+        # Taken out and put in at the end: in its predecessor's place it would overtake durable events.
+        if self._waiting.pop(entry.replaces, None) is None and len(self._waiting) >= self._limit:
+            self._drop(1)
+        else:
+            self._waiting[entry.replaces] = entry
+
+    def _shed(self) -> bool:
+        """Make room for a durable event by dropping what may be dropped."""
+        transient = [key for key, entry in self._waiting.items() if entry.row is None]
+        for key in transient:
+            del self._waiting[key]
+        self._drop(len(transient))
+        return bool(transient)
+
+    def _drop(self, count: int) -> None:
+        self.dropped += count
+        self._dropped_since += count
+
+    def _advance(self, row: int) -> None:
+        self.cursor = Cursor(self.cursor.store_id, row)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

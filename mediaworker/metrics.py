@@ -1,0 +1,110 @@
+"""Prometheus: the counters that the parts of the worker keep as plain integers, read when somebody asks.
+
+No part counts through this module; it is told where to look.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+PREFIX = "mediaworker_"
+LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+Value = float | Mapping[tuple[str, ...], float]
+"""A number, or one per tuple of label values."""
+
+
+class Histogram:
+    """Counts of observations by upper bound; plain numbers, to be used on one thread."""
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_S) -> None:
+        assert list(bounds) == sorted(bounds)
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(upper bound, observations at or below it), the last bound `+Inf`."""
+        total, rows = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            rows.append((bound, float(total)))
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[], Value]
+    family: type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+    def collect(self) -> Metric:
+        family = self.family(self.name, self.help, labels=self.labels)
+        value = self.read()
+        if isinstance(value, Mapping):
+            for labels, number in value.items():
+                family.add_metric(labels, number)
+        else:
+            family.add_metric((), value)
+        return family
+
+
+class Metrics:
+    """What `/metrics` shows. Register sources once at start; they are read at each scrape, on the loop's thread."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, _Source] = {}
+        self._histograms: dict[str, tuple[str, Histogram]] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self.final_latency = Histogram()
+        self.histogram("final_latency_seconds", "From the true end of speech to its final", self.final_latency)
+
+    def counter(self, name: str, help: str, read: Callable[[], Value], labels: Iterable[str] = ()) -> None:
+        """`mediaworker_<name>_total`; name without prefix and suffix."""
+        self._add(_Source(PREFIX + name, help, tuple(labels), read, CounterMetricFamily))
+
+    def gauge(self, name: str, help: str, read: Callable[[], Value], labels: Iterable[str] = ()) -> None:
+        self._add(_Source(PREFIX + name, help, tuple(labels), read, GaugeMetricFamily))
+
+    def counters(self, prefix: str, source: object, helps: Mapping[str, str]) -> None:
+        """Integer attributes of `source` as `mediaworker_<prefix>_<attribute>_total`."""
+        for attribute, help in helps.items():
+            getattr(source, attribute)  # a misspelt one shows at start, not at the first scrape
+            self.counter(f"{prefix}_{attribute}", help, partial(getattr, source, attribute))
+
+    def histogram(self, name: str, help: str, histogram: Histogram) -> None:
+        assert name not in self._histograms
+        self._histograms[name] = (help, histogram)
+
+    def collect(self) -> Iterator[Metric]:
+        for source in self._sources.values():
+            yield source.collect()
+        for name, (help, histogram) in self._histograms.items():
+            family = HistogramMetricFamily(PREFIX + name, help)
+            family.add_metric((), histogram.cumulative(), histogram.sum)
+            yield family
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def exposition(self) -> tuple[bytes, str]:
+        """(body, content type) of a scrape."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def _add(self, source: _Source) -> None:
+        assert source.name not in self._sources, f"{source.name} twice"
+        self._sources[source.name] = source
