@@ -1,0 +1,380 @@
+"""One inbound call: its dialog in pjsua2, its streams, and what a re-INVITE does to them.
+
+The SDP that PJSIP makes is replaced by ours in `onCallSdpCreated`. Nothing of a re-INVITE takes effect there: it is
+kept as pending and committed when the 200 has gone out with that very description; a refused re-INVITE changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pjsua2 as pj
+import structlog
+
+from audio.codec import Codec
+from sip.access import split_address
+from sip.errors import PeerError, SipError
+from sip.messages import SipMessage, address_uri, dtmf_info
+from sip.negotiation import TELEPHONE_EVENT, NegotiatedStream, make_answer, make_offer, negotiate
+from sip.sdp import Direction, SessionDescription
+from sip.sockets import RtpSocket
+from sip.stack import guarded
+
+log = structlog.get_logger("sip")
+
+
+Later = Callable[..., object]
+
+
+@dataclass(slots=True)
+class MediaStream:
+    """One audio stream of a call. The handler sets `socket.on_packet`."""
+
+    index: int
+    label: str
+    codec: Codec
+    payload_type: int
+    telephone_event: int | None
+    direction: Direction
+    """Ours: after a hold by the peer it is recvonly or inactive."""
+    held: bool
+    socket: RtpSocket
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Our description on its way out; `streams` is None when it is an offer, so that the answer is still to come."""
+
+    description: SessionDescription
+    streams: tuple[NegotiatedStream, ...] | None
+
+
+class CallHost(Protocol):
+    """What a call needs of its endpoint."""
+
+    codecs: tuple[Codec, ...]
+    send_silence: bool
+
+    def open_socket(self) -> RtpSocket: ...
+    def local_address(self, peer: str) -> str: ...
+    def media_ready(self, call: SipCall) -> None: ...
+    def media_changed(self, call: SipCall) -> None: ...
+    def digit(self, call: SipCall, digit: str, duration_ms: int) -> None: ...
+    def ended(self, call: SipCall, reason: str) -> None: ...
+    def mismatch(self, call: SipCall) -> None: ...
+
+
+class SipCall:
+    """A call as the handler sees it."""
+
+    def __init__(self, host: CallHost, account: str, message: SipMessage, peer: str) -> None:
+        self.call_id = message.header("call-id")
+        self.from_uri = address_uri(message.header("from"))
+        self.to_uri = address_uri(message.header("to"))
+        self.request_uri = address_uri((message.start_line.split() + ["", ""])[1])
+        self.account = account
+        self.headers = message.public_headers()
+        self.peer = peer
+        """Address that the INVITE came from."""
+        self.streams: list[MediaStream] = []
+        self.answered_s: float | None = None
+        self._host = host
+        self._dialog: Dialog | None = None
+        self._sockets: dict[int, RtpSocket] = {}
+        self._agreed: tuple[NegotiatedStream, ...] = ()
+        self._pending: _Pending | None = None
+        self._offered = False
+        self._started_sendrecv = False
+        self._reason = ""
+        self._ended = False
+
+    @property
+    def held(self) -> bool:
+        return bool(self.streams) and all(stream.held for stream in self.streams)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def hangup(self, code: int = 0, *, reason: str = "local") -> None:
+        """BYE, or a final response when the call is not answered yet: `code`, else 603. Idempotent.
+
+        The handler's `on_end` follows, never from within this method.
+        """
+        if self._dialog is not None and not self._dialog.over:
+            self._reason = self._reason or reason
+            self._dialog.finish(code)
+
+    # The rest is for the endpoint and the dialog.
+
+    def attach(self, dialog: Dialog, offer: SessionDescription | None) -> None:
+        """Bind sockets for what the INVITE offers. Raises NotAcceptable or PortsExhausted."""
+        self._dialog = dialog
+        if offer is None:
+            self._sockets[0] = self._host.open_socket()
+            return
+        self._agreed = negotiate(offer, self._host.codecs)
+        for stream in self._agreed:
+            self._sockets[stream.index] = self._host.open_socket()
+
+    def answer(self) -> None:
+        """Answer 200. A call with an offer has its streams before; one without gets them with the ACK."""
+        dialog = self._dialog
+        if dialog is None or dialog.over:
+            return  # cancelled meanwhile
+        if self._agreed:
+            self._commit(self._agreed)
+            self._host.media_ready(self)
+        if not dialog.over:
+            dialog.accept()
+
+    def describe(self, offer_text: str, template: SessionDescription) -> SessionDescription:
+        """Our SDP for `offer_text`, or our offer when it is empty. `template` has PJSIP's origin line."""
+        address = self._host.local_address(self.peer)
+        if not offer_text:
+            current = tuple(stream.codec for stream in self.streams)
+            codecs = current + tuple(codec for codec in self._host.codecs if codec not in current)
+            port = next(iter(self._sockets.values())).port
+            own = make_offer(codecs, port, address=address, origin=template.origin)
+            self._pending = _Pending(own, None)
+            return own
+        offer = SessionDescription.parse(offer_text)
+        streams = negotiate(offer, self._host.codecs)
+        for stream in streams:
+            if stream.index not in self._sockets:
+                self._sockets[stream.index] = self._host.open_socket()
+        ports = {index: socket.port for index, socket in self._sockets.items()}
+        answer = make_answer(offer, streams, ports, address=address, origin=template.origin)
+        self._pending = _Pending(answer, streams)
+        return answer
+
+    def check(self, offer_text: str) -> int:
+        """The number of audio lines of a new offer. Raises PeerError when it cannot be accepted."""
+        offer = SessionDescription.parse(offer_text)
+        negotiate(offer, self._host.codecs)
+        return audio_lines(offer)
+
+    def sent(self, body: str) -> None:
+        """A 2xx with this SDP has gone out."""
+        pending, self._pending = self._pending, None
+        if pending is None or not body:
+            return
+        if not _same_media(pending.description, SessionDescription.parse(body)):
+            # PJSIP has fallen back to a description of its own: audio would go to a port nobody reads.
+            log.error("the SDP that was sent is not ours", call=self.call_id, sent=body)
+            self._host.mismatch(self)
+            self.hangup(reason="failed")
+        elif pending.streams is None:
+            self._offered = True
+        elif pending.streams != self._agreed:
+            self._commit(pending.streams)
+            self._host.media_changed(self)
+
+    def dropped(self) -> None:
+        """The pending description was not accepted by PJSIP, or its re-INVITE was refused."""
+        self._pending = None
+
+    def confirmed(self, streams: tuple[NegotiatedStream, ...]) -> None:
+        """PJSIP's media is up. When the ACK brought the answer to our own offer, these are its streams."""
+        if not self._offered:
+            return
+        self._offered = False
+        first = not self.streams
+        if not streams:
+            self.hangup(reason="failed")
+        elif streams != self._agreed:
+            self._commit(streams)
+            (self._host.media_ready if first else self._host.media_changed)(self)
+
+    def digit(self, digit: str, duration_ms: int) -> None:
+        if self.streams:
+            self._host.digit(self, digit, duration_ms)
+
+    def disconnected(self, status: int) -> None:
+        """The dialog is over; `status` is the SIP status of its end."""
+        if self._ended:
+            return
+        self._ended = True
+        reason = self._reason or {200: "hangup", 487: "cancelled"}.get(status, "failed")
+        self._host.ended(self, reason)
+        for socket in self._sockets.values():
+            socket.close()
+
+    def release(self) -> None:
+        """Let go of the pjsua2 object; not from within one of its callbacks."""
+        self._dialog = None
+
+    def _commit(self, streams: tuple[NegotiatedStream, ...]) -> None:
+        if not self.streams:
+            self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
+        self._agreed = streams
+        for index in self._sockets.keys() - {stream.index for stream in streams}:
+            self._sockets.pop(index).close()
+        self.streams[:] = [self._stream(stream) for stream in streams]
+
+    def _stream(self, agreed: NegotiatedStream) -> MediaStream:
+        socket = self._sockets[agreed.index]
+        silence = self._host.send_silence and agreed.direction.sends
+        socket.expect(agreed.remote, agreed.codec, agreed.payload_type, silence=silence)
+        # A recorder's stream is sendonly from the start; that is no hold.
+        held = agreed.on_hold and (self._started_sendrecv or agreed.direction is Direction.INACTIVE)
+        return MediaStream(
+            agreed.index,
+            agreed.label,
+            agreed.codec,
+            agreed.payload_type,
+            agreed.telephone_event,
+            agreed.direction,
+            held,
+            socket,
+        )
+
+
+class Dialog(pj.Call):  # type: ignore[misc]
+    """The pjsua2 side of a call. Without a `call` it only exists to refuse an INVITE.
+
+    What a callback reports is handled after PJSIP has returned: a handler may then hang up, which PJSIP would only
+    half do from within its own callback.
+    """
+
+    def __init__(self, account: Any, call_id: int, forget: Callable[[Dialog], None], later: Later) -> None:
+        """`forget` is called, in the callback, when PJSIP is done with the call; `later` is the loop's call_soon."""
+        super().__init__(account, call_id)
+        self._later = later
+        self.call: SipCall | None = None
+        self.audio_lines = 1
+        """PJSIP must keep as many audio lines open as are offered: which of them is used is not its decision."""
+        self.over = False
+        """PJSIP has ended it; set at once, while the call hears of it a little later."""
+        self._forget = forget
+
+    def accept(self) -> None:
+        prm = pj.CallOpParam(True)
+        prm.statusCode = 200
+        prm.opt.audioCount = self.audio_lines
+        prm.opt.videoCount = prm.opt.textCount = 0
+        try:
+            self.answer(prm)
+        except pj.Error as error:
+            raise SipError(error.reason) from None
+
+    def finish(self, code: int = 0, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        """Hang up or refuse; harmless when the peer was faster."""
+        if self.over:
+            return
+        prm = pj.CallOpParam()
+        prm.statusCode = code
+        for name, value in headers:
+            header = pj.SipHeader()
+            header.hName, header.hValue = name, value
+            prm.txOption.headers.append(header)
+        try:
+            self.hangup(prm)
+        except pj.Error as error:
+            log.debug("hangup", reason=error.reason)
+
+    @guarded
+    def onCallSdpCreated(self, prm: Any) -> None:
+        if self.call is None or self.call.ended:
+            return
+        template = SessionDescription.parse(prm.sdp.wholeSdp)
+        prm.sdp.wholeSdp = str(self.call.describe(prm.remSdp.wholeSdp, template))
+
+    @guarded
+    def onCallRxOffer(self, prm: Any) -> None:
+        if self.call is None:
+            return
+        try:
+            prm.opt.audioCount = self.call.check(prm.offer.wholeSdp)
+        except PeerError as error:
+            prm.statusCode = error.status
+
+    @guarded
+    def onCallMediaState(self, prm: Any) -> None:
+        if self.call is not None:
+            self._later(self.call.confirmed, self._streams())
+
+    @guarded
+    def onCallTsxState(self, prm: Any) -> None:
+        event = prm.e.body.tsxState
+        if self.call is None or event.tsx.role != pj.PJSIP_ROLE_UAS:
+            return
+        method = event.tsx.method
+        if method == "INFO" and event.type == pj.PJSIP_EVENT_RX_MSG:
+            message = SipMessage.parse(event.src.rdata.wholeMsg)
+            if found := dtmf_info(message.header("content-type"), message.body):
+                self._later(self.call.digit, *found)
+        elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG and event.tsx.statusCode >= 200:
+            if event.tsx.statusCode < 300:
+                self._later(self.call.sent, SipMessage.parse(event.src.tdata.wholeMsg).body)
+            else:
+                self._later(self.call.dropped)
+
+    @guarded
+    def onCallState(self, prm: Any) -> None:
+        info = self.getInfo()
+        if info.state == pj.PJSIP_INV_STATE_DISCONNECTED and not self.over:
+            self.over = True
+            if self.call is not None:
+                self._later(self.call.disconnected, info.lastStatusCode)
+            self._forget(self)
+
+    @guarded
+    def onCallTransferRequest(self, prm: Any) -> None:
+        # REFER: nobody may make the worker call somewhere.
+        prm.statusCode = 603
+
+    @guarded
+    def onCallReplaceRequest(self, prm: Any) -> None:
+        # Replaces (RFC 3891): a third party that takes over a running call.
+        prm.statusCode = 603
+
+    def _streams(self) -> tuple[NegotiatedStream, ...]:
+        """What PJSIP negotiated, for the case that the peer's answer came in an ACK, which no callback shows."""
+        streams: list[NegotiatedStream] = []
+        call_info = self.getInfo()  # the vector lives in it
+        for media in call_info.media:
+            if media.type != pj.PJMEDIA_TYPE_AUDIO or media.dir == pj.PJMEDIA_DIR_NONE:
+                continue
+            info = self.getStreamInfo(media.index)
+            address, port = split_address(info.remoteRtpAddress)
+            direction = _DIRECTIONS[media.dir]
+            remote = None if address == "0.0.0.0" else (address, port)
+            streams.append(
+                NegotiatedStream(
+                    media.index,
+                    "",
+                    Codec[info.codecName.upper()],
+                    info.rxPt,
+                    TELEPHONE_EVENT,
+                    direction,
+                    remote,
+                    not direction.sends,
+                )
+            )
+        return tuple(streams)
+
+
+def audio_lines(offer: SessionDescription) -> int:
+    return max(1, sum(media.kind == "audio" for media in offer.media))
+
+
+_DIRECTIONS = {
+    pj.PJMEDIA_DIR_ENCODING: Direction.SENDONLY,
+    pj.PJMEDIA_DIR_DECODING: Direction.RECVONLY,
+    pj.PJMEDIA_DIR_ENCODING_DECODING: Direction.SENDRECV,
+}
+
+
+def _same_media(ours: SessionDescription, sent: SessionDescription) -> bool:
+    """Whether ports, formats and directions are ours. The address may be the null one of a hold, echoed by PJSIP."""
+
+    def essence(description: SessionDescription) -> list[object]:
+        return [
+            media.port and (media.port, frozenset(media.formats), description.direction_of(media))
+            for media in description.media
+        ]
+
+    return essence(ours) == essence(sent)

@@ -1,0 +1,298 @@
+"""The worker's SIP side: who may call, how many, and what becomes of an INVITE.
+
+An INVITE is judged in PJSIP's callback and answered from the loop right after it, so a CANCEL that came in the same
+burst is seen first and no call is answered from within PJSIP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import socket
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from audio.codec import Codec
+from config import Settings
+from sip.access import LOOPBACK, AccessList, OncePer, split_address
+from sip.accounts import Account, RegisteredAccount, Registration, account_config
+from sip.call import Dialog, SipCall, audio_lines
+from sip.errors import SipError
+from sip.messages import SipMessage
+from sip.ports import RtpPorts
+from sip.sdp import SessionDescription
+from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
+from sip.stack import Stack, raise_open_files
+
+log = structlog.get_logger("sip")
+
+RETRY_AFTER_S = 10
+_SWEEP_S = 1.0
+_FAREWELL_S = 2.0
+
+
+class SipHandler(Protocol):
+    """Who takes the calls. All methods are called on the loop's thread and must not block."""
+
+    def on_call(self, call: SipCall) -> None:
+        """An INVITE is about to be answered: `call.streams` is negotiated; set each `socket.on_packet` now."""
+
+    def on_media(self, call: SipCall) -> None:
+        """A re-INVITE changed codec, address or direction: `call.streams` and `call.held` are new."""
+
+    def on_dtmf(self, call: SipCall, digit: str, duration_ms: int) -> None:
+        """A digit by SIP INFO; those in RTP (RFC 4733) are in the stream."""
+
+    def on_end(self, call: SipCall, reason: str) -> None:
+        """hangup | cancelled | local | failed | media_timeout. The sockets close when this returns."""
+
+    def can_accept(self) -> int:
+        """0, or the SIP status to refuse a call with."""
+
+
+@dataclass(slots=True)
+class SipCounters:
+    """Plain totals, for metrics."""
+
+    invites: int = 0
+    answered: int = 0
+    failed: int = 0
+    """Calls that were accepted here and ended with reason `failed`."""
+    cancelled: int = 0
+    media_timeouts: int = 0
+    sdp_mismatches: int = 0
+    registrations_ok: int = 0
+    registrations_failed: int = 0
+    refused: collections.Counter[int] = field(default_factory=collections.Counter)
+    """By SIP status."""
+
+
+class SipEndpoint:
+    """Answers calls. One per process, because PJSIP is."""
+
+    def __init__(self, settings: Settings, handler: SipHandler, *, trusted: tuple[str, ...] = LOOPBACK) -> None:
+        """Raises ConfigError for a bad `sip.allow` or registrar. `trusted`: networks that may always call."""
+        self._settings = settings.sip
+        self._handler = handler
+        self._access = AccessList(settings.sip.allow, trusted=trusted)
+        self._ports = RtpPorts(settings.rtp.port_min, settings.rtp.port_max, host=settings.sip.host)
+        self._refusals = OncePer()
+        self._draining = False
+        self._stack: Stack | None = None
+        self._local: Account | None = None
+        self._accounts = [
+            RegisteredAccount(account, self._on_invite, self._on_registration) for account in settings.sip.accounts
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+        # Strong references: pjsua2 hangs a call up when its Python object is collected.
+        self._dialogs: set[Dialog] = set()
+        self._calls: set[SipCall] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self.codecs = tuple(Codec[name] for name in settings.sip.codecs)
+        self.send_silence = settings.sip.send_audio == "silence"
+        self.counters = SipCounters()
+        self.rtp = RtpCounters()
+        self.port = 0
+        """The SIP port in use; differs from the configured one only when that is 0."""
+
+    @property
+    def calls(self) -> int:
+        return len(self._calls)
+
+    @property
+    def registrations(self) -> list[Registration]:
+        return [account.registration for account in self._accounts]
+
+    @property
+    def rtp_sockets(self) -> int:
+        return self._ports.in_use
+
+    @property
+    def dialogs(self) -> int:
+        """Calls and refusals that PJSIP has not let go of."""
+        return self._stack.dialogs if self._stack else 0
+
+    @property
+    def transactions(self) -> int:
+        return self._stack.transactions if self._stack else 0
+
+    async def start(self) -> None:
+        """Listen and register. Raises SipError when an address is taken."""
+        raise_open_files()
+        self._loop = asyncio.get_running_loop()
+        self._ticker = SilenceTicker(self._loop)
+        settings = self._settings
+        self._stack = Stack(max_calls=settings.max_calls, log_level=settings.log_level, on_rejected=self._on_rejected)
+        try:
+            self.port = settings.port
+            for kind in settings.transports:
+                _, self.port = self._stack.listen(
+                    kind, settings.host, self.port, public_address=settings.public_address
+                )
+            self._stack.start()
+            self._local = Account("", self._on_invite)
+            self._local.create(account_config(f"sip:mediaworker@{self.local_address('127.0.0.1')}"), True)
+        except SipError:
+            self._stack.destroy()
+            raise
+        self._tasks = [asyncio.create_task(account.follow(self._access)) for account in self._accounts]
+        self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
+        log.info("SIP is listening", port=self.port, transports=settings.transports)
+
+    async def stop(self) -> None:
+        """Hang up what is left, unregister, and let the messages out; at most two seconds."""
+        if self._stack is None:
+            return
+        self.refuse_new()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._sweep is not None:
+            self._sweep.cancel()
+        hung_up = bool(self._calls)
+        for call in tuple(self._calls):
+            call.hangup()
+        for account in self._accounts:
+            account.unregister()
+        deadline = self._loop.time() + _FAREWELL_S
+        while self._busy(hung_up) and self._loop.time() < deadline:
+            await asyncio.sleep(0.02)
+            hung_up = False
+        for account in self._accounts:
+            account.close()
+        self._dialogs.clear()
+        self._stack.destroy()
+        self._stack = None
+
+    def refuse_new(self) -> None:
+        """Draining: 503 from now on, with Retry-After."""
+        self._draining = True
+
+    # What accounts and calls report.
+
+    def _on_invite(self, account: Account, prm: Any) -> None:
+        self.counters.invites += 1
+        dialog = Dialog(account, prm.callId, self._forget, self._loop.call_soon)
+        self._dialogs.add(dialog)
+        peer, _ = split_address(prm.rdata.srcAddress)
+        status = self._refusal(peer)
+        if not status:
+            try:
+                self._open(account, dialog, SipMessage.parse(prm.rdata.wholeMsg), peer)
+            except SipError as error:
+                status = error.status
+                self._log_refusal(peer, status, str(error))
+        if status:
+            self.counters.refused[status] += 1
+            headers = (("Retry-After", str(RETRY_AFTER_S)),) if status == 503 else ()
+            self._loop.call_soon(dialog.finish, status, headers)
+
+    def _open(self, account: Account, dialog: Dialog, message: SipMessage, peer: str) -> None:
+        body = message.part("application/sdp")
+        offer = SessionDescription.parse(body) if body.strip() else None
+        call = SipCall(self, account.name or self._access.account_at(peer), message, peer)
+        call.attach(dialog, offer)
+        dialog.call = call
+        dialog.audio_lines = audio_lines(offer) if offer else 1
+        self._calls.add(call)
+        self._loop.call_soon(self._answer, call)
+
+    def _answer(self, call: SipCall) -> None:
+        try:
+            call.answer()
+        except Exception:
+            # The handler's error or PJSIP's: it must end this call and no other.
+            log.exception("a call could not be answered", call=call.call_id)
+            call.hangup(500, reason="failed")
+
+    def _refusal(self, peer: str) -> int:
+        if not self._access.allows(peer):
+            self._log_refusal(peer, 403, "not on the access list (sip.allow)")
+            return 403
+        if self._draining:
+            return 503
+        if len(self._calls) >= self._settings.max_calls:
+            return 486
+        return self._handler.can_accept()
+
+    def _log_refusal(self, peer: str, status: int, reason: str) -> None:
+        held_back = self._refusals.due(f"{peer} {status}", self._loop.time())
+        if held_back is not None:
+            log.warning("INVITE refused", peer=peer, status=status, reason=reason, held_back=held_back)
+
+    def _on_rejected(self, status: int) -> None:
+        self.counters.invites += 1
+        self.counters.refused[status] += 1
+
+    def _on_registration(self, registration: Registration) -> None:
+        if registration.state == "registered":
+            self.counters.registrations_ok += 1
+        elif registration.state == "failed":
+            self.counters.registrations_failed += 1
+
+    def _forget(self, dialog: Dialog) -> None:
+        # Later: the C++ object must not die inside its own callback.
+        self._loop.call_soon(self._release, dialog)
+
+    def _release(self, dialog: Dialog) -> None:
+        self._dialogs.discard(dialog)
+        if dialog.call is not None:
+            dialog.call.release()
+            dialog.call = None
+
+    def _busy(self, hung_up: bool) -> bool:
+        registered = any(account.registration.state == "registered" for account in self._accounts)
+        return hung_up or registered or bool(self._dialogs)
+
+    def _look_for_silence(self) -> None:
+        self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
+        limit_s, now = self._settings.media_timeout_s, self._loop.time()
+        for call in tuple(self._calls):
+            if limit_s and call.streams and now - max(s.socket.last_packet_s for s in call.streams) > limit_s:
+                call.hangup(reason="media_timeout")
+
+    # CallHost
+
+    def open_socket(self) -> RtpSocket:
+        return RtpSocket(self._ports, self.rtp, self._ticker, self._loop)
+
+    def local_address(self, peer: str) -> str:
+        """The address to name in SDP: the public one, the one listened on, or the one that faces `peer`."""
+        if self._settings.public_address:
+            return self._settings.public_address
+        if self._settings.host not in ("", "0.0.0.0"):
+            return self._settings.host
+        return facing(peer)
+
+    def media_ready(self, call: SipCall) -> None:
+        self.counters.answered += 1
+        self._handler.on_call(call)
+
+    def media_changed(self, call: SipCall) -> None:
+        self._handler.on_media(call)
+
+    def digit(self, call: SipCall, digit: str, duration_ms: int) -> None:
+        self._handler.on_dtmf(call, digit, duration_ms)
+
+    def mismatch(self, call: SipCall) -> None:
+        self.counters.sdp_mismatches += 1
+
+    def ended(self, call: SipCall, reason: str) -> None:
+        self._calls.discard(call)
+        self.counters.failed += reason == "failed"
+        self.counters.cancelled += reason == "cancelled"
+        self.counters.media_timeouts += reason == "media_timeout"
+        if call.streams:
+            self._handler.on_end(call, reason)
+
+
+def facing(peer: str) -> str:
+    """The local IPv4 address from which packets to `peer` leave. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

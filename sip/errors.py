@@ -1,0 +1,38 @@
+"""Errors of this package, by whose fault they are.
+
+    SipError
+    ├── PeerError        the peer sent something wrong or impossible; `status` is the SIP status it deserves
+    │   ├── SdpError     not SDP (RFC 8866): 400
+    │   └── NotAcceptable   valid SDP, nothing in it that can be used here: 488
+    └── PortsExhausted   every RTP port is in use or resting: the caller is refused with 503
+"""
+
+from __future__ import annotations
+
+
+class SipError(Exception):
+    """Base of the package's errors; `status` is the SIP status that answers it."""
+
+    status = 500
+
+
+class PeerError(SipError):
+    """The peer's mistake."""
+
+    status = 400
+
+
+class SdpError(PeerError):
+    """Text that is not a session description."""
+
+
+class NotAcceptable(PeerError):
+    """An offer or answer without a stream that can be used."""
+
+    status = 488
+
+
+class PortsExhausted(SipError):
+    """No RTP port is free."""
+
+    status = 503

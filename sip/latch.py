@@ -1,0 +1,109 @@
+"""Which source address a stream's RTP comes from. No I/O; the time is an argument.
+
+Behind NAT the address in the SDP is not the one that packets come from, so it has to be learned; but whoever finds the
+port must not be able to put audio into a call ("RTP bleed"). One rule: **a source is learned only during probation,
+then locked.**
+
+- Probation begins with every offer/answer, and again after `SILENCE_S` without a packet from the locked source.
+- A packet from the address in the SDP ends probation at once.
+- Any other source must first send `SEQUENTIAL` packets of one SSRC with consecutive sequence numbers. They are kept
+  and delivered when it succeeds, so nothing is lost.
+- After a re-INVITE the source locked before is still heard, and is locked again when nobody else has come within
+  `PROBATION_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SEQUENTIAL = 4
+SILENCE_S = 2.0
+PROBATION_S = 5.0
+MAX_CANDIDATES = 4
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    ssrc: bytes
+    sequence: int
+    datagrams: list[bytes] = field(default_factory=list)
+
+
+class SourceLatch:
+    """Decides for each datagram whether it belongs to the stream."""
+
+    __slots__ = ("_candidates", "_expected", "_heard_s", "_previous", "_since_s", "refused", "source")
+
+    def __init__(self) -> None:
+        self.source: Address | None = None
+        """The locked source; None in probation."""
+        self.refused = 0
+        """Datagrams of other sources, those of a candidate that did not make it included."""
+        self._expected: Address | None = None
+        self._previous: Address | None = None
+        self._candidates: dict[Address, _Candidate] = {}
+        self._since_s = 0.0
+        self._heard_s = 0.0
+
+    @property
+    def target(self) -> Address | None:
+        """Where to send: the learned source (symmetric RTP, RFC 4961), else the address in the SDP."""
+        return self.source or self._previous or self._expected
+
+    def expect(self, remote: Address | None, now: float) -> None:
+        """An offer/answer is done and the peer's SDP names `remote`: probation begins."""
+        self._previous = self.source or self._previous
+        self._expected = remote
+        self.source = None
+        self._since_s = now
+        for address in tuple(self._candidates):
+            self._discard(address)
+
+    def accept(self, datagram: bytes, address: Address, now: float) -> tuple[bytes, ...]:
+        """The datagrams to deliver now: this one, none, or those held back during probation and this one."""
+        if address == self.source:
+            self._heard_s = now
+            return (datagram,)
+        if self.source is not None:
+            if now - self._heard_s < SILENCE_S:
+                self.refused += 1
+                return ()
+            self.expect(self._expected, now)
+        if address == self._expected:
+            return self._lock(address, (datagram,), now)
+        if address == self._previous:
+            if now - self._since_s >= PROBATION_S:
+                return self._lock(address, (datagram,), now)
+            return (datagram,)
+        return self._try(datagram, address, now)
+
+    def _try(self, datagram: bytes, address: Address, now: float) -> tuple[bytes, ...]:
+        if len(datagram) < 12 or datagram[0] >> 6 != 2:
+            self.refused += 1
+            return ()
+        ssrc, sequence = datagram[8:12], int.from_bytes(datagram[2:4], "big")
+        candidate = self._candidates.get(address)
+        if candidate is None or candidate.ssrc != ssrc or sequence != (candidate.sequence + 1) & 0xFFFF:
+            self._discard(address)
+            if len(self._candidates) >= MAX_CANDIDATES:
+                self._discard(next(iter(self._candidates)))
+            candidate = self._candidates[address] = _Candidate(ssrc, sequence)
+        candidate.sequence = sequence
+        candidate.datagrams.append(datagram)
+        if len(candidate.datagrams) < SEQUENTIAL:
+            return ()
+        del self._candidates[address]
+        return self._lock(address, tuple(candidate.datagrams), now)
+
+    def _discard(self, address: Address) -> None:
+        if candidate := self._candidates.pop(address, None):
+            self.refused += len(candidate.datagrams)
+
+    def _lock(self, address: Address, datagrams: tuple[bytes, ...], now: float) -> tuple[bytes, ...]:
+        self.source, self._heard_s = address, now
+        self._previous = None
+        for other in tuple(self._candidates):
+            self._discard(other)
+        return datagrams

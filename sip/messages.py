@@ -1,0 +1,112 @@
+"""SIP messages as text (RFC 3261 section 7): start line, headers and bodies. No I/O."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sip.errors import PeerError
+
+_COMPACT = {
+    "i": "call-id",
+    "m": "contact",
+    "e": "content-encoding",
+    "l": "content-length",
+    "c": "content-type",
+    "f": "from",
+    "s": "subject",
+    "k": "supported",
+    "t": "to",
+    "v": "via",
+}
+_SECRET = frozenset(("authorization", "proxy-authorization"))
+_TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
+_FOLD = re.compile(r"\r?\n[ \t]+")
+_URI = re.compile(r"<([^<>\s]+)>")
+_BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?', re.IGNORECASE)
+_DIGIT = re.compile(r"signal\s*=\s*([0-9*#A-Da-d])", re.IGNORECASE)
+_DURATION = re.compile(r"duration\s*=\s*([0-9]{1,5})", re.IGNORECASE)
+_SECRET_LINE = re.compile(r"(?im)^((?:proxy-)?authorization[ \t]*:)[^\r\n]*(?:\r?\n[ \t][^\r\n]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class SipMessage:
+    """A request or response. Header names are lower case and long; their order and repetitions are kept."""
+
+    start_line: str
+    headers: tuple[tuple[str, str], ...]
+    body: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> SipMessage:
+        """Raises PeerError. Lines end in CRLF or LF; folded headers are unfolded."""
+        head, _, body = text.replace("\r\n", "\n").partition("\n\n")
+        start_line, *lines = _FOLD.sub(" ", head).split("\n")
+        headers: list[tuple[str, str]] = []
+        for line in lines:
+            name, colon, value = line.partition(":")
+            name = name.strip().lower()
+            if not colon or not _TOKEN.fullmatch(name):
+                raise PeerError(f"bad header line: {line[:80]!r}")
+            headers.append((_COMPACT.get(name, name), value.strip()))
+        if not start_line.strip():
+            raise PeerError("no start line")
+        return cls(start_line.strip(), tuple(headers), body)
+
+    def __str__(self) -> str:
+        lines = [self.start_line, *(f"{name}: {value}" for name, value in self.headers)]
+        return "\n".join(lines) + "\n\n" + self.body
+
+    def header(self, name: str) -> str:
+        """The first header of that (lower case, long) name, "" when absent."""
+        return next((value for key, value in self.headers if key == name), "")
+
+    def public_headers(self) -> dict[str, str]:
+        """All headers but credentials, repeated ones joined by commas (RFC 3261 section 7.3.1)."""
+        joined: dict[str, str] = {}
+        for name, value in self.headers:
+            if name not in _SECRET:
+                joined[name] = f"{joined[name]}, {value}" if name in joined else value
+        return joined
+
+    def part(self, content_type: str) -> str:
+        """The body of that type, also from within `multipart/*` (RFC 5621); "" when there is none."""
+        own = self.header("content-type")
+        media_type = own.split(";")[0].strip().lower()
+        if media_type == content_type:
+            return self.body
+        if not media_type.startswith("multipart/") or not (found := _BOUNDARY.search(own)):
+            return ""
+        for section in self.body.split(f"--{found[1]}"):
+            head, _, body = section.lstrip("\n").partition("\n\n")
+            for line in head.split("\n"):
+                name, _, value = line.partition(":")
+                if name.strip().lower() in ("content-type", "c") and value.split(";")[0].strip() == content_type:
+                    return body
+        return ""
+
+
+def address_uri(header: str) -> str:
+    """The URI of a From, To or Contact header, without display name and parameters: `sip:1001@pbx.example`."""
+    found = _URI.search(header)
+    uri = found[1] if found else header.strip()
+    return uri.split(";")[0].split("?")[0]
+
+
+def dtmf_info(content_type: str, body: str) -> tuple[str, int] | None:
+    """Digit and duration in ms of a SIP INFO body: `application/dtmf-relay` or `application/dtmf`; None for others."""
+    kind = content_type.split(";")[0].strip().lower()
+    if kind == "application/dtmf-relay" and (digit := _DIGIT.search(body)):
+        duration = _DURATION.search(body)
+        return digit[1].upper(), int(duration[1]) if duration else 0
+    if kind == "application/dtmf":
+        text = body.strip()
+        if digit := _DIGIT.search(text):
+            return digit[1].upper(), 0
+        return (text.upper(), 0) if len(text) == 1 and text.upper() in "0123456789*#ABCD" else None
+    return None
+
+
+def redact(text: str) -> str:
+    """SIP text for a log: the values of Authorization and Proxy-Authorization are masked."""
+    return _SECRET_LINE.sub(r"\1 ***", text)

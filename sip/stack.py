@@ -1,0 +1,192 @@
+"""pjsua2 on the event loop: signalling only, no threads, no media.
+
+PJSIP keeps its sockets in one epoll set. The loop watches that set, so a message is handled when it arrives and an idle
+worker sleeps; a slow timer drives PJSIP's own timers (T1 is 500 ms). Every callback therefore runs on the loop's
+thread. `null` sound device and loop-back media transports: pjsua opens no media socket and has no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import resource
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec
+
+import _pjsua2
+import pjsua2 as pj
+import structlog
+
+from sip.errors import SipError
+from sip.messages import redact
+
+log = structlog.get_logger("sip")
+
+TIMER_S = 0.020
+_EVENTS_PER_POLL = 32
+_MAX_CALLS = 1024
+"""PJSUA_MAX_CALLS of the build."""
+_DESTROY_NO_NETWORK = 3
+
+# The C functions below have no counterpart in the Python binding, which exports them all the same.
+_library = ctypes.CDLL(_pjsua2.__file__)
+
+P = ParamSpec("P")
+
+callback_errors = 0
+"""Exceptions that got out of our own code in a callback; always a bug."""
+
+
+def guarded(method: Callable[P, None]) -> Callable[P, None]:
+    """A callback from C++: an exception must not travel through PJSIP's frames."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        global callback_errors
+        try:
+            method(*args, **kwargs)
+        except Exception:
+            callback_errors += 1
+            log.exception("error in a SIP callback", callback=method.__name__)
+
+    return call
+
+
+class Stack:
+    """The process's one pjsua2 endpoint: PJSIP keeps its state in globals."""
+
+    _alive = False
+
+    def __init__(
+        self,
+        *,
+        max_calls: int,
+        log_level: int = 0,
+        on_rejected: Callable[[int], None] | None = None,
+        user_agent: str = "mediaworker",
+    ) -> None:
+        """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked."""
+        if Stack._alive:
+            raise SipError("this process has a SIP endpoint already")
+        Stack._alive = True
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._descriptor = -1
+        # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
+        _library.pj_log_set_level(0)
+        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None))
+        self._endpoint.libCreate()
+        try:
+            self._endpoint.libInit(_config(max_calls, log_level, user_agent))
+            self._endpoint.audDevManager().setNoDev()
+        except pj.Error as error:
+            self.destroy()
+            raise SipError(error.reason) from None
+
+    def listen(
+        self, kind: Literal["udp", "tcp"], host: str, port: int, *, public_address: str = ""
+    ) -> tuple[int, int]:
+        """Open a transport; `port` 0: any. Returns its id and its port. Raises SipError, naming the address."""
+        config = pj.TransportConfig()
+        config.port = port
+        config.boundAddress = "" if host in ("", "0.0.0.0") else host
+        config.publicAddress = public_address
+        number = pj.PJSIP_TRANSPORT_UDP if kind == "udp" else pj.PJSIP_TRANSPORT_TCP
+        try:
+            transport = self._endpoint.transportCreate(number, config)
+        except pj.Error as error:
+            raise SipError(f"cannot listen on {kind} {host}:{port}: {error.reason}") from None
+        info = self._endpoint.transportGetInfo(transport)
+        return transport, int(info.localName.rpartition(":")[2])
+
+    def start(self) -> None:
+        self._endpoint.libStart()
+        # The handle is the address of the epoll descriptor.
+        handle = self._endpoint.libGetSipIoqueueHandle()
+        self._descriptor = ctypes.c_int.from_address(int(handle)).value
+        self._loop.add_reader(self._descriptor, self._poll)
+        self._tick()
+
+    def transports(self) -> dict[str, int]:
+        """Description and reference count of every transport: dialogs and transactions hold one each."""
+        infos = [self._endpoint.transportGetInfo(transport) for transport in self._endpoint.transportEnum()]
+        return {f"{info.typeName} {info.info} {info.id}": info.usageCount for info in infos}
+
+    @property
+    def transactions(self) -> int:
+        """Transactions alive; over UDP each stays for 32 s after its end, against repetitions (RFC 3261 section 17)."""
+        return int(_library.pjsip_tsx_layer_get_tsx_count())
+
+    @property
+    def dialogs(self) -> int:
+        return int(_library.pjsip_ua_get_dlg_set_count())
+
+    def destroy(self) -> None:
+        """End it without waiting for the network. Another Stack may be made afterwards."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            self._descriptor = -1
+        if self._endpoint is not None:
+            self._endpoint.libDestroy(_DESTROY_NO_NETWORK)
+            self._endpoint = None  # the C++ object goes with it, and only one may exist
+            Stack._alive = False
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TIMER_S, self._tick)
+        self._poll()
+
+    def _poll(self) -> None:
+        # Bounded: what is left makes the descriptor readable again, and the loop breathes in between.
+        for _ in range(_EVENTS_PER_POLL):
+            if self._endpoint.libHandleEvents(0) <= 0:
+                return
+
+
+class _Endpoint(pj.Endpoint):  # type: ignore[misc]
+    def __init__(self, on_rejected: Callable[[int], None]) -> None:
+        super().__init__()
+        self._on_rejected = on_rejected
+
+    @guarded
+    def onRejectedIncomingCall(self, prm: Any) -> None:
+        self._on_rejected(prm.statusCode)
+
+
+class _Log(pj.LogWriter):  # type: ignore[misc]
+    @guarded
+    def write(self, entry: Any) -> None:
+        text = redact(entry.msg.rstrip())
+        write = (log.error, log.error, log.warning, log.info)[entry.level] if entry.level < 4 else log.debug
+        write(text, pjsip_level=entry.level)
+
+
+def _config(max_calls: int, log_level: int, user_agent: str) -> Any:
+    config = pj.EpConfig()
+    config.uaConfig.threadCnt = 0
+    config.uaConfig.mainThreadOnly = True
+    # Room for the calls that are being refused.
+    config.uaConfig.maxCalls = min(_MAX_CALLS, max_calls + 64)
+    config.uaConfig.userAgent = user_agent
+    config.medConfig.threadCnt = 0
+    config.medConfig.hasIoqueue = False
+    # PJSIP sets up a stream for each call that never sees a packet: keep its resampler cheap, or unneeded.
+    config.medConfig.clockRate = config.medConfig.sndClockRate = 8000
+    config.medConfig.quality = 1
+    writer = _Log()
+    # PJSIP deletes the writer: Python must not.
+    config.logConfig.writer = writer.__disown__()
+    config.logConfig.level = config.logConfig.consoleLevel = log_level
+    config.logConfig.msgLogging = 1 if log_level >= 5 else 0
+    config.logConfig.decor = pj.PJ_LOG_HAS_SENDER
+    return config
+
+
+def raise_open_files() -> None:
+    """Each call needs a descriptor, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
