@@ -94,7 +94,7 @@ class TwilioPolicy:
 
 
 class TwilioSession:
-    """Implements `ports.MediaSession`. `on_problem(problem, detail)` is for the log; counters are shared by all sessions."""
+    """Implements `ports.MediaSession`. `on_problem(problem, detail)` is for the log; all sessions share `counters`."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class TwilioSession:
 
     @property
     def ahead_s(self) -> float:
-        if self.state is not State.STREAMING:
+        if self.state is not State.STREAMING or self.call is None or self.call.ending:
             return 0.0
         return max(self._ends[track] - leg.position for track, leg in self._legs.items()) / (1000 * SAMPLES_PER_MS)
 
@@ -214,7 +214,7 @@ class TwilioSession:
             # Access (403) will not change by waiting; a full or draining worker will.
             return self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
         self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
-        call.on_hangup = self._hang_up
+        call.on_hangup = self._hung_up
         self._legs = {track: call.legs[track] for track in tracks}
         self._ends = dict.fromkeys(tracks, 0)
         for leg in self._legs.values():
@@ -228,6 +228,9 @@ class TwilioSession:
 
     def _take(self, message: messages.Media, now: float) -> Sequence[Output]:
         media = message.media
+        assert self.call is not None
+        if self.call.ending:  # ended from our side: its legs are gone
+            return self._ignore(message, now)
         leg = self._legs.get(media.track)
         if leg is None:
             self.counters.wrong_track += 1
@@ -252,10 +255,10 @@ class TwilioSession:
             return self._stray(message, now)
         self._waits_from = now
         track = message.dtmf.track.removesuffix("_track")
-        if track not in self._legs:
+        assert self.call is not None
+        if track not in self._legs or self.call.ending:
             self.counters.wrong_track += 1
             return _NOTHING
-        assert self.call is not None
         self.counters.dtmf += 1
         # Twilio tells of a digit when it is over, and not how long it was.
         self.call.dtmf(track, message.dtmf.digit, 0)
@@ -282,7 +285,7 @@ class TwilioSession:
 
     def _ignore(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
         self.counters.unexpected += 1
-        self._on_problem("unexpected Twilio message", f"{type(message).__name__.lower()} when {self.state.name.lower()}")
+        self._on_problem("unexpected Twilio message", type(message).__name__.lower())
         return _NOTHING
 
     def _stray(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
@@ -301,6 +304,12 @@ class TwilioSession:
         self.state = State.CLOSED
         # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
         return (Close(code, reason.encode()[:123].decode(errors="ignore")),)
+
+    def _hung_up(self) -> None:
+        """The worker ends the call: nothing more is taken, the socket closes, and the call ends with its own reason."""
+        self.state = State.CLOSED
+        if self._hang_up is not None:
+            self._hang_up()
 
     def _end(self, reason: str) -> None:
         assert self.call is not None

@@ -1,0 +1,232 @@
+"""`mediaworker stream`: a test Twilio that plays files into any Media Streams server, in real time."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlencode, urlsplit
+from xml.etree import ElementTree as Xml
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+
+from audio.g711 import ulaw_encode
+from mediaworker.cli.play import PlayError, load_pcm
+from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.access import is_loopback
+from mediaworker.ingress.twilio_webhook import sign
+
+OK, FAILED, USAGE = 0, 1, 2
+TIMEOUT_S = 10.0
+_SIGNATURE = "X-Twilio-Signature"
+
+
+class StreamError(Exception):
+    """The peer refused or broke the stream; the message is one line."""
+
+
+Messages = Iterator[tuple[float, Callable[[], str]]]
+"""What `twilio_stream.schedule` gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to stream to, and as what."""
+
+    url: str
+    signed_url: str
+    """The URL as the server knows it, which the signature is made over."""
+    parameters: Mapping[str, str]
+    bidirectional: bool
+
+
+class _ToTwilio(msgspec.Struct):
+    event: str
+    mark: dict[str, str] = {}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "stream",
+        help="a test Twilio: plays files into a Media Streams server",
+        description="Plays files into a Media Streams server as Twilio would. With an http(s) URL it asks that voice "
+        "webhook first and follows its TwiML. Exit code: 0 played to the end, 1 refused or broken off, 2 wrong usage.",
+    )
+    parser.add_argument("url", help="ws://HOST:8081/twilio/stream, or http://HOST:8080/twilio/voice")
+    parser.add_argument("--play", required=True, metavar="FILE", help="what the caller says (inbound track)")
+    parser.add_argument("--play-outbound", metavar="FILE", help="what the other side says (outbound track)")
+    parser.add_argument("--auth-token", metavar="T", help="sign requests with this auth token")
+    parser.add_argument("--sign-url", metavar="URL", help="sign over this URL instead of the stream's own")
+    parser.add_argument("--param", action="append", default=[], metavar="K=V", help="a custom parameter; repeatable")
+    parser.add_argument("--call-sid", metavar="SID", help="default: a new one")
+    parser.add_argument("--account-sid", metavar="SID", help="default: a new one")
+    parser.add_argument("--from", dest="from_", default="", metavar="NUMBER", help="the caller's number")
+    parser.add_argument("--to", default="", metavar="NUMBER", help="the called number")
+    parser.add_argument("--connect", action="store_true", help="a bidirectional stream, as <Connect> makes it")
+    parser.add_argument("--dtmf", default="", metavar="DIGITS", help="digits, one every 500 ms (with --connect)")
+    parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        return asyncio.run(_run(args))
+    except (PlayError, ValueError) as error:
+        return _fail(USAGE, str(error))
+    except StreamError as error:
+        return _fail(FAILED, str(error))
+
+
+async def _run(args: argparse.Namespace) -> int:
+    parameters = _parameters(args)
+    if not re.fullmatch("[0-9A-D*#]*", args.dtmf):
+        raise ValueError(f"--dtmf {args.dtmf}: digits are 0-9 A-D * #")
+    if not 0 <= args.tail <= 3600:
+        raise ValueError(f"--tail {args.tail:g}: expected 0 to 3600 seconds")
+    if not urlsplit(args.url).hostname:
+        raise ValueError(f"{args.url}: no host in it")
+    files = {"inbound": args.play} | ({"outbound": args.play_outbound} if args.play_outbound else {})
+    tracks = {track: bytes(ulaw_encode(load_pcm(file, 8000))) for track, file in files.items()}
+    writer = StreamWriter(new_sid("MZ"), args.call_sid or new_sid("CA"), args.account_sid or new_sid("AC"))
+    match urlsplit(args.url).scheme:
+        case "ws" | "wss":
+            target = Target(args.url, args.sign_url or args.url, parameters, args.connect)
+        case "http" | "https":
+            target = await asyncio.to_thread(ask_webhook, args, writer, parameters)
+        case _:
+            raise ValueError(f"{args.url}: expected ws://, wss://, http:// or https://")
+    if target.bidirectional and "outbound" in tracks:
+        raise ValueError("--play-outbound: a <Connect> stream carries the inbound track only")
+    if args.dtmf and not target.bidirectional:
+        raise ValueError("--dtmf: Twilio sends digits on <Connect> streams only; add --connect")
+    messages = schedule(writer, tracks, target.parameters, tail_s=args.tail, digits=args.dtmf)
+    headers = {_SIGNATURE: sign(args.auth_token, target.signed_url)} if args.auth_token else {}
+    return await stream(target, headers, writer, messages)
+
+
+async def stream(target: Target, headers: Mapping[str, str], writer: StreamWriter, messages: Messages) -> int:
+    """Play the messages on an absolute schedule. Raises StreamError."""
+    loop = asyncio.get_running_loop()
+    proxy: Literal[True] | None = None if is_loopback(urlsplit(target.url).hostname or "") else True
+    try:
+        async with connect(
+            target.url,
+            additional_headers=headers,
+            user_agent_header="mediaworker-stream",
+            compression=None,
+            ping_interval=None,
+            open_timeout=TIMEOUT_S,
+            proxy=proxy,
+        ) as websocket:
+            listening = loop.create_task(_listen(websocket, writer, target.bidirectional))
+            try:
+                await _speak(websocket, messages, listening)
+                await listening
+            finally:
+                listening.cancel()
+    except InvalidStatus as error:
+        body = (error.response.body or b"").decode(errors="replace").strip()
+        raise StreamError(f"{target.url}: HTTP {error.response.status_code} {body}".rstrip()) from None
+    except (OSError, TimeoutError) as error:
+        raise StreamError(f"{target.url}: {error or 'timed out'}") from None
+    except (InvalidHandshake, WebSocketException) as error:
+        raise StreamError(f"{target.url}: {error}") from None
+    return OK
+
+
+async def _speak(websocket: ClientConnection, messages: Messages, listening: asyncio.Task[None]) -> None:
+    """Send every message when it is due, then close; stop early when nobody hears it, and `listening` tells why."""
+    clock = asyncio.get_running_loop().time
+    start_s = clock()
+    try:
+        for due_s, write in messages:
+            if (wait_s := start_s + due_s - clock()) > 0:
+                await asyncio.sleep(wait_s)
+            if listening.done():
+                return
+            await websocket.send(write())
+        await websocket.close()
+    except ConnectionClosed:
+        pass
+
+
+async def _listen(websocket: ClientConnection, writer: StreamWriter, bidirectional: bool) -> None:
+    """Answer what the server sends until it or we have closed.
+
+    Raises:
+        StreamError: closed with an error, or a message that Twilio would not take (its error 31924).
+    """
+    try:
+        async for text in websocket:
+            try:
+                message = msgspec.json.decode(text, type=_ToTwilio)
+            except ValueError:
+                message = _ToTwilio("?")
+            if not bidirectional or message.event not in ("media", "mark", "clear"):
+                kind = "bidirectional" if bidirectional else "unidirectional"
+                raise StreamError(f"error 31924: the server sent a {message.event!r} message on a {kind} stream")
+            if message.event == "mark":  # nothing is played here, so every mark has been reached
+                await websocket.send(writer.mark(message.mark.get("name", "")))
+    except ConnectionClosed:
+        pass
+    if websocket.close_code not in (1000, 1001, None):
+        reason = f" {websocket.close_reason}" if websocket.close_reason else ""
+        raise StreamError(f"the server closed the stream: {websocket.close_code}{reason}")
+
+
+def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapping[str, str]) -> Target:
+    """Post a call to a voice webhook and read where its TwiML sends the audio. Raises StreamError."""
+    form = {
+        "AccountSid": writer.account_sid,
+        "CallSid": writer.call_sid,
+        "CallStatus": "ringing",
+        "Direction": "inbound",
+        "From": args.from_,
+        "To": args.to,
+    }
+    headers = {_SIGNATURE: sign(args.auth_token, args.sign_url or args.url, form.items())} if args.auth_token else {}
+    request = urllib.request.Request(args.url, urlencode(form).encode(), headers)
+    handlers = [urllib.request.ProxyHandler({})] if is_loopback(urlsplit(args.url).hostname or "") else []
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as response:
+            twiml = Xml.fromstring(response.read(65536))
+    except urllib.error.HTTPError as error:
+        detail = error.read(200).decode(errors="replace").strip()
+        raise StreamError(f"{args.url}: HTTP {error.code} {detail}") from None
+    except OSError as error:
+        raise StreamError(f"{args.url}: {error}") from None
+    except Xml.ParseError as error:
+        raise StreamError(f"{args.url}: the answer is not TwiML: {error}") from None
+    for verb in ("Start", "Connect"):
+        if (found := twiml.find(f"{verb}/Stream")) is not None:
+            given = {item.get("name", ""): item.get("value", "") for item in found.iter("Parameter")}
+            url = found.get("url", "")
+            return Target(url, url, {**given, **parameters}, verb == "Connect")
+    raise StreamError(f"{args.url}: the TwiML has no <Start><Stream> or <Connect><Stream>")
+
+
+def _parameters(args: argparse.Namespace) -> dict[str, str]:
+    parameters = {"mw_from": args.from_} if args.from_ else {}
+    if args.to:
+        parameters["mw_to"] = args.to
+    if args.connect:
+        parameters["mw_mode"] = "connect"
+    for item in args.param:
+        key, equals, value = item.partition("=")
+        if not key or not equals:
+            raise ValueError(f"--param {item}: expected K=V")
+        parameters[key] = value
+    return parameters
+
+
+def _fail(code: int, message: str) -> int:
+    print(f"mediaworker stream: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,28 @@
+"""Trouble that peers make, said once per source and minute; the counters have it in full."""
+
+from __future__ import annotations
+
+import structlog
+
+log = structlog.get_logger()
+
+
+class Notices:
+    """A log that one talkative peer cannot fill."""
+
+    def __init__(self, *, period_s: float = 60.0, max_sources: int = 1024) -> None:
+        self._period_s, self._max = period_s, max_sources
+        self._next: dict[tuple[str, str], float] = {}
+
+    def warn(self, source: str, problem: str, now: float, detail: str = "") -> bool:
+        """Whether it was said. With more sources than `max_sources` the rest of the minute is silent."""
+        key = (source, problem)
+        if now < self._next.get(key, now):
+            return False
+        if len(self._next) >= self._max:
+            self._next = {k: due for k, due in self._next.items() if due > now}
+            if len(self._next) >= self._max:
+                return False
+        self._next[key] = now + self._period_s
+        log.warning(problem, source=source, detail=detail[:200])
+        return True

@@ -1,0 +1,152 @@
+"""Carries a media session over a WebSocket: messages in, outputs out, deadlines, and back-pressure.
+
+`drive` is the only loop; the media listener and the HTTP port differ in the socket they give it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from mediaworker.ingress.ports import Close, Endpoint, MediaSession, Output, Upgrade
+from mediaworker.registry import Refused
+
+MAX_AHEAD_S = 5.0
+"""A client this far ahead of the VAD is read no further until it has caught up; TCP then holds the client back."""
+
+
+class MediaSocket(Protocol):
+    async def receive(self) -> str | bytes | None:
+        """The next message, or None when the connection is gone. Cancelling it loses nothing."""
+
+    async def send(self, text: str) -> None: ...
+
+    async def close(self, code: int, reason: str) -> None: ...
+
+
+class Throttle:
+    """Holds sessions whose client runs ahead. The owner of the VAD calls `release` after every step."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        """Sessions held back at this moment."""
+        self.holds = 0
+        """How often a session was held back."""
+        self._stepped: asyncio.Future[None] | None = None
+
+    def release(self) -> None:
+        if self._stepped is not None:
+            self._stepped.set_result(None)
+            self._stepped = None
+
+    async def wait(self, session: MediaSession) -> None:
+        """Returns once the session is no longer more than `MAX_AHEAD_S` ahead."""
+        if session.ahead_s <= MAX_AHEAD_S:
+            return
+        self.held += 1
+        self.holds += 1
+        try:
+            while session.ahead_s > MAX_AHEAD_S:
+                if self._stepped is None:
+                    self._stepped = asyncio.get_running_loop().create_future()
+                await asyncio.shield(self._stepped)
+        finally:
+            self.held -= 1
+
+
+async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
+    """Run a session until its connection is gone. Whatever happens, the session hears `connection_lost`."""
+    loop = asyncio.get_running_loop()
+    closing: set[asyncio.Task[None]] = set()
+
+    def hang_up() -> None:
+        task = loop.create_task(socket.close(1000, "call ended by the worker"))
+        closing.add(task)
+        task.add_done_callback(closing.discard)
+
+    session.on_hangup(hang_up)
+    try:
+        while True:
+            # The deadline moves with every message; looking at it only when it has passed costs nothing per message.
+            try:
+                async with asyncio.timeout_at(session.deadline) as timeout:
+                    await _pump(session, socket, throttle, loop.time)
+                    return
+            except TimeoutError:
+                if not timeout.expired():
+                    raise
+            if await _perform(session.expire(loop.time()), socket):
+                return
+    finally:
+        session.connection_lost(loop.time())
+        if closing:
+            await asyncio.wait(closing)
+
+
+async def _pump(
+    session: MediaSession, socket: MediaSocket, throttle: Throttle, clock: Callable[[], float]
+) -> None:
+    while (message := await socket.receive()) is not None:
+        outputs = session.receive(message, clock())
+        if outputs and await _perform(outputs, socket):
+            return
+        if session.ahead_s > MAX_AHEAD_S:
+            await throttle.wait(session)
+
+
+async def _perform(outputs: Sequence[Output], socket: MediaSocket) -> bool:
+    """Whether the socket has been closed."""
+    for output in outputs:
+        if isinstance(output, Close):
+            await socket.close(output.code, output.reason)
+            return True
+        await socket.send(output.text)
+    return False
+
+
+class _StarletteSocket:
+    def __init__(self, websocket: WebSocket, max_bytes: int) -> None:
+        self._websocket, self._max_bytes = websocket, max_bytes
+
+    async def receive(self) -> str | bytes | None:
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        data: str | bytes | None = message.get("text")
+        if data is None:
+            data = message.get("bytes") or b""
+        if len(data) > self._max_bytes:
+            await self.close(1009, "message too big")
+            return None
+        return data
+
+    async def send(self, text: str) -> None:
+        await self._websocket.send_text(text)
+
+    async def close(self, code: int, reason: str) -> None:
+        try:
+            await self._websocket.close(code, reason)
+        except (RuntimeError, WebSocketDisconnect):
+            pass  # closed already, by either side
+
+
+async def serve_starlette(websocket: WebSocket, endpoint: Endpoint, throttle: Throttle, *, max_bytes: int) -> None:
+    """Serve an endpoint on the HTTP port: the same session, for who has one tunnel only."""
+    upgrade = Upgrade(
+        path=websocket.url.path,
+        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw),
+        peer=websocket.client.host if websocket.client else "",
+    )
+    try:
+        opens = endpoint.admit(upgrade)
+    except Refused as refused:
+        await websocket.send_denial_response(PlainTextResponse(refused.reason + "\n", status_code=refused.status))
+        return
+    offered = websocket.scope.get("subprotocols", ())
+    await websocket.accept(next((name for name in offered if name in endpoint.subprotocols), None))
+    now = asyncio.get_running_loop().time()
+    await drive(opens(now), _StarletteSocket(websocket, max_bytes), throttle)

@@ -1,0 +1,146 @@
+"""Twilio Media Streams messages, typed. Numbers arrive as strings; only what is used is declared.
+
+`sequenceNumber` and `chunk` are left alone on purpose: `timestamp` alone places audio, so a message with nonsense in
+the other two still counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+Sid = Annotated[str, Meta(min_length=1, max_length=128)]
+Millis = Annotated[int, Meta(ge=0)]
+
+
+class MediaFormat(Struct, frozen=True, rename="camel"):
+    encoding: str = "audio/x-mulaw"
+    sample_rate: int = 8000
+    channels: int = 1
+
+
+class StartBody(Struct, frozen=True, rename="camel"):
+    call_sid: Sid
+    account_sid: str = ""
+    tracks: tuple[str, ...] = ("inbound",)
+    custom_parameters: dict[str, str] = {}
+    media_format: MediaFormat = MediaFormat()
+
+
+class MediaBody(Struct, frozen=True):
+    track: str
+    timestamp: Millis
+    """Milliseconds since the stream started, the same clock for both tracks."""
+    payload: bytes
+    """µ-law codes; base64 on the wire."""
+
+
+class DtmfBody(Struct, frozen=True):
+    digit: Annotated[str, Meta(pattern=r"^[0-9A-D*#]\Z")]
+    track: str = "inbound_track"
+
+
+class MarkBody(Struct, frozen=True):
+    name: str = ""
+
+
+class Message(Struct, frozen=True, tag_field="event", tag=str.lower, rename="camel"):
+    """Base of all messages: the class name in lower case is the `event`."""
+
+
+class Connected(Message, frozen=True):
+    protocol: str = ""
+    version: str = ""
+
+
+class Start(Message, frozen=True):
+    stream_sid: Sid
+    start: StartBody
+
+
+class Media(Message, frozen=True):
+    stream_sid: str
+    media: MediaBody
+
+
+class Dtmf(Message, frozen=True):
+    stream_sid: str
+    dtmf: DtmfBody
+
+
+class Mark(Message, frozen=True):
+    stream_sid: str
+    mark: MarkBody = MarkBody()
+
+
+class Stop(Message, frozen=True):
+    stream_sid: str = ""
+
+
+FromTwilio = Connected | Start | Media | Dtmf | Mark | Stop
+EVENTS = frozenset(kind.__name__.lower() for kind in (Connected, Start, Media, Dtmf, Mark, Stop))
+
+
+class Malformed(Exception):
+    """The peer's mistake: not JSON, or a known message that does not have its shape."""
+
+
+class Unknown(Exception):
+    """A message with an `event` that is none of ours."""
+
+
+class _Envelope(Struct, frozen=True):
+    event: str
+
+
+_decode: Callable[[str | bytes], FromTwilio] = msgspec.json.Decoder(FromTwilio, strict=False).decode
+_peek: Callable[[str | bytes], _Envelope] = msgspec.json.Decoder(_Envelope).decode
+# Deep nesting ends in RecursionError; bytes that are not UTF-8, and lone surrogates, in UnicodeError (a ValueError).
+_ERRORS = (ValueError, RecursionError)
+
+
+def parse(text: str | bytes) -> FromTwilio:
+    """One message. Raises Malformed or Unknown, nothing else."""
+    try:
+        return _decode(text)
+    except _ERRORS as error:
+        event = _event(text)
+        if event is None or event in EVENTS:
+            raise Malformed(str(error)) from None
+        raise Unknown(event[:64]) from None
+
+
+def _event(text: str | bytes) -> str | None:
+    try:
+        return _peek(text).event
+    except _ERRORS:
+        return None
+
+
+class PlayMedia(Struct, frozen=True):
+    payload: bytes
+
+
+class ToTwilio(Struct, frozen=True, tag_field="event", rename="camel", kw_only=True):
+    """Base of what a bidirectional stream may be sent; on any other it is Twilio's error 31924."""
+
+    stream_sid: str
+
+
+class SendMedia(ToTwilio, frozen=True, tag="media"):
+    media: PlayMedia
+
+
+class SendMark(ToTwilio, frozen=True, tag="mark"):
+    mark: MarkBody
+
+
+class SendClear(ToTwilio, frozen=True, tag="clear"):
+    """Drop what is queued for playing; the marks in it come back at once."""
+
+
+def render(message: SendMedia | SendMark | SendClear) -> str:
+    return msgspec.json.encode(message).decode()

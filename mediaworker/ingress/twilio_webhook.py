@@ -1,0 +1,157 @@
+"""Twilio's webhook without I/O: signatures, call-bound tokens, and the TwiML that answers a call.
+
+Signature: base64(HMAC-SHA1(auth token, URL as Twilio sees it + POST parameters sorted by name)), in
+`X-Twilio-Signature` on every POST and on the WebSocket upgrade (there without parameters).
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+from xml.etree import ElementTree as Xml
+
+from config import ConfigError
+
+_DEFAULT_PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+MAX_THEN_BYTES = 4000
+"""Twilio refuses TwiML beyond 64 kB; what follows `<Start>` is a few verbs."""
+
+
+def sign(auth_token: str, url: str, parameters: Iterable[tuple[str, str]] = ()) -> str:
+    """The value of `X-Twilio-Signature`. A parameter that repeats a value counts once, as in Twilio's own library."""
+    text = url + "".join(name + value for name, value in sorted(set(parameters)))
+    return base64.b64encode(hmac.new(auth_token.encode(), text.encode(), hashlib.sha1).digest()).decode()
+
+
+def verify(auth_tokens: Sequence[str], signature: str, url: str, parameters: Iterable[tuple[str, str]] = ()) -> bool:
+    """Whether one of the tokens made this signature over the URL, with or without its port.
+
+    Twilio has signed both ways over the years, and its own validators accept either. All comparisons are made, each in
+    constant time.
+    """
+    given = signature.encode(errors="replace")
+    pairs = list(parameters)
+    matches = [
+        hmac.compare_digest(sign(token, candidate, pairs).encode(), given)
+        for token in auth_tokens
+        if token
+        for candidate in _spellings(url)
+    ]
+    return any(matches)
+
+
+def _spellings(url: str) -> list[str]:
+    parts = urlsplit(url)
+    userinfo, at, hostport = parts.netloc.rpartition("@")
+    host = re.sub(r":\d*$", "", hostport)
+    port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
+    netlocs = (parts.netloc, f"{userinfo}{at}{host}", f"{userinfo}{at}{host}:{port}")
+    return list(dict.fromkeys([url, *(urlunsplit(parts._replace(netloc=netloc)) for netloc in netlocs)]))
+
+
+class CallTokens:
+    """One-time tokens that bind a media stream to the webhook answer that asked for it.
+
+    A token is `expiry.nonce.mac`, the HMAC-SHA256 over CallSid, expiry and nonce. The key comes from the auth token, so
+    workers behind one address, and a restarted worker, accept each other's; without an auth token it is random.
+
+    One use, and Twilio's retries: a repeated webhook is answered with a new token, and a failed upgrade has used none,
+    because a token is spent by `start`. A stream that comes back with the *same* streamSid (Twilio repeated the
+    connection) is the same use; the same token for another stream is refused. What was used is remembered until it
+    expires, in this process only: across workers the expiry alone bounds a replay.
+    """
+
+    def __init__(self, auth_tokens: Sequence[str] = (), *, ttl_s: float) -> None:
+        self._keys = [
+            hmac.digest(token.encode(), b"mediaworker call-bound token", "sha256") for token in auth_tokens if token
+        ] or [secrets.token_bytes(32)]
+        self._ttl_s = ttl_s
+        self._used: dict[str, tuple[str, int]] = {}
+
+    def issue(self, call_sid: str, time_s: float) -> str:
+        """A token for this call. `time_s` is Unix time: tokens cross processes."""
+        expiry = int(time_s + self._ttl_s) + 1
+        nonce = secrets.token_urlsafe(12)
+        return f"{expiry}.{nonce}.{self._mac(self._keys[0], call_sid, expiry, nonce)}"
+
+    def check(self, token: str, call_sid: str, stream_sid: str, time_s: float) -> bool:
+        """Whether the token is for this call, fresh, and unused but by this stream; it is used from now on."""
+        found = re.fullmatch(r"([1-9][0-9]{0,11})\.([A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})", token)
+        if found is None:
+            return False
+        expiry, nonce, mac = int(found[1]), found[2], found[3].encode()
+        genuine = [hmac.compare_digest(self._mac(key, call_sid, expiry, nonce).encode(), mac) for key in self._keys]
+        if not any(genuine) or time_s >= expiry:
+            return False
+        self._used = {n: use for n, use in self._used.items() if use[1] > time_s}
+        user, _ = self._used.setdefault(nonce, (stream_sid, expiry))
+        return user == stream_sid
+
+    @staticmethod
+    def _mac(key: bytes, call_sid: str, expiry: int, nonce: str) -> str:
+        # CallSid last: it alone may hold a dot.
+        digest = hmac.digest(key, f"{expiry}.{nonce}.{call_sid}".encode(errors="replace"), "sha256")
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTwiml:
+    """TwiML that sends a call's audio to `stream_url`; `then` goes on after `<Start>`."""
+
+    stream_url: str
+    status_url: str
+    """Where Twilio posts stream-started, stream-stopped and stream-error; empty: nowhere."""
+    mode: str
+    """`start` forks both tracks and the call goes on with `then`; `connect` gives the call to the stream."""
+    then: tuple[Xml.Element, ...] = ()
+
+    def render(self, parameters: Iterable[tuple[str, str]]) -> bytes:
+        """The answer to a voice webhook. `parameters` come back in the stream's `start` as customParameters."""
+        response = Xml.Element("Response")
+        verb = Xml.SubElement(response, "Connect" if self.mode == "connect" else "Start")
+        attributes = {"url": self.stream_url}
+        if self.mode != "connect":
+            attributes["track"] = "both_tracks"
+        if self.status_url:
+            attributes["statusCallback"] = self.status_url
+        stream = Xml.SubElement(verb, "Stream", attributes)
+        for name, value in parameters:
+            Xml.SubElement(stream, "Parameter", {"name": name, "value": _NOT_XML.sub("", value)})
+        if self.mode != "connect":
+            response.extend(copy.deepcopy(element) for element in self.then)
+        return _document(response)
+
+
+def parse_then(text: str) -> tuple[Xml.Element, ...]:
+    """The verbs of `twilio.then`. Raises ConfigError when they are not well-formed XML elements."""
+    if len(text.encode()) > MAX_THEN_BYTES:
+        raise ConfigError("twilio.then", text[:40] + "…", f"longer than {MAX_THEN_BYTES} bytes")
+    if "<!" in text or "<?" in text:
+        raise ConfigError("twilio.then", text, "only TwiML verbs: no document type, comment or processing instruction")
+    try:
+        root = Xml.fromstring(f"<Response>{text}</Response>")
+    except Xml.ParseError as error:
+        raise ConfigError("twilio.then", text, f"not well-formed XML: {error}") from None
+    if (root.text or "").strip() or any((child.tail or "").strip() for child in root):
+        raise ConfigError("twilio.then", text, "text outside of a TwiML verb")
+    return tuple(root)
+
+
+def busy() -> bytes:
+    """The body of a 503: Twilio goes to the fallback URL, and whoever reads TwiML in spite of the status hears busy."""
+    response = Xml.Element("Response")
+    Xml.SubElement(response, "Reject", {"reason": "busy"})
+    return _document(response)
+
+
+def _document(response: Xml.Element) -> bytes:
+    text: bytes = Xml.tostring(response, encoding="utf-8", xml_declaration=True)
+    return text

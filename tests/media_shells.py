@@ -1,0 +1,71 @@
+"""The two ways a media session is served, each on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+
+from config.load import parse
+from mediaworker.ingress.listener import MediaListener
+from mediaworker.ingress.shell import serve_starlette
+from mediaworker.ingress.twilio_http import STREAM, TwilioIngress, routes
+
+TIMEOUT_S = 10
+
+
+async def until(condition):
+    """Returns when the condition holds; the other end of a socket cannot be waited for in another way."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def media_port(endpoint, throttle, max_bytes):
+    settings = parse({"media": {"host": "127.0.0.1", "port": 0, "max_message_bytes": max_bytes}}).media
+    listener = MediaListener(settings, {STREAM: endpoint}, throttle)
+    await listener.start()
+    try:
+        yield listener.port
+    finally:
+        async with asyncio.timeout(TIMEOUT_S):
+            await listener.stop()
+
+
+@contextlib.asynccontextmanager
+async def http_port(endpoint, throttle, max_bytes):
+    async def serve(websocket):
+        await serve_starlette(websocket, endpoint, throttle, max_bytes=max_bytes)
+
+    if isinstance(endpoint, TwilioIngress):
+        served = routes(endpoint, throttle, max_bytes=max_bytes)
+    else:
+        served = [WebSocketRoute(STREAM, serve)]
+    async with asgi_port(Starlette(routes=served)) as port:
+        yield port
+
+
+@contextlib.asynccontextmanager
+async def asgi_port(app):
+    """Uvicorn as the worker runs it."""
+    config = uvicorn.Config(
+        app, ws="websockets-sansio", ws_per_message_deflate=False, log_level="critical", lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        task = asyncio.create_task(server.serve([listening]))
+        await until(lambda: server.started)
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            async with asyncio.timeout(TIMEOUT_S):
+                await task

@@ -1,0 +1,81 @@
+"""A call that writes down what an ingress does to it. Its legs put chunks where their positions say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mediaworker.call import LegSpec
+from mediaworker.registry import Refused
+
+
+class RecordedLeg:
+    """Like a stream leg of the detector: sample 0 is the anchor, what is missing stays silence."""
+
+    def __init__(self) -> None:
+        self.anchored_s: float | None = None
+        self.chunks: list[tuple[int, bytes, float]] = []
+        self.consumed: int | None = None
+        """Set by a test that plays the VAD; else everything that arrived is consumed at once."""
+
+    @property
+    def end(self) -> int:
+        return max((position + len(payload) for position, payload, _ in self.chunks), default=0)
+
+    @property
+    def position(self) -> int:
+        return self.end if self.consumed is None else self.consumed
+
+    def anchor(self, now: float) -> None:
+        assert self.anchored_s is None
+        self.anchored_s = now
+
+    def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None:
+        assert position is not None and position >= 0
+        assert isinstance(payload, bytes)
+        self.chunks.append((position, payload, now))
+
+    def timeline(self) -> bytes:
+        audio = bytearray(b"\xff" * self.end)
+        for position, payload, _ in self.chunks:
+            audio[position : position + len(payload)] = payload
+        return bytes(audio)
+
+
+class RecordedCall:
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.id = f"call-{arguments['external_id']}"
+        self.arguments = arguments
+        self.legs: Mapping[str, RecordedLeg] = {spec.leg: RecordedLeg() for spec in arguments["legs"]}
+        self.on_hangup: Any = None
+        self.digits: list[tuple[str, str, int]] = []
+        self.ends: list[str] = []
+
+    @property
+    def ending(self) -> bool:
+        return bool(self.ends)
+
+    def dtmf(self, leg: str, digit: str, duration_ms: int = 0) -> None:
+        self.digits.append((leg, digit, duration_ms))
+
+    def end(self, reason: str) -> None:
+        self.ends.append(reason)
+
+    def hangup(self) -> None:
+        """As `mediaworker.call.Call.hangup` does it."""
+        self.on_hangup()
+        self.end("api")
+
+
+class Desk:
+    """Opens recorded calls, or refuses them."""
+
+    def __init__(self, refusal: Refused | None = None) -> None:
+        self.calls: list[RecordedCall] = []
+        self.refusal = refusal
+
+    def __call__(self, *, legs: Sequence[LegSpec], **arguments: Any) -> RecordedCall:
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(RecordedCall({"legs": legs, **arguments}))
+        return self.calls[-1]
