@@ -1,0 +1,322 @@
+"""The media process's side of recognition: one inference process, there when it is needed, replaced when it dies.
+
+Loads no engine. Everything here runs on one asyncio loop; nothing blocks and nothing but `start` and `stop` waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from asr import messages
+from asr.ledger import Counters, Deliver, Delivery, Ledger
+from asr.messages import FrameError, Frames
+from asr.select import LANGUAGES, select
+from asr.utterance import EngineState, Hypothesis, Utterance
+from config.settings import Settings
+
+__all__ = ["EngineState", "Hypothesis", "Recognizer", "Utterance"]
+
+RECEIVE_BYTES = 64 * 1024
+WRITE_BUFFER_BYTES = 256 * 1024
+"""In the transport; what is beyond it waits in the utterances themselves."""
+BACKOFF_S = 0.5
+BACKOFF_MAX_S = 30.0
+FAILED_AFTER = 3
+"""Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed."""
+GOOD_LIFE_S = 10.0
+END_S = 5.0
+"""The inference process gets so long to go by itself."""
+
+log = structlog.get_logger("asr")
+
+
+class Recognizer:
+    """Recognition for the media process.
+
+    Every `final` gets exactly one `Hypothesis(final=True)` with its revision, unless the utterance is cancelled or
+    asked something newer first. That holds when the inference process dies: what was open is replayed to the next one. An
+    utterance it dies over twice ends in a final with `error`. Callbacks run on the loop, never inside a call to this
+    object.
+
+    Args:
+        on_state: takes the engine's new state and a line that says why.
+    """
+
+    def __init__(self, settings: Settings, *, on_state: Callable[[EngineState, str], None]) -> None:
+        self._settings = settings
+        self._on_state = on_state
+        self._selection = select(settings.asr)
+        self._ledger = Ledger(max_bytes=settings.asr.max_backlog_mb * 1024 * 1024)
+        self.state = EngineState.IDLE
+        self.engine: str = self._selection.engine
+        self.languages: tuple[str, ...] = LANGUAGES[self.engine]
+        self._busy = False
+        self._wanted = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._process: Process | None = None
+        self._retired = False
+        self._answers = 0
+        self._ready_s: float | None = None
+
+    async def start(self) -> None:
+        """Say which engine will serve. The inference process starts with the first call."""
+        log.info("engine", engine=self.engine, reason=self._selection.reason)
+        self._supervisor = asyncio.create_task(self._supervise(), name="asr-supervisor")
+        self._supervisor.add_done_callback(_report)
+        self._rest()
+
+    async def stop(self) -> None:
+        """End the inference process; open utterances get no more answers."""
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+            self._supervisor = None
+
+    # -- utterances -------------------------------------------------------------------------------------------------
+
+    def open(self, utterance: Utterance, on_hypothesis: Deliver) -> None:
+        """Begin an utterance; its id must not be open."""
+        self._ledger.open(utterance, on_hypothesis)
+        self._want()
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        """The next bytes in the utterance's format; kept here until it is over."""
+        self._ledger.append(utterance_id, audio)
+        self._dirty.set()
+
+    def partial(self, utterance_id: str, revision: int) -> None:
+        """Ask what it sounds like so far; replaces what was asked before. May stay without an answer under load."""
+        self._ledger.partial(utterance_id, revision)
+        self._dirty.set()
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+        """Ask for the final text of the audio appended so far. With `commit` the utterance ends with the answer;
+        without, it may go on with more audio and a higher revision, or end with `commit` or `cancel`."""
+        delivery = self._ledger.final(utterance_id, revision, commit=commit)
+        if delivery is not None:
+            asyncio.get_running_loop().call_soon(self._deliver, [delivery])
+        elif self.state is EngineState.FAILED:
+            asyncio.get_running_loop().call_soon(self._fail_finals, "the engine does not start")
+        self._dirty.set()
+
+    def commit(self, utterance_id: str) -> None:
+        """The speculative final is taken: forget the utterance. Nothing happens if it has ended."""
+        self._close(utterance_id)
+
+    def cancel(self, utterance_id: str) -> None:
+        """Forget the utterance; nothing more is delivered for it."""
+        self._close(utterance_id)
+
+    def keep_alive(self, busy: bool) -> None:
+        """Calls or jobs are open (True): start the engine now, and do not end it before they are over (False)."""
+        self._busy = busy
+        if busy:
+            self._want()
+        else:
+            self._rest()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Audio of utterances that are not over."""
+        return self._ledger.audio_bytes
+
+    @property
+    def open_utterances(self) -> int:
+        return len(self._ledger)
+
+    @property
+    def counters(self) -> Counters:
+        return self._ledger.counters
+
+    @property
+    def pid(self) -> int | None:
+        """Of the inference process, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    # -- life of the inference process ------------------------------------------------------------------------------
+
+    def _close(self, utterance_id: str) -> None:
+        self._ledger.close(utterance_id)
+        self._dirty.set()
+        self._rest()
+
+    def _want(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self._wanted.set()
+        self._dirty.set()
+
+    def _rest(self) -> None:
+        """Start counting `asr.idle_s` if nobody needs the engine."""
+        if self._busy or len(self._ledger) or self._idle is not None or not self._wanted.is_set():
+            return
+        self._idle = asyncio.get_running_loop().call_later(self._settings.asr.idle_s, self._retire)
+
+    def _retire(self) -> None:
+        self._idle = None
+        if self._busy or len(self._ledger):
+            return
+        self._wanted.clear()
+        self._retired = True
+        self._dirty.set()
+
+    async def _supervise(self) -> None:
+        deaths = 0
+        while True:
+            if not self._wanted.is_set():
+                self._enter(EngineState.IDLE, f"no call or job for {self._settings.asr.idle_s:g} s")
+            await self._wanted.wait()
+            if self.state is not EngineState.FAILED:
+                self._enter(EngineState.WARMING_UP, "starting the inference process")
+            answers, self._ready_s, self._retired = self._answers, None, False
+            code = await self._live()
+            if self._retired:
+                self._ledger.forget_process()
+                deaths = 0
+                continue
+            lived = self._ready_s is not None and asyncio.get_running_loop().time() - self._ready_s >= GOOD_LIFE_S
+            deaths = 1 if lived or self._answers > answers else deaths + 1
+            reason = f"the inference process died ({_how(code)})"
+            log.error("engine died", status=code, deaths=deaths, open_utterances=len(self._ledger))
+            self._deliver(self._ledger.restart(reason))
+            if deaths >= FAILED_AFTER:
+                self._enter(EngineState.FAILED, f"{reason} {deaths} times in a row")
+                self._fail_finals(reason)
+            await asyncio.sleep(_backoff_s(deaths))
+
+    async def _live(self) -> int:
+        """One life of the inference process, to its end; its exit status."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = process = await _spawn(theirs)
+            try:
+                await self._converse(ours)
+            finally:
+                ours.close()
+                code = await _end(process)
+                self._process = None
+        finally:
+            ours.close()
+        return code
+
+    async def _converse(self, channel: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=channel)
+        writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        sender = asyncio.create_task(self._send(writer), name="asr-sender")
+        try:
+            await self._receive(reader)
+        finally:
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await sender
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        frames = Frames()
+        try:
+            while data := await reader.read(RECEIVE_BYTES):
+                for body in frames.feed(data):
+                    self._take(messages.decode_from_engine(body))
+        except FrameError as error:
+            log.error("unreadable answer", error=str(error))
+        except ConnectionError:
+            pass  # it has died with data of ours unread
+
+    async def _send(self, writer: asyncio.StreamWriter) -> None:
+        settings = self._settings
+        hello = messages.Configure(self.engine, settings.asr.decoders, settings.log.level, settings.log.format)
+        writer.write(messages.encode(hello))
+        while not self._retired:
+            self._dirty.clear()
+            while (message := self._ledger.next_message()) is not None:
+                writer.write(messages.encode(message))
+                await writer.drain()
+            await self._dirty.wait()
+        writer.close()
+
+    def _take(self, message: messages.FromEngine) -> None:
+        match message:
+            case messages.Ready():
+                self.languages = message.languages
+                self._ready_s = asyncio.get_running_loop().time()
+                self._enter(EngineState.READY, self._selection.reason)
+            case messages.Working():
+                self._ledger.working(message.utterance_ids)
+            case messages.Heard():
+                self._answers += 1
+                if (delivery := self._ledger.heard(message.hypothesis)) is not None:
+                    self._deliver([delivery])
+                    self._rest()
+            case messages.Dropped():
+                self._ledger.counters.shed_partials += message.partials
+
+    def _fail_finals(self, reason: str) -> None:
+        self._deliver(self._ledger.fail_finals(reason))
+        self._rest()
+
+    def _deliver(self, deliveries: Iterable[Delivery]) -> None:
+        for deliver, hypothesis in deliveries:
+            try:
+                deliver(hypothesis)
+            except Exception:
+                # One caller's mistake must not end recognition for the others.
+                log.exception("a hypothesis was not taken", utterance_id=hypothesis.utterance_id)
+
+    def _enter(self, state: EngineState, reason: str) -> None:
+        if state is not self.state:
+            self.state = state
+            self._on_state(state, reason)
+
+
+async def _spawn(channel: socket.socket) -> Process:
+    # A session of its own: Ctrl-C at the terminal is for the parent, which wants its last finals first.
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "asr.process",
+        str(channel.fileno()),
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        pass_fds=[channel.fileno()],
+        start_new_session=True,
+    )
+
+
+async def _end(process: Process) -> int:
+    """Wait until it is gone; its socket is closed, which ends it unless it hangs."""
+    try:
+        async with asyncio.timeout(END_S):
+            return await process.wait()
+    except TimeoutError:
+        process.kill()
+        return await process.wait()
+
+
+def _report(supervisor: asyncio.Task[None]) -> None:
+    if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
+        log.critical("recognition has stopped", exc_info=error)
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _backoff_s(deaths: int) -> float:
+    """The first death is answered at once: a caller is waiting."""
+    return 0.0 if deaths <= 1 else min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (deaths - 2))

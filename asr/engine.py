@@ -1,0 +1,81 @@
+"""What an engine is: growing utterances, and bounded steps on requests that somebody else has ordered.
+
+The scheduler decides what is urgent, `Inference` moves audio and answers, the engine computes. An engine is used from
+one thread. `step` gets the most urgent requests it can hold (`Capabilities.batch`) and does a bounded piece of work on
+all of them together: for PocketSphinx 200 ms of one utterance's audio, for a batched transformer one packed forward
+that mixes prefill, verification and decoding of many utterances. What has no answer after the step comes back later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from asr.scheduler import Request
+from asr.utterance import Utterance
+
+
+class EngineError(Exception):
+    """The engine cannot go on with this one utterance, but with the others. Anything else it raises ends the process,
+    which starts again and replays."""
+
+    def __init__(self, utterance_id: str, reason: str) -> None:
+        self.utterance_id, self.reason = utterance_id, reason
+        super().__init__(f"{utterance_id}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    speculative: bool
+    """A final may be asked for while the utterance may still go on."""
+    languages: tuple[str, ...]
+    """ISO 639 codes."""
+    words: bool
+    """Gives times of words."""
+    batch: int = 1
+    """Requests in one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Raw words of the engine to one request."""
+
+    request: Request
+    text: str
+    language: str
+    """ISO 639 code, or empty."""
+
+
+class Engine(Protocol):
+    """Calls for one utterance come in this order: open, append…, close. Ids are unique among the open ones.
+
+    The text of a final depends on the utterance and on its first `request.end` bytes alone: not on how they were cut
+    into appends, on partials or speculative finals before, on other utterances, or on what was decoded earlier.
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    def open(self, utterance: Utterance) -> None: ...
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        """The next bytes in the utterance's format. Cheap: decoding belongs into `step` and `feed`."""
+
+    def close(self, utterance_id: str) -> None:
+        """Committed or cancelled; its state goes."""
+
+    def runnable(self, request: Request) -> bool:
+        """Whether `step` could work on it now (a decoder or a KV slot is free or its own)."""
+
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        """One bounded piece of work. Raises EngineError."""
+
+    def ahead(self) -> tuple[str, ...]:
+        """Live utterances whose audio could be worked on before anybody asks, as many as go into one `feed`."""
+
+    def feed(self, utterance_ids: tuple[str, ...]) -> None:
+        """One bounded piece of work on what `ahead` has just named. Raises EngineError."""
+
+    def warm_up(self) -> None:
+        """Load what the first request needs."""

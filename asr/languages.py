@@ -1,0 +1,52 @@
+"""Languages: ISO 639 codes on the wire, names in the model's prompts and output.
+
+639-1 where there is one, else 639-3 (`yue`, `fil`). The names are those that Qwen3-ASR writes into its language tag.
+"""
+
+from __future__ import annotations
+
+QWEN3_ASR: dict[str, str] = {
+    "ar": "Arabic",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fil": "Filipino",
+    "fr": "French",
+    "hi": "Hindi",
+    "hu": "Hungarian",
+    "id": "Indonesian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "mk": "Macedonian",
+    "ms": "Malay",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sv": "Swedish",
+    "th": "Thai",
+    "tr": "Turkish",
+    "vi": "Vietnamese",
+    "yue": "Cantonese",
+    "zh": "Chinese",
+}
+_CODES = {name.lower(): code for code, name in QWEN3_ASR.items()}
+_ALIASES = {"cmn": "zh", "tl": "fil", "msa": "ms", "zlm": "ms", "fas": "fa", "ell": "el"}
+
+
+def code(name: str) -> str:
+    """ISO 639 code of a model's language name; empty for `None` and for a name that is not in the table."""
+    return _CODES.get(name.strip().lower(), "")
+
+
+def name(code: str) -> str | None:
+    """The model's name for a code such as `en`, `pt-BR` or `zh_TW`; None when it does not know the language."""
+    base = code.replace("_", "-").split("-")[0].strip().lower()
+    return QWEN3_ASR.get(_ALIASES.get(base, base))

@@ -1,0 +1,157 @@
+"""What the media process and the inference process say to each other.
+
+A frame is a 4-byte big-endian length and a msgpack map of one of the tagged structs below. Audio crosses once, as
+deltas in the codec's own bytes. `encode` and `Frames` + `decode_*` are inverses.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from asr.utterance import Hypothesis, Utterance
+
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+MAX_AUDIO_BYTES = 256 * 1024
+"""Audio in one `Append`: 8 s of wideband. A longer backlog is several messages, so that a request can go in between."""
+
+
+class FrameError(Exception):
+    """The peer process wrote something that is no message: a bug, or memory gone wrong. The connection is closed."""
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """Base of all messages; the tag is the class name in lower case."""
+
+
+# -- media process → inference process ---------------------------------------------------------------------------------
+
+
+class Configure(Message, frozen=True):
+    """The first message."""
+
+    engine: str
+    decoders: int
+    log_level: str
+    log_format: str
+
+
+class Open(Message, frozen=True):
+    utterance: Utterance
+
+
+class Append(Message, frozen=True):
+    utterance_id: str
+    start: int
+    """Byte offset of `audio` in the utterance: deltas are contiguous, and the receiver asserts it."""
+    audio: bytes
+
+
+class Partial(Message, frozen=True):
+    utterance_id: str
+    revision: int
+    end: int
+    """Byte offset up to which the answer may have heard, so that a replayed request decodes the same samples."""
+
+
+class Final(Message, frozen=True):
+    utterance_id: str
+    revision: int
+    end: int
+    commit: bool
+
+
+class Close(Message, frozen=True):
+    """The utterance is done (its final is taken, or it was cancelled); nothing more is answered for it."""
+
+    utterance_id: str
+
+
+# -- inference process → media process ---------------------------------------------------------------------------------
+
+
+class Ready(Message, frozen=True):
+    engine: str
+    languages: tuple[str, ...]
+    speculative: bool
+    words: bool
+
+
+class Working(Message, frozen=True):
+    """Sent before the engine touches other utterances than last time: whoever is named here when the process dies may
+    be what killed it."""
+
+    utterance_ids: tuple[str, ...]
+
+
+class Heard(Message, frozen=True):
+    hypothesis: Hypothesis
+
+
+class Dropped(Message, frozen=True):
+    """Partials were shed because too many requests waited; `partials` since the last such message."""
+
+    partials: int
+
+
+ToEngine = Configure | Open | Append | Partial | Final | Close
+FromEngine = Ready | Working | Heard | Dropped
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """The message as one frame."""
+    body = _encoder.encode(message)
+    assert len(body) <= MAX_FRAME_BYTES, "split the audio"
+    return len(body).to_bytes(4, "big") + body
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    """Raises FrameError."""
+    try:
+        message: ToEngine = _to_engine.decode(body)
+        return message
+    except msgspec.DecodeError as error:
+        raise FrameError(str(error)) from None
+
+
+def decode_from_engine(body: bytes) -> FromEngine:
+    """Raises FrameError."""
+    try:
+        message: FromEngine = _from_engine.decode(body)
+        return message
+    except msgspec.DecodeError as error:
+        raise FrameError(str(error)) from None
+
+
+class Frames:
+    """Cuts a byte stream into frames."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that `data` completes. Raises FrameError on a length that no message has."""
+        buffer = self._buffer
+        buffer += data
+        bodies: list[bytes] = []
+        at = 0
+        while len(buffer) - at >= 4:
+            length = int.from_bytes(buffer[at : at + 4], "big")
+            if not 0 < length <= MAX_FRAME_BYTES:
+                raise FrameError(f"frame of {length} bytes")
+            if len(buffer) - at - 4 < length:
+                break
+            bodies.append(bytes(buffer[at + 4 : at + 4 + length]))
+            at += 4 + length
+        del buffer[:at]
+        return bodies
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of a frame that is not complete yet."""
+        return len(self._buffer)

@@ -1,0 +1,114 @@
+"""The inference process: `python -m asr.process FD`, where FD is its end of a socket pair.
+
+A thread reads the socket; the main thread owns engine and scheduler, does one bounded step at a time, and writes. The
+process ends when the socket closes: its parent has ended it, or has died.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import structlog
+
+from asr.inference import Inference
+from asr.messages import Configure, Frames, FromEngine, ToEngine, Working, decode_to_engine, encode
+from asr.select import create
+
+RECEIVE_BYTES = 256 * 1024
+log = structlog.get_logger("asr.process")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Serve until the socket closes."""
+    arguments = sys.argv[1:] if argv is None else argv
+    # Ctrl-C and a service manager's SIGTERM reach the whole group, while the parent still wants its last finals.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with socket.socket(fileno=int(arguments[0])) as channel:
+        channel.setblocking(True)
+        inbox: SimpleQueue[ToEngine] = SimpleQueue()
+        threading.Thread(target=_read, args=(channel, inbox), name="reader", daemon=True).start()
+        _serve(channel, inbox)
+
+
+def _read(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
+    frames = Frames()
+    try:
+        while data := channel.recv(RECEIVE_BYTES):
+            for body in frames.feed(data):
+                inbox.put(decode_to_engine(body))
+    except BaseException as error:
+        log.error("unreadable", error=repr(error))
+        os._exit(1)
+    # At once, whatever the engine is doing: nobody is left to hear it, and there is nothing to save.
+    os._exit(0)
+
+
+def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
+    first = inbox.get()
+    assert isinstance(first, Configure), "the first message configures"
+    _configure_log(first)
+    engine = create(first.engine, decoders=first.decoders)
+    engine.warm_up()
+    inference = Inference(engine)
+    _send(channel, inference.ready())
+    touched: tuple[str, ...] = ()
+    work = None
+    while True:
+        # With nothing to do, wait for a message; else take what has come between two steps.
+        for message in _drain(inbox, wait=work is None):
+            inference.receive(message, time.monotonic())
+        work = inference.choose()
+        touches = work.utterance_ids if work is not None else ()
+        if touches != touched:
+            touched = touches
+            _send(channel, Working(touched))
+        if work is None:
+            continue
+        for answer in inference.perform(work):
+            _send(channel, answer)
+
+
+def _drain(inbox: SimpleQueue[ToEngine], *, wait: bool) -> Iterator[ToEngine]:
+    if wait:
+        yield inbox.get()
+    while not inbox.empty():
+        yield inbox.get()
+
+
+def _send(channel: socket.socket, message: FromEngine) -> None:
+    try:
+        channel.sendall(encode(message))
+    except OSError:
+        os._exit(0)
+
+
+def _configure_log(settings: Configure) -> None:
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    if settings.log_format == "json":
+        processors.append(structlog.processors.JSONRenderer())
+    else:
+        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+
+
+if __name__ == "__main__":
+    main()

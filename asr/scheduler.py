@@ -1,0 +1,220 @@
+"""Which request the engine serves next. Pure: no clock, no audio, no tensors; the caller says when an answer is late.
+
+Rules:
+- Lanes in this order: final, first partial, partial refresh, batch. Inside a live lane the earliest deadline first.
+- One request per utterance waits: a newer revision replaces it and keeps the earlier deadline if the lane is the same,
+  so that an utterance whose partials are refreshed faster than they are served does not lose its place for ever.
+- Batch takes turns between streams, streams with a client waiting first.
+- `take` hands a request out; it comes back through `finish` or, after a bounded step that was not enough, `put_back`.
+  In between it may be superseded or cancelled: identity (utterance, revision) decides, never the order of events.
+- More than `max_partials` waiting partials are shed, refreshes before first partials and oldest first. Finals never.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from heapq import heappop, heappush
+
+
+class Lane(IntEnum):
+    FINAL = 0
+    FIRST_PARTIAL = 1
+    PARTIAL = 2
+    BATCH = 3
+
+
+LIVE = (Lane.FINAL, Lane.FIRST_PARTIAL, Lane.PARTIAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer wanted. `end` is the byte offset of the utterance's audio up to which the answer may hear."""
+
+    utterance_id: str
+    revision: int
+    lane: Lane
+    final: bool
+    end: int
+    deadline_s: float
+    stream: str = ""
+    synchronous: bool = False
+    commit: bool = False
+    """A final after which the utterance is over."""
+
+
+@dataclass(slots=True)
+class Counters:
+    submitted: int = 0
+    finished: int = 0
+    replaced: int = 0
+    """Requests that a newer revision made pointless before they were served."""
+    cancelled: int = 0
+    shed: int = 0
+    stale: int = 0
+    """Requests that arrived with an older revision than the utterance has already asked for."""
+
+
+class Scheduler:
+    """See the module's rules. All operations cost O(log n)."""
+
+    def __init__(self, *, max_partials: int = 256) -> None:
+        assert max_partials > 0
+        self.counters = Counters()
+        self._max_partials = max_partials
+        self._newest: dict[str, int] = {}
+        self._waiting: dict[str, tuple[int, Request]] = {}
+        """Utterance → (ticket, request). A heap entry whose ticket is not the one here is dead."""
+        self._taken: dict[str, Request] = {}
+        self._heaps: dict[Lane, list[tuple[float, int, str]]] = {lane: [] for lane in LIVE}
+        self._oldest: dict[Lane, OrderedDict[str, None]] = {
+            Lane.FIRST_PARTIAL: OrderedDict(),
+            Lane.PARTIAL: OrderedDict(),
+        }
+        """Waiting partials in the order in which their utterances joined the lane."""
+        self._turns: tuple[OrderedDict[str, deque[tuple[int, str]]], ...] = (OrderedDict(), OrderedDict())
+        """Batch: (synchronous, other) streams in the order of their turns, each with its requests."""
+        self._tickets = 0
+
+    def __len__(self) -> int:
+        """Requests that wait or are being served."""
+        return len(self._waiting) + len(self._taken)
+
+    def waiting(self, lane: Lane) -> int:
+        return sum(request.lane is lane for _, request in self._waiting.values())
+
+    def pending(self, utterance_id: str) -> bool:
+        """Whether the utterance's newest request is still to be answered."""
+        return utterance_id in self._waiting or utterance_id in self._taken
+
+    def submit(self, request: Request) -> bool:
+        """Queue a request. False when it is stale: the utterance has asked for something newer already."""
+        name = request.utterance_id
+        if request.revision <= self._newest.get(name, -1):
+            self.counters.stale += 1
+            return False
+        self.counters.submitted += 1
+        self._newest[name] = request.revision
+        old = self._remove(name)
+        if old is None and name in self._taken:
+            old = self._taken.pop(name)
+        if old is not None:
+            self.counters.replaced += 1
+            if old.lane is request.lane:
+                request = replace(request, deadline_s=min(request.deadline_s, old.deadline_s))
+        self._put(request)
+        self._shed()
+        return True
+
+    def take(
+        self,
+        limit: int = 1,
+        *,
+        lanes: tuple[Lane, ...] = tuple(Lane),
+        runnable: Callable[[Request], bool] = lambda request: True,
+    ) -> list[Request]:
+        """Up to `limit` requests, the most urgent first. What is not `runnable` now keeps its place."""
+        taken: list[Request] = []
+        for lane in lanes:
+            source = self._take_batch if lane is Lane.BATCH else self._take_live
+            taken += source(lane, limit - len(taken), runnable)
+        for request in taken:
+            self._taken[request.utterance_id] = request
+        return taken
+
+    def put_back(self, request: Request) -> None:
+        """The engine did a bounded step for it and needs more; nothing happens if it has been superseded since."""
+        if self._taken.get(request.utterance_id) is request:
+            del self._taken[request.utterance_id]
+            self._put(request, again=True)
+
+    def finish(self, request: Request) -> bool:
+        """The engine has an answer. False: it is stale, throw it away."""
+        if self._taken.get(request.utterance_id) is not request:
+            return False
+        del self._taken[request.utterance_id]
+        self.counters.finished += 1
+        return True
+
+    def forget(self, utterance_id: str) -> None:
+        """The utterance is over; what it still waited for is dropped."""
+        old = self._remove(utterance_id) or self._taken.pop(utterance_id, None)
+        self.counters.cancelled += old is not None
+        self._newest.pop(utterance_id, None)
+
+    # -- live lanes -------------------------------------------------------------------------------------------------
+
+    def _put(self, request: Request, *, again: bool = False) -> None:
+        self._tickets += 1
+        name = request.utterance_id
+        self._waiting[name] = (self._tickets, request)
+        if request.lane is Lane.BATCH:
+            turns = self._turns[not request.synchronous]
+            queue = turns.setdefault(request.stream or name, deque())
+            # What has been begun goes on first: the engine holds state for it.
+            (queue.appendleft if again else queue.append)((self._tickets, name))
+            return
+        heappush(self._heaps[request.lane], (request.deadline_s, self._tickets, name))
+        if request.lane in self._oldest:
+            self._oldest[request.lane][name] = None
+
+    def _take_live(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
+        heap = self._heaps[lane]
+        taken: list[Request] = []
+        aside: list[tuple[float, int, str]] = []
+        while heap and len(taken) < limit:
+            entry = heappop(heap)
+            ticket, request = self._waiting.get(entry[2], (0, None))
+            if request is None or ticket != entry[1]:
+                continue
+            if runnable(request):
+                self._remove(entry[2])
+                taken.append(request)
+            else:
+                aside.append(entry)
+        for entry in aside:
+            heappush(heap, entry)
+        return taken
+
+    def _remove(self, name: str) -> Request | None:
+        """Take the utterance's waiting request out; its heap or turn entry is dead from then on."""
+        _, request = self._waiting.pop(name, (0, None))
+        if request is not None and request.lane in self._oldest:
+            del self._oldest[request.lane][name]
+        return request
+
+    def _shed(self) -> None:
+        refreshes, firsts = self._oldest[Lane.PARTIAL], self._oldest[Lane.FIRST_PARTIAL]
+        while len(refreshes) + len(firsts) > self._max_partials:
+            self._remove(next(iter(refreshes or firsts)))
+            self.counters.shed += 1
+
+    # -- batch ------------------------------------------------------------------------------------------------------
+
+    def _take_batch(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
+        taken: list[Request] = []
+        for turns in self._turns:
+            for stream in list(turns):
+                if len(taken) >= limit:
+                    return taken
+                queue = turns[stream]
+                if (request := self._first(queue, runnable)) is not None:
+                    taken.append(request)
+                    turns.move_to_end(stream)
+                if not queue:
+                    del turns[stream]
+        return taken
+
+    def _first(self, queue: deque[tuple[int, str]], runnable: Callable[[Request], bool]) -> Request | None:
+        while queue:
+            ticket, name = queue[0]
+            known, request = self._waiting.get(name, (0, None))
+            if request is not None and known == ticket:
+                if not runnable(request):
+                    return None
+                queue.popleft()
+                return self._remove(name)
+            queue.popleft()
+        return None

@@ -1,0 +1,141 @@
+"""What is done to an engine's words before anybody sees them. Pure functions over strings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from asr import languages
+
+ASR_TAG = "<asr_text>"
+
+RUN_CHARS = 20
+"""A run of one character longer than this is a loop."""
+LOOP_MIN_CHARS = 40
+LOOP_REPEATS = 20
+LOOP_PATTERN_CHARS = 20
+DIGITS_KEPT = 64
+"""A loop without letters (`1000…0`, `12 12 12 …`) may be a number that was said: so much of it is kept."""
+WORDS_PER_S = 8.0
+"""Nobody talks faster: more words than this are not from the audio."""
+QUIET_DBFS = -50.0
+"""Loudest 100 ms of an utterance that holds no speech: idle line noise is at −60 to −70 dBFS, a whisper above −45."""
+ECHO_MIN_WORDS = 4
+"""In loud audio an echo of the context must be the whole context and at least this long: names alone may be said."""
+
+_TAGGED = re.compile(r"language[ \t]+([^<>\n]{1,40}?)\s*<asr_text>", re.IGNORECASE)
+_SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>|</?asr_text>")
+_CHARACTER_RUN = re.compile(rf"([^\d\s])\1{{{RUN_CHARS},}}")
+_LOOP = re.compile(rf"(.{{1,{LOOP_PATTERN_CHARS}}}?)\1{{{LOOP_REPEATS - 1},}}", re.DOTALL)
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Thai, kana and Han are written without spaces: every character is a place to break."""
+
+
+def parse_output(raw: str, forced: str = "") -> tuple[str, str]:
+    """(ISO 639 code, text) of a Qwen3-ASR answer `language English<asr_text>…`.
+
+    With a forced language (its code) the prompt holds the tag already and the answer is text alone. Leaked tags and
+    special tokens are removed in every case; `language None` means no speech was recognised and gives no code.
+    """
+    head, tag, rest = raw.partition(ASR_TAG)
+    code = forced
+    text = raw
+    if tag:
+        found = _TAGGED.search(head + tag)
+        text = rest
+        if found and not forced:
+            code = languages.code(found[1])
+    # A second tag in the middle is the model starting over; the words on both sides are kept, the tag is not.
+    return code, _SPECIAL.sub("", _TAGGED.sub("", text)).strip()
+
+
+def cut_repetitions(text: str) -> str:
+    """Cut the loops a language model falls into: a run of one character, or a pattern of up to 20 characters said 20
+    times in a row, becomes one copy. Runs without letters keep their first 64 characters, since a long number may have
+    been said. Not prefix-stable: for live text an engine stops generating instead.
+    """
+    text = _CHARACTER_RUN.sub(r"\1", text)
+    if len(text) < LOOP_MIN_CHARS:
+        return text
+    return _LOOP.sub(_one_copy, text)
+
+
+def _one_copy(found: re.Match[str]) -> str:
+    if any(character.isalpha() for character in found[1]):
+        return found[1]
+    return found[0][:DIGITS_KEPT]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the audio itself says about whether anybody spoke."""
+
+    seconds: float
+    peak_dbfs: float
+    """RMS of the loudest 100 ms against full scale."""
+
+    @property
+    def quiet(self) -> bool:
+        return self.peak_dbfs < QUIET_DBFS
+
+
+def words(text: str) -> list[str]:
+    """The words for comparing: case-folded, without punctuation; one per character in unspaced scripts."""
+    found: list[str] = []
+    for word in _WORD.findall(text.casefold()):
+        found += list(word) if _UNSPACED.search(word) else [word]
+    return found
+
+
+def is_echo(text: str, source: str, evidence: Evidence) -> bool:
+    """Whether `text` comes out of `source` (the context or hotword list, or the previous transcript) and not out of
+    the audio: its words stand in the source in this order, and the audio is too quiet or too short for them.
+    """
+    heard, given = words(text), words(source)
+    if not heard or not given or not _stands_in(heard, given):
+        return False
+    return evidence.quiet or len(heard) > WORDS_PER_S * evidence.seconds + 1
+
+
+def is_recital(text: str, context: str, evidence: Evidence) -> bool:
+    """Whether `text` is the context: an echo, or all of it word by word, which no caller says."""
+    heard, given = words(text), words(context)
+    return is_echo(text, context, evidence) or (len(given) >= ECHO_MIN_WORDS and heard == given)
+
+
+def _stands_in(part: list[str], whole: list[str]) -> bool:
+    return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))
+
+
+def clean(text: str, *, context: str = "", previous: str = "", evidence: Evidence) -> str:
+    """An engine's text as it may be shown: loops cut, spaces collapsed, empty when it is an echo."""
+    text = " ".join(cut_repetitions(text).split())
+    if context and is_recital(text, context, evidence):
+        return ""
+    if previous and is_echo(text, previous, evidence):
+        return ""
+    return text
+
+
+def stable_prefix(previous: str, current: str) -> int:
+    """Code points at the start of both that agree, cut back to a word boundary of both.
+
+    A word counts only when it is complete in both: `call` in `call` and `calling` does not.
+    """
+    limit = min(len(previous), len(current))
+    at = 0
+    while at < limit and previous[at] == current[at]:
+        at += 1
+    while at > 0 and not (_boundary(previous, at) and _boundary(current, at)):
+        at -= 1
+    return at
+
+
+def _boundary(text: str, at: int) -> bool:
+    """Whether a word ends right before `at` (> 0)."""
+    if text[at - 1].isspace():
+        return False
+    if at == len(text) or not (text[at].isalnum() or text[at] in "'’-"):
+        return True
+    return bool(_UNSPACED.match(text[at - 1]) or _UNSPACED.match(text[at]))
