@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from config.load import parse
 from mediaworker.ingress.listener import MediaListener
-from mediaworker.ingress.ports import Close, Send
-from mediaworker.ingress.shell import MAX_AHEAD_S, Throttle
+from mediaworker.ingress.ports import MAX_AHEAD_S, Close, Send
+from mediaworker.ingress.shell import Throttle
 from mediaworker.ingress.twilio_http import STREAM, TwilioIngress
 from mediaworker.ingress.twilio_webhook import sign
 from mediaworker.registry import Refused
@@ -51,8 +51,10 @@ class Echo:
 
     def _open(self, now):
         self.deadline = None if self.deadline_s is None else now + self.deadline_s
-        self.ahead_s = 0.0
         return self
+
+    def is_ahead(self):
+        return False
 
     def on_hangup(self, hang_up):
         self.hang_up = hang_up

@@ -269,7 +269,6 @@ def test_the_legs_of_an_ended_call_are_left_alone():
     assert play(session, [media(0), digit]) == []
     assert call.legs["inbound"].chunks == []
     assert call.digits == []
-    assert session.ahead_s == 0.0
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, 1013), (486, 1013), (403, 1008)])
@@ -319,12 +318,29 @@ def test_a_fast_client_may_run_ahead_of_the_clock():
 
 def test_ahead_is_the_furthest_leg():
     session, call = started()
-    assert session.ahead_s == 0.0
-    call.legs["inbound"].consumed = call.legs["outbound"].consumed = 0
-    play(session, [media(980), media(40), media(480, track="outbound")])
-    assert session.ahead_s == 1.0
-    call.legs["inbound"].consumed = 8000
-    assert session.ahead_s == 0.5
+    inbound, outbound = call.legs["inbound"], call.legs["outbound"]
+    inbound.consumed = outbound.consumed = 0
+    play(session, [media(4980), media(40), media(480, track="outbound")])
+    assert not session.is_ahead()
+    play(session, [media(5000), media(60)])
+    assert session.is_ahead()
+    inbound.consumed = 159
+    assert session.is_ahead()
+    inbound.consumed = 160
+    assert not session.is_ahead()
+    play(session, [media(5000, track="outbound")])
+    assert session.is_ahead()
+    outbound.consumed = 8000
+    assert not session.is_ahead()
+
+
+def test_a_call_that_has_ended_is_not_ahead():
+    session, call = started()
+    call.legs["inbound"].consumed = 0
+    play(session, [media(6000)])
+    assert session.is_ahead()
+    call.end("shutdown")
+    assert not session.is_ahead()
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------

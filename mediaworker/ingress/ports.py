@@ -88,9 +88,8 @@ class MediaSession(Protocol):
     def deadline(self) -> float | None:
         """When `expire` wants to be called; it may move later without notice, and `expire` then does nothing."""
 
-    @property
-    def ahead_s(self) -> float:
-        """How far what has arrived is ahead of what the VAD has taken, in seconds of audio."""
+    def is_ahead(self) -> bool:
+        """What has arrived is more than `MAX_AHEAD_S` ahead of what the VAD has taken: read no further for now."""
 
     def receive(self, message: str | bytes, now: float) -> Sequence[Output]: ...
 
@@ -102,6 +101,9 @@ class MediaSession(Protocol):
     def on_hangup(self, hang_up: Callable[[], None]) -> None:
         """The shell's way to close the socket; the session gives it to the call it opens."""
 
+
+MAX_AHEAD_S = 5.0
+"""A client this far ahead of the VAD is read no further until it has caught up; TCP then holds the client back."""
 
 SessionFactory = Callable[[float], MediaSession]
 """Opens the session of an admitted upgrade; the argument is `now`."""

@@ -15,9 +15,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from mediaworker.ingress.ports import Close, Endpoint, MediaSession, Output, Upgrade
 from mediaworker.registry import Refused
 
-MAX_AHEAD_S = 5.0
-"""A client this far ahead of the VAD is read no further until it has caught up; TCP then holds the client back."""
-
 
 class MediaSocket(Protocol):
     async def receive(self) -> str | bytes | None:
@@ -44,13 +41,11 @@ class Throttle:
             self._stepped = None
 
     async def wait(self, session: MediaSession) -> None:
-        """Returns once the session is no longer more than `MAX_AHEAD_S` ahead."""
-        if session.ahead_s <= MAX_AHEAD_S:
-            return
+        """Returns once the session is no longer ahead."""
         self.held += 1
         self.holds += 1
         try:
-            while session.ahead_s > MAX_AHEAD_S:
+            while session.is_ahead():
                 if self._stepped is None:
                     self._stepped = asyncio.get_running_loop().create_future()
                 await asyncio.shield(self._stepped)
@@ -87,14 +82,12 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
             await asyncio.wait(closing)
 
 
-async def _pump(
-    session: MediaSession, socket: MediaSocket, throttle: Throttle, clock: Callable[[], float]
-) -> None:
+async def _pump(session: MediaSession, socket: MediaSocket, throttle: Throttle, clock: Callable[[], float]) -> None:
     while (message := await socket.receive()) is not None:
         outputs = session.receive(message, clock())
         if outputs and await _perform(outputs, socket):
             return
-        if session.ahead_s > MAX_AHEAD_S:
+        if session.is_ahead():
             await throttle.wait(session)
 
 

@@ -19,11 +19,12 @@ from enum import Enum, auto
 from audio import Codec
 from mediaworker.call import LegSpec
 from mediaworker.ingress import twilio_messages as messages
-from mediaworker.ingress.ports import CallOpener, Close, LiveCall, Output, Send, StreamLeg
+from mediaworker.ingress.ports import MAX_AHEAD_S, CallOpener, Close, LiveCall, Output, Send, StreamLeg
 from mediaworker.registry import Refused
 
 SAMPLES_PER_MS = 8
 TRACKS = ("inbound", "outbound")
+MAX_AHEAD = round(MAX_AHEAD_S * 1000) * SAMPLES_PER_MS
 MAX_JUMP = 30 * 1000 * SAMPLES_PER_MS
 """A chunk this far past both the clock and the audio before it is no audio of this stream: the ring holds 40 s."""
 SILENT_S = 60.0
@@ -93,6 +94,15 @@ class TwilioPolicy:
     """(token, callSid, streamSid) → it was made for this call, is fresh, and has not been used by another stream."""
 
 
+@dataclass(slots=True)
+class _Track:
+    leg: StreamLeg
+    end: int = 0
+    """Position after the furthest chunk so far."""
+    clear_to: int = MAX_AHEAD
+    """Up to here the track is not ahead of the VAD, as of the last look; the VAD only goes on."""
+
+
 class TwilioSession:
     """Implements `ports.MediaSession`. `on_problem(problem, detail)` is for the log; all sessions share `counters`."""
 
@@ -113,9 +123,9 @@ class TwilioSession:
         self._policy, self._open_call, self._on_problem = policy, open_call, on_problem
         self._hang_up: Callable[[], None] | None = None
         self._stream_sid = ""
-        self._legs: dict[str, StreamLeg] = {}
-        self._ends: dict[str, int] = {}
-        """track → position after the furthest chunk so far."""
+        self._tracks: dict[str, _Track] = {}
+        self._maybe_ahead = False
+        self._row = ROWS[State.WAITING]
         self._origin_s = now
         self._waits_from, self._patience_s = now, policy.start_timeout_s
 
@@ -123,11 +133,16 @@ class TwilioSession:
     def deadline(self) -> float | None:
         return None if self.state is State.CLOSED else self._waits_from + self._patience_s
 
-    @property
-    def ahead_s(self) -> float:
-        if self.state is not State.STREAMING or self.call is None or self.call.ending:
-            return 0.0
-        return max(self._ends[track] - leg.position for track, leg in self._legs.items()) / (1000 * SAMPLES_PER_MS)
+    def is_ahead(self) -> bool:
+        if not self._maybe_ahead:
+            return False
+        ahead = False
+        if self.state is State.STREAMING and self.call is not None and not self.call.ending:
+            for track in self._tracks.values():
+                track.clear_to = track.leg.position + MAX_AHEAD
+                ahead |= track.end > track.clear_to
+        self._maybe_ahead = ahead
+        return ahead
 
     def on_hangup(self, hang_up: Callable[[], None]) -> None:
         self._hang_up = hang_up
@@ -147,7 +162,7 @@ class TwilioSession:
             self.counters.unknown += 1
             self._on_problem("unknown Twilio message", str(error))
             return _NOTHING
-        return TABLE[self.state, type(typed)](self, typed, now)
+        return self._row[type(typed)](self, typed, now)
 
     def send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> Sequence[Output]:
         """What to send, or nothing when this stream does not take it."""
@@ -175,7 +190,7 @@ class TwilioSession:
             self._end("disconnected")
         elif self.state is State.WAITING:
             self.counters.refuse("no_start")
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
 
     # -- one method per kind of message; TABLE says when each is right ------------------------------------------------
 
@@ -215,13 +230,12 @@ class TwilioSession:
             return self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
         self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
         call.on_hangup = self._hung_up
-        self._legs = {track: call.legs[track] for track in tracks}
-        self._ends = dict.fromkeys(tracks, 0)
-        for leg in self._legs.values():
-            leg.anchor(now)
+        self._tracks = {name: _Track(call.legs[name]) for name in tracks}
+        for track in self._tracks.values():
+            track.leg.anchor(now)
         # <Connect> forks the caller's side only. Whoever says neither is taken for <Start>: silence harms nobody.
         self.bidirectional = parameters.get("mw_mode") == "connect" and tracks == ("inbound",)
-        self.state = State.STREAMING
+        self._enter(State.STREAMING)
         self.counters.started += 1
         self._waits_from, self._patience_s = now, SILENT_S
         return _NOTHING
@@ -231,8 +245,8 @@ class TwilioSession:
         assert self.call is not None
         if self.call.ending:  # ended from our side: its legs are gone
             return self._ignore(message, now)
-        leg = self._legs.get(media.track)
-        if leg is None:
+        track = self._tracks.get(media.track)
+        if track is None:
             self.counters.wrong_track += 1
             self._on_problem("Twilio media of a track that was not announced", media.track)
             return _NOTHING
@@ -240,14 +254,17 @@ class TwilioSession:
             return self._stray(message, now)
         self._waits_from = now
         position = media.timestamp * SAMPLES_PER_MS
-        end = self._ends[media.track]
-        if position - max(end, int((now - self._origin_s) * 8000)) > MAX_JUMP:
+        if position - track.end > MAX_JUMP and position - int((now - self._origin_s) * 8000) > MAX_JUMP:
             self.counters.implausible += 1
             self._on_problem("Twilio media with an implausible timestamp", str(media.timestamp))
             return _NOTHING
         self.counters.media += 1
-        self._ends[media.track] = max(end, position + len(media.payload))
-        leg.receive_chunk(position, media.payload, now)
+        end = position + len(media.payload)
+        if end > track.end:
+            track.end = end
+            if end > track.clear_to:
+                self._maybe_ahead = True
+        track.leg.receive_chunk(position, media.payload, now)
         return _NOTHING
 
     def _digit(self, message: messages.Dtmf, now: float) -> Sequence[Output]:
@@ -256,7 +273,7 @@ class TwilioSession:
         self._waits_from = now
         track = message.dtmf.track.removesuffix("_track")
         assert self.call is not None
-        if track not in self._legs or self.call.ending:
+        if track not in self._tracks or self.call.ending:
             self.counters.wrong_track += 1
             return _NOTHING
         self.counters.dtmf += 1
@@ -274,7 +291,8 @@ class TwilioSession:
             return self._stray(message, now)
         self.counters.stopped += 1
         self._end("hangup")
-        self.state, self._waits_from, self._patience_s = State.STOPPED, now, LINGER_S
+        self._enter(State.STOPPED)
+        self._waits_from, self._patience_s = now, LINGER_S
         return _NOTHING
 
     def _leave(self, message: messages.Stop, now: float) -> Sequence[Output]:
@@ -295,19 +313,22 @@ class TwilioSession:
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
+    def _enter(self, state: State) -> None:
+        self.state, self._row = state, ROWS[state]
+
     def _refuse(self, why: str, code: int, reason: str) -> Sequence[Output]:
         self.counters.refuse(why)
         self._on_problem("Twilio stream refused", reason)
         return self._close(code, reason)
 
     def _close(self, code: int, reason: str) -> Sequence[Output]:
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
         # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
         return (Close(code, reason.encode()[:123].decode(errors="ignore")),)
 
     def _hung_up(self) -> None:
         """The worker ends the call: nothing more is taken, the socket closes, and the call ends with its own reason."""
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
         if self._hang_up is not None:
             self._hang_up()
 
@@ -349,3 +370,7 @@ def _table() -> dict[tuple[State, type], Handler]:
 
 
 TABLE = _table()
+# Hashing an Enum member takes a Python call: the hot path looks up the row once per state, not once per message.
+ROWS: dict[State, dict[type, Handler]] = {
+    state: {kind: handler for (at, kind), handler in TABLE.items() if at is state} for state in State
+}
