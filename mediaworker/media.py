@@ -16,15 +16,24 @@ TICK_S = 0.032
 class MediaLoop:
     """Runs the detector on the event loop; between chunks of 128 legs the loop serves its sockets.
 
-    `stalls_s` keeps how late the latest ticks were: what other work did to this loop.
+    `stalls_s` keeps how late the latest ticks were: what other work did to this loop. `stepped` is called when the due
+    windows have been taken.
     """
 
-    def __init__(self, detector: Detector, calls: Callable[[], Iterable[Call]], *, metrics_s: float = 5.0) -> None:
-        self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
+    def __init__(
+        self,
+        detector: Detector,
+        calls: Callable[[], Iterable[Call]],
+        *,
+        metrics_s: float = 5.0,
+        stepped: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._detector, self._calls, self._metrics_s, self._stepped = detector, calls, metrics_s, stepped
         self._task: asyncio.Task[None] | None = None
         self._speaking: set[LegTranscriber] = set()
         self.ticks = 0
-        self.busy_s = 0.0
+        self.lag_max_s = 0.0
+        """The longest that a tick took from when it was due until its last window was through the VAD."""
         self.stalls_s: deque[float] = deque(maxlen=4096)
 
     def start(self) -> None:
@@ -49,6 +58,7 @@ class MediaLoop:
             self.stalls_s.append(now - due)
             await self._tick(now)
             self.ticks += 1
+            self.lag_max_s = max(self.lag_max_s, loop.time() - due)
             if now >= next_metrics:
                 next_metrics = now + self._metrics_s
                 for call in self._calls():
@@ -66,3 +76,4 @@ class MediaLoop:
         for transcriber in tuple(self._speaking):
             if not transcriber.feed():
                 self._speaking.discard(transcriber)
+        self._stepped()

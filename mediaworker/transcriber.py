@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from asr.utterance import Hypothesis, Utterance
+from asr.utterance import Format, Hypothesis, Utterance
 from audio import Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from mediaworker.events import schema as events
 
@@ -225,9 +225,14 @@ class LegTranscriber:
 
     def _engine_open(self, utterance: _Open) -> None:
         codec = self.leg.codec
-        form = "L16" if codec.wide else "PCMA" if codec is Codec.PCMA else "PCMU"
+        form: Format = "L16" if codec.wide else "PCMA" if codec is Codec.PCMA else "PCMU"
         request = Utterance(
-            id=utterance.engine_id, format=form, language=self.language, context=self.context, live=True
+            id=utterance.engine_id,
+            format=form,
+            language=self.language,
+            context=self.context,
+            live=True,
+            stream=self._prefix,
         )
         self._recognizer.open(request, lambda hypothesis: self._heard(utterance, hypothesis))
 

@@ -1,0 +1,1 @@
+"""Benchmarks that ship with the worker: `mediaworker bench`. Figures are CPU time per unit of work, or ratios."""

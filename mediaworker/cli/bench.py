@@ -1,0 +1,68 @@
+"""`mediaworker bench`: measure this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("bench", help="measure this machine: a table and the same figures as JSON")
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    media = kinds.add_parser("media", help="legs of RTP on loopback through VAD, endpointing and events")
+    media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
+    media.add_argument("--seconds", type=float, default=20.0, metavar="S", help="length of each run (default 20)")
+    media.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
+    media.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number or a list of numbers") from None
+    if any(not 1 <= count <= 5000 for count in counts):
+        raise argparse.ArgumentTypeError("between 1 and 5000 legs")
+    return counts
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from mediaworker.bench import media
+
+    baseline = not args.no_baseline
+    if baseline and not media.has_baseline():
+        print("mediaworker: aiortc and onnxruntime are not installed, so there is no baseline", file=sys.stderr)
+        baseline = False
+    rows = []
+    for legs in args.legs:
+        print(f"{legs} legs for {args.seconds:g} s …", file=sys.stderr, flush=True)
+        rows.append(media.measure(legs, args.seconds, baseline=baseline))
+    table = Table(title=f"RTP in → VAD → endpointing → events, one core ({platform.processor() or platform.machine()})")
+    for column in ("legs", "received", "CPU", "µs/leg·s", "usual µs/leg·s", "ratio", "stall p99", "VAD lag max", "RSS"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        usual = row["baseline_cpu_s_per_leg_s"]
+        table.add_row(
+            str(row["legs"]),
+            f"{100 * row['packets_received'] / row['packets_sent']:.2f} %",
+            f"{100 * row['cpu_share']:.0f} %",
+            f"{1e6 * row['cpu_s_per_leg_s']:.0f}",
+            "-" if usual is None else f"{1e6 * usual:.0f} ({row['baseline_legs']} legs)",
+            "-" if usual is None else f"{row['ratio']}",
+            f"{row['loop_stall_p99_ms']:.1f} ms",
+            f"{row['vad_lag_max_ms']:.1f} ms",
+            f"{row['rss_mb']:.0f} MB",
+        )
+    Console().print(table)
+    if args.json:
+        # One run: its figures stand at the top level as well.
+        figures = (rows[0] if len(rows) == 1 else {}) | {"runs": rows}
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return 0

@@ -1,0 +1,149 @@
+"""The worker's counters under their Prometheus names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mediaworker.metrics import Metrics
+
+if TYPE_CHECKING:
+    from mediaworker.worker import Worker
+
+
+def register(metrics: Metrics, worker: Worker) -> None:
+    _process(metrics)
+    calls, media, detector = worker.calls, worker.media, worker.detector
+    metrics.gauge("calls_active", "Calls that have not ended", lambda: len(calls))
+    metrics.counter("calls_opened", "Calls since the start", lambda: calls.opened)
+    metrics.counter("calls_refused", "Calls refused because the worker was full or draining", lambda: calls.refused)
+    metrics.gauge("legs_active", "Legs with a ring row", lambda: detector.legs)
+    metrics.counters(
+        "transcripts",
+        calls.stats,
+        {
+            "utterances": "Utterances begun",
+            "finals": "Finals published",
+            "empty_finals": "Finals without words",
+            "failed_finals": "Finals with an error",
+            "partials": "Partials published",
+            "speculative_hits": "Finals whose text was ready when the endpoint fired",
+            "resumed": "Pauses after which the speaker went on",
+        },
+    )
+    metrics.counter("media_ticks", "Media ticks of 32 ms", lambda: media.ticks)
+    metrics.gauge("media_lag_max_seconds", "Longest media tick since the start", lambda: media.lag_max_s)
+    _asr(metrics, worker)
+    _twilio(metrics, worker)
+    if worker.sip is not None:
+        _sip(metrics, worker)
+
+
+def _asr(metrics: Metrics, worker: Worker) -> None:
+    recognizer = worker.recognizer
+    metrics.gauge("asr_backlog_bytes", "Audio of utterances that are not over", lambda: recognizer.backlog_bytes)
+    metrics.gauge("asr_open_utterances", "Utterances at the engine", lambda: recognizer.open_utterances)
+    metrics.gauge("asr_state", "1 for the engine's state", lambda: {(recognizer.state.value,): 1.0}, labels=("state",))
+    metrics.counters(
+        "asr",
+        recognizer.counters,
+        {
+            "errors": "Finals that carry an error",
+            "stale": "Answers that nobody waited for any more",
+            "refused_partials": "Partials not asked for because too much audio waited",
+            "shed_partials": "Partials dropped by the scheduler",
+            "crashes": "Ends of the inference process that nobody asked for",
+            "replayed": "Utterances that were open when that happened",
+        },
+    )
+
+
+def _twilio(metrics: Metrics, worker: Worker) -> None:
+    twilio, listener = worker.twilio, worker.listener
+    metrics.counters(
+        "twilio",
+        twilio.counters,
+        {
+            "messages": "Messages received",
+            "media": "Media messages",
+            "started": "Streams that became a call",
+            "stopped": "Streams ended by stop",
+            "disconnected": "Streams whose socket was lost",
+            "malformed": "Messages that are not what Twilio sends",
+            "unknown": "Messages of an unknown event",
+            "unexpected": "Messages in the wrong state",
+            "wrong_stream": "Messages of another stream",
+            "wrong_track": "Media of a track that was not announced",
+            "implausible": "Chunks with an impossible timestamp",
+        },
+    )
+    metrics.counter(
+        "twilio_refused", "Streams refused by reason", lambda: _by(twilio.counters.refused), labels=("reason",)
+    )
+    metrics.counter("twilio_webhooks", "Voice webhooks answered", lambda: twilio.webhooks)
+    metrics.counter("twilio_forbidden", "Requests without a right signature", lambda: twilio.forbidden)
+    metrics.gauge("media_connections", "Open media WebSockets", lambda: listener.connections)
+    metrics.counter(
+        "media_upgrades_rejected", "Upgrades rejected by status", lambda: _by(listener.rejected), labels=("status",)
+    )
+
+
+def _sip(metrics: Metrics, worker: Worker) -> None:
+    sip = worker.sip
+    assert sip is not None
+    metrics.gauge("sip_calls_active", "SIP calls", lambda: sip.calls)
+    metrics.gauge("sip_dialogs", "Calls and refusals that PJSIP has not let go of", lambda: sip.dialogs)
+    metrics.gauge("rtp_sockets", "RTP ports in use", lambda: sip.rtp_sockets)
+    metrics.gauge(
+        "sip_registered",
+        "1 while the account is registered",
+        lambda: {(r.account,): float(r.state == "registered") for r in sip.registrations},
+        labels=("account",),
+    )
+    metrics.counters(
+        "sip",
+        sip.counters,
+        {
+            "invites": "INVITEs received",
+            "answered": "Calls answered",
+            "failed": "Calls that failed after being accepted",
+            "cancelled": "Calls cancelled by the caller",
+            "media_timeouts": "Calls ended for lack of RTP",
+            "registrations_ok": "Registrations and refreshes that succeeded",
+            "registrations_failed": "Registrations that failed",
+        },
+    )
+    metrics.counter("sip_refused", "Calls refused by status", lambda: _by(sip.counters.refused), labels=("status",))
+    metrics.counters(
+        "rtp",
+        sip.rtp,
+        {
+            "packets": "RTP packets taken",
+            "bytes": "Bytes of RTP taken",
+            "wrong_source": "Datagrams from a source that is not the stream's",
+            "rtcp": "RTCP packets",
+            "sent": "Packets of silence sent",
+            "send_errors": "Packets that could not be sent",
+        },
+    )
+
+
+def _process(metrics: Metrics) -> None:
+    metrics.gauge("tasks", "asyncio tasks", lambda: len(asyncio.all_tasks()))
+    metrics.gauge("open_fds", "Open file descriptors", lambda: len(os.listdir("/proc/self/fd")))
+    metrics.gauge("resident_memory_bytes", "RSS of the media process", _rss_bytes)
+    metrics.counter(
+        "cpu_seconds", "CPU time of the media process", lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    )
+
+
+def _rss_bytes() -> float:
+    with open("/proc/self/statm") as file:
+        return float(int(file.read().split()[1]) * resource.getpagesize())
+
+
+def _by(counts: Mapping[int, int] | Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(str(key),): float(count) for key, count in counts.items()}

@@ -1,0 +1,199 @@
+"""The composition root: every part is made here, started in order and stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import uvloop
+
+from asr.client import Recognizer
+from asr.utterance import EngineState
+from audio import Detector
+from config import ConfigError, Settings
+from mediaworker import figures, logs
+from mediaworker.api.app import ApiContext, HttpServer, create_app
+from mediaworker.events import figures as event_figures
+from mediaworker.events import schema as events
+from mediaworker.events.hub import EventHub
+from mediaworker.events.store import EventStore, StoreError
+from mediaworker.ingress import twilio_http
+from mediaworker.ingress.listener import MediaListener
+from mediaworker.ingress.shell import Throttle
+from mediaworker.media import MediaLoop
+from mediaworker.metrics import Metrics
+from mediaworker.registry import CallRegistry
+
+if TYPE_CHECKING:
+    from sip.endpoint import SipEndpoint
+
+log = structlog.get_logger()
+
+
+class StartError(Exception):
+    """The worker cannot start; the message is one line for the person who starts it."""
+
+
+class Worker:
+    """One worker on the running loop: `async with worker.running(): …`, and `drain` before leaving.
+
+    Raises ConfigError for settings that only their part can judge, StartError without pjsua2.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        clock = asyncio.get_running_loop().time
+        self.metrics = Metrics()
+        self.hub = EventHub(settings, EventStore(settings.data_dir))
+        self.recognizer = Recognizer(settings, on_state=self._engine_state)
+        self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+        self.calls = CallRegistry(
+            settings,
+            detector=self.detector,
+            recognizer=self.recognizer,
+            publish=self.hub.publish,
+            clock=clock,
+            observe_latency=self.metrics.final_latency.observe,
+            calls_changed=lambda count: self.recognizer.keep_alive(count > 0),
+        )
+        throttle = Throttle()
+        self.media = MediaLoop(
+            self.detector, lambda: self.calls, metrics_s=settings.events.metrics_s, stepped=throttle.release
+        )
+        self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, refusal=self.calls.refusal)
+        self.listener = MediaListener(settings.media, {twilio_http.STREAM: self.twilio}, throttle)
+        self.sip = self._make_sip()
+        context = ApiContext(
+            settings=settings,
+            hub=self.hub,
+            calls=self.calls,
+            metrics=self.metrics,
+            ready=self.not_ready,
+            sip_status=self.sip_status,
+        )
+        extra = twilio_http.routes(self.twilio, throttle, max_bytes=settings.media.max_message_bytes)
+        self.http = HttpServer(create_app(context, extra), settings)
+        event_figures.register(self.metrics, self.hub)
+        figures.register(self.metrics, self)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Listening on every port; everything is closed at the end. Raises StartError."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await self.hub.start()
+                stack.push_async_callback(self.hub.stop)
+                await self.recognizer.start()
+                stack.push_async_callback(self.recognizer.stop)
+                self.media.start()
+                stack.push_async_callback(self.media.stop)
+                if self.sip is not None:
+                    await self._start_sip(self.sip)
+                    stack.push_async_callback(self.sip.stop)
+                await _bind("media", self.settings.media.port, self.listener)
+                stack.push_async_callback(self.listener.stop)
+                await _bind("http", self.settings.http.port, self.http)
+                stack.push_async_callback(self.http.stop)
+            except StoreError as error:
+                raise StartError(f"data_dir: {error}") from None
+            # What start-up made stays; later collections need not walk it.
+            gc.collect()
+            gc.freeze()
+            yield
+
+    async def drain(self) -> None:
+        """Refuse new calls, let open ones run for `shutdown_s`, end the rest; returns after the last final."""
+        log.info("draining", calls=len(self.calls), shutdown_s=self.settings.shutdown_s)
+        if self.sip is not None:
+            self.sip.refuse_new()
+        await self.calls.drain(self.settings.shutdown_s)
+        await self.hub.flush()
+
+    def not_ready(self) -> list[str]:
+        """Reasons why no call can be taken now."""
+        reasons = []
+        if (refusal := self.calls.refusal()) is not None:
+            reasons.append(refusal.reason)
+        if self.recognizer.state is EngineState.FAILED:
+            reasons.append("the recognition engine does not start")
+        for registration in self.sip.registrations if self.sip is not None else ():
+            if registration.state != "registered":
+                what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)
+                reasons.append(f"sip account {registration.account}: {registration.state} {what}".rstrip())
+        return reasons
+
+    def sip_status(self) -> list[Mapping[str, Any]]:
+        return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []
+
+    def _make_sip(self) -> SipEndpoint | None:
+        if not self.settings.sip.enabled:
+            return None
+        try:
+            from sip.endpoint import SipEndpoint
+        except ImportError as error:
+            message = f"SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh, or set sip.enabled = false"
+            raise StartError(message) from None
+        from mediaworker.ingress.sip import SipIngress
+
+        return SipEndpoint(self.settings, SipIngress(self.calls))
+
+    async def _start_sip(self, endpoint: SipEndpoint) -> None:
+        from sip.errors import SipError
+
+        try:
+            await endpoint.start()
+        except SipError as error:
+            raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
+
+    def _engine_state(self, state: EngineState, why: str) -> None:
+        detail = why if state is EngineState.FAILED else ""
+        self.hub.publish(None, 0, events.EngineState(state.value, self.recognizer.engine, detail))
+
+
+async def _bind(section: str, port: int, server: MediaListener | HttpServer) -> None:
+    try:
+        await server.start()
+    except OSError as error:
+        raise StartError(f"{section}.port = {port}: {error.strerror or error}") from None
+
+
+def serve(settings: Settings) -> int:
+    """Run a worker until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code."""
+    logs.configure(settings.log)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        asked, hurried = asyncio.Event(), asyncio.Event()
+
+        def stop() -> None:
+            (hurried if asked.is_set() else asked).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        worker = Worker(settings)
+        async with worker.running():
+            log.info(
+                "ready",
+                http=worker.http.port,
+                media=worker.listener.port,
+                sip=worker.sip.port if worker.sip is not None else None,
+                engine=worker.recognizer.engine,
+            )
+            await asked.wait()
+            drain, hurry = loop.create_task(worker.drain()), loop.create_task(hurried.wait())
+            await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (drain, hurry):
+                task.cancel()
+            await asyncio.gather(drain, hurry, return_exceptions=True)
+
+    try:
+        uvloop.run(run())
+    except ConfigError as error:
+        raise StartError(str(error)) from None
+    return 0
