@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import json
+import weakref
 
 import pytest
 import uvloop
@@ -330,6 +332,47 @@ async def test_a_token_opens_one_stream_only(shell):
         async with client(url) as websocket:
             await websocket.send(start("MZ1"))
             await until(lambda: len(desk.calls) == 2)
+
+
+async def test_nothing_is_left_of_streams_however_they_end(shell):
+    desk = Desk()
+    sessions = []
+    ingress = TwilioIngress(parse({}), desk)
+    admit = ingress.admit
+
+    def watched(upgrade):
+        opens = admit(upgrade)
+
+        def opened(now):
+            session = opens(now)
+            sessions.append(weakref.ref(session))
+            return session
+
+        return opened
+
+    ingress.admit = watched
+    async with shell(ingress) as url:
+        before = len(asyncio.all_tasks())
+        for how in ("stop", "close", "abort", "hang up", "refuse") * 4:
+            websocket, calls = await client(url), len(desk.calls)
+            await websocket.send(media(0) if how == "refuse" else json.dumps(START))
+            if how != "refuse":
+                await until(lambda calls=calls: len(desk.calls) > calls)
+            if how == "stop":
+                await websocket.send(json.dumps(STOP))
+            elif how == "abort":
+                websocket.transport.abort()
+            elif how == "hang up":
+                desk.calls[-1].hangup()
+            await websocket.close()
+        await until(lambda: len(asyncio.all_tasks()) == before)
+    ended = [call.ends for call in desk.calls]
+    desk.calls.clear()
+    gc.collect()
+    assert len(sessions) == 20
+    assert [ref for ref in sessions if ref() is not None] == []
+    assert ended == [["hangup"], ["disconnected"], ["disconnected"], ["api"]] * 4
+    assert ingress.counters.refused == {"media_before_start": 4}
 
 
 # -- back-pressure ----------------------------------------------------------------------------------------------------
