@@ -11,8 +11,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recording_call import Desk
+from recording_call import Desk, RecordedCall
 
+from audio import Detector
+from config import Endpointing
 from mediaworker.ingress import twilio_messages as messages
 from mediaworker.ingress.ports import Close, Send
 from mediaworker.ingress.twilio_session import (
@@ -337,10 +339,90 @@ def test_ahead_is_the_furthest_leg():
 def test_a_call_that_has_ended_is_not_ahead():
     session, call = started()
     call.legs["inbound"].consumed = 0
-    play(session, [media(6000)])
+    play(session, [media(4000), media(6000)])
     assert session.is_ahead()
     call.end("shutdown")
     assert not session.is_ahead()
+
+
+# -- with the legs of the detector ------------------------------------------------------------------------------------
+
+
+class DetectedCall(RecordedCall):
+    """A recorded call whose legs are rows of a real detector."""
+
+    def __init__(self, arguments, detector):
+        super().__init__(arguments)
+        self.legs = {
+            spec.leg: detector.open(spec.codec, Endpointing(), transport=spec.transport) for spec in arguments["legs"]
+        }
+
+
+def detected(texts, *, detector, step_s=0.01):
+    """The call after these messages and the silence behind them, with a VAD step every 32 ms."""
+    calls = []
+
+    def open_call(**arguments):
+        calls.append(DetectedCall(arguments, detector))
+        return calls[-1]
+
+    session = new_session(open_call, now=50.0)
+    now = next_step_s = 50.0
+    for text in texts:
+        assert session.receive(text, now) == ()
+        now += step_s
+        while next_step_s <= now:
+            for _ in detector.step(next_step_s):
+                pass
+            next_step_s += 0.032
+    while next_step_s < now + 5.0:
+        for _ in detector.step(next_step_s):
+            pass
+        next_step_s += 0.032
+    return calls[0]
+
+
+def close_all(call, detector):
+    for leg in call.legs.values():
+        leg.close()
+    assert detector.legs == 0
+
+
+@pytest.mark.parametrize("name", ["golden.jsonl", "reordered.jsonl"])
+def test_the_ring_holds_what_was_sent_whatever_its_order(name):
+    detector = Detector()
+    call = detected([text for text in lines(name) if '"stop"' not in text], detector=detector)
+    for track, leg in call.legs.items():
+        sent = sent_payload(name, track)
+        assert leg.read(0, 12 * 160) == b"".join(sent[timestamp] for timestamp in sorted(sent))
+        assert leg.lost(0, 12 * 160) == 0
+        assert (leg.origin_s, leg.position > 12 * 160) == (50.01, True)
+    close_all(call, detector)
+
+
+def test_a_missing_chunk_is_silence_of_its_length_and_counted():
+    detector = Detector()
+    call = detected(lines("missing.jsonl"), detector=detector)
+    inbound, outbound = call.legs["inbound"], call.legs["outbound"]
+    sent = sent_payload("missing.jsonl", "inbound")
+    expected = b"".join(sent.get(timestamp, b"\xff" * 160) for timestamp in range(0, 240, 20))
+    assert inbound.read(0, 12 * 160) == expected
+    assert inbound.lost(0, 12 * 160) == 3 * 160
+    sent = sent_payload("missing.jsonl", "outbound")
+    assert outbound.read(5 * 160, 12 * 160) == b"".join(sent[timestamp] for timestamp in sorted(sent))
+    assert outbound.lost(0, 12 * 160) == 0, "it began later; nothing was lost"
+    close_all(call, detector)
+
+
+def test_what_is_wrong_never_shifts_the_timeline():
+    wrong = [json.loads(line)["text"] for line in lines("malformed.jsonl")]
+    good = [text for text in lines("golden.jsonl") if '"stop"' not in text]
+    mixed = good[:2] + [text for index, message in enumerate(good[2:]) for text in (wrong[index], message)]
+    detector = Detector()
+    call = detected(mixed, detector=detector, step_s=0.005)
+    sent = sent_payload("golden.jsonl", "inbound")
+    assert call.legs["inbound"].read(0, 12 * 160) == b"".join(sent[timestamp] for timestamp in sorted(sent))
+    close_all(call, detector)
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------

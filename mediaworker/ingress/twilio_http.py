@@ -20,7 +20,8 @@ from mediaworker.ingress.access import is_local
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.shell import Throttle, serve_starlette
-from mediaworker.ingress.twilio_session import TwilioCounters, TwilioPolicy, TwilioSession
+from mediaworker.ingress.twilio_counters import TwilioCounters
+from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
 from mediaworker.registry import Refused
 
 log = structlog.get_logger()

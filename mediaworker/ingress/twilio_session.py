@@ -13,20 +13,22 @@ where it belongs, whatever order it comes in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import get_args
 
 from audio import Codec
 from mediaworker.call import LegSpec
 from mediaworker.ingress import twilio_messages as messages
 from mediaworker.ingress.ports import MAX_AHEAD_S, CallOpener, Close, LiveCall, Output, Send, StreamLeg
+from mediaworker.ingress.twilio_counters import TwilioCounters
 from mediaworker.registry import Refused
 
 SAMPLES_PER_MS = 8
 TRACKS = ("inbound", "outbound")
 MAX_AHEAD = round(MAX_AHEAD_S * 1000) * SAMPLES_PER_MS
-MAX_JUMP = 30 * 1000 * SAMPLES_PER_MS
-"""A chunk this far past both the clock and the audio before it is no audio of this stream: the ring holds 40 s."""
+MAX_JUMP = MAX_AHEAD
+"""A chunk this far past both the clock and the audio before it is no audio of this stream."""
 SILENT_S = 60.0
 """Twilio sends 50 messages a second, in silence and on hold too: after a minute without one the peer is gone."""
 LINGER_S = 5.0
@@ -51,36 +53,6 @@ class State(Enum):
     STOPPED = auto()
     """The call has ended; the peer is about to close."""
     CLOSED = auto()
-
-
-@dataclass(slots=True)
-class TwilioCounters:
-    """Over all streams, since the start of the worker. Plain integers for `/metrics`."""
-
-    messages: int = 0
-    media: int = 0
-    dtmf: int = 0
-    marks: int = 0
-    started: int = 0
-    stopped: int = 0
-    disconnected: int = 0
-    silent: int = 0
-    """Calls ended because no message came for `SILENT_S`."""
-    malformed: int = 0
-    unknown: int = 0
-    unexpected: int = 0
-    """Known messages in a state that has no use for them: a second `start`, media after `stop`."""
-    wrong_stream: int = 0
-    wrong_track: int = 0
-    implausible: int = 0
-    """Chunks with a timestamp that cannot be of this stream; left out."""
-    withheld: int = 0
-    """Messages not sent because the stream is unidirectional or not open."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Streams closed before they were a call, by reason."""
-
-    def refuse(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,13 +331,8 @@ def _table() -> dict[tuple[State, type], Handler]:
         (State.STREAMING, kinds.Dtmf): session._digit,
         (State.STREAMING, kinds.Mark): session._mark,
         (State.STREAMING, kinds.Stop): session._stop,
-        (State.STOPPED, kinds.Connected): session._ignore,
-        (State.STOPPED, kinds.Start): session._ignore,
-        (State.STOPPED, kinds.Media): session._ignore,
-        (State.STOPPED, kinds.Dtmf): session._ignore,
-        (State.STOPPED, kinds.Mark): session._ignore,
-        (State.STOPPED, kinds.Stop): session._ignore,
     }
+    handlers |= {(State.STOPPED, kind): session._ignore for kind in get_args(kinds.FromTwilio)}
     return handlers  # type: ignore[return-value]  # each handler takes the message of its own key
 
 

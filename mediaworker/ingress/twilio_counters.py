@@ -1,0 +1,35 @@
+"""What has come over Twilio's streams, for `/metrics`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class TwilioCounters:
+    """Over all streams, since the start of the worker. Plain integers for `/metrics`."""
+
+    messages: int = 0
+    media: int = 0
+    dtmf: int = 0
+    marks: int = 0
+    started: int = 0
+    stopped: int = 0
+    disconnected: int = 0
+    silent: int = 0
+    """Calls ended because no message came for `twilio_session.SILENT_S`."""
+    malformed: int = 0
+    unknown: int = 0
+    unexpected: int = 0
+    """Known messages in a state that has no use for them: a second `start`, media after `stop`."""
+    wrong_stream: int = 0
+    wrong_track: int = 0
+    implausible: int = 0
+    """Chunks with a timestamp that cannot be of this stream; left out."""
+    withheld: int = 0
+    """Messages not sent because the stream is unidirectional or not open."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Streams closed before they were a call, by reason."""
+
+    def refuse(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
