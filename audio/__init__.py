@@ -1,0 +1,20 @@
+"""Audio of phone calls: bytes from a line become a sample-exact timeline, and the timeline becomes utterances.
+
+`Detector` holds all legs; a `Leg` takes RTP packets or stream chunks; `Detector.step` gives back detections. Nothing
+here does I/O, reads a clock or starts a thread: `now` is always an argument.
+
+Errors: `RtpError` (a `ValueError`) is the peer's fault and never leaves `Leg.receive_rtp`; `WeightsError` is the
+installation's; `ValueError` from `Leg.read` and `Detector.open` is the caller's; an `AssertionError` is ours.
+"""
+
+from audio.codec import Codec
+from audio.detections import Detection, Digit, EndReason, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from audio.detector import Detector
+from audio.legs import Leg
+from audio.rtp import RtpError, RtpPacket, TelephoneEvent, is_rtcp
+from audio.weights import WeightsError
+
+__all__ = [
+    "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket", "SpeechEnded",
+    "SpeechPaused", "SpeechResumed", "SpeechStarted", "TelephoneEvent", "WeightsError", "is_rtcp",
+]  # fmt: skip

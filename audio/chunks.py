@@ -1,0 +1,50 @@
+"""Where the chunks of a stream transport belong: stated positions → positions of the leg.
+
+On TCP nothing is lost on the way, but a client may leave something out, send out of order, or round its positions to
+milliseconds (Twilio). A chunk that says roughly where the audio before it ended follows it; one that says it is further
+on leaves a gap of a whole number of chunks, into which exactly those that were overtaken fall.
+"""
+
+from __future__ import annotations
+
+from audio.timeline import Timeline
+
+SNAP = 240
+"""30 ms: the most by which a stated position is corrected; for short chunks half their length."""
+ADOPT = 40
+"""5 ms: when stated positions are off by this much on average, a silent leg is moved there."""
+
+
+class ChunkClock:
+    __slots__ = ("_deviation", "arrival_s", "gap_s", "packets")
+
+    def __init__(self) -> None:
+        self.packets = 0
+        """Chunks so far."""
+        self.arrival_s = 0.0
+        """Of the latest chunk."""
+        self.gap_s: float | None = None
+        """When the earliest open gap was seen."""
+        self._deviation = 0.0
+
+    def place(self, position: int, size: int, timeline: Timeline, *, silent: bool) -> int:
+        """Where a chunk of `size` positions that says `position` starts; `silent`: the leg is, so it may be moved."""
+        if not self.packets:
+            return position
+        deviation, near = position - timeline.end, min(SNAP, size // 2)
+        if deviation < -near:
+            for low, high in timeline.gaps:
+                if abs(position - low) <= near:
+                    return low
+                if abs(position + size - high) <= near:
+                    return high - size
+            return position
+        chunks = round(deviation / size)
+        if abs(deviation - chunks * size) > SNAP:
+            return position
+        if not chunks:
+            self._deviation += (deviation - self._deviation) / 16
+            if silent and abs(self._deviation) > ADOPT:
+                moved, self._deviation = round(self._deviation), 0.0
+                return timeline.end + moved
+        return timeline.end + chunks * size

@@ -1,0 +1,225 @@
+"""An RTP stream's clock: sequence numbers and timestamps (RFC 3550) → positions of the leg.
+
+A position follows the timestamp as long as the stream makes sense; where it does not, the wall clock decides:
+
+- another SSRC, or a sequence number far away, is believed after two packets in sequence without one of the old stream
+  between them (RFC 3550 appendix A.1), and goes on at the position of its arrival;
+- a timestamp that jumps, or that does not fit its sequence number and is half a second off the arrival, is rebased
+  to the arrival, so the silence filled in is as long as it really was;
+- a stream that stays too late for the reorder wait (its path got longer, or it stopped its clock in a hold) is rebased
+  after `LATE_S`;
+- a sender whose clock is faster or slower is moved back in place when the leg is silent, never within speech.
+
+`audio.legs` takes plain packets, the next in sequence with the next timestamp, past this class and updates its `next_`
+fields itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+RATE_HZ = 8000
+MAX_DROPOUT = 3000
+"""RFC 3550 appendix A.1: a sequence number further ahead than this is another stream."""
+MAX_MISORDER = 100
+JUMP = RATE_HZ // 2
+FAR_AHEAD = 5 * RATE_HZ
+"""Nobody sends audio before it is spoken: loss that would lead this far ahead of the wall clock is a jump, too."""
+LATE_S = 0.08
+LATE_PACKETS = 5
+DRIFT = 240
+"""30 ms, half the reorder wait."""
+DRIFT_STEP = 80
+"""10 ms: how much is cut from silence at a time when the sender is fast."""
+_FAR = float("inf")
+
+
+class Arrival(NamedTuple):
+    sequence: int
+    timestamp: int
+    ssrc: int
+    payload: bytes
+    """Empty: nothing to place (comfort noise, events, keep-alives), but the sequence number counts."""
+    now: float
+
+
+class Placed(NamedTuple):
+    position: int
+    payload: bytes
+    lost: bool
+    """What was skipped before it has been lost on the way; otherwise the sender was silent."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    arrival: Arrival
+    packets: int
+    """`RtpClock.packets` when it came."""
+
+
+class RtpClock:
+    __slots__ = (
+        "_candidate", "_late_packet", "_late_run", "_late_s", "_loss_pending", "_missing", "discarded", "duplicates",
+        "jitter", "jumps", "lost", "min_transit", "next_position", "next_sequence", "next_timestamp", "origin_s",
+        "packets", "ssrc", "ssrc_changes", "transit",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.origin_s: float | None = None
+        """When position 0 is; None: not yet."""
+        self.packets = 0
+        self.lost = 0
+        """Sequence numbers that never came."""
+        self.duplicates = self.discarded = self.ssrc_changes = self.jumps = 0
+        self.jitter = 0.0
+        """RFC 3550 appendix A.8, in timestamp units."""
+        self.next_position = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Believe the next packet, whatever it says: a new media description is in force."""
+        self.ssrc = -1
+        self.next_sequence = self.next_timestamp = -1
+        self._candidate: _Candidate | None = None
+        self._missing: set[int] = set()
+        self._loss_pending = False
+        self._late_packet, self._late_run, self._late_s = -1, 0, 0.0
+        self.transit: float | None = None
+        """Arrival less position of the latest packet, in positions."""
+        self.min_transit = _FAR
+
+    def arrival_position(self, now: float) -> int:
+        """The position that `now` is on the wall clock."""
+        return 0 if self.origin_s is None else round((now - self.origin_s) * RATE_HZ)
+
+    def position_of(self, timestamp: int, now: float) -> int:
+        """The position of a timestamp of the believed stream, or of `now` when the two are more than 5 s apart."""
+        position = self.next_position + _signed(timestamp - self.next_timestamp, 32)
+        due = self.arrival_position(now)
+        return position if abs(position - due) <= FAR_AHEAD else due
+
+    def receive(self, arrival: Arrival, floor: int, *, silent: bool) -> list[Placed]:
+        """Where to put what has come. `floor`: consumed so far; `silent`: the leg is, so its clock may be moved."""
+        if self.origin_s is None:
+            self.origin_s = arrival.now
+        if self.ssrc < 0:
+            self._rebase(arrival, floor)
+        ahead = _signed(arrival.sequence - self.next_sequence, 16)
+        if arrival.ssrc != self.ssrc or not -MAX_MISORDER <= ahead <= MAX_DROPOUT:
+            return self._probation(arrival, floor, silent)
+        if ahead < 0:
+            return self._behind(arrival)
+        return self._forward(arrival, ahead, floor, silent)
+
+    def _forward(self, arrival: Arrival, ahead: int, floor: int, silent: bool) -> list[Placed]:
+        self.packets += 1
+        self._skip_sequences(ahead)
+        lost = ahead > 0 or self._loss_pending
+        self._loss_pending = lost
+        self.next_sequence = arrival.sequence + 1 & 0xFFFF
+        size = len(arrival.payload)
+        if not size:
+            return []
+        step = _signed(arrival.timestamp - self.next_timestamp, 32)
+        position = self.next_position + step
+        due = self.arrival_position(arrival.now)
+        if position - due > FAR_AHEAD or (step != ahead * size and (step < 0 or abs(position - due) > JUMP)):
+            position = max(due, self.next_position, floor)
+            self._moved()
+            self.jumps += 1
+        elif position + size <= floor and self._stays_late(arrival.now):
+            position = max(due, self.next_position, floor)
+            self._moved()
+            self.jumps += 1
+        elif silent and not lost:
+            position += self._drift()
+        self._measure(arrival.now, position)
+        self._loss_pending = False
+        self.next_timestamp = arrival.timestamp + size & 0xFFFFFFFF
+        self.next_position = position + size
+        return [Placed(position, arrival.payload, lost)]
+
+    def _behind(self, arrival: Arrival) -> list[Placed]:
+        if arrival.sequence not in self._missing:
+            self.duplicates += 1
+            return []
+        self._missing.discard(arrival.sequence)
+        self.packets += 1
+        self.lost -= 1
+        step = _signed(arrival.timestamp - self.next_timestamp, 32)
+        if not arrival.payload or step >= 0:
+            return []
+        return [Placed(self.next_position + step, arrival.payload, True)]
+
+    def _probation(self, arrival: Arrival, floor: int, silent: bool) -> list[Placed]:
+        candidate, self._candidate = self._candidate, _Candidate(arrival, self.packets)
+        if (
+            candidate is None
+            or candidate.packets != self.packets
+            or candidate.arrival.ssrc != arrival.ssrc
+            or candidate.arrival.sequence + 1 & 0xFFFF != arrival.sequence
+        ):
+            self.discarded += 1
+            return []
+        self._candidate = None
+        self.discarded -= 1
+        self.ssrc_changes += arrival.ssrc != self.ssrc
+        placed: list[Placed] = []
+        self._rebase(candidate.arrival, floor)
+        for each in (candidate.arrival, arrival):
+            placed += self.receive(each, floor, silent=silent)
+        return placed
+
+    def _rebase(self, arrival: Arrival, floor: int) -> None:
+        """Take `arrival` as the next in sequence, at the position of its arrival or after what is there."""
+        self.ssrc = arrival.ssrc
+        self.next_sequence, self.next_timestamp = arrival.sequence, arrival.timestamp
+        self.next_position = max(self.arrival_position(arrival.now), self.next_position, floor)
+        self._loss_pending = False
+        self._moved()
+
+    def _moved(self) -> None:
+        self._missing.clear()
+        self._late_packet = -1
+        self.transit, self.min_transit = None, _FAR
+
+    def _skip_sequences(self, ahead: int) -> None:
+        self.lost += ahead
+        for back in range(min(ahead, MAX_MISORDER)):
+            self._missing.add(self.next_sequence + ahead - 1 - back & 0xFFFF)
+        if len(self._missing) > 4 * MAX_MISORDER:
+            newest = self.next_sequence + ahead
+            self._missing = {s for s in self._missing if _signed(newest - s, 16) <= MAX_MISORDER}
+
+    def _stays_late(self, now: float) -> bool:
+        """Called for a packet that is too late although nothing overtook it: are they all, for `LATE_S` by now?
+
+        A burst after a stall is late all at once, and then on time again; it must not move the timeline.
+        """
+        if self.packets != self._late_packet + 1:
+            self._late_run, self._late_s = 0, now
+        self._late_run, self._late_packet = self._late_run + 1, self.packets
+        return self._late_run >= LATE_PACKETS and now - self._late_s >= LATE_S
+
+    def _drift(self) -> int:
+        """How far to move the stream, now that the leg is silent: to where its fastest packets would be on time."""
+        transit = self.min_transit
+        if not DRIFT < abs(transit) < _FAR:
+            return 0
+        self.min_transit, self.transit = _FAR, None
+        return round(transit) if transit > 0 else -DRIFT_STEP
+
+    def _measure(self, now: float, position: int) -> None:
+        assert self.origin_s is not None
+        transit = (now - self.origin_s) * RATE_HZ - position
+        if self.transit is not None:
+            self.jitter += (abs(transit - self.transit) - self.jitter) / 16
+        self.transit = transit
+        self.min_transit = min(self.min_transit, transit)
+
+
+def _signed(value: int, bits: int) -> int:
+    """`value` modulo 2**bits as a signed number: the shorter way round a wrapping counter."""
+    half = 1 << bits - 1
+    return (value + half & (1 << bits) - 1) - half

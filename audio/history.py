@@ -1,0 +1,50 @@
+"""Audio from before a codec change, kept until it is too old to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from audio import g711
+from audio.codec import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What `Leg.read` gave for [start, end) while `codec` was in force."""
+
+    codec: Codec
+    start: int
+    audio: bytes
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.audio) // _bytes(self.codec)
+
+    def read(self, start: int, stop: int, codec: Codec | None) -> bytes:
+        """[start, stop) as it was, or converted for being joined to audio of `codec`."""
+        size = _bytes(self.codec)
+        audio = self.audio[(start - self.start) * size : (stop - self.start) * size]
+        return audio if codec is None or _form(codec) == _form(self.codec) else _convert(audio, self.codec, codec)
+
+
+def _bytes(codec: Codec) -> int:
+    return 4 if codec.wide else 1
+
+
+def _form(codec: Codec) -> str:
+    return "wide" if codec.wide else codec.rtp_name
+
+
+def _convert(audio: bytes, codec: Codec, to: Codec) -> bytes:
+    if codec.wide:
+        # Pairs averaged: plain, but a read across a change from wide to narrow happens at most once a re-INVITE.
+        pairs = np.frombuffer(audio, "<i2").astype(np.int32).reshape(-1, 2)
+        samples = (pairs.sum(axis=1) >> 1).astype(np.int16)
+    else:
+        samples = g711.alaw_decode(audio) if codec is Codec.PCMA else g711.ulaw_decode(audio)
+    if to.wide:
+        wide: bytes = samples.repeat(2).astype("<i2").tobytes()
+        return wide
+    return g711.alaw_encode(samples) if to is Codec.PCMA else g711.ulaw_encode(samples)

@@ -1,0 +1,398 @@
+"""A leg: one speaker's channel of a call. Bytes come in as RTP packets or stream chunks; the detector takes them out.
+
+`receive_rtp` and `receive_chunk` never raise on what a peer sends; they count. The plain packet, next in sequence and
+in time, costs a header unpack, one slice store and a few counters; everything else goes the long way round.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Literal
+
+from audio import rtp
+from audio.chunks import ChunkClock
+from audio.clock import RATE_HZ, Arrival, RtpClock
+from audio.codec import Codec
+from audio.detections import Detection, EndReason
+from audio.dtmf import DigitCollector
+from audio.history import History
+from audio.plane import AHEAD, HISTORY, load, store
+from audio.timeline import Timeline
+
+if TYPE_CHECKING:
+    from audio.block import Block
+    from audio.detector import Detector
+    from audio.g722 import G722Decoder
+
+Transport = Literal["rtp", "stream"]
+_HEADER = rtp.HEADER.size
+_unpack = rtp.HEADER.unpack_from
+_PLAIN = 0x80  # version 2; no padding, extension or CSRC
+
+
+class Leg:
+    """Made by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
+
+    __slots__ = (
+        "_base_s", "_bytes", "_chunks", "_clock", "_closed_at", "_consumed", "_decoder", "_detector", "_digits",
+        "_history", "_mask", "_overlaps", "_payload_type", "_quiet", "_received", "_refusing", "_ring", "_room",
+        "_timeline", "block", "codec", "key", "late", "malformed", "refused", "row", "rtcp", "telephone_event",
+        "transport", "wrong_payload",
+    )  # fmt: skip
+
+    def __init__(self, detector: Detector, block: Block, row: int, transport: Transport) -> None:
+        """`describe` comes next."""
+        self._detector, self.transport = detector, transport
+        self.key: Any = None
+        """The owner's; unused here."""
+        self._clock, self._chunks, self._timeline, self._digits = RtpClock(), ChunkClock(), Timeline(), DigitCollector()
+        self._history: History | None = None
+        self._closed_at: int | None = None
+        self._quiet = False  # the sender has announced silence (comfort noise): nothing is missing now
+        self._refusing = False
+        self.late = 0
+        """Packets or chunks that came after their window had gone on as silence."""
+        self.refused = 0
+        """Positions refused because they would have overwritten audio that is still to be read."""
+        self.malformed = self.wrong_payload = self.rtcp = self._overlaps = 0
+        self.attach(block, row)
+
+    def attach(self, block: Block, row: int) -> None:
+        """Live in this row from now on; the detector moves what is in the arrays."""
+        self.block, self.row = block, row
+        self._consumed, self._received, self._base_s = block.items()
+
+    def describe(self, codec: Codec, telephone_event: int | None) -> None:
+        """What the bytes mean from now on."""
+        self.codec, self.telephone_event = codec, telephone_event
+        self._payload_type, self._bytes = codec.payload_type, codec.position_bytes
+        self._mask = bytes(code ^ codec.silence for code in range(256)) if codec.silence else None
+        self.block.describe(self.row, codec)
+        self._decoder: G722Decoder | None = None
+        if codec is Codec.G722:
+            from audio.g722 import G722Decoder
+
+            # Its codes wait here for their turn; what is decoded goes to the plane.
+            self._decoder = G722Decoder()
+            self._ring = memoryview(bytearray(2 * AHEAD))
+        else:
+            self._ring = self.block.plane.row(self.row)
+        self._room = len(self._ring) // self._bytes
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def origin_s(self) -> float | None:
+        """The `now` of position 0; None until the first audio, `start` or `anchor`."""
+        return self._clock.origin_s
+
+    @property
+    def position(self) -> int:
+        """How far the VAD has consumed."""
+        if self._closed_at is not None:
+            return self._closed_at
+        position: int = self._consumed[self.row]
+        return position
+
+    @property
+    def ahead(self) -> int:
+        """Positions received beyond `position`. A stream shell stops reading its socket above 5 s (40,000)."""
+        return max(0, self._timeline.end - self.position)
+
+    def start(self, now: float) -> None:
+        """Position 0 is now, though nothing has come: silence advances, and endpoints fire."""
+        self.anchor(now)
+        if not self.closed:
+            self._chunks.arrival_s = now
+            self._rearm()
+
+    def anchor(self, now: float) -> None:
+        """Position 0 is now; the leg still waits for its first audio. No effect once the leg has an origin."""
+        if self._clock.origin_s is None:
+            self._clock.origin_s = now
+
+    def _rearm(self) -> None:
+        """Set what is complete, and from when on a missing window goes on as silence."""
+        timeline, chunks, row = self._timeline, self._chunks, self.row
+        self._received[row] = timeline.received
+        if self.transport == "rtp":
+            assert self._clock.origin_s is not None
+            self._base_s[row] = self._clock.origin_s + self._detector.jitter_s
+        elif timeline.gaps:
+            # A later chunk shows the loss; one that was overtaken may still come within the reorder wait.
+            chunks.gap_s = chunks.arrival_s if chunks.gap_s is None else chunks.gap_s
+            self._base_s[row] = chunks.gap_s + self._detector.jitter_s - timeline.gaps[0][1] / RATE_HZ
+        else:
+            chunks.gap_s = None
+            self._base_s[row] = chunks.arrival_s + self._detector.stall_s - max(timeline.end, self.position) / RATE_HZ
+
+    # -- RTP ----------------------------------------------------------------------------------------------------------
+
+    def receive_rtp(self, datagram: bytes, now: float) -> None:
+        """One datagram from the leg's socket, at `now`. Whatever is wrong with it is counted."""
+        clock = self._clock
+        try:
+            flags, kind, sequence, timestamp, ssrc = _unpack(datagram)
+        except struct.error:
+            self.malformed += 1
+            return
+        if (
+            sequence == clock.next_sequence
+            and timestamp == clock.next_timestamp
+            and ssrc == clock.ssrc
+            and flags == _PLAIN
+            and kind & 0x7F == self._payload_type
+            and sequence & 0xFF  # every 256th packet goes the long way, where drift is looked after
+        ):
+            position, timeline, row = clock.next_position, self._timeline, self.row
+            size = len(datagram) - _HEADER
+            end, offset, consumed = position + size, position % self._room, self._consumed[row]
+            last = clock.transit
+            if (
+                position == timeline.end
+                and not timeline.gaps
+                and consumed <= position
+                and end <= consumed + AHEAD
+                and offset + size <= self._room
+                and size
+                and last is not None
+            ):
+                self._ring[offset : offset + size] = datagram[_HEADER:].translate(self._mask)
+                clock.next_sequence = sequence + 1
+                clock.next_timestamp = timestamp + size
+                clock.next_position = timeline.end = self._received[row] = end
+                clock.packets += 1
+                clock.transit = transit = (now - clock.origin_s) * 8000.0 - position  # type: ignore[operator]
+                change = transit - last
+                clock.jitter += ((change if change > 0.0 else -change) - clock.jitter) * 0.0625
+                if transit < clock.min_transit:
+                    clock.min_transit = transit
+                return
+        self._receive(datagram, now)
+
+    def _receive(self, datagram: bytes, now: float) -> None:
+        if self.closed:
+            return
+        if rtp.is_rtcp(datagram):
+            self.rtcp += 1
+            return
+        try:
+            packet = rtp.RtpPacket.parse(datagram)
+        except rtp.RtpError:
+            self.malformed += 1
+            return
+        clock, payload = self._clock, packet.payload
+        if packet.payload_type != self._payload_type:
+            payload = b""  # no audio of this leg, but it has a number in the sequence
+            if packet.payload_type not in (self.telephone_event, rtp.COMFORT_NOISE):
+                self.wrong_payload += 1
+                if packet.ssrc != clock.ssrc:
+                    return
+        silent = not packet.sequence & 0xFF and self.block.bank.idle(self.row)
+        arrival = Arrival(packet.sequence, packet.timestamp, packet.ssrc, payload, now)
+        for placed in clock.receive(arrival, self._consumed[self.row], silent=silent):
+            self._place(placed.position, placed.payload, lost=placed.lost)
+        if packet.ssrc == clock.ssrc:
+            if packet.payload_type == self.telephone_event:
+                self._event(packet, now)
+            self._quiet = packet.payload_type == rtp.COMFORT_NOISE
+        self._rearm()
+
+    def _event(self, packet: rtp.RtpPacket, now: float) -> None:
+        try:
+            event = rtp.TelephoneEvent.parse(packet.payload)
+        except rtp.RtpError:
+            self.malformed += 1
+            return
+        position = max(0, self._clock.position_of(packet.timestamp, now))
+        for press in self._digits.receive(event, packet.timestamp, position, now):
+            self._detector.publish(press.of(self))
+        self._detector.watch_digits(self, self._digits.open is not None)
+
+    def flush_digit(self, now: float) -> None:
+        """Publish a digit whose end was lost, once its packets have stopped."""
+        for press in self._digits.expire(now):
+            self._detector.publish(press.of(self))
+        self._detector.watch_digits(self, self._digits.open is not None)
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None:
+        """Audio of a stream transport: G.711 codes, G.722 bytes, or int16 little-endian at 16 kHz for L16.
+
+        `position`: where it says it starts; None: after what came before. Chunks may come out of order and positions
+        may be a few milliseconds off (`audio.chunks`); a chunk for what has already gone on as silence is late.
+        """
+        if self.closed:
+            return
+        size, rest = divmod(len(payload), self._bytes)
+        if rest or not size or (position is not None and not 0 <= position < 1 << 48):
+            self.malformed += 1
+            return
+        chunks, timeline = self._chunks, self._timeline
+        start = max(timeline.end, self.position)
+        if position is not None:
+            start = chunks.place(position, size, timeline, silent=self.block.bank.idle(self.row))
+        if not chunks.packets:
+            self._begin(start, now)
+        chunks.arrival_s = now
+        # A step of less than half a chunk is the timeline being moved; nothing was left out there.
+        skipped = position is not None and start - timeline.end >= size // 2
+        self._place(start, payload, lost=skipped and chunks.packets > 0)
+        chunks.packets += 1
+        self._rearm()
+
+    def _begin(self, start: int, now: float) -> None:
+        """First audio. A leg that nobody has started begins here: what is before `start` will never be looked at."""
+        self.anchor(now - start / RATE_HZ)
+        if not self.block.started(self.row):
+            self.block.skip_to(self.row, start)
+        self._timeline.end = max(self._timeline.end, self.position)
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+
+    def _place(self, position: int, payload: bytes, *, lost: bool) -> None:
+        size, floor = len(payload) // self._bytes, self.position
+        stop = position + size
+        if stop > floor + AHEAD:
+            self.refused += size
+            self._refusing = True
+            return
+        parts = self._timeline.claim(position, stop, floor, lost=lost or self._refusing)
+        self._refusing = False
+        if stop <= floor:
+            self.late += 1
+        elif not parts:
+            self._overlaps += 1
+        for low, high in parts:
+            data = payload[(low - position) * self._bytes : (high - position) * self._bytes]
+            store(self._ring, low * self._bytes, data.translate(self._mask))
+
+    def give_up(self, stop: int) -> None:
+        """The detector consumes up to `stop`: what is missing before it stays silence."""
+        self._timeline.give_up(stop)
+        self._chunks.gap_s = None
+        self._rearm()
+
+    def decode_window(self, start: int, stop: int) -> None:
+        """G.722: decode [start, stop), one window, into the plane; the decoder skips what is missing: silence."""
+        assert self._decoder is not None
+        self._timeline.give_up(stop)
+        window = self.block.window(self.row, start)
+        window[:] = 0
+        for low, high in self._timeline.heard(start, stop):
+            window[2 * (low - start) : 2 * (high - start)] = self._decoder.decode(load(self._ring, low, high))
+
+    def read(self, start: int, end: int) -> bytes:
+        """Consumed audio: the codec's own G.711 codes, or int16 little-endian at 16 kHz (two samples a position).
+
+        What is missing is silence of the codec. Raises ValueError outside the latest 31 s of consumed audio.
+        """
+        position = self.position
+        if self.closed or not max(0, position - HISTORY) <= start <= end <= position:
+            raise ValueError(f"[{start}, {end}) is not within the 31 s before {position}")
+        before = b""
+        if self._history is not None:
+            if start < self._history.end:
+                stop = min(end, self._history.end)
+                before, start = self._history.read(start, stop, self.codec if end > stop else None), stop
+            if position - HISTORY > self._history.end:
+                self._history = None
+        if self.codec.wide:
+            return before + load(self.block.plane.row(self.row), 4 * start, 4 * end)
+        return before + load(self._ring, start, end).translate(self._mask)
+
+    def lost(self, start: int, end: int) -> int:
+        """Positions in [start, end) that were sent and did not come in time, or where nothing comes any more."""
+        trailing = self.transport == "rtp" and self._clock.packets > 0 and not self._quiet
+        return self._timeline.lost(start, end, trailing=trailing)
+
+    def finish(self, reason: EndReason) -> list[Detection]:
+        """Consume all that was received, the last window padded with silence, and end the open utterance."""
+        return [] if self.closed else self._detector.finish(self, reason)
+
+    def change(self, codec: Codec, telephone_event: int | None = None) -> None:
+        """A new media description: this codec from the current position on, and any SSRC.
+
+        An utterance still open is flushed: its end comes with the next `Detector.step`. Audio from before stays
+        readable, in the codec of its time. Raises ValueError for L16 over RTP.
+        """
+        if codec is Codec.L16 and self.transport == "rtp":
+            raise ValueError("L16 is for stream transports")
+        if self.closed:
+            return
+        self._clock.restart()
+        self.telephone_event = telephone_event
+        if codec is self.codec:
+            return
+        for detection in self.finish("flush"):
+            self._detector.publish(detection)
+        position = self.position
+        valid = max(0, position - HISTORY)
+        self._history = History(self.codec, valid, self.read(valid, position))
+        if codec.wide != self.codec.wide:
+            self._detector.move(self, wide=codec.wide)
+        self.block.bank.bar(self.row, position)
+        self._timeline.end = max(self._timeline.end, position)
+        self.describe(codec, telephone_event)
+
+    def close(self) -> None:
+        """Give the row back, zeroed. Idempotent; packets that still come are ignored."""
+        if not self.closed:
+            self._detector.close(self)
+
+    def release(self) -> None:
+        """The detector is about to free the row: forget it."""
+        self._closed_at = self.position
+        self._clock.next_sequence = -1
+        self._ring = memoryview(bytearray(1))
+        self._decoder, self._history = None, None
+
+    # -- state and counters -------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closed_at is not None
+
+    @property
+    def end(self) -> int:
+        """Past the latest received position."""
+        return self._timeline.end
+
+    @property
+    def gapped(self) -> bool:
+        """Something is awaited that later packets have overtaken."""
+        return bool(self._timeline.gaps)
+
+    @property
+    def packets(self) -> int:
+        """Packets of the believed stream, or chunks; without duplicates."""
+        return self._clock.packets + self._chunks.packets
+
+    @property
+    def lost_packets(self) -> int:
+        """By sequence number: never came at all."""
+        return self._clock.lost
+
+    @property
+    def duplicates(self) -> int:
+        return self._clock.duplicates + self._overlaps
+
+    @property
+    def discarded(self) -> int:
+        """Packets of a foreign source, or of a new one before it was believed."""
+        return self._clock.discarded
+
+    @property
+    def ssrc_changes(self) -> int:
+        return self._clock.ssrc_changes
+
+    @property
+    def jumps(self) -> int:
+        """Times the stream was rebased to its arrival."""
+        return self._clock.jumps
+
+    @property
+    def jitter_ms(self) -> float:
+        """Interarrival jitter, RFC 3550 appendix A.8."""
+        return self._clock.jitter / 8
