@@ -41,8 +41,8 @@ class Recognizer:
     """Recognition for the media process.
 
     Every `final` gets exactly one `Hypothesis(final=True)` with its revision, unless the utterance is cancelled or
-    asked something newer first. That holds when the inference process dies: what was open is replayed to the next one. An
-    utterance it dies over twice ends in a final with `error`. Callbacks run on the loop, never inside a call to this
+    asked something newer first. That holds when the inference process dies: what was open is replayed to the next one.
+    An utterance it dies over twice ends in a final with `error`. Callbacks run on the loop, never inside a call to this
     object.
 
     Args:
@@ -139,6 +139,11 @@ class Recognizer:
     @property
     def counters(self) -> Counters:
         return self._ledger.counters
+
+    @property
+    def working(self) -> tuple[str, ...]:
+        """Utterances the engine is at right now, as far as is known here."""
+        return self._ledger.working
 
     @property
     def pid(self) -> int | None:
@@ -257,7 +262,7 @@ class Recognizer:
                 self._ready_s = asyncio.get_running_loop().time()
                 self._enter(EngineState.READY, self._selection.reason)
             case messages.Working():
-                self._ledger.working(message.utterance_ids)
+                self._ledger.working = message.utterance_ids
             case messages.Heard():
                 self._answers += 1
                 if (delivery := self._ledger.heard(message.hypothesis)) is not None:

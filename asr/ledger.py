@@ -74,7 +74,8 @@ class Ledger:
         self._dirty: OrderedDict[str, None] = OrderedDict()
         """Utterances with something to send."""
         self._closed: deque[str] = deque()
-        self._working: tuple[str, ...] = ()
+        self.working: tuple[str, ...] = ()
+        """Utterances the engine is at: theirs is the blame when it dies."""
 
     def __len__(self) -> int:
         """Open utterances."""
@@ -138,9 +139,6 @@ class Ledger:
             del self._dirty[name]
         return None
 
-    def working(self, utterance_ids: tuple[str, ...]) -> None:
-        self._working = utterance_ids
-
     def heard(self, hypothesis: Hypothesis) -> Delivery | None:
         """The delivery an answer becomes, if it still counts."""
         spoken = self._open.get(hypothesis.utterance_id)
@@ -154,7 +152,7 @@ class Ledger:
         self.counters.crashes += 1
         self.counters.replayed += len(self._open)
         deliveries: list[Delivery] = []
-        for name in self._working:
+        for name in self.working:
             if (spoken := self._open.get(name)) is None:
                 continue
             spoken.crashes += 1
@@ -165,7 +163,7 @@ class Ledger:
 
     def forget_process(self) -> None:
         """The inference process is gone, by a crash or as asked: the next one knows nothing."""
-        self._working = ()
+        self.working = ()
         self._closed.clear()
         for name, spoken in self._open.items():
             if spoken.failed is None:

@@ -1,0 +1,107 @@
+"""The border between the two processes: every message survives it, however the bytes are cut, and noise is refused."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr import messages
+from asr.messages import FrameError, Frames, FromEngine, ToEngine
+from asr.utterance import Hypothesis, Utterance
+
+text = st.text(max_size=40)
+number = st.integers(0, 2**40)
+utterances = st.builds(
+    Utterance,
+    id=text,
+    format=st.sampled_from(["PCMU", "PCMA", "L16"]),
+    language=text,
+    context=text,
+    live=st.booleans(),
+    previous=text,
+    stream=text,
+    synchronous=st.booleans(),
+)
+hypotheses = st.builds(
+    Hypothesis,
+    utterance_id=text,
+    revision=number,
+    text=text,
+    language=text,
+    stable_chars=number,
+    final=st.booleans(),
+    error=st.none() | text,
+)
+FIELDS = {
+    str: text,
+    int: number,
+    bool: st.booleans(),
+    bytes: st.binary(max_size=500),
+    tuple[str, ...]: st.lists(text, max_size=4).map(tuple),
+    Utterance: utterances,
+    Hypothesis: hypotheses,
+}
+
+
+def every(union: object) -> st.SearchStrategy[messages.Message]:
+    """Any message of the union, built from its own field types: a new message is tested without a new test."""
+    kinds = get_args(union)
+    return st.one_of(
+        *(st.builds(kind, **{f.name: FIELDS[f.type] for f in msgspec.structs.fields(kind)}) for kind in kinds)
+    )
+
+
+@given(st.lists(every(ToEngine), max_size=6), st.lists(st.integers(1, 300), min_size=1))
+def test_to_engine_round_trip_in_any_pieces(sent: list[ToEngine], sizes: list[int]) -> None:
+    assert [messages.decode_to_engine(body) for body in cut(sent, sizes)] == sent
+
+
+@given(st.lists(every(FromEngine), max_size=6), st.lists(st.integers(1, 300), min_size=1))
+def test_from_engine_round_trip_in_any_pieces(sent: list[FromEngine], sizes: list[int]) -> None:
+    assert [messages.decode_from_engine(body) for body in cut(sent, sizes)] == sent
+
+
+def cut(sent: list, sizes: list[int]) -> list[bytes]:
+    stream = b"".join(map(messages.encode, sent))
+    frames = Frames()
+    bodies: list[bytes] = []
+    turn = 0
+    while stream:
+        size = sizes[turn % len(sizes)]
+        bodies += frames.feed(stream[:size])
+        stream, turn = stream[size:], turn + 1
+    assert frames.buffered_bytes == 0
+    return bodies
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_and_nothing_else(body: bytes) -> None:
+    for decode in (messages.decode_to_engine, messages.decode_from_engine):
+        try:
+            decode(body)
+        except FrameError:
+            pass
+
+
+@given(st.binary(max_size=64))
+def test_frames_of_noise(data: bytes) -> None:
+    try:
+        bodies = Frames().feed(data)
+    except FrameError:
+        return
+    assert sum(len(body) + 4 for body in bodies) <= len(data)
+
+
+@pytest.mark.parametrize("length", [0, messages.MAX_FRAME_BYTES + 1, 2**32 - 1])
+def test_a_length_no_message_has(length: int) -> None:
+    with pytest.raises(FrameError, match=str(length)):
+        Frames().feed(length.to_bytes(4, "big"))
+
+
+def test_the_directions_are_told_apart() -> None:
+    with pytest.raises(FrameError):
+        messages.decode_from_engine(messages.encode(messages.Close("a"))[4:])

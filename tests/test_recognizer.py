@@ -1,0 +1,516 @@
+"""The media process's recogniser: its books, and the real inference process started, killed, starved and outlived."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+from conftest import speech
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr import messages
+from asr.client import EngineState, Hypothesis, Recognizer, Utterance
+from asr.engine import Answer, Capabilities, EngineError
+from asr.inference import Inference
+from asr.ledger import Ledger
+from asr.offline import transcribe
+from asr.scheduler import Request
+from asr.select import select
+from audio.g711 import ulaw_encode
+from config.settings import Asr, Settings
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = Settings(asr=Asr(decoders=1))
+PROMPT = "agent-loggedoff"
+LIMIT_S = 40.0
+
+
+def codes(name: str) -> bytes:
+    return ulaw_encode(speech(name))
+
+
+# -- books, scheduler and inference together, with an engine whose text is the hash of what it may hear ----------------
+
+
+class HashEngine:
+    """Three requests a step, 100 bytes of each; chokes on audio that holds a 0xEE."""
+
+    name = "hash"
+    capabilities = Capabilities(speculative=True, languages=("en",), words=False, batch=3)
+
+    def __init__(self) -> None:
+        self.audio: dict[str, bytearray] = {}
+        self.heard: dict[str, int] = {}
+
+    def open(self, utterance: Utterance) -> None:
+        self.audio[utterance.id], self.heard[utterance.id] = bytearray(), 0
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self.audio[utterance_id] += audio
+
+    def close(self, utterance_id: str) -> None:
+        del self.audio[utterance_id], self.heard[utterance_id]
+
+    def runnable(self, request: Request) -> bool:
+        return True
+
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        assert 0 < len(requests) <= 3 and len({r.utterance_id for r in requests}) == len(requests)
+        answers = []
+        for request in requests:
+            name = request.utterance_id
+            self.heard[name] = max(self.heard[name], min(request.end, self.heard[name] + 100))
+            if 0xEE in self.audio[name][: self.heard[name]]:
+                raise EngineError(name, "cannot stand it")
+            if self.heard[name] >= request.end:
+                answers.append(Answer(request, text_of(bytes(self.audio[name][: request.end])), "en"))
+        return answers
+
+    def ahead(self) -> tuple[str, ...]:
+        return tuple(name for name, audio in self.audio.items() if self.heard[name] < len(audio))[:1]
+
+    def feed(self, utterance_ids: tuple[str, ...]) -> None:
+        for name in utterance_ids:
+            self.heard[name] = min(len(self.audio[name]), self.heard[name] + 100)
+
+    def warm_up(self) -> None: ...
+
+
+def text_of(audio: bytes) -> str:
+    return f"{len(audio)} {sha1(audio).hexdigest()[:8]}"
+
+
+class Pair:
+    """A ledger and, on the other side, an inference that can die at any moment."""
+
+    def __init__(self, max_bytes: int = 1 << 20) -> None:
+        self.ledger = Ledger(max_bytes=max_bytes)
+        self.inference = Inference(HashEngine())
+        self.got: dict[str, list[Hypothesis]] = {}
+
+    def open(self, name: str, *, live: bool = True) -> None:
+        self.got.setdefault(name, [])
+        self.ledger.open(Utterance(name, "PCMU", live=live), self.got[name].append)
+
+    def send(self, count: int = 1 << 30) -> None:
+        while count and (message := self.ledger.next_message()) is not None:
+            body = messages.encode(message)[4:]
+            self.inference.receive(messages.decode_to_engine(body), 0.0)
+            count -= 1
+
+    def work(self, count: int = 1 << 30, *, die: bool = False) -> None:
+        while count and (work := self.inference.choose()) is not None:
+            self.ledger.working = work.utterance_ids
+            if die and count == 1:
+                self.die()
+                return
+            for message in self.inference.perform(work):
+                if isinstance(message, messages.Heard) and (d := self.ledger.heard(message.hypothesis)) is not None:
+                    d[0](d[1])
+            count -= 1
+        self.ledger.working = ()
+
+    def die(self) -> None:
+        for deliver, hypothesis in self.ledger.restart("it died"):
+            deliver(hypothesis)
+        self.inference = Inference(HashEngine())
+
+    def finals(self, name: str) -> list[Hypothesis]:
+        return [hypothesis for hypothesis in self.got[name] if hypothesis.final]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from("abc"), st.integers(1, 350)),
+        st.tuples(st.sampled_from(["partial", "speculate"]), st.sampled_from("abc")),
+        st.tuples(st.sampled_from(["send", "work", "die in work"]), st.integers(1, 4)),
+        st.tuples(st.just("die")),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_every_final_once_and_equal_whatever_dies(steps: list[tuple]) -> None:
+    pair = Pair()
+    sent = {name: b"" for name in "abc"}
+    revision = dict.fromkeys("abc", 0)
+    asked: dict[str, dict[int, bytes]] = {name: {} for name in "abc"}
+    for name in "abc":
+        pair.open(name, live=name != "c")
+    for step in steps:
+        match step:
+            case "append", name, size:
+                audio = bytes((len(sent[name]) + index) % 200 for index in range(size))
+                sent[name] += audio
+                pair.ledger.append(name, audio)
+            case "partial" | "speculate" as kind, name:
+                revision[name] += 1
+                if kind == "partial":
+                    pair.ledger.partial(name, revision[name])
+                    continue
+                asked[name][revision[name]] = sent[name]
+                if (delivery := pair.ledger.final(name, revision[name], commit=False)) is not None:
+                    delivery[0](delivery[1])
+            case "send", count:
+                pair.send(count)
+            case "work" | "die in work" as kind, count:
+                pair.work(count, die=kind == "die in work")
+            case ("die",):
+                pair.die()
+    for name in "abc":
+        asked[name][revision[name] + 1] = sent[name]
+        if (delivery := pair.ledger.final(name, revision[name] + 1, commit=True)) is not None:
+            delivery[0](delivery[1])
+    pair.send()
+    pair.work()
+    for name in "abc":
+        revisions = [hypothesis.revision for hypothesis in pair.got[name]]
+        assert revisions == sorted(set(revisions)), "each at most once, in order"
+        assert revisions[-1] == max(asked[name]), "the committed final has come, as the last"
+        for final in pair.finals(name):
+            assert final.error == "it died" or final.text == text_of(asked[name][final.revision])
+    assert len(pair.ledger) == 0 and pair.ledger.audio_bytes == 0
+    pair.send()
+    assert pair.inference.engine.audio == {} and len(pair.inference.scheduler) == 0
+
+
+def test_two_deaths_over_an_utterance_end_it_and_not_the_others() -> None:
+    pair = Pair()
+    for name in "ab":
+        pair.open(name)
+        pair.ledger.append(name, b"\x01" * 500)
+    pair.ledger.final("a", 1, commit=True)
+    for _ in range(2):
+        pair.send()
+        pair.work(1, die=True)
+    assert [final.error for final in pair.finals("a")] == ["it died"]
+    pair.ledger.final("b", 1, commit=True)
+    pair.send()
+    pair.work()
+    assert [final.text for final in pair.finals("b")] == [text_of(b"\x01" * 500)]
+    assert pair.ledger.counters.crashes == 2 and pair.ledger.counters.errors == 1
+
+
+def test_an_utterance_given_up_before_its_final_answers_with_the_error() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 500)
+    for _ in range(2):
+        pair.ledger.partial("a", pair.ledger.counters.crashes + 1)
+        pair.send()
+        pair.work(1, die=True)
+    pair.ledger.append("a", b"\x01" * 500)
+    assert pair.ledger.audio_bytes == 0
+    delivery = pair.ledger.final("a", 9, commit=True)
+    assert delivery is not None and delivery[1].error == "it died" and delivery[1].final
+    assert len(pair.ledger) == 0
+
+
+def test_an_engine_error_ends_one_utterance() -> None:
+    pair = Pair()
+    for name, audio in (("good", b"\x01" * 300), ("bad", b"\x01" * 150 + b"\xee")):
+        pair.open(name)
+        pair.ledger.append(name, audio)
+        pair.ledger.final(name, 1, commit=True)
+    pair.send()
+    pair.work()
+    assert [(final.text, final.error) for final in pair.finals("bad")] == [("", "cannot stand it")]
+    assert [final.text for final in pair.finals("good")] == [text_of(b"\x01" * 300)]
+    assert len(pair.ledger) == 0
+
+
+def test_beyond_the_backlog_partials_stop_and_finals_do_not() -> None:
+    pair = Pair(max_bytes=1000)
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 1001)
+    pair.ledger.partial("a", 1)
+    pair.ledger.final("a", 2, commit=False)
+    pair.send()
+    pair.work()
+    assert [(h.revision, h.final) for h in pair.got["a"]] == [(2, True)]
+    assert pair.ledger.counters.refused_partials == 1
+    pair.ledger.close("a")
+    assert pair.ledger.audio_bytes == 0
+
+
+def test_a_resumed_utterance_gets_a_second_final() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    pair.ledger.final("a", 1, commit=False)
+    pair.send()
+    pair.work()
+    pair.ledger.append("a", b"\x02" * 200)
+    pair.ledger.final("a", 2, commit=True)
+    pair.send()
+    pair.work()
+    assert [h.text for h in pair.finals("a")] == [text_of(b"\x01" * 200), text_of(b"\x01" * 200 + b"\x02" * 200)]
+
+
+def test_a_superseded_final_is_not_delivered() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    pair.ledger.final("a", 1, commit=False)
+    pair.send()
+    pair.ledger.partial("a", 2)
+    pair.work()
+    assert pair.got["a"] == [] and pair.ledger.counters.stale == 1
+
+
+def test_stable_chars_grow_and_a_final_is_all_stable() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    for revision in (1, 2):
+        pair.ledger.partial("a", revision)
+        pair.send()
+        pair.work()
+    pair.ledger.final("a", 3, commit=True)
+    pair.send()
+    pair.work()
+    whole = len(text_of(b"\x01" * 200))
+    assert [h.stable_chars for h in pair.got["a"]] == [0, whole, whole]
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A recogniser and everything it has said."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.states: list[EngineState] = []
+        self.reasons: list[str] = []
+        self.heard: list[Hypothesis] = []
+        self.recognizer = Recognizer(settings, on_state=self._state)
+
+    def _state(self, state: EngineState, reason: str) -> None:
+        self.states.append(state)
+        self.reasons.append(reason)
+
+    def say(self, name: str, audio: bytes) -> None:
+        self.recognizer.open(Utterance(name, "PCMU"), self.heard.append)
+        for at in range(0, len(audio), 1600):
+            self.recognizer.append(name, audio[at : at + 1600])
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():  # noqa: ASYNC110 - kills are timed by what is going on, not by an event
+                await asyncio.sleep(0.005)
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.recognizer.state is EngineState.READY)
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        assert self.recognizer.pid is not None
+        os.kill(self.recognizer.pid, number)
+
+    def finals(self, name: str) -> list[Hypothesis]:
+        return [h for h in self.heard if h.utterance_id == name and h.final]
+
+
+@asynccontextmanager
+async def client(settings: Settings = SETTINGS) -> AsyncIterator[Client]:
+    made = Client(settings)
+    await made.recognizer.start()
+    try:
+        yield made
+    finally:
+        await made.recognizer.stop()
+        assert made.recognizer.pid is None
+        assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("asr")] == []
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.client.BACKOFF_S", 0.05)
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """What the same engine makes of the prompt offline."""
+    text = transcribe(SETTINGS, "PCMU", codes(PROMPT))
+    assert text
+    return text
+
+
+async def test_a_call_is_heard(expected: str) -> None:
+    """Partials, a speculative final, speech that goes on, a committed final; then a second utterance."""
+    audio = codes(PROMPT)
+    async with client() as c:
+        assert c.recognizer.state is EngineState.IDLE and c.recognizer.pid is None
+        c.recognizer.keep_alive(True)
+        c.say("a", audio[: len(audio) // 2])
+        c.recognizer.partial("a", 1)
+        await c.until(lambda: c.heard)
+        c.recognizer.final("a", 2, commit=False)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].text == transcribe(SETTINGS, "PCMU", audio[: len(audio) // 2])
+        c.recognizer.append("a", audio[len(audio) // 2 :])
+        c.recognizer.final("a", 3, commit=False)
+        await c.until(lambda: len(c.finals("a")) == 2)
+        assert c.finals("a")[1].text == expected and c.finals("a")[1].language == "en"
+        c.recognizer.commit("a")
+        c.recognizer.commit("a")
+        assert c.recognizer.backlog_bytes == 0 and c.recognizer.open_utterances == 0
+        # A SIGTERM to the whole group must not take the last finals away.
+        c.kill(signal.SIGTERM)
+        c.kill(signal.SIGINT)
+        c.say("b", audio)
+        c.recognizer.final("b", 1, commit=True)
+        await c.until(lambda: c.finals("b"))
+        assert c.finals("b")[0].text == expected
+        assert c.states == [EngineState.WARMING_UP, EngineState.READY]
+        assert "PocketSphinx" in c.reasons[-1]
+        assert c.recognizer.counters.crashes == 0 and c.recognizer.languages == ("en",)
+
+
+@pytest.mark.parametrize("when", ["idle", "starting", "in mid-utterance"])
+async def test_a_kill_loses_nothing(expected: str, when: str) -> None:
+    audio = codes(PROMPT)
+    async with client() as c:
+        c.recognizer.keep_alive(True)
+        if when == "starting":
+            await c.until(lambda: c.recognizer.pid)
+            c.kill()
+            c.say("a", audio)
+            c.recognizer.final("a", 1, commit=True)
+        elif when == "idle":
+            await c.ready()
+            c.kill()
+            c.say("a", audio)
+            c.recognizer.final("a", 1, commit=True)
+        else:
+            c.say("a", audio[:8000])
+            await c.until(lambda: "a" in c.recognizer.working)
+            c.kill()
+            c.recognizer.append("a", audio[8000:])
+            c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        await c.until(lambda: c.recognizer.counters.crashes == 1)
+        assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
+        assert c.recognizer.state is EngineState.READY
+
+
+async def test_the_second_death_over_an_utterance_ends_it(expected: str) -> None:
+    async with client() as c:
+        c.recognizer.keep_alive(True)
+        c.say("poison", codes("demo-instruct")[: 30 * 8000])
+        c.recognizer.final("poison", 1, commit=True)
+        for deaths in (1, 2):
+            await c.until(lambda: "poison" in c.recognizer.working)
+            c.kill()
+            await c.until(lambda deaths=deaths: c.recognizer.counters.crashes == deaths)
+        await c.until(lambda: c.finals("poison"))
+        (final,) = c.finals("poison")
+        assert final.text == "" and final.error is not None and "signal 9" in final.error
+        c.say("good", codes(PROMPT))
+        c.recognizer.final("good", 1, commit=True)
+        await c.until(lambda: c.finals("good"))
+        assert c.finals("good")[0].text == expected
+        assert len(c.finals("poison")) == 1
+
+
+async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
+    async with client(Settings(asr=Asr(decoders=1, idle_s=0.1))) as c:
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        pid = c.recognizer.pid
+        await asyncio.sleep(0.3)
+        assert c.recognizer.pid == pid, "a call is open"
+        c.recognizer.keep_alive(False)
+        await c.until(lambda: c.recognizer.state is EngineState.IDLE)
+        assert c.recognizer.pid is None and c.recognizer.counters.crashes == 0
+        c.say("a", b"\xff" * 1600)
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        await c.until(lambda: c.recognizer.state is EngineState.IDLE)
+        ready = [EngineState.WARMING_UP, EngineState.READY, EngineState.IDLE]
+        assert c.states == ready * 2
+
+
+async def test_an_engine_that_does_not_start_fails_the_finals_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    async with client() as c:
+        c.recognizer.engine = "no such engine"
+        c.say("a", codes(PROMPT))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.recognizer.state is EngineState.FAILED)
+        assert [h.error for h in c.finals("a")] == ["the inference process died (exit status 1)"]
+        c.say("b", codes(PROMPT))
+        c.recognizer.final("b", 1, commit=True)
+        await c.until(lambda: c.finals("b"))
+        assert c.finals("b")[0].error
+        c.recognizer.engine = "pocketsphinx"
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        assert c.states == [EngineState.WARMING_UP, EngineState.FAILED, EngineState.READY]
+    assert "no engine 'no such engine'" in capfd.readouterr().err
+
+
+async def test_one_callers_mistake_stays_its_own() -> None:
+    def broken(hypothesis: Hypothesis) -> None:
+        raise ValueError("a bug in the caller")
+
+    async with client() as c:
+        c.recognizer.open(Utterance("broken", "PCMU"), broken)
+        c.recognizer.final("broken", 1, commit=True)
+        c.say("fine", b"\xff" * 800)
+        c.recognizer.final("fine", 1, commit=True)
+        await c.until(lambda: c.finals("fine"))
+        assert c.recognizer.open_utterances == 0
+
+
+def test_the_inference_process_does_not_outlive_its_parent() -> None:
+    code = """
+import asyncio
+from asr.client import Recognizer
+from config.settings import Settings
+async def main():
+    recognizer = Recognizer(Settings(), on_state=lambda state, reason: print(state, recognizer.pid, flush=True))
+    await recognizer.start()
+    recognizer.keep_alive(True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        lines = iter(parent.stdout.readline, "")
+        pid = next(int(line.split()[1]) for line in lines if line.startswith("ready"))
+        descriptor = os.pidfd_open(pid)
+        parent.kill()
+    try:
+        ready = subprocess.run(
+            [sys.executable, "-c", f"import select; p = select.poll(); p.register({descriptor}); print(p.poll(10000))"],
+            pass_fds=[descriptor],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    finally:
+        os.close(descriptor)
+    assert ready.strip() != "[]", "it lives on"
+
+
+def test_the_client_loads_no_engine() -> None:
+    code = "import asr.client, sys; print(*sorted(m for m in sys.modules if '.' not in m))"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
+    assert "asr" in loaded
+    assert not loaded & {"pocketsphinx", "torch", "transformers", "onnxruntime", "numpy"}
+
+
+@pytest.mark.parametrize("engine", ["auto", "pocketsphinx"])
+def test_selection_says_why_in_one_line(engine: str) -> None:
+    selection = select(Asr(engine=engine))  # type: ignore[arg-type]
+    assert selection.engine == "pocketsphinx"
+    assert engine in selection.reason and "\n" not in selection.reason
