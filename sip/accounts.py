@@ -75,6 +75,17 @@ class Account(pj.Account):  # type: ignore[misc]
         super().__init__()
         self.name = name
         self._on_invite = on_invite
+        self._created = False
+
+    def open(self, config: Any, *, default: bool = False) -> None:
+        self._created = True
+        self.create(config, default)
+
+    def close(self) -> None:
+        """Take the account out of PJSIP, before PJSIP ends: a later one would find it under the same number."""
+        if self._created:
+            self._created = False
+            self.shutdown()
 
     @guarded
     def onIncomingCall(self, prm: Any) -> None:
@@ -89,8 +100,8 @@ class RegisteredAccount(Account):
         super().__init__(name, on_invite)
         self._settings = settings
         self._on_change = on_change
-        self._created = False
         self._address = ""
+        self.left = asyncio.Event()
         self.registrar = Registrar.parse(settings.registrar)
         self.registration = Registration(name, "resolving")
 
@@ -106,15 +117,13 @@ class RegisteredAccount(Account):
                 self._change("failed", 0, f"cannot resolve {self.registrar.host}")
             await asyncio.sleep(RESOLVE_S if addresses else _RETRY_S)
 
-    def unregister(self) -> None:
-        if self._created:
-            self.setRegistration(False)
-
-    def close(self) -> None:
-        """The account is gone from PJSIP; no callback comes any more."""
-        if self._created:
-            self._created = False
-            self.shutdown()
+    def unregister(self) -> bool:
+        """Take the registration back; False when there is none. `left` is set when the registrar has answered."""
+        if not self._created or self.registration.state != "registered":
+            return False
+        self.left.clear()
+        self.setRegistration(False)
+        return True
 
     @guarded
     def onRegState(self, prm: Any) -> None:
@@ -145,8 +154,7 @@ class RegisteredAccount(Account):
             if self._created:
                 self.modify(config)
             else:
-                self._created = True
-                self.create(config)
+                self.open(config)
         except pj.Error as error:
             self._change("failed", 0, error.reason)
 
@@ -157,6 +165,8 @@ class RegisteredAccount(Account):
         if before != self.registration:
             write = log.warning if state == "failed" else log.info
             write("registration", account=self.name, state=state, code=code, reason=reason)
+        if state != "registered":
+            self.left.set()
         self._on_change(self.registration)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import socket
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -81,7 +82,7 @@ class SipEndpoint:
         self._refusals = OncePer()
         self._draining = False
         self._stack: Stack | None = None
-        self._local: Account | None = None
+        self._local = Account("", self._on_invite)
         self._accounts = [
             RegisteredAccount(account, self._on_invite, self._on_registration) for account in settings.sip.accounts
         ]
@@ -132,8 +133,7 @@ class SipEndpoint:
                     kind, settings.host, self.port, public_address=settings.public_address
                 )
             self._stack.start()
-            self._local = Account("", self._on_invite)
-            self._local.create(account_config(f"sip:mediaworker@{self.local_address('127.0.0.1')}"), True)
+            self._local.open(account_config(f"sip:mediaworker@{self.local_address('127.0.0.1')}"), default=True)
         except SipError:
             self._stack.destroy()
             raise
@@ -142,7 +142,7 @@ class SipEndpoint:
         log.info("SIP is listening", port=self.port, transports=settings.transports)
 
     async def stop(self) -> None:
-        """Hang up what is left, unregister, and let the messages out; at most two seconds."""
+        """Hang up what is left, unregister, and wait for the answers; at most four seconds."""
         if self._stack is None:
             return
         self.refuse_new()
@@ -151,18 +151,16 @@ class SipEndpoint:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._sweep is not None:
             self._sweep.cancel()
-        hung_up = bool(self._calls)
         for call in tuple(self._calls):
             call.hangup()
-        for account in self._accounts:
-            account.unregister()
-        deadline = self._loop.time() + _FAREWELL_S
-        while self._busy(hung_up) and self._loop.time() < deadline:
-            await asyncio.sleep(0.02)
-            hung_up = False
-        for account in self._accounts:
+        await self._stack.settle(_FAREWELL_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await asyncio.gather(*(account.left.wait() for account in self._accounts if account.unregister()))
+        for account in (self._local, *self._accounts):
             account.close()
-        self._dialogs.clear()
+        for dialog in tuple(self._dialogs):
+            self._release(dialog)
         self._stack.destroy()
         self._stack = None
 
@@ -241,10 +239,6 @@ class SipEndpoint:
         if dialog.call is not None:
             dialog.call.release()
             dialog.call = None
-
-    def _busy(self, hung_up: bool) -> bool:
-        registered = any(account.registration.state == "registered" for account in self._accounts)
-        return hung_up or registered or bool(self._dialogs)
 
     def _look_for_silence(self) -> None:
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)

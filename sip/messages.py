@@ -22,6 +22,7 @@ _COMPACT = {
 _SECRET = frozenset(("authorization", "proxy-authorization"))
 _TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
 _FOLD = re.compile(r"\r?\n[ \t]+")
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
 _URI = re.compile(r"<([^<>\s]+)>")
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?', re.IGNORECASE)
 _DIGIT = re.compile(r"signal\s*=\s*([0-9*#A-Da-d])", re.IGNORECASE)
@@ -88,6 +89,7 @@ class SipMessage:
 
 def address_uri(header: str) -> str:
     """The URI of a From, To or Contact header, without display name and parameters: `sip:1001@pbx.example`."""
+    header = _QUOTED.sub("", header)
     found = _URI.search(header)
     uri = found[1] if found else header.strip()
     return uri.split(";")[0].split("?")[0]

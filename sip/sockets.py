@@ -182,16 +182,14 @@ class SilenceTicker:
         self._timer = self._loop.call_at(self._start_s + index * PTIME_S / _PHASES, self._tick, index)
 
     def _tick(self, index: int) -> None:
-        # The schedule is absolute: a late tick does not move the next ones, and a period that was missed altogether
-        # shows in the RTP timestamp only.
+        # The schedule is absolute: a late tick does not move the next ones, and periods that were missed altogether
+        # show in the RTP timestamp only.
+        index += max(0, self._index(self._loop.time()) - index) // _PHASES * _PHASES
         senders = self._phases[index % _PHASES]
         for sender, last in senders.items():
             sender.send(sender.silence, max(1, (index - last) // _PHASES))
             senders[sender] = index
-        ahead = index + 1
-        late = self._index(self._loop.time())
-        if late - ahead > _PHASES:
-            ahead += (late - ahead) // _PHASES * _PHASES
-        while not self._phases[ahead % _PHASES]:
-            ahead += 1
-        self._arm(ahead)
+        index += 1
+        while not self._phases[index % _PHASES]:
+            index += 1
+        self._arm(index)

@@ -119,8 +119,20 @@ class Stack:
         return int(_library.pjsip_tsx_layer_get_tsx_count())
 
     @property
+    def calls(self) -> int:
+        """Calls whose last message is not settled: one that was hung up counts until its BYE is answered."""
+        return int(_library.pjsua_call_get_count())
+
+    @property
     def dialogs(self) -> int:
         return int(_library.pjsip_ua_get_dlg_set_count())
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until every BYE and CANCEL is answered, but no longer than `timeout_s`."""
+        deadline = self._loop.time() + timeout_s
+        await asyncio.sleep(0)  # what callbacks have put off until later
+        while self.calls and self._loop.time() < deadline:  # noqa: ASYNC110 - PJSIP says nothing of it
+            await asyncio.sleep(TIMER_S)
 
     def destroy(self) -> None:
         """End it without waiting for the network. Another Stack may be made afterwards."""

@@ -24,7 +24,7 @@ def free_port(first: int = 20000) -> int:
 
 
 class Sipp:
-    """Runs scenarios of tests/sipp, filled in from a dict; any unexpected message is a failure with SIPp's own words."""
+    """Runs scenarios of tests/sipp, filled in from a dict; an unexpected message is a failure with SIPp's own words."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,0 +1,238 @@
+"""A phone that calls: the `call` command, and the far end of tests. Places a call, plays samples, hangs up."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pjsua2 as pj
+from numpy.typing import NDArray
+
+from audio.codec import Codec
+from audio.g711 import alaw_encode, ulaw_encode
+from sip.accounts import Account, account_config
+from sip.endpoint import facing
+from sip.errors import PeerError, SipError
+from sip.messages import SipMessage
+from sip.negotiation import NegotiatedStream, accept_answer, make_offer
+from sip.ports import RtpPorts
+from sip.sdp import SessionDescription
+from sip.sockets import PTIME_S, SAMPLES, RtpCounters, RtpSocket, SilenceTicker
+from sip.stack import Stack, guarded
+
+_FAREWELL_S = 2.0
+_TARGET = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?.*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneResult:
+    """How a call went."""
+
+    status: int
+    """SIP status of the answer to the INVITE, 200 when the call was established; 408 without any answer."""
+    reason: str
+    packets_sent: int
+    packets_received: int
+    hung_up_by_peer: bool
+    """The peer ended the call before everything was played."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200 and not self.hung_up_by_peer
+
+
+class SipPhone:
+    """Places one call at a time. It is pjsua2 too, so no SipEndpoint may live in the same process."""
+
+    def __init__(
+        self,
+        *,
+        codec: Codec = Codec.PCMU,
+        transport: Literal["udp", "tcp"] = "udp",
+        user: str = "phone",
+        rtp_ports: tuple[int, int] = (20000, 29998),
+        log_level: int = 0,
+    ) -> None:
+        self._codec = codec
+        self._transport: Literal["udp", "tcp"] = transport
+        self._user = user
+        self._rtp_ports = rtp_ports
+        self._log_level = log_level
+
+    async def call(self, uri: str, samples: NDArray[np.int16], *, answer_s: float = 30.0) -> PhoneResult:
+        """Call `uri` (`sip:USER@HOST:PORT`), play `samples`, hang up.
+
+        samples: int16 mono, 16 kHz for G.722 and 8 kHz for the others; the last packet is padded with silence.
+        Cancelling the task cancels the call or hangs it up.
+
+        Raises:
+            SipError: not a SIP URI, or no local address to call from.
+        """
+        found = _TARGET.fullmatch(uri)
+        if not found:
+            raise SipError(f"not a SIP URI: {uri}")
+        packets = encode(samples, self._codec)
+        loop = asyncio.get_running_loop()
+        address = facing(found[1])
+        stack = Stack(max_calls=1, log_level=self._log_level, user_agent="mediaworker-phone")
+        counters = RtpCounters()
+        account = Account("", _refuse)
+        socket: RtpSocket | None = None
+        dialog: _Outgoing | None = None
+        try:
+            _, port = stack.listen(self._transport, "0.0.0.0", 0)
+            stack.start()
+            account.open(account_config(f"sip:{self._user}@{address}:{port}"), default=True)
+            ports = RtpPorts(*self._shuffled(), quarantine_s=0.0)
+            socket = RtpSocket(ports, counters, SilenceTicker(loop), loop)
+            dialog = _Outgoing(account, self._codec, socket.port, address, loop)
+            dialog.place(self._with_transport(uri))
+            return await self._talk(dialog, socket, packets, answer_s)
+        finally:
+            if dialog is not None:
+                dialog.finish()
+                await stack.settle(_FAREWELL_S)
+            if socket is not None:
+                socket.close()
+            account.close()
+            del dialog
+            stack.destroy()
+
+    async def _talk(
+        self, dialog: _Outgoing, socket: RtpSocket, packets: list[bytes], answer_s: float
+    ) -> PhoneResult:
+        try:
+            stream = await asyncio.wait_for(asyncio.shield(dialog.answered), answer_s)
+        except TimeoutError:
+            return PhoneResult(408, "no answer", 0, 0, False)
+        except CallFailed as failure:
+            return PhoneResult(failure.status, failure.reason, 0, 0, False)
+        socket.expect(stream.remote, stream.codec, stream.payload_type, silence=False)
+        await play(socket, packets, dialog.over)
+        hung_up_by_peer = dialog.over.is_set()
+        return PhoneResult(200, "OK", socket.sent, socket.packets, hung_up_by_peer)
+
+    def _shuffled(self) -> tuple[int, int]:
+        """Start anywhere in the range: two phones on one machine then seldom try the same ports."""
+        first, last = self._rtp_ports
+        return first + 2 * secrets.randbelow(max(1, (last - first) // 4)), last
+
+    def _with_transport(self, uri: str) -> str:
+        return uri if self._transport == "udp" or "transport=" in uri.lower() else f"{uri};transport=tcp"
+
+
+class CallFailed(SipError):
+    """The INVITE was answered with `status`."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status} {reason}")
+        self.status = status
+        self.reason = reason
+
+
+def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
+    """Payloads of 20 ms each; the last one is padded with silence."""
+    per_packet = SAMPLES * (2 if codec.wide else 1)
+    padded = np.zeros(-(-len(samples) // per_packet) * per_packet, np.int16)
+    padded[: len(samples)] = samples
+    match codec:
+        case Codec.PCMU:
+            payload = ulaw_encode(padded)
+        case Codec.PCMA:
+            payload = alaw_encode(padded)
+        case Codec.G722:
+            from audio.g722 import G722Encoder
+
+            payload = G722Encoder().encode(padded)
+        case _:
+            raise SipError(f"{codec.rtp_name} is not played over RTP")
+    return [payload[start : start + SAMPLES] for start in range(0, len(payload), SAMPLES)]
+
+
+async def play(socket: RtpSocket, packets: list[bytes], over: asyncio.Event) -> None:
+    """Send one packet every 20 ms on an absolute schedule, so that no delay adds up, until `over` is set."""
+    loop = asyncio.get_running_loop()
+    start_s = loop.time()
+    for index, packet in enumerate(packets):
+        socket.send(packet)
+        if await _reached(start_s + (index + 1) * PTIME_S, over):
+            return
+
+
+async def _reached(when_s: float, over: asyncio.Event) -> bool:
+    """Wait until the loop's clock shows `when_s`; True when the call was over first."""
+    try:
+        async with asyncio.timeout_at(when_s):
+            await over.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _refuse(account: Account, prm: Any) -> None:
+    """Somebody calls the phone: without a call object PJSIP answers for it."""
+
+
+class _Outgoing(pj.Call):  # type: ignore[misc]
+    def __init__(
+        self, account: Account, codec: Codec, port: int, address: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(account)
+        self._codec = codec
+        self._port = port
+        self._address = address
+        self._loop = loop
+        self.answered: asyncio.Future[NegotiatedStream] = loop.create_future()
+        # Nobody may be waiting any more when it fails.
+        self.answered.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.over = asyncio.Event()
+
+    def place(self, uri: str) -> None:
+        prm = pj.CallOpParam(True)
+        prm.opt.audioCount, prm.opt.videoCount, prm.opt.textCount = 1, 0, 0
+        try:
+            self.makeCall(uri, prm)
+        except pj.Error as error:
+            raise SipError(f"cannot call {uri}: {error.reason}") from None
+
+    def finish(self) -> None:
+        if not self.over.is_set():
+            try:
+                self.hangup(pj.CallOpParam())
+            except pj.Error:
+                self.over.set()
+
+    @guarded
+    def onCallSdpCreated(self, prm: Any) -> None:
+        template = SessionDescription.parse(prm.sdp.wholeSdp)
+        offer = make_offer((self._codec,), self._port, address=self._address, origin=template.origin)
+        prm.sdp.wholeSdp = str(offer)
+
+    @guarded
+    def onCallTsxState(self, prm: Any) -> None:
+        event = prm.e.body.tsxState
+        if event.tsx.role != pj.PJSIP_ROLE_UAC or event.type != pj.PJSIP_EVENT_RX_MSG:
+            return
+        if event.tsx.method == "INVITE" and event.tsx.statusCode // 100 == 2 and not self.answered.done():
+            self._answer(SipMessage.parse(event.src.rdata.wholeMsg).part("application/sdp"))
+
+    def _answer(self, body: str) -> None:
+        try:
+            (stream, *_) = accept_answer(SessionDescription.parse(body), (self._codec,))
+        except PeerError as error:
+            self.answered.set_exception(CallFailed(488, str(error)))
+        else:
+            self.answered.set_result(stream)
+
+    @guarded
+    def onCallState(self, prm: Any) -> None:
+        info = self.getInfo()
+        if info.state != pj.PJSIP_INV_STATE_DISCONNECTED:
+            return
+        self._loop.call_soon(self.over.set)
+        if not self.answered.done():
+            self.answered.set_exception(CallFailed(info.lastStatusCode, info.lastReason))

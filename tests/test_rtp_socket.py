@@ -1,0 +1,359 @@
+"""RTP sockets: which source is heard, which ports are used, what silence is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audio.codec import Codec
+from audio.g711 import alaw_decode, ulaw_decode
+from audio.g722 import G722Decoder
+from audio.rtp import RtpPacket
+from config import ConfigError
+from sip.access import AccessList, OncePer, split_address
+from sip.errors import PortsExhausted
+from sip.latch import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
+from sip.ports import RtpPorts
+from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
+from tests.sipp_caller import free_port
+
+PEER = ("192.0.2.9", 4000)
+NAT = ("198.51.100.1", 61000)
+INTRUDER = ("203.0.113.5", 5555)
+
+
+def rtp(sequence: int, ssrc: int = 1, payload_type: int = 0) -> bytes:
+    return struct.pack("!BBHII", 0x80, payload_type, sequence & 0xFFFF, sequence * 160, ssrc) + bytes(160)
+
+
+def locked(source: tuple[str, int] = PEER) -> SourceLatch:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    for sequence in range(SEQUENTIAL):
+        latch.accept(rtp(sequence), source, 0.0)
+    assert latch.source == source
+    return latch
+
+
+def test_the_address_in_the_sdp_is_heard_at_once() -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    assert latch.target == PEER
+    assert latch.accept(rtp(1), PEER, 0.0) == (rtp(1),)
+    assert latch.source == PEER
+
+
+def test_another_source_is_learned_after_probation_and_nothing_is_lost() -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    heard = [latch.accept(rtp(n), NAT, 0.02 * n) for n in range(65534, 65534 + SEQUENTIAL + 1)]
+    assert heard[: SEQUENTIAL - 1] == [()] * (SEQUENTIAL - 1)
+    assert heard[SEQUENTIAL - 1] == tuple(rtp(n) for n in range(65534, 65534 + SEQUENTIAL))
+    assert len(heard[SEQUENTIAL]) == 1
+    assert latch.source == latch.target == NAT
+    assert latch.refused == 0
+
+
+def test_the_address_in_the_sdp_wins_over_a_candidate() -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    for sequence in range(SEQUENTIAL - 1):
+        assert latch.accept(rtp(sequence), INTRUDER, 0.0) == ()
+    assert latch.accept(rtp(9), PEER, 0.1) == (rtp(9),)
+    assert latch.accept(rtp(SEQUENTIAL), INTRUDER, 0.1) == ()
+    assert latch.source == PEER
+    assert latch.refused == SEQUENTIAL
+
+
+@pytest.mark.parametrize(
+    "datagrams",
+    [
+        [rtp(n, ssrc=n) for n in range(20)],
+        [rtp(2 * n) for n in range(20)],
+        [b"", b"\x80", b"\x00\x01" + bytes(18), b"\x16\xfe\xfd" + bytes(20)] * 5,
+    ],
+    ids=["changing ssrc", "gaps", "not rtp"],
+)
+def test_what_is_not_one_sequential_stream_is_not_learned(datagrams: list[bytes]) -> None:
+    latch = SourceLatch()
+    latch.expect(None, 0.0)
+    assert [latch.accept(datagram, NAT, 0.0) for datagram in datagrams] == [()] * 20
+    assert latch.source is None
+    assert latch.refused >= 20 - SEQUENTIAL
+
+
+def test_a_locked_stream_cannot_be_taken_over() -> None:
+    latch = locked()
+    for n in range(200):
+        assert latch.accept(rtp(n, ssrc=7), INTRUDER, 0.01 * n) == ()
+        assert latch.accept(rtp(n), PEER, 0.01 * n) == (rtp(n),)
+    assert latch.source == PEER
+    assert latch.refused == 200
+
+
+def test_the_locked_source_may_change_its_ssrc() -> None:
+    latch = locked()
+    assert latch.accept(rtp(7, ssrc=99), PEER, 1.0) == (rtp(7, ssrc=99),)
+
+
+def test_after_long_silence_the_source_is_learned_anew() -> None:
+    latch = locked()
+    for n in range(SEQUENTIAL):
+        assert latch.accept(rtp(n), NAT, SILENCE_S / 2) == ()
+    heard = [latch.accept(rtp(n), NAT, SILENCE_S + 0.02 * n) for n in range(SEQUENTIAL)]
+    assert len(heard[-1]) == SEQUENTIAL
+    assert latch.source == NAT
+
+
+def test_after_a_reinvite_the_old_source_is_heard_until_the_new_one_comes() -> None:
+    latch = locked()
+    moved = ("192.0.2.10", 4002)
+    latch.expect(moved, 1.0)
+    for n in range(10):
+        assert latch.accept(rtp(n), PEER, 1.0 + 0.02 * n) == (rtp(n),)
+    assert latch.accept(rtp(1, ssrc=2), moved, 1.5) == (rtp(1, ssrc=2),)
+    assert latch.source == moved
+    assert latch.accept(rtp(10), PEER, 1.5) == ()
+
+
+def test_after_a_reinvite_without_a_new_source_the_old_one_is_locked_again() -> None:
+    latch = locked(NAT)
+    latch.expect(PEER, 1.0)
+    assert latch.target == NAT
+    latch.accept(rtp(1), NAT, 1.0 + PROBATION_S)
+    assert latch.source == NAT
+
+
+arrivals = st.tuples(st.binary(max_size=40), st.sampled_from([PEER, NAT, INTRUDER]), st.floats(0, 3))
+
+
+@given(st.lists(arrivals, max_size=80))
+def test_no_datagram_is_delivered_twice_or_invented(steps: list[tuple[bytes, tuple[str, int], float]]) -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    now, sent, heard = 0.0, [], []
+    for datagram, address, gap_s in steps:
+        now += gap_s
+        sent.append(datagram)
+        heard += latch.accept(datagram, address, now)
+        assert latch.refused + len(heard) <= len(sent)
+    for datagram in heard:
+        sent.remove(datagram)
+
+
+# Ports
+
+
+def test_ports_are_even_and_rest_before_reuse() -> None:
+    first = free_port(30000) | 1
+    ports = RtpPorts(first, first + 5, host="127.0.0.1", quarantine_s=10.0)
+    sockets = [ports.open(0.0) for _ in range(3)]
+    numbers = [bound.getsockname()[1] for bound in sockets]
+    assert all(number % 2 == 0 and first <= number <= first + 5 for number in numbers)
+    assert len(set(numbers)) == ports.in_use == 3
+    with pytest.raises(PortsExhausted):
+        ports.open(0.0)
+    ports.close(sockets[1], 1.0)
+    with pytest.raises(PortsExhausted):
+        ports.open(10.9)
+    again = ports.open(11.0)
+    assert again.getsockname()[1] == numbers[1]
+    for bound in (sockets[0], sockets[2], again):
+        ports.close(bound, 12.0)
+    assert ports.in_use == 0
+
+
+def test_a_port_of_another_program_is_passed_over() -> None:
+    first = free_port(30100)
+    first += first % 2
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", first))
+        ports = RtpPorts(first, first + 3, host="127.0.0.1")
+        bound = ports.open(0.0)
+        assert bound.getsockname()[1] == first + 2
+        ports.close(bound, 0.0)
+
+
+# Sockets
+
+
+class Line:
+    """An RtpSocket on loopback and a peer's plain socket."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.ports = RtpPorts(free_port(30200), 31990, host="127.0.0.1")
+        self.counters = RtpCounters()
+        self.ticker = SilenceTicker(self.loop)
+        self.heard: list[tuple[bytes, float]] = []
+        self.rtp = self.open()
+        self.peer = self.plain()
+
+    def open(self) -> RtpSocket:
+        opened = RtpSocket(self.ports, self.counters, self.ticker, self.loop)
+        opened.on_packet = lambda datagram, now: self.heard.append((datagram, now))
+        return opened
+
+    def plain(self) -> socket.socket:
+        plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        plain.setblocking(False)
+        plain.bind(("127.0.0.1", 0))
+        return plain
+
+    def expect_peer(self, codec: Codec = Codec.PCMU, *, silence: bool = False) -> None:
+        self.rtp.expect(self.peer.getsockname(), codec, codec.payload_type, silence=silence)
+
+    def send(self, datagram: bytes, source: socket.socket | None = None) -> None:
+        (source or self.peer).sendto(datagram, ("127.0.0.1", self.rtp.port))
+
+    async def counted(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while self.counters.packets + self.counters.wrong_source + self.counters.rtcp < count:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def receive(self, count: int) -> list[RtpPacket]:
+        async with asyncio.timeout(5):
+            return [RtpPacket.parse(await self.loop.sock_recv(self.peer, 2048)) for _ in range(count)]
+
+
+@pytest.fixture
+async def line() -> Iterator[Line]:  # type: ignore[misc]
+    line = Line()
+    yield line
+    line.rtp.close()
+    line.rtp.close()
+    line.peer.close()
+    assert line.ports.in_use == len(line.ticker) == 0
+
+
+async def test_datagrams_arrive_with_their_time(line: Line) -> None:
+    line.expect_peer()
+    before = line.loop.time()
+    for sequence in range(3):
+        line.send(rtp(sequence))
+    await line.counted(3)
+    assert [datagram for datagram, _ in line.heard] == [rtp(0), rtp(1), rtp(2)]
+    assert before <= line.heard[0][1] <= line.heard[-1][1] <= line.loop.time()
+    assert line.rtp.packets == line.counters.packets == 3
+    assert line.counters.bytes == 3 * 172
+
+
+async def test_rtcp_and_strangers_are_counted_and_dropped(line: Line) -> None:
+    line.expect_peer()
+    line.send(rtp(0))
+    await line.counted(1)
+    with contextlib.closing(line.plain()) as stranger:
+        line.send(rtp(5, ssrc=2), stranger)
+        line.send(bytes([0x80, 200]) + bytes(26))
+        line.send(b"")
+        await line.counted(4)
+    assert (line.counters.wrong_source, line.counters.rtcp) == (1, 1)
+    assert [datagram for datagram, _ in line.heard] == [rtp(0), b""]
+
+
+@pytest.mark.parametrize("codec", [Codec.PCMU, Codec.PCMA, Codec.G722])
+async def test_silence_is_paced_and_silent(line: Line, codec: Codec) -> None:
+    line.expect_peer(codec, silence=True)
+    start_s = line.loop.time()
+    packets = await line.receive(11)
+    took_s = line.loop.time() - start_s
+    assert 0.19 < took_s < 1.0
+    decode = {Codec.PCMU: ulaw_decode, Codec.PCMA: alaw_decode, Codec.G722: G722Decoder().decode}[codec]
+    first = packets[0]
+    assert first.marker and not packets[1].marker
+    for index, packet in enumerate(packets):
+        assert packet.payload_type == codec.payload_type
+        assert packet.sequence == (first.sequence + index) & 0xFFFF
+        assert packet.ssrc == first.ssrc
+        assert (packet.timestamp - first.timestamp) % 160 == 0
+        assert len(packet.payload) == 160
+        assert abs(decode(packet.payload)).max() <= 8
+    assert packets[-1].timestamp - first.timestamp >= 1600
+
+
+async def test_silence_stops_when_a_hold_says_so_and_goes_to_the_learned_source(line: Line) -> None:
+    line.rtp.expect(("127.0.0.1", 9), Codec.PCMU, 0, silence=True)
+    for sequence in range(SEQUENTIAL):
+        line.send(rtp(sequence))
+    await line.counted(SEQUENTIAL)
+    assert line.rtp.source == line.peer.getsockname()
+    await line.receive(2)
+    line.rtp.expect(None, Codec.PCMU, 0, silence=False)
+    assert len(line.ticker) == 0
+
+
+async def test_a_blocked_loop_leaves_a_gap_in_time_not_a_burst(line: Line) -> None:
+    line.expect_peer(silence=True)
+    (first,) = await line.receive(1)
+    time.sleep(0.21)  # noqa: ASYNC251 - the point of the test
+    second, third = await line.receive(2)
+    assert second.sequence == (first.sequence + 1) & 0xFFFF
+    assert second.timestamp - first.timestamp >= 10 * 160
+    assert third.timestamp - second.timestamp <= 2 * 160
+
+
+async def test_many_senders_share_one_timer(line: Line) -> None:
+    others = [line.open() for _ in range(8)]
+    for other in others:
+        other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=True)
+    packets = await line.receive(80)
+    by_sender = [sum(packet.ssrc == ssrc for packet in packets) for ssrc in {packet.ssrc for packet in packets}]
+    assert len(by_sender) == 8
+    assert max(by_sender) - min(by_sender) <= 2
+    for other in others:
+        other.close()
+
+
+# Access
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("192.0.2.7", True),
+        ("192.0.2.8", False),
+        ("203.0.113.1", True),
+        ("203.0.113.2", False),
+        ("nonsense", False),
+        ("", False),
+    ],
+)
+def test_access(address: str, allowed: bool) -> None:
+    access = AccessList(("10.0.0.0/8", "192.0.2.7"))
+    access.set_registrar("trunk", ["203.0.113.2"])
+    access.set_registrar("trunk", ["203.0.113.1"])
+    assert access.allows(address) is allowed
+    assert access.account_at("203.0.113.1") == "trunk"
+    access.set_registrar("other", ["203.0.113.1"])
+    assert access.account_at("203.0.113.1") == ""
+
+
+def test_access_names_the_bad_entry() -> None:
+    with pytest.raises(ConfigError, match=r"sip\.allow\[0\] = '10\.0\.0\.0/99'"):
+        AccessList(("10.0.0.0/99",))
+
+
+def test_once_per_minute() -> None:
+    once = OncePer(60.0)
+    assert once.due("a", 0.0) == 0
+    assert [once.due("a", float(now)) for now in range(1, 4)] == [None] * 3
+    assert once.due("b", 4.0) == 0
+    assert once.due("a", 60.0) == 3
+
+
+def test_addresses_are_split() -> None:
+    assert split_address("192.0.2.1:5060") == ("192.0.2.1", 5060)
+    assert split_address("[2001:db8::1]:5061") == ("2001:db8::1", 5061)

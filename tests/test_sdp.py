@@ -1,0 +1,340 @@
+"""SDP: parse and print are inverses, hostile text raises SdpError and nothing else, and answers follow RFC 3264."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audio.codec import Codec
+from sip.errors import NotAcceptable, PeerError, SdpError
+from sip.messages import SipMessage, address_uri, dtmf_info, redact
+from sip.negotiation import accept_answer, make_answer, make_offer, negotiate
+from sip.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
+
+ALL = (Codec.G722, Codec.PCMU, Codec.PCMA)
+ORIGIN = Origin("-", "1", "1", "192.0.2.1")
+
+
+def offer(*media: str, connection: str = "192.0.2.9", session: str = "") -> SessionDescription:
+    lines = ["v=0", "o=- 1 1 IN IP4 192.0.2.9", "s=-", f"c=IN IP4 {connection}", "t=0 0"]
+    return SessionDescription.parse("\r\n".join([*lines, *([session] if session else []), *media]) + "\r\n")
+
+
+def answered(description: SessionDescription, codecs: tuple[Codec, ...] = ALL) -> SessionDescription:
+    streams = negotiate(description, codecs)
+    ports = {stream.index: 10000 + 2 * stream.index for stream in streams}
+    answer = make_answer(description, streams, ports, address="192.0.2.1", origin=ORIGIN)
+    assert SessionDescription.parse(str(answer)) == answer
+    return answer
+
+
+# Printing
+
+token = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-._"), min_size=1, max_size=12)
+value = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=30)
+attribute = st.tuples(token, st.none() | value)
+connection = st.builds(Connection, token, st.sampled_from(("IP4", "IP6")))
+origin = st.builds(Origin, token, token, token, token, st.sampled_from(("IP4", "IP6")))
+port = st.integers(0, 65535)
+
+
+@st.composite
+def media_descriptions(draw: st.DrawFn) -> MediaDescription:
+    other = draw(st.lists(st.tuples(st.sampled_from("ibk"), value), max_size=3))
+    return MediaDescription(
+        draw(token),
+        draw(port),
+        draw(token),
+        tuple(draw(st.lists(token, min_size=1, max_size=5))),
+        draw(st.none() | connection),
+        tuple(draw(st.lists(attribute, max_size=4))),
+        tuple(sorted(other, key=lambda line: "ibk".index(line[0]))),
+        draw(st.integers(0, 65535)),
+    )
+
+
+@st.composite
+def descriptions(draw: st.DrawFn) -> SessionDescription:
+    other = draw(st.lists(st.tuples(st.sampled_from("iuepbtrzk"), value), max_size=5))
+    order = "iuepbttzk"
+    return SessionDescription(
+        draw(origin),
+        tuple(draw(st.lists(media_descriptions(), max_size=4))),
+        draw(st.none() | connection),
+        draw(token),
+        tuple(draw(st.lists(attribute, max_size=4))),
+        tuple(sorted(other, key=lambda line: order.index("t" if line[0] == "r" else line[0]))),
+    )
+
+
+@given(descriptions())
+def test_parse_and_print_are_inverses(description: SessionDescription) -> None:
+    assert SessionDescription.parse(str(description)) == description
+
+
+@given(st.text(max_size=300) | st.lists(st.sampled_from("voscmtarb")).map(lambda k: "\n".join(f"{x}=0 0 0" for x in k)))
+def test_hostile_text_is_an_sdp_error(text: str) -> None:
+    for candidate in (text, "v=0\no=- 1 1 IN IP4 0\n" + text):
+        try:
+            description = SessionDescription.parse(candidate)
+            negotiate(description, ALL)
+        except PeerError as error:
+            assert error.status in (400, 488)
+
+
+SOFTPHONE = """v=0
+o=alice 3923 3923 IN IP4 192.0.2.9
+s=Talk
+i=a call
+c=IN IP4 192.0.2.9
+b=AS:128
+t=0 0
+a=rtcp-xr:rcvr-rtt=all:10000
+m=audio 7078 RTP/AVP 96 0 8 97
+a=rtpmap:96 opus/48000/2
+a=fmtp:96 useinbandfec=1
+a=rtpmap:97 telephone-event/8000
+a=rtcp:7079
+m=video 9078 RTP/AVP 98
+a=rtpmap:98 VP8/90000
+"""
+
+
+def test_a_softphones_offer() -> None:
+    description = SessionDescription.parse(SOFTPHONE)
+    assert str(description) == SOFTPHONE.replace("\n", "\r\n")
+    (stream,) = negotiate(description, ALL)
+    assert (stream.codec, stream.telephone_event, stream.remote) == (Codec.PCMU, 97, ("192.0.2.9", 7078))
+    audio, video = answered(description).media
+    assert audio.formats == ("0", "97")
+    assert (video.kind, video.port, video.formats) == ("video", 0, ("98",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "v=1\r\no=- 1 1 IN IP4 0\r\n",
+        "o=- 1 1 IN IP4 0\r\nv=0\r\n",
+        "v=0\r\ns=-\r\n",
+        "v=0\r\no=- 1 1 IN IP9 0\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\nnonsense\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\nm=audio\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\nm=audio 99999 RTP/AVP 0\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\nm=audio -1 RTP/AVP 0\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\nm=audio \u0661 RTP/AVP 0\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\nc=IN IP4\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\na=x\0y\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\na=x\ry\r\n",
+        "v=0\r\no=- 1 1 IN IP4 0\r\n" + "m=audio 1 RTP/AVP 0\r\n" * 65,
+        "v=0\r\no=- 1 1 IN IP4 0\r\na=" + "x" * 70000,
+    ],
+)
+def test_what_is_not_sdp(text: str) -> None:
+    with pytest.raises(SdpError):
+        SessionDescription.parse(text)
+
+
+# Answers
+
+
+@pytest.mark.parametrize(
+    ("formats", "codec", "payload_type"),
+    [
+        ("0 8 9", Codec.PCMU, 0),
+        ("8 0", Codec.PCMA, 8),
+        ("9 0 8", Codec.G722, 9),
+        ("18 4 3 8", Codec.PCMA, 8),
+        ("13 101 0", Codec.PCMU, 0),
+    ],
+)
+def test_the_order_of_the_offer_decides(formats: str, codec: Codec, payload_type: int) -> None:
+    description = offer(f"m=audio 4000 RTP/AVP {formats}")
+    (stream,) = negotiate(description, ALL)
+    assert (stream.codec, stream.payload_type) == (codec, payload_type)
+    assert answered(description).media[0].formats == (str(payload_type),)
+
+
+def test_only_allowed_codecs_are_chosen() -> None:
+    (stream,) = negotiate(offer("m=audio 4000 RTP/AVP 9 0 8"), (Codec.PCMA,))
+    assert stream.codec is Codec.PCMA
+
+
+def test_a_dynamic_payload_type_is_echoed() -> None:
+    description = offer("m=audio 4000 RTP/AVP 110 111", "a=rtpmap:110 pcma/8000/1", "a=rtpmap:111 TELEPHONE-EVENT/8000")
+    (audio,) = answered(description).media
+    assert audio.formats == ("110", "111")
+    assert [f.encoding for f in audio.rtp_formats()] == ["PCMA", "TELEPHONE-EVENT"]
+
+
+def test_the_telephone_event_of_the_codecs_clock_is_taken() -> None:
+    lines = ("a=rtpmap:100 telephone-event/48000", "a=rtpmap:101 telephone-event/8000")
+    (stream,) = negotiate(offer("m=audio 4000 RTP/AVP 0 100 101", *lines), ALL)
+    assert stream.telephone_event == 101
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        "m=audio 4000 RTP/AVP 18 4",
+        "m=audio 0 RTP/AVP 0",
+        "m=audio 4000 RTP/SAVP 0",
+        "m=video 4000 RTP/AVP 0",
+        "m=audio 4000 RTP/AVP 96",
+        "m=audio 4000 RTP/AVP 999999 hello",
+    ],
+)
+def test_nothing_in_common_is_488(media: str) -> None:
+    with pytest.raises(NotAcceptable) as caught:
+        negotiate(offer(media), ALL)
+    assert caught.value.status == 488
+
+
+@pytest.mark.parametrize(
+    ("offered", "address", "ours", "held", "sends_to"),
+    [
+        ("sendrecv", "192.0.2.9", "sendrecv", False, ("192.0.2.9", 4000)),
+        ("sendonly", "192.0.2.9", "recvonly", True, ("192.0.2.9", 4000)),
+        ("recvonly", "192.0.2.9", "sendonly", False, ("192.0.2.9", 4000)),
+        ("inactive", "192.0.2.9", "inactive", True, ("192.0.2.9", 4000)),
+        ("sendrecv", "0.0.0.0", "recvonly", True, None),
+        ("inactive", "0.0.0.0", "inactive", True, None),
+        ("recvonly", "0.0.0.0", "inactive", True, None),
+    ],
+)
+@pytest.mark.parametrize("level", ["media", "session"])
+def test_direction_is_answered(
+    offered: str, address: str, ours: str, held: bool, sends_to: tuple[str, int] | None, level: str
+) -> None:
+    if level == "media":
+        description = offer("m=audio 4000 RTP/AVP 0", f"a={offered}", connection=address)
+    else:
+        description = offer("m=audio 4000 RTP/AVP 0", connection=address, session=f"a={offered}")
+    (stream,) = negotiate(description, ALL)
+    assert (stream.direction, stream.on_hold, stream.remote) == (Direction(ours), held, sends_to)
+    answer = answered(description)
+    assert answer.direction_of(answer.media[0]) is Direction(ours)
+
+
+def test_m_lines_keep_their_order_and_labels() -> None:
+    description = offer(
+        "m=video 5000 RTP/AVP 96",
+        "m=audio 4000 RTP/AVP 0",
+        "a=label:10",
+        "a=sendonly",
+        "m=application 9 UDP/BFCP *",
+        "m=audio 4002 RTP/AVP 8",
+        "a=label:20",
+        "a=sendonly",
+    )
+    streams = negotiate(description, ALL, streams=2)
+    assert [(stream.index, stream.label) for stream in streams] == [(1, "10"), (3, "20")]
+    answer = make_answer(description, streams, {1: 10000, 3: 10002}, address="192.0.2.1", origin=ORIGIN)
+    assert [(media.kind, media.port) for media in answer.media] == [
+        ("video", 0),
+        ("audio", 10000),
+        ("application", 0),
+        ("audio", 10002),
+    ]
+    assert [answer.media[index].attribute("label") for index in (1, 3)] == ["10", "20"]
+    only = make_answer(description, negotiate(description, ALL), {1: 10000}, address="192.0.2.1", origin=ORIGIN)
+    assert [media.port for media in only.media] == [0, 10000, 0, 0]
+
+
+def test_rtcp_mux_only_when_offered() -> None:
+    with_mux = answered(offer("m=audio 4000 RTP/AVP 0", "a=rtcp-mux")).media[0]
+    without = answered(offer("m=audio 4000 RTP/AVP 0")).media[0]
+    assert (with_mux.attribute("rtcp-mux"), without.attribute("rtcp-mux")) == ("", None)
+
+
+@given(st.permutations(ALL), st.permutations(ALL))
+def test_an_answer_to_our_offer_is_understood(ours: list[Codec], theirs: list[Codec]) -> None:
+    """Two of us: what one answers is what the other takes from the answer."""
+    first = make_offer(ours, 10000, address="192.0.2.1", origin=ORIGIN)
+    assert SessionDescription.parse(str(first)) == first
+    streams = negotiate(first, theirs)
+    answer = make_answer(first, streams, {0: 20000}, address="192.0.2.2", origin=ORIGIN)
+    (taken,) = accept_answer(SessionDescription.parse(str(answer)), ours)
+    assert taken.codec is streams[0].codec is ours[0]
+    assert taken.remote == ("192.0.2.2", 20000)
+
+
+@pytest.mark.parametrize("address", ["pbx.example.org", "239.1.1.1"])
+def test_an_address_that_is_not_an_ipv4_host_is_learned_from_packets(address: str) -> None:
+    assert negotiate(offer("m=audio 4000 RTP/AVP 0", connection=address), ALL)[0].remote is None
+
+
+# Messages
+
+
+header_name = st.text(st.characters(codec="ascii", categories=("Ll",), include_characters="-"), min_size=2, max_size=12)
+header_value = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30).map(str.strip)
+
+
+@given(
+    token,
+    st.lists(st.tuples(header_name, header_value), max_size=5).map(tuple),
+    st.text(st.characters(exclude_characters="\r", exclude_categories=("Cs",)), max_size=60),
+)
+def test_messages_print_as_they_are_read(start: str, headers: tuple[tuple[str, str], ...], body: str) -> None:
+    message = SipMessage(start, headers, body)
+    assert SipMessage.parse(str(message)) == message
+
+
+@given(st.text(max_size=200))
+def test_hostile_messages_are_a_peers_error(text: str) -> None:
+    try:
+        message = SipMessage.parse(text)
+    except PeerError:
+        return
+    message.part("application/sdp")
+    message.public_headers()
+
+
+INVITE = (
+    "INVITE sip:1@h SIP/2.0\r\nf: \"A <b>\" <sip:4711@pbx;transport=tcp>;tag=1\r\ni: abc\r\n"
+    "Authorization: Digest x=1\r\n"
+    "Subject: one\r\n  two\r\nX-A: 1\r\nX-A: 2\r\nc: multipart/mixed;boundary=\"b1\"\r\n\r\n"
+    "--b1\r\nContent-Type: application/sdp\r\n\r\nv=0\r\n\r\n--b1\r\n"
+    "Content-Type: application/rs-metadata+xml\r\n\r\n<x/>\r\n--b1--\r\n"
+)
+
+
+def test_an_invite_is_read() -> None:
+    message = SipMessage.parse(INVITE)
+    assert address_uri(message.header("from")) == "sip:4711@pbx"
+    assert address_uri("sip:a@b;x=1") == "sip:a@b"
+    headers = message.public_headers()
+    assert headers["call-id"] == "abc"
+    assert headers["subject"] == "one two"
+    assert headers["x-a"] == "1, 2"
+    assert "authorization" not in headers
+    assert message.part("application/sdp").strip() == "v=0"
+    assert message.part("application/rs-metadata+xml").strip() == "<x/>"
+    assert message.part("text/plain") == ""
+
+
+def test_credentials_are_not_logged() -> None:
+    text = "REGISTER sip:h SIP/2.0\r\nAuthorization: Digest\r\n response=\"s3cret\"\r\n"
+    text += "proxy-authorization:s3cret\r\nVia: x\r\n"
+    assert "s3cret" not in redact(text)
+    assert "Via: x" in redact(text)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "found"),
+    [
+        ("application/dtmf-relay", "Signal=5\r\nDuration=160\r\n", ("5", 160)),
+        ("application/dtmf-relay", "Signal= *\r\nDuration= 250", ("*", 250)),
+        ("Application/DTMF-Relay; x=y", "signal=d", ("D", 0)),
+        ("application/dtmf", "#", ("#", 0)),
+        ("application/dtmf", "Signal=7", ("7", 0)),
+        ("application/dtmf", "hello", None),
+        ("application/dtmf", "", None),
+        ("application/dtmf-relay", "Signal=x", None),
+        ("application/media_control+xml", "5", None),
+    ],
+)
+def test_digits_in_info(content_type: str, body: str, found: tuple[str, int] | None) -> None:
+    assert dtmf_info(content_type, body) == found
