@@ -108,10 +108,15 @@ class Block:
         self.consumed[row] = self.received[row] = position // WINDOW * WINDOW
         self.bank.bar(row, int(self.consumed[row]))
 
-    def due(self, now: float) -> Rows:
-        """Rows whose next window is complete or overdue."""
+    def horizon(self, now: float) -> NDArray[np.float64]:
+        """Up to which position each row's windows are complete or overdue."""
+        return np.maximum(self.received, (now - self.base_s) * 8000)
+
+    def due(self, now: float, horizon: NDArray[np.float64]) -> Rows:
+        """Rows whose next window is complete or overdue, and lies within `horizon`."""
         stop = self.consumed + WINDOW
-        return np.flatnonzero((self.received >= stop) | (now >= self.base_s + stop * 0.000125))
+        waiting = (self.received >= stop) | (now >= self.base_s + stop * 0.000125)
+        return np.flatnonzero(waiting & (stop <= horizon + 0.5))  # half a sample: the clock's rounding
 
     def advance(self, rows: Rows, vad: SileroVad) -> list[Detection]:
         """Take the next window of each of `rows` (ascending) through decoder, VAD and endpointing."""

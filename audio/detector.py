@@ -75,16 +75,17 @@ class Detector:
             leg.flush_digit(now)
         if self._queue:
             yield self._drain()
-        busy = True
-        while busy:
-            busy = False
-            for block in (*self._blocks[False], *self._blocks[True]):
-                rows = block.due(now)
+        # What completes while the caller's loop breathes is for the next step: taken now, window by window, it would
+        # cost a whole forward each.
+        pending = [(block, block.horizon(now)) for block in self._all()]
+        while pending:
+            for block, horizon in pending:
+                rows = block.due(now, horizon)
                 if len(rows):
-                    busy = True
                     assert self._vad is not None
                     self.windows += len(rows)
                     yield block.advance(rows, self._vad)
+            pending = [(block, horizon) for block, horizon in pending if len(block.due(now, horizon))]
         if self._queue:
             yield self._drain()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from audio import Codec, Detection, Leg
+from config.settings import Role
 from mediaworker import talk
 from mediaworker.events import schema as events
 from mediaworker.transcriber import LegTranscriber
@@ -20,7 +21,7 @@ class LegSpec:
 
     leg: str
     codec: Codec
-    role: str = "unknown"
+    role: Role = "unknown"
     label: str = ""
     name: str = ""
     transport: Transport = "rtp"

@@ -21,6 +21,13 @@ def register(metrics: Metrics, worker: Worker) -> None:
     metrics.counter("calls_opened", "Calls since the start", lambda: calls.opened)
     metrics.counter("calls_refused", "Calls refused because the worker was full or draining", lambda: calls.refused)
     metrics.gauge("legs_active", "Legs with a ring row", lambda: detector.legs)
+    metrics.counter(
+        "legs_media",
+        "What arrived on all legs: packets or chunks, and what was wrong with them",
+        lambda: {(kind,): float(count) for kind, count in detector.counters.items()},
+        labels=("kind",),
+    )
+    metrics.counter("vad_windows", "Windows of 32 ms taken through the VAD", lambda: detector.windows)
     metrics.counters(
         "transcripts",
         calls.stats,

@@ -24,6 +24,8 @@ import wave
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 WORDS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
 WORKER = [sys.executable, "-m", "mediaworker.cli.main"]
@@ -150,7 +152,7 @@ def join_g722(names: list[str], target: Path) -> None:
     """G.722 has no header: prompts join by appending, with encoded silence in between."""
     from audio.g722 import G722Encoder
 
-    silence = bytes(G722Encoder().encode(bytes(2 * int(16000 * PAUSE_S))))
+    silence = G722Encoder().encode(np.zeros(int(16000 * PAUSE_S), np.int16))
     target.write_bytes(silence.join([(SOUNDS / f"{name}.g722").read_bytes() for name in names]) + silence)
 
 

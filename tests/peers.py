@@ -61,7 +61,7 @@ class Worker:
             return json.loads(body) if "json" in answer.headers["content-type"] else body
 
     def calls(self) -> list[dict[str, Any]]:
-        return self.get("/v1/calls?limit=1000")["items"]
+        return self.get("/v1/calls?limit=200")["items"]
 
     def metric(self, name: str) -> float:
         """The sum over all label sets of a metric."""

@@ -124,7 +124,7 @@ def test_a_wideband_call(running: Worker) -> None:
     encoder = G722Encoder()
     pcm = load_pcm(file, 16000)
     frames = [pcm[i : i + 320] for i in range(0, len(pcm), 320)]
-    payloads = [bytes(encoder.encode(np.pad(frame, (0, 320 - len(frame))).tobytes())) for frame in frames]
+    payloads = [encoder.encode(np.pad(frame, (0, 320 - len(frame)))) for frame in frames]
     check_heard(finals, utterances(Codec.G722, payloads))
 
 

@@ -1,0 +1,1 @@
+"""HTTP: routes, who may use them, and the event stream."""

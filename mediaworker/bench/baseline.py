@@ -33,20 +33,22 @@ class Leg(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: Any) -> None:
         from aiortc.jitterbuffer import JitterFrame
         from aiortc.rtp import RtpPacket
+        from av import AudioFrame
 
         packet = RtpPacket.parse(data)
-        packet._data = packet.payload  # type: ignore[attr-defined]
+        packet._data = packet.payload  # type: ignore[attr-defined]  # as its receiver does
         self.packets += 1
         _, frame = self._jitter.add(packet)
         if frame is None:
             return
         assert isinstance(frame, JitterFrame)
         for decoded in self._decoder.decode(frame):
-            plane = np.frombuffer(bytes(decoded.planes[0]), np.int16)[: decoded.samples]
+            assert isinstance(decoded, AudioFrame)
+            plane = decoded.to_ndarray()[0]
             self._samples = np.concatenate([self._samples, plane.astype(np.float32) / 32768])
         while len(self._samples) >= 256:
             window, self._samples = self._samples[None, :256], self._samples[256:]
-            feed = {"input": np.concatenate([self._context, window], 1), "state": self._state, "sr": np.int64(8000)}
+            feed = {"input": np.concatenate([self._context, window], 1), "state": self._state, "sr": np.array(8000, np.int64)}
             probability, self._state = self._vad.run(None, feed)
             self._context = window[:, -32:]
             self.windows += 1

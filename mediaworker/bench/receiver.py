@@ -67,7 +67,7 @@ async def main(first: int, last: int, seconds: float, data_dir: str) -> dict[str
     loop = asyncio.get_running_loop()
     raise_open_files()
     settings = Settings(data_dir=data_dir, max_calls=100_000)
-    hub = EventHub(EventStore(data_dir))
+    hub = EventHub(settings, EventStore(data_dir))
     await hub.start()
     detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
     calls = CallRegistry(settings, detector=detector, recognizer=NoWords(), publish=hub.publish, clock=loop.time)

@@ -174,8 +174,7 @@ class EventHub:
         if entry.row is not None:
             self._visible_row = entry.row
             self._tail.append(entry)
-            while len(self._tail) > TAIL and not self.journal.is_unsaved(self._tail[0]):
-                self._tail_row = self._tail.popleft().row or 0
+            self._trim()
         if (record := entry.record) is not None:
             if record.state == "ended":
                 self._visible.pop(record.call_id, None)
@@ -185,6 +184,15 @@ class EventHub:
         for key in {None, entry.call_id}:
             for subscription in self._live.get(key, ()):
                 subscription.offer(entry)
+
+    def _trim(self) -> None:
+        """What is not on disk stays in the tail, unless the disk has not answered for that long."""
+        while len(self._tail) > TAIL:
+            if self.journal.is_unsaved(self._tail[0]):
+                if len(self._tail) <= TAIL + self.journal.limit:
+                    return
+                self.journal.floor = max(self.journal.floor, self._tail[0].row or 0)
+            self._tail_row = self._tail.popleft().row or 0
 
     # -- subscribing ------------------------------------------------------------------------------------------------
 
@@ -244,9 +252,7 @@ class EventHub:
         if after < until:
             call, types = subscription.call, subscription.types
             # Rows beyond `until` may be committed but not fanned out yet.
-            rows = await self._store.read(
-                lambda database: database.page(after, until, PAGE, call_id=call, types=types)
-            )
+            rows = await self._store.read(lambda database: database.page(after, until, PAGE, call_id=call, types=types))
             subscription.scanned = rows[-1][0] if len(rows) == PAGE else until
             return rows
         # One page per turn of the loop: a long resumption must not hold up the media.

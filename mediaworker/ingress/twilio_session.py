@@ -12,12 +12,13 @@ where it belongs, whatever order it comes in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import get_args
 
 from audio import Codec
+from config.settings import Role
 from mediaworker.call import LegSpec
 from mediaworker.ingress import twilio_messages as messages
 from mediaworker.ingress.ports import MAX_AHEAD_S, CallOpener, Close, LiveCall, Output, Send, StreamLeg
@@ -25,7 +26,6 @@ from mediaworker.ingress.twilio_counters import TwilioCounters
 from mediaworker.registry import Refused
 
 SAMPLES_PER_MS = 8
-TRACKS = ("inbound", "outbound")
 MAX_AHEAD = round(MAX_AHEAD_S * 1000) * SAMPLES_PER_MS
 MAX_JUMP = MAX_AHEAD
 """A chunk this far past both the clock and the audio before it is no audio of this stream."""
@@ -42,6 +42,9 @@ UNSUPPORTED = 1003
 TRY_LATER = 1013
 GOING_AWAY = 1001
 NORMAL = 1000
+
+ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
+"""Twilio's inbound track is what the person on the phone says; a route or a parameter may say otherwise."""
 
 _NOTHING: Sequence[Output] = ()
 
@@ -176,7 +179,7 @@ class TwilioSession:
             reason = f"mediaFormat {form.encoding} {form.sample_rate} Hz, {form.channels} channels is not supported"
             return self._refuse("media_format", UNSUPPORTED, reason)
         tracks = tuple(dict.fromkeys(start.tracks))
-        if not tracks or not set(tracks) <= set(TRACKS):
+        if not tracks or not set(tracks) <= set(ROLES):
             return self._refuse("tracks", UNSUPPORTED, f"tracks {list(tracks)[:4]} are not supported")
         parameters = start.custom_parameters
         token = parameters.get("mw_token")
@@ -187,7 +190,10 @@ class TwilioSession:
         try:
             call = self._open_call(
                 source="twilio",
-                legs=[LegSpec(leg=track, codec=Codec.PCMU, label=track, transport="stream") for track in tracks],
+                legs=[
+                    LegSpec(leg=track, codec=Codec.PCMU, role=ROLES[track], label=track, transport="stream")
+                    for track in tracks
+                ],
                 external_id=start.call_sid,
                 from_=parameters.get("mw_from", ""),
                 to=parameters.get("mw_to", ""),

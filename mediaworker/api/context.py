@@ -1,0 +1,52 @@
+"""What the routes are given, and how they ask who is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import HTTPConnection
+
+from config import Settings
+from config.settings import Scope
+from mediaworker.api.auth import Access, decide
+from mediaworker.api.problem import Problem
+from mediaworker.events.hub import EventHub
+from mediaworker.metrics import Metrics
+
+
+class LiveCall(Protocol):
+    """The part of `mediaworker.call.Call` that a user may steer."""
+
+    def hangup(self) -> None: ...
+
+    def rename(self, leg: str, name: str) -> None: ...
+
+    def set_language(self, language: str) -> None: ...
+
+
+class LiveCalls(Protocol):
+    def get(self, call_id: str) -> LiveCall | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """The worker, as far as the HTTP side needs it."""
+
+    settings: Settings
+    hub: EventHub
+    calls: LiveCalls
+    metrics: Metrics
+    ready: Callable[[], Sequence[str]]
+    """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""
+    sip_status: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
+    """One object per registration, for `/readyz`."""
+
+    def authorize(self, connection: HTTPConnection, scope: Scope) -> Access:
+        """Raises Problem 401 or 403."""
+        peer = connection.client.host if connection.client else ""
+        access = decide(connection.headers.items(), peer, self.settings.auth.api_keys, scope)
+        if not access.allowed:
+            raise Problem(access.status, access.reason, headers={"WWW-Authenticate": access.challenge})
+        return access

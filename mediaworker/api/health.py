@@ -1,0 +1,35 @@
+"""`/healthz`, `/readyz` and `/metrics`."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mediaworker.api.context import ApiContext
+from mediaworker.api.problem import Problem
+
+
+def routes(context: ApiContext) -> list[Route]:
+    async def healthz(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        reasons = list(context.ready())
+        if (trouble := context.hub.trouble) is not None:
+            reasons.append(f"events are not being stored: {trouble}")
+        sip = [dict(registration) for registration in context.sip_status()]
+        if reasons:
+            return Problem(503, "; ".join(reasons), reasons=reasons, sip=sip).response()
+        return JSONResponse({"status": "ready", "sip": sip})
+
+    async def metrics(request: Request) -> Response:
+        context.authorize(request, "admin")
+        body, content_type = context.metrics.exposition()
+        return Response(body, headers={"Content-Type": content_type})
+
+    return [
+        Route("/healthz", healthz, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]

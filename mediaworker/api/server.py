@@ -1,0 +1,101 @@
+"""uvicorn, run inside the worker's own event loop and stopped by the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from config import Settings
+
+CLOSE_S = 5.0
+WS_MAX_BYTES = 65536
+
+
+class _WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's, but a peer that has stopped reading is cut off when it does not answer a ping.
+
+    Its own way, to close, waits for the send buffer to drain, which is just what does not happen.
+    """
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield  # signals are the worker's
+
+
+class HttpServer:
+    """The HTTP port: bound by `start`, which raises OSError when it cannot be."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._settings = settings
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws=_WebSocketProtocol,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                # The peer is who is at the other end of the connection: access without keys depends on it.
+                proxy_headers=False,
+                server_header=False,
+                ws_max_size=WS_MAX_BYTES,
+                ws_per_message_deflate=False,
+                ws_ping_interval=settings.events.heartbeat_s,
+                ws_ping_timeout=settings.events.heartbeat_s,
+                timeout_graceful_shutdown=int(CLOSE_S),
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+        self.port = 0
+        """The port bound, once started; differs from the settings' when that is 0."""
+
+    async def start(self) -> None:
+        listener = _listen(self._settings.http.host, self._settings.http.port)
+        self.port = listener.getsockname()[1]
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="http")
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        """Close the port and the connections; those that do not close within 5 s are cut."""
+        if self._task is None:
+            return
+        self._server.should_exit = True
+        await self._task
+        # What still has unsent bytes for a peer that does not read.
+        for connection in tuple(self._server.server_state.connections):
+            if (transport := getattr(connection, "transport", None)) is not None:
+                transport.abort()
+        self._task = None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
