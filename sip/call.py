@@ -1,31 +1,26 @@
-"""One inbound call: its dialog in pjsua2, its streams, and what a re-INVITE does to them.
+"""One inbound call: its streams, and what a re-INVITE does to them. `sip.dialog` is its side in PJSIP.
 
-The SDP that PJSIP makes is replaced by ours in `onCallSdpCreated`. Nothing of a re-INVITE takes effect there: it is
+The SDP that PJSIP makes is replaced by ours when it is made. Nothing of a re-INVITE takes effect there: it is
 kept as pending and committed when the 200 has gone out with that very description; a refused re-INVITE changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pjsua2 as pj
 import structlog
 
 from audio.codec import Codec
-from sip.access import split_address
-from sip.errors import PeerError, SipError
-from sip.messages import SipMessage, address_uri, dtmf_info
-from sip.negotiation import TELEPHONE_EVENT, NegotiatedStream, make_answer, make_offer, negotiate
+from sip.messages import SipMessage, address_uri
+from sip.negotiation import NegotiatedStream, make_answer, make_offer, negotiate
 from sip.sdp import Direction, SessionDescription
 from sip.sockets import RtpSocket
-from sip.stack import guarded
+
+if TYPE_CHECKING:
+    from sip.dialog import Dialog
 
 log = structlog.get_logger("sip")
-
-
-Later = Callable[..., object]
 
 
 @dataclass(slots=True)
@@ -232,140 +227,8 @@ class SipCall:
         )
 
 
-class Dialog(pj.Call):  # type: ignore[misc]
-    """The pjsua2 side of a call. Without a `call` it only exists to refuse an INVITE.
-
-    What a callback reports is handled after PJSIP has returned: a handler may then hang up, which PJSIP would only
-    half do from within its own callback.
-    """
-
-    def __init__(self, account: Any, call_id: int, forget: Callable[[Dialog], None], later: Later) -> None:
-        """`forget` is called, in the callback, when PJSIP is done with the call; `later` is the loop's call_soon."""
-        super().__init__(account, call_id)
-        self._later = later
-        self.call: SipCall | None = None
-        self.audio_lines = 1
-        """PJSIP must keep as many audio lines open as are offered: which of them is used is not its decision."""
-        self.over = False
-        """PJSIP has ended it; set at once, while the call hears of it a little later."""
-        self._forget = forget
-
-    def accept(self) -> None:
-        prm = pj.CallOpParam(True)
-        prm.statusCode = 200
-        prm.opt.audioCount = self.audio_lines
-        prm.opt.videoCount = prm.opt.textCount = 0
-        try:
-            self.answer(prm)
-        except pj.Error as error:
-            raise SipError(error.reason) from None
-
-    def finish(self, code: int = 0, headers: tuple[tuple[str, str], ...] = ()) -> None:
-        """Hang up or refuse; harmless when the peer was faster."""
-        if self.over:
-            return
-        prm = pj.CallOpParam()
-        prm.statusCode = code
-        for name, value in headers:
-            header = pj.SipHeader()
-            header.hName, header.hValue = name, value
-            prm.txOption.headers.append(header)
-        try:
-            self.hangup(prm)
-        except pj.Error as error:
-            log.debug("hangup", reason=error.reason)
-
-    @guarded
-    def onCallSdpCreated(self, prm: Any) -> None:
-        if self.call is None or self.call.ended:
-            return
-        template = SessionDescription.parse(prm.sdp.wholeSdp)
-        prm.sdp.wholeSdp = str(self.call.describe(prm.remSdp.wholeSdp, template))
-
-    @guarded
-    def onCallRxOffer(self, prm: Any) -> None:
-        if self.call is None:
-            return
-        try:
-            prm.opt.audioCount = self.call.check(prm.offer.wholeSdp)
-        except PeerError as error:
-            prm.statusCode = error.status
-
-    @guarded
-    def onCallMediaState(self, prm: Any) -> None:
-        if self.call is not None:
-            self._later(self.call.confirmed, self._streams())
-
-    @guarded
-    def onCallTsxState(self, prm: Any) -> None:
-        event = prm.e.body.tsxState
-        if self.call is None or event.tsx.role != pj.PJSIP_ROLE_UAS:
-            return
-        method = event.tsx.method
-        if method == "INFO" and event.type == pj.PJSIP_EVENT_RX_MSG:
-            message = SipMessage.parse(event.src.rdata.wholeMsg)
-            if found := dtmf_info(message.header("content-type"), message.body):
-                self._later(self.call.digit, *found)
-        elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG and event.tsx.statusCode >= 200:
-            if event.tsx.statusCode < 300:
-                self._later(self.call.sent, SipMessage.parse(event.src.tdata.wholeMsg).body)
-            else:
-                self._later(self.call.dropped)
-
-    @guarded
-    def onCallState(self, prm: Any) -> None:
-        info = self.getInfo()
-        if info.state == pj.PJSIP_INV_STATE_DISCONNECTED and not self.over:
-            self.over = True
-            if self.call is not None:
-                self._later(self.call.disconnected, info.lastStatusCode)
-            self._forget(self)
-
-    @guarded
-    def onCallTransferRequest(self, prm: Any) -> None:
-        # REFER: nobody may make the worker call somewhere.
-        prm.statusCode = 603
-
-    @guarded
-    def onCallReplaceRequest(self, prm: Any) -> None:
-        # Replaces (RFC 3891): a third party that takes over a running call.
-        prm.statusCode = 603
-
-    def _streams(self) -> tuple[NegotiatedStream, ...]:
-        """What PJSIP negotiated, for the case that the peer's answer came in an ACK, which no callback shows."""
-        streams: list[NegotiatedStream] = []
-        call_info = self.getInfo()  # the vector lives in it
-        for media in call_info.media:
-            if media.type != pj.PJMEDIA_TYPE_AUDIO or media.dir == pj.PJMEDIA_DIR_NONE:
-                continue
-            info = self.getStreamInfo(media.index)
-            address, port = split_address(info.remoteRtpAddress)
-            direction = _DIRECTIONS[media.dir]
-            remote = None if address == "0.0.0.0" else (address, port)
-            streams.append(
-                NegotiatedStream(
-                    media.index,
-                    "",
-                    Codec[info.codecName.upper()],
-                    info.rxPt,
-                    TELEPHONE_EVENT,
-                    direction,
-                    remote,
-                    not direction.sends,
-                )
-            )
-        return tuple(streams)
-
-
 def audio_lines(offer: SessionDescription) -> int:
     return max(1, sum(media.kind == "audio" for media in offer.media))
-
-
-_DIRECTIONS = {
-    pj.PJMEDIA_DIR_ENCODING: Direction.SENDONLY,
-    pj.PJMEDIA_DIR_DECODING: Direction.RECVONLY,
-    pj.PJMEDIA_DIR_ENCODING_DECODING: Direction.SENDRECV,
-}
 
 
 def _same_media(ours: SessionDescription, sent: SessionDescription) -> bool:

@@ -19,7 +19,8 @@ from audio.codec import Codec
 from config import Settings
 from sip.access import LOOPBACK, AccessList, OncePer, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
-from sip.call import Dialog, SipCall, audio_lines
+from sip.call import SipCall, audio_lines
+from sip.dialog import Dialog
 from sip.errors import SipError
 from sip.messages import SipMessage
 from sip.ports import RtpPorts

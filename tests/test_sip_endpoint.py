@@ -16,7 +16,8 @@ from config import ConfigError
 from config.load import parse
 from sip import stack
 from sip.access import LOOPBACK
-from sip.call import Dialog, SipCall
+from sip.call import SipCall
+from sip.dialog import Dialog
 from sip.endpoint import SipEndpoint
 from sip.sdp import Direction
 from tests.sipp_caller import Sipp, free_port
@@ -98,6 +99,7 @@ async def worker(
         assert len(endpoint._ticker) == 0
         assert len(os.listdir("/proc/self/fd")) <= idle_files + 1  # a TCP connection may stay for a while
         assert endpoint.counters.sdp_mismatches == 0
+        assert stack.callback_errors == 0
     finally:
         await endpoint.stop()
 
@@ -223,6 +225,16 @@ async def test_digits_by_info(sipp: Sipp) -> None:
     async with worker(handler) as endpoint:
         await sipp.run("info", f"127.0.0.1:{endpoint.port}", **PCMU)
         assert handler.log[1:3] == [("dtmf", "5", "160"), ("dtmf", "#", "0")]
+
+
+async def test_nobody_can_make_the_worker_call_elsewhere(sipp: Sipp) -> None:
+    async with worker(Recorder()) as endpoint:
+        await sipp.run("refer", f"127.0.0.1:{endpoint.port}", **PCMU)
+
+
+async def test_a_keep_alive_by_options(sipp: Sipp) -> None:
+    async with worker(Recorder()) as endpoint:
+        await sipp.run("options", f"127.0.0.1:{endpoint.port}")
 
 
 async def test_the_worker_hangs_up(sipp: Sipp) -> None:
