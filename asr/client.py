@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
 
 import structlog
 
-from asr import messages
+from asr import child, messages
 from asr.ledger import Counters, Deliver, Delivery, Ledger
 from asr.messages import FrameError, Frames
 from asr.select import LANGUAGES, select
@@ -31,8 +30,6 @@ BACKOFF_MAX_S = 30.0
 FAILED_AFTER = 3
 """Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed."""
 GOOD_LIFE_S = 10.0
-END_S = 5.0
-"""The inference process gets so long to go by itself."""
 
 log = structlog.get_logger("asr")
 
@@ -194,7 +191,7 @@ class Recognizer:
                 continue
             lived = self._ready_s is not None and asyncio.get_running_loop().time() - self._ready_s >= GOOD_LIFE_S
             deaths = 1 if lived or self._answers > answers else deaths + 1
-            reason = f"the inference process died ({_how(code)})"
+            reason = f"the inference process died ({child.how(code)})"
             log.error("engine died", status=code, deaths=deaths, open_utterances=len(self._ledger))
             self._deliver(self._ledger.restart(reason))
             if deaths >= FAILED_AFTER:
@@ -207,12 +204,12 @@ class Recognizer:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = process = await _spawn(theirs)
+                self._process = process = await child.spawn(theirs)
             try:
                 await self._converse(ours)
             finally:
                 ours.close()
-                code = await _end(process)
+                code = await child.end(process)
                 self._process = None
         finally:
             ours.close()
@@ -289,37 +286,9 @@ class Recognizer:
             self._on_state(state, reason)
 
 
-async def _spawn(channel: socket.socket) -> Process:
-    # A session of its own: Ctrl-C at the terminal is for the parent, which wants its last finals first.
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "asr.process",
-        str(channel.fileno()),
-        stdin=DEVNULL,
-        stdout=DEVNULL,
-        pass_fds=[channel.fileno()],
-        start_new_session=True,
-    )
-
-
-async def _end(process: Process) -> int:
-    """Wait until it is gone; its socket is closed, which ends it unless it hangs."""
-    try:
-        async with asyncio.timeout(END_S):
-            return await process.wait()
-    except TimeoutError:
-        process.kill()
-        return await process.wait()
-
-
 def _report(supervisor: asyncio.Task[None]) -> None:
     if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
         log.critical("recognition has stopped", exc_info=error)
-
-
-def _how(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit status {code}"
 
 
 def _backoff_s(deaths: int) -> float:

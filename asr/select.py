@@ -24,11 +24,11 @@ class Selection:
 def select(settings: Asr) -> Selection:
     """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads."""
     weakness = (
-        "PocketSphinx: English only, meant for trying the path out; on 8 kHz telephone audio 60 of 100 words are wrong,"
-        " on G.722 25"
+        "PocketSphinx: English only, meant for trying the path out; on 8 kHz telephone audio two words of three are"
+        " wrong, on G.722 one of four"
     )
     if settings.engine == "auto":
-        return Selection("pocketsphinx", f"auto: no other engine is installed. {weakness}")
+        return Selection("pocketsphinx", f"auto: this version has no other engine (Qwen3-ASR comes next). {weakness}")
     return Selection(settings.engine, f"asr.engine = {settings.engine!r}. {weakness}")
 
 
