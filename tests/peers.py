@@ -128,11 +128,11 @@ def alive(worker: Worker) -> bool:
     return False
 
 
-def until(condition: Any, timeout_s: float = 30) -> Any:
+def until(condition: Any, timeout_s: float = 30, what: str = "") -> Any:
     """The first true value of `condition()`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {condition}"
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
         time.sleep(0.05)
     return value
 

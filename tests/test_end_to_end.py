@@ -187,24 +187,30 @@ async def test_a_hundred_calls_twenty_at_once_leave_nothing(
     expected = utterances(Codec[name], packets(sound.read_bytes()))
     assert len(expected) == 1
     with worker(tmp_path, SIP__TRANSPORTS='["udp"]') as running:
+        sipp, target = Sipp(tmp_path), f"127.0.0.1:{running.sip_port}"
+        audio = f"{sound},1,{values['payload_type']},{values['rtpmap']}"
+        talk_ms = len(codes) // 8 + 200
+        # One call before: it starts the inference process, which stays.
+        await sipp.run("call", target, audio=audio, talk_ms=talk_ms, **values)
+        await asyncio.to_thread(running.wait_ended, 1)
         idle = {gauge: running.metric(f"mediaworker_{gauge}") for gauge in GAUGES}
-        await Sipp(tmp_path).run(
+        await sipp.run(
             "call",
-            f"127.0.0.1:{running.sip_port}",
+            target,
             calls=50,
             at_once=20,
             rate=10,
             timeout_s=100,
             options=("-trace_stat", "-stf", "stat.csv", "-fd", "1"),
-            audio=f"{sound},1,{values['payload_type']},{values['rtpmap']}",
-            talk_ms=len(codes) // 8 + 200,
+            audio=audio,
+            talk_ms=talk_ms,
             **values,
         )
-        rows = list(csv.DictReader((tmp_path / "call-1/stat.csv").open(), delimiter=";"))
+        rows = list(csv.DictReader((tmp_path / "call-2/stat.csv").read_text().splitlines(), delimiter=";"))
         assert rows[-1]["SuccessfulCall(C)"] == "50" and rows[-1]["FailedCall(C)"] == "0"
         assert rows[-1]["Retransmissions(C)"] == "0"
-        calls = await asyncio.to_thread(running.wait_ended, 50, 120)
-        assert len(calls) == 50
+        calls = await asyncio.to_thread(running.wait_ended, 51, 120)
+        assert len(calls) == 51
         for call in calls:
             finals = check_story(running.events(call["call_id"]))
             check_heard(finals, expected)

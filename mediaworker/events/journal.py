@@ -173,7 +173,7 @@ class Journal:
         """Hand on what waits, up to the events committed with `row` and what rides behind them; None: all of it."""
         while self._line:
             head = self._line[0].row
-            if False:
+            if row is not None and head is not None and head > row:
                 break
             self._hand_on(self._line.popleft())
             self._handed_on += 1

@@ -1,0 +1,70 @@
+"""`mediaworker call`: a test phone that places a SIP call to any SIP peer, plays a file into it, and hangs up."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+OK, FAILED, USAGE = 0, 1, 2
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "call",
+        help="a test phone: place a SIP call and play a file into it",
+        description="Places a SIP call, plays a file into it in real time, and hangs up. "
+        "Exit code: 0 played, 1 refused or broken off, 2 wrong arguments.",
+    )
+    parser.add_argument("uri", help="sip:USER@HOST:PORT")
+    parser.add_argument("--play", required=True, metavar="FILE", help="WAV, or raw .ulaw .alaw .sln .sln16 .g722")
+    parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722"], default="PCMU")
+    parser.add_argument("--transport", choices=["udp", "tcp"], default="udp")
+    parser.add_argument("--from", dest="user", default="mediaworker", metavar="USER", help="the calling user")
+    parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
+    parser.add_argument("--answer-timeout", type=float, default=30.0, metavar="S")
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    import numpy as np
+
+    from audio import Codec
+    from config.settings import Log
+    from mediaworker import logs
+    from mediaworker.cli.play import PlayError, load_pcm
+    from sip.errors import SipError
+
+    try:
+        from sip.phone import SipPhone
+    except ImportError as error:
+        print(f"mediaworker: SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh", file=sys.stderr)
+        return FAILED
+    logs.configure(Log(level="error"))
+    codec = Codec[args.codec]
+    rate_hz = 16000 if codec.wide else 8000
+    try:
+        samples = load_pcm(args.play, rate_hz)
+    except PlayError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return USAGE
+    samples = np.concatenate([samples, np.zeros(int(args.tail * rate_hz), np.int16)])
+
+    async def place() -> int:
+        phone = SipPhone(codec=codec, transport=args.transport, user=args.user)
+        result = await phone.call(args.uri, samples, answer_s=args.answer_timeout)
+        if not result.ok:
+            print(f"mediaworker: {args.uri}: {result.status} {result.reason}", file=sys.stderr)
+            return FAILED
+        print(
+            f"{result.status} {result.reason}: {len(samples) / rate_hz:.1f} s of {codec.rtp_name}, "
+            f"{result.packets_sent} packets sent, {result.packets_received} received"
+        )
+        return OK
+
+    try:
+        return asyncio.run(place())
+    except SipError as error:
+        print(f"mediaworker: {args.uri}: {error}", file=sys.stderr)
+        return FAILED
