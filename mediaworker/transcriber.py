@@ -116,6 +116,8 @@ class LegTranscriber:
         self._drained, self._stats, self._observe_latency = drained, stats, observe_latency
         self._open: dict[str, _Open] = {}
         self._current: _Open | None = None
+        self._previous = ""
+        """Text of the latest final: engines tend to say it again when they hear nothing."""
 
     @property
     def open_utterances(self) -> int:
@@ -232,7 +234,7 @@ class LegTranscriber:
             language=self.language,
             context=self.context,
             live=True,
-            stream=self._prefix,
+            previous=self._previous,
         )
         self._recognizer.open(request, lambda hypothesis: self._heard(utterance, hypothesis))
 
@@ -288,6 +290,7 @@ class LegTranscriber:
         self._recognizer.commit(utterance.engine_id)
         latency_s = max(0.0, self._clock() - utterance.end_s)
         failed = hypothesis.error is not None
+        self._previous = hypothesis.text
         self._stats.finals += 1
         self._stats.failed_finals += failed
         self._stats.empty_finals += not hypothesis.text

@@ -88,7 +88,7 @@ def report(http: str, texts: dict[str, str]) -> int:
         done += bool(text)
     title("How good is that?")
     print(
-        "The path is real: SIP or Twilio → ring → VAD → endpoint → engine → events. The engine is for trying out:\n"
+        "The path is real: phone line → ring → VAD → endpoint → engine → events. The engine is for trying out:\n"
         "PocketSphinx, whose model fits into its package, gets about 29 % of the words wrong in wideband (the SIP call\n"
         "above) and 60 to 70 % on 8 kHz telephone audio (the Twilio stream above)."
     )

@@ -36,7 +36,7 @@ class Leg(asyncio.DatagramProtocol):
         from av import AudioFrame
 
         packet = RtpPacket.parse(data)
-        packet._data = packet.payload  # type: ignore[attr-defined]  # as its receiver does
+        packet._data = packet.payload  # type: ignore[attr-defined]
         self.packets += 1
         _, frame = self._jitter.add(packet)
         if frame is None:

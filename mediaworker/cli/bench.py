@@ -31,9 +31,6 @@ def _counts(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.table import Table
-
     from mediaworker.bench import media
 
     baseline = not args.no_baseline
@@ -44,25 +41,32 @@ def run(args: argparse.Namespace) -> int:
     for legs in args.legs:
         print(f"{legs} legs for {args.seconds:g} s …", file=sys.stderr, flush=True)
         rows.append(media.measure(legs, args.seconds, baseline=baseline))
-    table = Table(title=f"RTP in → VAD → endpointing → events, one core ({platform.processor() or platform.machine()})")
-    for column in ("legs", "received", "CPU", "µs/leg·s", "usual µs/leg·s", "ratio", "stall p99", "VAD lag max", "RSS"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        usual = row["baseline_cpu_s_per_leg_s"]
-        table.add_row(
-            str(row["legs"]),
-            f"{100 * row['packets_received'] / row['packets_sent']:.2f} %",
-            f"{100 * row['cpu_share']:.0f} %",
-            f"{1e6 * row['cpu_s_per_leg_s']:.0f}",
-            "-" if usual is None else f"{1e6 * usual:.0f} ({row['baseline_legs']} legs)",
-            "-" if usual is None else f"{row['ratio']}",
-            f"{row['loop_stall_p99_ms']:.1f} ms",
-            f"{row['vad_lag_max_ms']:.1f} ms",
-            f"{row['rss_mb']:.0f} MB",
-        )
-    Console().print(table)
+    machine = platform.processor() or platform.machine()
+    print(f"RTP in → VAD → endpointing → events, one core, {machine}; usual: aiortc, one ONNX call per leg")
+    print(_table(rows))
     if args.json:
         # One run: its figures stand at the top level as well.
         figures = (rows[0] if len(rows) == 1 else {}) | {"runs": rows}
         Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [("legs", "received", "CPU", "µs/leg·s", "usual", "ratio", "stall p99", "VAD lag max", "RSS")]
+    for row in rows:
+        usual = row["baseline_cpu_s_per_leg_s"]
+        lines.append(
+            (
+                str(row["legs"]),
+                f"{100 * row['packets_received'] / row['packets_sent']:.2f} %",
+                f"{100 * row['cpu_share']:.1f} %",
+                f"{1e6 * row['cpu_s_per_leg_s']:.0f}",
+                "-" if usual is None else f"{1e6 * usual:.0f} at {row['baseline_legs']}",
+                "-" if usual is None else f"{row['ratio']}",
+                f"{row['loop_stall_p99_ms']:.1f} ms",
+                f"{row['vad_lag_max_ms']:.1f} ms",
+                f"{row['rss_mb']:.0f} MB",
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
