@@ -34,10 +34,9 @@ class ChunkClock:
         deviation, near = position - timeline.end, min(SNAP, size // 2)
         if deviation < -near:
             for low, high in timeline.gaps:
-                if abs(position - low) <= near:
-                    return low
-                if abs(position + size - high) <= near:
-                    return high - size
+                if low - near <= position < high:
+                    into = round((position - low) / size) * size
+                    return low + into if abs(position - low - into) <= near else position
             return position
         chunks = round(deviation / size)
         if abs(deviation - chunks * size) > SNAP:

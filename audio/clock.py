@@ -28,6 +28,8 @@ FAR_AHEAD = 5 * RATE_HZ
 """Nobody sends audio before it is spoken: loss that would lead this far ahead of the wall clock is a jump, too."""
 LATE_S = 0.08
 LATE_PACKETS = 5
+DRIFT_MASK = 0x3F
+"""Drift is looked after at every 64th packet, which is 1.3 s: often enough to meet a pause in speech."""
 DRIFT = 240
 """30 ms, half the reorder wait."""
 DRIFT_STEP = 80
@@ -128,12 +130,12 @@ class RtpClock:
             position = max(due, self.next_position, floor)
             self._moved()
             self.jumps += 1
-        elif position + size <= floor and self._stays_late(arrival.now):
+        elif position < floor and self._stays_late(arrival.now):
             position = max(due, self.next_position, floor)
             self._moved()
             self.jumps += 1
-        elif silent and not lost:
-            position += self._drift()
+        elif not arrival.sequence & DRIFT_MASK:
+            position += self._drift(silent and not lost)
         self._measure(arrival.now, position)
         self._loss_pending = False
         self.next_timestamp = arrival.timestamp + size & 0xFFFFFFFF
@@ -193,7 +195,7 @@ class RtpClock:
             self._missing = {s for s in self._missing if _signed(newest - s, 16) <= MAX_MISORDER}
 
     def _stays_late(self, now: float) -> bool:
-        """Called for a packet that is too late although nothing overtook it: are they all, for `LATE_S` by now?
+        """Called for a packet that is (partly) too late although nothing overtook it: are all, for `LATE_S` by now?
 
         A burst after a stall is late all at once, and then on time again; it must not move the timeline.
         """
@@ -202,12 +204,12 @@ class RtpClock:
         self._late_run, self._late_packet = self._late_run + 1, self.packets
         return self._late_run >= LATE_PACKETS and now - self._late_s >= LATE_S
 
-    def _drift(self) -> int:
-        """How far to move the stream, now that the leg is silent: to where its fastest packets would be on time."""
-        transit = self.min_transit
-        if not DRIFT < abs(transit) < _FAR:
+    def _drift(self, movable: bool) -> int:
+        """How far to move the stream: to where the fastest packets since the last look would have been on time."""
+        transit, self.min_transit = self.min_transit, _FAR
+        if not movable or not DRIFT < abs(transit) < _FAR:
             return 0
-        self.min_transit, self.transit = _FAR, None
+        self.transit = None
         return round(transit) if transit > 0 else -DRIFT_STEP
 
     def _measure(self, now: float, position: int) -> None:

@@ -1,4 +1,4 @@
-"""Audio from before a codec change, kept until it is too old to be read."""
+"""Audio from before a codec change, kept until it is too old to be read, and joined to what came after."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ class History:
     def end(self) -> int:
         return self.start + len(self.audio) // _bytes(self.codec)
 
-    def read(self, start: int, stop: int, codec: Codec | None) -> bytes:
-        """[start, stop) as it was, or converted for being joined to audio of `codec`."""
+    def read(self, start: int, stop: int) -> bytes:
+        """What of [start, stop) lies here."""
         size = _bytes(self.codec)
-        audio = self.audio[(start - self.start) * size : (stop - self.start) * size]
-        return audio if codec is None or _form(codec) == _form(self.codec) else _convert(audio, self.codec, codec)
+        return self.audio[max(0, start - self.start) * size : max(0, stop - self.start) * size]
+
+
+def join(pieces: list[tuple[Codec, bytes]]) -> bytes:
+    """Consecutive audio as one, in the codec of the last piece."""
+    codec = pieces[-1][0]
+    return b"".join(audio if _form(own) == _form(codec) else _convert(audio, own, codec) for own, audio in pieces)
 
 
 def _bytes(codec: Codec) -> int:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Literal
 
-from audio import rtp
+import numpy as np
+
+from audio import g711, rtp
 from audio.chunks import ChunkClock
-from audio.clock import RATE_HZ, Arrival, RtpClock
+from audio.clock import DRIFT_MASK, RATE_HZ, Arrival, RtpClock
 from audio.codec import Codec
 from audio.detections import Detection, EndReason
 from audio.dtmf import DigitCollector
-from audio.history import History
-from audio.plane import AHEAD, HISTORY, load, store
+from audio.history import History, join
+from audio.plane import AHEAD, HISTORY, WINDOW, load, store
 from audio.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -35,9 +37,9 @@ class Leg:
 
     __slots__ = (
         "_base_s", "_bytes", "_chunks", "_clock", "_closed_at", "_consumed", "_decoder", "_detector", "_digits",
-        "_history", "_mask", "_overlaps", "_payload_type", "_quiet", "_received", "_refusing", "_ring", "_room",
-        "_timeline", "block", "codec", "key", "late", "malformed", "refused", "row", "rtcp", "telephone_event",
-        "transport", "wrong_payload",
+        "_epoch", "_history", "_mask", "_overlaps", "_payload_type", "_quiet", "_received", "_refusing", "_ring",
+        "_room", "_timeline", "block", "codec", "key", "late", "malformed", "refused", "row", "rtcp",
+        "telephone_event", "transport", "wrong_payload",
     )  # fmt: skip
 
     def __init__(self, detector: Detector, block: Block, row: int, transport: Transport) -> None:
@@ -46,7 +48,8 @@ class Leg:
         self.key: Any = None
         """The owner's; unused here."""
         self._clock, self._chunks, self._timeline, self._digits = RtpClock(), ChunkClock(), Timeline(), DigitCollector()
-        self._history: History | None = None
+        self._history: list[History] = []
+        self._epoch = 0  # where the codec of now came into force
         self._closed_at: int | None = None
         self._quiet = False  # the sender has announced silence (comfort noise): nothing is missing now
         self._refusing = False
@@ -121,7 +124,8 @@ class Leg:
         elif timeline.gaps:
             # A later chunk shows the loss; one that was overtaken may still come within the reorder wait.
             chunks.gap_s = chunks.arrival_s if chunks.gap_s is None else chunks.gap_s
-            self._base_s[row] = chunks.gap_s + self._detector.jitter_s - timeline.gaps[0][1] / RATE_HZ
+            stop = (timeline.received // WINDOW + 1) * WINDOW
+            self._base_s[row] = chunks.gap_s + self._detector.jitter_s - stop / RATE_HZ
         else:
             chunks.gap_s = None
             self._base_s[row] = chunks.arrival_s + self._detector.stall_s - max(timeline.end, self.position) / RATE_HZ
@@ -142,7 +146,7 @@ class Leg:
             and ssrc == clock.ssrc
             and flags == _PLAIN
             and kind & 0x7F == self._payload_type
-            and sequence & 0xFF  # every 256th packet goes the long way, where drift is looked after
+            and sequence & DRIFT_MASK
         ):
             position, timeline, row = clock.next_position, self._timeline, self.row
             size = len(datagram) - _HEADER
@@ -188,7 +192,7 @@ class Leg:
                 self.wrong_payload += 1
                 if packet.ssrc != clock.ssrc:
                     return
-        silent = not packet.sequence & 0xFF and self.block.bank.idle(self.row)
+        silent = not packet.sequence & DRIFT_MASK and self._still(payload)
         arrival = Arrival(packet.sequence, packet.timestamp, packet.ssrc, payload, now)
         for placed in clock.receive(arrival, self._consumed[self.row], silent=silent):
             self._place(placed.position, placed.payload, lost=placed.lost)
@@ -197,6 +201,18 @@ class Leg:
                 self._event(packet, now)
             self._quiet = packet.payload_type == rtp.COMFORT_NOISE
         self._rearm()
+
+    def _still(self, payload: bytes) -> bool:
+        """The leg is silent, and not because the VAD has yet to see an onset: the latest is no louder than before."""
+        if not self.block.bank.idle(self.row):
+            return False
+        if self.codec.wide:
+            return True
+        recent, before = self.position - 1024, self.position - 4096
+        codes = load(self._ring, before, max(self.position, self._timeline.end)).translate(self._mask) + payload
+        samples = g711.alaw_decode(codes) if self.codec is Codec.PCMA else g711.ulaw_decode(codes)
+        levels = np.abs(samples.astype(np.int32))
+        return bool(levels[recent - before :].max() <= 2 * levels[: recent - before].max() + 256)
 
     def _event(self, packet: rtp.RtpPacket, now: float) -> None:
         try:
@@ -262,6 +278,8 @@ class Leg:
         self._refusing = False
         if stop <= floor:
             self.late += 1
+        elif not parts and self._timeline.lost(position, stop, trailing=False):
+            self.late += 1
         elif not parts:
             self._overlaps += 1
         for low, high in parts:
@@ -270,7 +288,11 @@ class Leg:
 
     def give_up(self, stop: int) -> None:
         """The detector consumes up to `stop`: what is missing before it stays silence."""
-        self._timeline.give_up(stop)
+        timeline = self._timeline
+        if self.transport == "stream" and timeline.gaps:
+            # Its wait has begun when a later chunk came, for all of it: it does not end window by window.
+            stop = max(stop, timeline.gaps[0][1])
+        timeline.give_up(stop)
         self._chunks.gap_s = None
         self._rearm()
 
@@ -286,21 +308,22 @@ class Leg:
     def read(self, start: int, end: int) -> bytes:
         """Consumed audio: the codec's own G.711 codes, or int16 little-endian at 16 kHz (two samples a position).
 
-        What is missing is silence of the codec. Raises ValueError outside the latest 31 s of consumed audio.
+        What is missing is silence of the codec. A range across a codec change comes in the codec of its end. Raises
+        ValueError outside the latest 31 s of consumed audio.
         """
         position = self.position
         if self.closed or not max(0, position - HISTORY) <= start <= end <= position:
             raise ValueError(f"[{start}, {end}) is not within the 31 s before {position}")
-        before = b""
-        if self._history is not None:
-            if start < self._history.end:
-                stop = min(end, self._history.end)
-                before, start = self._history.read(start, stop, self.codec if end > stop else None), stop
-            if position - HISTORY > self._history.end:
-                self._history = None
+        past = (each for each in self._history if start < each.end and each.start < end)
+        pieces = [(each.codec, each.read(start, end)) for each in past]
+        if end > self._epoch:
+            pieces.append((self.codec, self._load(max(start, self._epoch), end)))
+        return join(pieces) if pieces else b""
+
+    def _load(self, start: int, end: int) -> bytes:
         if self.codec.wide:
-            return before + load(self.block.plane.row(self.row), 4 * start, 4 * end)
-        return before + load(self._ring, start, end).translate(self._mask)
+            return load(self.block.plane.row(self.row), 4 * start, 4 * end)
+        return load(self._ring, start, end).translate(self._mask)
 
     def lost(self, start: int, end: int) -> int:
         """Positions in [start, end) that were sent and did not come in time, or where nothing comes any more."""
@@ -328,8 +351,10 @@ class Leg:
         for detection in self.finish("flush"):
             self._detector.publish(detection)
         position = self.position
-        valid = max(0, position - HISTORY)
-        self._history = History(self.codec, valid, self.read(valid, position))
+        begin = max(self._epoch, position - HISTORY)
+        self._history = [past for past in self._history if past.end > position - HISTORY]
+        self._history.append(History(self.codec, begin, self._load(begin, position)))
+        self._epoch = position
         if codec.wide != self.codec.wide:
             self._detector.move(self, wide=codec.wide)
         self.block.bank.bar(self.row, position)
@@ -346,7 +371,7 @@ class Leg:
         self._closed_at = self.position
         self._clock.next_sequence = -1
         self._ring = memoryview(bytearray(1))
-        self._decoder, self._history = None, None
+        self._decoder, self._history = None, []
 
     # -- state and counters -------------------------------------------------------------------------------------------
 
