@@ -16,6 +16,7 @@ fields itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,20 +102,20 @@ class RtpClock:
         due = self.arrival_position(now)
         return position if abs(position - due) <= FAR_AHEAD else due
 
-    def receive(self, arrival: Arrival, floor: int, *, silent: bool) -> list[Placed]:
-        """Where to put what has come. `floor`: consumed so far; `silent`: the leg is, so its clock may be moved."""
+    def receive(self, arrival: Arrival, floor: int, still: Callable[[], bool]) -> list[Placed]:
+        """Where to put what has come. `floor`: consumed so far; `still`: is the leg silent, so that it may be moved?"""
         if self.origin_s is None:
             self.origin_s = arrival.now
         if self.ssrc < 0:
             self._rebase(arrival, floor)
         ahead = _signed(arrival.sequence - self.next_sequence, 16)
         if arrival.ssrc != self.ssrc or not -MAX_MISORDER <= ahead <= MAX_DROPOUT:
-            return self._probation(arrival, floor, silent)
+            return self._probation(arrival, floor, still)
         if ahead < 0:
             return self._behind(arrival)
-        return self._forward(arrival, ahead, floor, silent)
+        return self._forward(arrival, ahead, floor, still)
 
-    def _forward(self, arrival: Arrival, ahead: int, floor: int, silent: bool) -> list[Placed]:
+    def _forward(self, arrival: Arrival, ahead: int, floor: int, still: Callable[[], bool]) -> list[Placed]:
         self.packets += 1
         self._skip_sequences(ahead)
         lost = ahead > 0 or self._loss_pending
@@ -135,7 +136,7 @@ class RtpClock:
             self._moved()
             self.jumps += 1
         elif not arrival.sequence & DRIFT_MASK:
-            position += self._drift(silent and not lost)
+            position += 0 if lost else self._drift(still)
         self._measure(arrival.now, position)
         self._loss_pending = False
         self.next_timestamp = arrival.timestamp + size & 0xFFFFFFFF
@@ -154,7 +155,7 @@ class RtpClock:
             return []
         return [Placed(self.next_position + step, arrival.payload, True)]
 
-    def _probation(self, arrival: Arrival, floor: int, silent: bool) -> list[Placed]:
+    def _probation(self, arrival: Arrival, floor: int, still: Callable[[], bool]) -> list[Placed]:
         candidate, self._candidate = self._candidate, _Candidate(arrival, self.packets)
         if (
             candidate is None
@@ -170,7 +171,7 @@ class RtpClock:
         placed: list[Placed] = []
         self._rebase(candidate.arrival, floor)
         for each in (candidate.arrival, arrival):
-            placed += self.receive(each, floor, silent=silent)
+            placed += self.receive(each, floor, still)
         return placed
 
     def _rebase(self, arrival: Arrival, floor: int) -> None:
@@ -204,10 +205,10 @@ class RtpClock:
         self._late_run, self._late_packet = self._late_run + 1, self.packets
         return self._late_run >= LATE_PACKETS and now - self._late_s >= LATE_S
 
-    def _drift(self, movable: bool) -> int:
+    def _drift(self, still: Callable[[], bool]) -> int:
         """How far to move the stream: to where the fastest packets since the last look would have been on time."""
         transit, self.min_transit = self.min_transit, _FAR
-        if not movable or not DRIFT < abs(transit) < _FAR:
+        if not DRIFT < abs(transit) < _FAR or not still():
             return 0
         self.transit = None
         return round(transit) if transit > 0 else -DRIFT_STEP

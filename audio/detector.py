@@ -14,7 +14,8 @@ from audio.block import Block
 from audio.codec import Codec
 from audio.detections import Detection, EndReason
 from audio.endpointing import Limits
-from audio.legs import Leg, Transport
+from audio.intake import Transport
+from audio.legs import Leg
 from audio.vad import WINDOW, SileroVad
 from config import Endpointing
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, reject, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
 from audio import Codec, Detection, Detector, Digit, Leg, RtpPacket, TelephoneEvent, g711
@@ -106,14 +105,14 @@ def test_within_the_reorder_wait_nothing_is_lost(
     leg, audio = opened(detector, codec), payloads(len(fates) + 1)
     arrivals, sent = [(0.0, 0)], {0: audio[0]}
     for number, (fate, delay_ms, again_ms) in enumerate(fates, 1):
+        if number % 16 == 0:  # now and then one is on time: were all late, that would be drift, and another test's
+            fate, delay_ms = 0, 0
         if fate == 1:
             continue
         sent[number * SIZE] = audio[number]
         arrivals.append((number * PTIME_S + delay_ms / 1000, number))
         if fate == 2:
             arrivals.append((number * PTIME_S + again_ms / 1000, number))
-    # Drift is looked after at multiples of 256; here every packet of a slow path would look like it.
-    assume(all((sequence + n) % 256 or not n for n in range(len(fates) + 1)) or max(d for _, d, _ in fates) < 30)
     fields = {"sequence": sequence, "timestamp": timestamp, "payload_type": payload_type}
     datagrams = [(at, packet(n, audio[n], **fields)) for at, n in arrivals]
     length = (len(fates) + 1) * SIZE
@@ -769,9 +768,3 @@ def test_a_packet_may_be_of_any_length(detector: Detector) -> None:
     leg.finish("hangup")
     assert leg.read(0, len(whole)) == whole and leg.jumps == 0
     leg.close()
-
-
-def test_replace_keeps_the_packets_of_this_file_honest() -> None:
-    first = RtpPacket.parse(packet(3, b"x"))
-    assert (first.sequence, first.timestamp) == (103, 5480)
-    assert RtpPacket.parse(bytes(replace(first, marker=True))).marker
