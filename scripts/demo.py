@@ -89,7 +89,7 @@ def report(http: str, texts: dict[str, str]) -> int:
     title("How good is that?")
     print(
         "The path is real: phone line → ring → VAD → endpoint → engine → events. The engine is for trying out:\n"
-        "PocketSphinx, whose model fits into its package, gets about 29 % of the words wrong in wideband (the SIP call\n"
+        "PocketSphinx, whose model is in its package, gets about 29 % of the words wrong in wideband (the SIP call\n"
         "above) and 60 to 70 % on 8 kHz telephone audio (the Twilio stream above)."
     )
     return 0 if done == len(said) else 1

@@ -97,6 +97,7 @@ class Worker:
 def worker(folder: Path, **environ: str) -> Iterator[Worker]:
     """Started and ready; stopped at the end. `environ` keys are `SECTION__KEY`."""
     http, media, sip = ports(3)
+    http = int(environ.get("HTTP__PORT", http))
     data, log = folder / "data", folder / "worker.log"
     env = os.environ | {
         "MEDIAWORKER_DATA_DIR": str(data),

@@ -27,7 +27,7 @@ from audio.g722 import G722Encoder
 from mediaworker.cli.play import load_pcm
 from tests.conftest import SPEECH, speech
 from tests.offline import Expected, packets, utterances
-from tests.peers import Worker, command, until, worker
+from tests.peers import Worker, command, ports, until, worker
 from tests.sipp_caller import Sipp
 
 TOLERANCE_MS = 32 + 60
@@ -237,6 +237,7 @@ def test_a_full_worker_says_busy(tmp_path: Path, conversation: tuple[Path, Path]
         with pytest.raises(urllib.error.HTTPError) as refused:
             running.get("/readyz")
         assert refused.value.code == 503
+        refused.value.close()
         assert first.wait(60) == 0
 
 
@@ -287,3 +288,65 @@ def stored_calls(running: Worker) -> list[str]:
 
     with contextlib.closing(sqlite3.connect(running.data_dir / "events.sqlite3")) as store:
         return [row[0] for row in store.execute("SELECT DISTINCT call_id FROM events WHERE call_id IS NOT NULL")]
+
+
+def test_twilio_with_one_tunnel_signs_everything(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
+    """Webhook, TwiML, call-bound token and stream on the HTTP port, as behind a tunnel."""
+    (http,) = ports(1)
+    url = f"http://127.0.0.1:{http}"
+    with worker(
+        tmp_path, HTTP__PORT=str(http), TWILIO__AUTH_TOKEN="12345", TWILIO__PUBLIC_URL=url, SIP__ENABLED="false"
+    ) as running:
+        play = ("--play", str(conversation[0]), "--from", "+15550100", "--to", "+15550199")
+        refused = command("stream", f"{url}/twilio/voice", *play, "--auth-token", "wrong")
+        assert refused.returncode == 1 and "403" in refused.stderr
+        unsigned = command("stream", f"ws://127.0.0.1:{http}/twilio/stream", *play)
+        assert unsigned.returncode == 1 and "403" in unsigned.stderr
+        done = command("stream", f"{url}/twilio/voice", *play, "--auth-token", "12345")
+        assert done.returncode == 0, done.stderr
+        (call,) = running.wait_ended(1)
+        assert (call["from"], call["to"], call["source"]) == ("+15550100", "+15550199", "twilio")
+        assert len(check_story(running.events(call["call_id"]))) == 2
+        assert running.metric("mediaworker_twilio_forbidden_total") == 2
+
+
+async def test_a_registration_is_readiness_and_metric(tmp_path: Path) -> None:
+    (registrar,) = ports(1)
+    account = f'[{{registrar = "sip:127.0.0.1:{registrar}", user = "alice", password = "secret", name = "trunk"}}]'
+
+    def ready(running: Worker) -> tuple[int, Any]:
+        try:
+            return 200, running.get("/readyz")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    with worker(tmp_path, SIP__ACCOUNTS=account) as running:
+        status, body = await asyncio.to_thread(ready, running)
+        assert status == 503 and any("trunk" in reason for reason in body["reasons"])
+        assert running.metric("mediaworker_sip_registered") == 0
+        server = Sipp(tmp_path).start("registrar", port=registrar, timeout_s=60)
+        await asyncio.to_thread(until, lambda: ready(running)[0] == 200, 45, "registered")
+        assert running.metric("mediaworker_sip_registered") == 1
+        assert ready(running)[1]["sip"][0]["state"] == "registered"
+        refreshed = "mediaworker_sip_registrations_ok_total"
+        await asyncio.to_thread(until, lambda: running.metric(refreshed) == 2, 20, "refreshed")
+        await asyncio.to_thread(running.stop)
+        await server  # it has verified both digests and seen the end of the registration
+    assert "registered" in running.log.read_text()
+
+
+def test_the_inference_process_ends_when_idle_and_comes_back(tmp_path: Path) -> None:
+    arguments = ("--play", str(SPEECH / "auth-thankyou.wav"))
+    with worker(tmp_path, ASR__IDLE_S="0.5", SIP__ENABLED="false") as running:
+        texts = []
+        for number in (1, 2):
+            assert command("stream", running.twilio, *arguments).returncode == 0
+            call = running.wait_ended(number)[-1]
+            texts += [final["text"] for final in check_story(running.events(call["call_id"]))]
+            until(lambda: not children(running.process.pid), 20, "no inference process")
+        assert len(texts) == 2 and texts[0] == texts[1]
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -48,7 +48,8 @@ class Leg(asyncio.DatagramProtocol):
             self._samples = np.concatenate([self._samples, plane.astype(np.float32) / 32768])
         while len(self._samples) >= 256:
             window, self._samples = self._samples[None, :256], self._samples[256:]
-            feed = {"input": np.concatenate([self._context, window], 1), "state": self._state, "sr": np.array(8000, np.int64)}
+            samples = np.concatenate([self._context, window], 1)
+            feed = {"input": samples, "state": self._state, "sr": np.array(8000, np.int64)}
             probability, self._state = self._vad.run(None, feed)
             self._context = window[:, -32:]
             self.windows += 1

@@ -1,0 +1,47 @@
+"""Which route a call takes, and what may speak over it."""
+
+from __future__ import annotations
+
+from config import Settings
+from config.load import parse
+from mediaworker.routing import plan
+
+ROUTES = [
+    {"source": "sip", "called": "bot-*", "profile": "bot", "language": "de"},
+    {"source": "sip", "account": "trunk", "roles": {"main": "customer"}, "names": {"main": "Caller"}},
+    {"source": "twilio", "calling": "+15550100", "context": "Acme", "roles": {"inbound": "agent"}},
+]
+
+
+def settings() -> Settings:
+    return parse({"routes": ROUTES, "asr": {"language": "en"}})
+
+
+def test_the_first_route_that_fits() -> None:
+    bot = plan(settings(), source="sip", calling="100", called="bot-7", account="trunk")
+    assert (bot.profile, bot.language, dict(bot.roles)) == ("bot", "de", {})
+    assert bot.endpointing.min_silence_ms == 320
+    trunk = plan(settings(), source="sip", calling="100", called="7", account="trunk")
+    assert (trunk.profile, trunk.language, dict(trunk.roles)) == ("assist", "en", {"main": "customer"})
+    assert dict(trunk.names) == {"main": "Caller"}
+
+
+def test_an_exact_number_is_not_a_prefix() -> None:
+    assert plan(settings(), source="twilio", calling="+15550100", called="").context == "Acme"
+    assert plan(settings(), source="twilio", calling="+155501001", called="").context == ""
+    assert plan(settings(), source="sip", calling="+15550100", called="").context == ""
+
+
+def test_overrides_speak_over_routes_and_nonsense_is_left_out() -> None:
+    overrides = {
+        "profile": "dictation",
+        "language": "fr",
+        "role.main": "agent",
+        "role.other": "boss",
+        "name.main": "Ann",
+        "context": "Zürich",
+    }
+    got = plan(settings(), source="sip", calling="1", called="2", account="trunk", overrides=overrides)
+    assert (got.profile, got.language, got.context) == ("dictation", "fr", "Zürich")
+    assert dict(got.roles) == {"main": "agent"} and dict(got.names) == {"main": "Ann"}
+    assert plan(settings(), source="sip", calling="", called="", overrides={"profile": "loud"}).profile == "assist"
