@@ -164,6 +164,7 @@ async def test_resumption_has_no_gap_and_no_double(tmp_path: Path) -> None:
                 if event["type"] != "transcript.partial":
                     seen.append((event["call_id"], event["seq"]))
             socket.transport.abort()
+            await socket.wait_closed()
 
     async with running_api(tmp_path) as api:
         await follow(api, 0)
@@ -197,6 +198,7 @@ async def test_many_subscribers_get_the_same(tmp_path: Path) -> None:
         assert all(frames[1:] == found[0][1:] for frames in found)
         for socket in sockets:
             socket.transport.abort()
+            await socket.wait_closed()
         await until(lambda: api.hub.subscribers == 0)
 
 
@@ -258,6 +260,7 @@ async def test_a_client_that_is_dead_is_cut(tmp_path: Path) -> None:
         await until(lambda: api.hub.subscribers == 0)
         assert api.hub.overruns == 0
         socket.transport.abort()
+        await socket.wait_closed()
 
 
 async def test_what_a_client_says_is_ignored(tmp_path: Path) -> None:
@@ -301,6 +304,7 @@ async def test_stopping_the_server_does_not_wait_for_subscribers(tmp_path: Path)
         async with asyncio.timeout(3):
             await api.server.stop()
         assert (await close_code(socket))[0] in (1001, 1012)
+        await socket.wait_closed()
         assert api.hub.subscribers == 0
 
 

@@ -80,6 +80,7 @@ class HttpServer:
         for connection in tuple(self._server.server_state.connections):
             if (transport := getattr(connection, "transport", None)) is not None:
                 transport.abort()
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
         self._task = None
 
 
