@@ -129,7 +129,6 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
         sip.rtp,
         {
             "packets": "RTP packets taken",
-            "bytes": "Bytes of RTP taken",
             "wrong_source": "Datagrams from a source that is not the stream's",
             "rtcp": "RTCP packets",
             "sent": "Packets of silence sent",

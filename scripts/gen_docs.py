@@ -18,6 +18,7 @@ import msgspec
 
 from config import settings as schema
 from config.load import PREFIX
+from mediaworker.events import jsonschema
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -109,7 +110,7 @@ def _literal(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode().replace("|", "\\|")
 
 
-FILES = {"configuration.md": configuration}
+FILES = {"configuration.md": configuration, "schemas/events.schema.json": jsonschema.generate}
 
 
 def main(check: bool) -> int:

@@ -34,7 +34,7 @@ class _Candidate:
 class SourceLatch:
     """Decides for each datagram whether it belongs to the stream."""
 
-    __slots__ = ("_candidates", "_expected", "_heard_s", "_previous", "_since_s", "refused", "source")
+    __slots__ = ("_candidates", "_expected", "_previous", "_since_s", "heard_s", "refused", "source")
 
     def __init__(self) -> None:
         self.source: Address | None = None
@@ -45,7 +45,8 @@ class SourceLatch:
         self._previous: Address | None = None
         self._candidates: dict[Address, _Candidate] = {}
         self._since_s = 0.0
-        self._heard_s = 0.0
+        self.heard_s = 0.0
+        """When the locked source was last heard; whoever delivers its datagrams without asking keeps it up to date."""
 
     @property
     def target(self) -> Address | None:
@@ -64,10 +65,10 @@ class SourceLatch:
     def accept(self, datagram: bytes, address: Address, now: float) -> tuple[bytes, ...]:
         """The datagrams to deliver now: this one, none, or those held back during probation and this one."""
         if address == self.source:
-            self._heard_s = now
+            self.heard_s = now
             return (datagram,)
         if self.source is not None:
-            if now - self._heard_s < SILENCE_S:
+            if now - self.heard_s < SILENCE_S:
                 self.refused += 1
                 return ()
             self.expect(self._expected, now)
@@ -102,7 +103,7 @@ class SourceLatch:
             self.refused += len(candidate.datagrams)
 
     def _lock(self, address: Address, datagrams: tuple[bytes, ...], now: float) -> tuple[bytes, ...]:
-        self.source, self._heard_s = address, now
+        self.source, self.heard_s = address, now
         self._previous = None
         for other in tuple(self._candidates):
             self._discard(other)

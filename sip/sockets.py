@@ -12,7 +12,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from audio.codec import Codec
 from sip.latch import Address, SourceLatch
@@ -33,14 +33,20 @@ _SILENCE = {Codec.PCMU: b"\xff", Codec.PCMA: b"\xd5", Codec.G722: b"\xff"}
 class RtpCounters:
     """Totals over all sockets, for metrics."""
 
-    packets: int = 0
-    bytes: int = 0
+    closed_packets: int = 0
+    """Packets taken by sockets that are closed; `packets` has all."""
     wrong_source: int = 0
     """Datagrams of a source that is not the stream's."""
     rtcp: int = 0
     sent: int = 0
     send_errors: int = 0
     receive_errors: int = 0
+    open_sockets: set[RtpSocket] = field(default_factory=set)
+
+    @property
+    def packets(self) -> int:
+        """Taken from the right source: counted where they arrive, summed when somebody asks."""
+        return self.closed_packets + sum(socket.packets for socket in self.open_sockets)
 
 
 def _ignore(datagram: bytes, now: float) -> None:
@@ -49,6 +55,11 @@ def _ignore(datagram: bytes, now: float) -> None:
 
 class RtpSocket:
     """One stream's socket: datagrams of the right source go to `on_packet(datagram, now)`, RTCP is counted away."""
+
+    __slots__ = (
+        "_counters", "_latch", "_loop", "_marker", "_opened_s", "_payload_type", "_ports", "_receive", "_sequence",
+        "_socket", "_ssrc", "_ticker", "_time", "_timestamp", "on_packet", "packets", "port", "sent", "silence",
+    )  # fmt: skip
 
     def __init__(
         self, ports: RtpPorts, counters: RtpCounters, ticker: SilenceTicker, loop: asyncio.AbstractEventLoop
@@ -73,8 +84,14 @@ class RtpSocket:
         """Payload of 20 ms of silence in the codec being sent."""
         self.packets = 0
         self.sent = 0
-        self.last_packet_s = loop.time()
+        self._opened_s = loop.time()
+        counters.open_sockets.add(self)
         loop.add_reader(self._socket.fileno(), self._readable)
+
+    @property
+    def last_packet_s(self) -> float:
+        """When a packet last came; when the socket was opened, before the first one."""
+        return max(self._opened_s, self._latch.heard_s)
 
     @property
     def source(self) -> Address | None:
@@ -118,6 +135,8 @@ class RtpSocket:
         if self._socket.fileno() < 0:
             return
         self._ticker.remove(self)
+        self._counters.open_sockets.discard(self)
+        self._counters.closed_packets += self.packets
         self._loop.remove_reader(self._socket.fileno())
         self._ports.close(self._socket, self._time())
         self.on_packet = _ignore
@@ -134,16 +153,18 @@ class RtpSocket:
         if len(datagram) > 1 and 192 <= datagram[1] <= 223:
             self._counters.rtcp += 1
             return
-        now = self._time()
-        for accepted in self._latch.accept(datagram, address, now):
+        latch, now = self._latch, self._time()
+        if address == latch.source:  # nearly always: the latch has nothing to decide
+            latch.heard_s = now
             self.packets += 1
-            self._counters.packets += 1
-            self._counters.bytes += len(accepted)
-            self.last_packet_s = now
+            self.on_packet(datagram, now)
+            return
+        for accepted in latch.accept(datagram, address, now):
+            self.packets += 1
             self.on_packet(accepted, now)
-        if self._latch.refused:
-            self._counters.wrong_source += self._latch.refused
-            self._latch.refused = 0
+        if latch.refused:
+            self._counters.wrong_source += latch.refused
+            latch.refused = 0
 
 
 class SilenceTicker:

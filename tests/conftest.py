@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import socket
 import wave
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import pytest
-from hypothesis import HealthCheck, settings
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 # The machines are shared: a slow draw or run says nothing about the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -243,7 +243,6 @@ async def test_datagrams_arrive_with_their_time(line: Line) -> None:
     assert [datagram for datagram, _ in line.heard] == [rtp(0), rtp(1), rtp(2)]
     assert before <= line.heard[0][1] <= line.heard[-1][1] <= line.loop.time()
     assert line.rtp.packets == line.counters.packets == 3
-    assert line.counters.bytes == 3 * 172
 
 
 async def test_rtcp_and_strangers_are_counted_and_dropped(line: Line) -> None:

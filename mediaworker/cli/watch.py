@@ -83,8 +83,11 @@ async def follow(
                 connected, attempt = True, 0
                 async for message in socket:
                     text = message if isinstance(message, str) else message.decode()
-                    # `hello` is a snapshot at its own cursor: without `after` that is where a resumption begins.
-                    cursor = json.loads(text).get("cursor") or cursor
+                    event = json.loads(text)
+                    # `hello` is a snapshot at its own cursor: without `after` that is where a resumption begins; with
+                    # it, what was missed is still to come.
+                    if event["type"] != "hello" or cursor is None:
+                        cursor = event["cursor"]
                     yield text
             if once:
                 return
