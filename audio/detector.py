@@ -94,19 +94,20 @@ class Detector:
         queue, self._queue = self._queue, []
         return queue
 
-    def finish(self, leg: Leg, reason: EndReason) -> list[Detection]:
-        """See `Leg.finish`."""
+    def finish(self, leg: Leg, reason: EndReason) -> Iterator[Detection]:
+        """See `Leg.finishing`."""
         assert self._vad is not None
         leg.flush_digit(float("inf"))
-        detections = [each for each in self._queue if each.leg is leg]
+        queued = [each for each in self._queue if each.leg is leg]
         self._queue = [each for each in self._queue if each.leg is not leg]
+        yield from queued
         block, row = leg.block, leg.row
         only = np.array([row])
         while block.consumed[row] < leg.end:
             self.windows += 1
             leg.give_up(int(block.consumed[row]) + WINDOW)
-            detections += block.advance(only, self._vad)
-        return detections + block.bank.finish(row, reason, leg, int(block.consumed[row]))
+            yield from block.advance(only, self._vad)
+        yield from block.bank.finish(row, reason, leg, int(block.consumed[row]))
 
     def publish(self, detection: Detection) -> None:
         """Have the next `step` yield it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from audio.codec import Codec
@@ -90,7 +91,14 @@ class Leg(Intake):
 
     def finish(self, reason: EndReason) -> list[Detection]:
         """Consume all that was received, the last window padded with silence, and end the open utterance."""
-        return [] if self.closed else self._detector.finish(self, reason)
+        return list(self.finishing(reason))
+
+    def finishing(self, reason: EndReason) -> Iterator[Detection]:
+        """`finish`, one detection at a time: what each is about can still be read while it is at hand. Take them all.
+
+        Of a long backlog the first utterances would otherwise lie beyond what `read` reaches once the last is known.
+        """
+        return iter(()) if self.closed else self._detector.finish(self, reason)
 
     def change(self, codec: Codec, telephone_event: int | None = None) -> None:
         """A new media description: this codec from the current position on, and any SSRC.

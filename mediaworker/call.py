@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -145,7 +145,7 @@ class Call:
     def codec_changed(self, leg: str, codec: Codec, telephone_event: int | None) -> None:
         member = self.members[leg]
         if codec is not member.audio.codec:
-            self._detected(member, member.audio.finish("flush"))
+            self._detected(member, member.audio.finishing("flush"))
         member.audio.change(codec, telephone_event)
         self._leg_updated(member)
 
@@ -178,7 +178,7 @@ class Call:
         self._ending = reason
         how: Literal["shutdown", "hangup"] = "shutdown" if reason == "shutdown" else "hangup"
         for member in self.members.values():
-            self._detected(member, member.audio.finish(how))
+            self._detected(member, member.audio.finishing(how))
         self._media = [self._media_report(member) for member in self.members.values()]
         for member in self.members.values():
             member.audio.close()
@@ -234,7 +234,7 @@ class Call:
             "held": self._hold_since is not None,
         }
 
-    def _detected(self, member: CallLeg, detections: list[Detection]) -> None:
+    def _detected(self, member: CallLeg, detections: Iterable[Detection]) -> None:
         for detection in detections:
             member.transcriber.on(detection)
 

@@ -3,6 +3,9 @@
 What is promised here: every `speech.started` is followed by exactly one `transcript.final`; revisions of an utterance
 increase and end with the final; a hypothesis for audio that has been superseded is dropped by its revision.
 
+A fault in here costs the leg the utterance it happened to, which ends in a final that says so; it does not reach the
+media tick, which serves all other calls, nor the end of this one.
+
 The engine hears an utterance up to `end + speculate_ms` and no further, so that a speculative final, the real one and
 one replayed after a crash decode the same samples.
 """
@@ -13,9 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from mediaworker.events import schema as events
+
+log = structlog.get_logger()
 
 POSITIONS_PER_MS = 8
 APPEND_MS = 200
@@ -116,6 +123,8 @@ class LegTranscriber:
         self._drained, self._stats, self._observe_latency = drained, stats, observe_latency
         self._open: dict[str, _Open] = {}
         self._current: _Open | None = None
+        self._given_up = False
+        """The utterance that the detector is at has got its final already."""
         self._previous = ""
         """Text of the latest final: engines tend to say it again when they hear nothing."""
 
@@ -130,26 +139,38 @@ class LegTranscriber:
     # -- from the detector ------------------------------------------------------------------------------------------
 
     def on(self, detection: Detection) -> None:
-        match detection:
-            case SpeechStarted():
-                self._started(detection)
-            case SpeechPaused():
-                self._paused(detection)
-            case SpeechResumed():
-                self._resumed()
-            case SpeechEnded():
-                self._ended(detection)
-            case Digit():
-                at_ms = self._call_ms(detection.position)
-                self._publish(at_ms, events.Dtmf(self.name, detection.digit, detection.duration_ms))
+        if self._given_up and isinstance(detection, SpeechPaused | SpeechResumed | SpeechEnded):
+            return
+        utterance = self._current
+        try:
+            match detection:
+                case SpeechStarted():
+                    self._started(detection)
+                case SpeechPaused():
+                    self._paused(detection)
+                case SpeechResumed():
+                    self._resumed()
+                case SpeechEnded():
+                    self._ended(detection)
+                case Digit():
+                    at_ms = self._call_ms(detection.position)
+                    self._publish(at_ms, events.Dtmf(self.name, detection.digit, detection.duration_ms))
+        except Exception:
+            self._give_up(utterance or self._current)
 
     def feed(self) -> bool:
         """Hand on what has been said since; called after every detector step until it returns False: nobody speaks."""
         utterance = self._current
         if utterance is None:
             return False
-        if utterance.paused is not None:
-            return True
+        if utterance.paused is None:
+            try:
+                self._hand_on(utterance)
+            except Exception:
+                self._give_up(utterance)
+        return True
+
+    def _hand_on(self, utterance: _Open) -> None:
         position = self.leg.position
         if position >= utterance.next_partial:
             self._append(utterance, position)
@@ -158,10 +179,10 @@ class LegTranscriber:
             self._recognizer.partial(utterance.engine_id, utterance.revision)
         elif position - utterance.sent >= APPEND_MS * POSITIONS_PER_MS:
             self._append(utterance, position)
-        return True
 
     def _started(self, detection: SpeechStarted) -> None:
         assert self._current is None, "an utterance starts before the previous one has ended"
+        self._given_up = False
         self._count += 1
         name = f"{self._prefix}{self._count}"
         utterance = _Open(
@@ -176,9 +197,9 @@ class LegTranscriber:
         )
         self._stats.utterances += 1
         self._current = self._open[name] = utterance
-        self._engine_open(utterance)
         at_ms = self._call_ms(self.leg.position)
         self._publish(at_ms, events.SpeechStarted(self.name, name, utterance.start_ms))
+        self._engine_open(utterance)
 
     def _paused(self, detection: SpeechPaused) -> None:
         utterance = self._expect_current()
@@ -197,14 +218,7 @@ class LegTranscriber:
 
     def _ended(self, detection: SpeechEnded) -> None:
         utterance = self._expect_current()
-        self._current = None
-        utterance.ended = detection
-        utterance.end_ms = self._call_ms(detection.end)
-        utterance.end_s = (self.leg.origin_s or 0.0) + detection.end / (1000 * POSITIONS_PER_MS)
-        utterance.lost_ms = self.leg.lost(utterance.audio_start, detection.audio_end) // POSITIONS_PER_MS
-        self.segments.append((utterance.start_ms, utterance.end_ms))
-        at_ms = self._call_ms(self.leg.position)
-        self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms))
+        self._close(utterance, detection)
         if utterance.paused == detection.end and utterance.sent == detection.audio_end:
             if utterance.guess is not None:
                 self._stats.speculative_hits += 1
@@ -216,6 +230,30 @@ class LegTranscriber:
         else:
             self._append(utterance, detection.audio_end)
         self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
+
+    def _close(self, utterance: _Open, detection: SpeechEnded) -> None:
+        """Nothing more is said in it; its final is still to come."""
+        self._current = None
+        utterance.ended = detection
+        utterance.end_ms = self._call_ms(detection.end)
+        utterance.end_s = (self.leg.origin_s or 0.0) + detection.end / (1000 * POSITIONS_PER_MS)
+        utterance.lost_ms = self.leg.lost(utterance.audio_start, detection.audio_end) // POSITIONS_PER_MS
+        self.segments.append((utterance.start_ms, utterance.end_ms))
+        at_ms = self._call_ms(self.leg.position)
+        self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms))
+
+    def _give_up(self, utterance: _Open | None) -> None:
+        """In an exception handler: end the utterance here and now, if it is not over."""
+        log.exception("an utterance failed", leg=self.name, utterance_id=utterance.id if utterance else None)
+        if utterance is None or utterance.id not in self._open:
+            return
+        if utterance.ended is None:
+            self._given_up = True
+            position = self.leg.position
+            self._close(utterance, SpeechEnded(self.leg, utterance.start, position, position, "flush"))
+        self._finish(
+            utterance, Hypothesis(utterance.engine_id, utterance.revision, "", "", 0, True, "an error in the worker")
+        )
 
     def _start_over(self, utterance: _Open, end: int) -> None:
         """A cut at the maximum length lies in the past: the engine has heard words of the next utterance already."""

@@ -125,7 +125,7 @@ class Stage:
         return [body for body in self.published if isinstance(body, kind)]
 
     def hang_up(self) -> None:
-        for detection in self.leg.finish("hangup"):
+        for detection in self.leg.finishing("hangup"):
             self.transcriber.on(detection)
 
 
@@ -248,3 +248,35 @@ def test_the_engine_is_told_what_the_leg_said_before() -> None:
     stage = Stage(np.concatenate([WORDS, WORDS]), at_once=True).play()
     finals = stage.of(events.TranscriptFinal)
     assert len(finals) == 2 and stage.engine.previous == ["", finals[0].text]
+
+
+def test_a_backlog_at_the_end_is_read_while_it_can_be() -> None:
+    # 8 s that nobody has looked at yet, and an utterance that is cut for its length within them: at the end of it all
+    # its beginning is further back than a leg remembers.
+    words = speech("demo-congrats")
+    stage = Stage(np.concatenate([words, words]), at_once=True, max_utterance_s=30).play(27)
+    assert stage.transcriber.speaking_since_ms is not None
+    while stage.at < 35 * 8000:
+        stage.leg.receive_chunk(stage.at, stage.codes[stage.at : stage.at + 160], stage.now)
+        stage.at += 160
+    stage.hang_up()
+    finals = stage.of(events.TranscriptFinal)
+    assert [body.reason for body in finals] == ["max_length", "hangup"] and not any(body.error for body in finals)
+    assert stage.transcriber.open_utterances == 0
+
+
+@pytest.mark.parametrize("call", ["open", "append", "partial", "final"])
+def test_a_fault_costs_one_utterance_and_leaves_nothing_open(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug")
+
+    stage = Stage(np.concatenate([WORDS, WORDS]), at_once=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.engine, call, fault)
+        stage.play(len(WORDS) / 8000)
+    stage.play()
+    broken, whole = stage.of(events.TranscriptFinal)
+    assert (broken.text, broken.reason, broken.error) == ("", "failed", "an error in the worker")
+    assert whole.text and whole.error is None
+    assert len(stage.of(events.SpeechStarted)) == len(stage.of(events.SpeechEnded)) == 2
+    assert stage.transcriber.open_utterances == 0
