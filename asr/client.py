@@ -184,15 +184,17 @@ class Recognizer:
             if self.state is not EngineState.FAILED:
                 self._enter(EngineState.WARMING_UP, "starting the inference process")
             answers, self._ready_s, self._retired = self._answers, None, False
-            code = await self._live()
+            try:
+                reason = f"the inference process died ({child.how(await self._live())})"
+            except OSError as error:  # no process, memory or file descriptor to be had just now
+                reason = f"the inference process cannot be started ({error.strerror or error})"
             if self._retired:
                 self._ledger.forget_process()
                 deaths = 0
                 continue
             lived = self._ready_s is not None and asyncio.get_running_loop().time() - self._ready_s >= GOOD_LIFE_S
             deaths = 1 if lived or self._answers > answers else deaths + 1
-            reason = f"the inference process died ({child.how(code)})"
-            log.error("engine died", status=code, deaths=deaths, open_utterances=len(self._ledger))
+            log.error("engine died", reason=reason, deaths=deaths, open_utterances=len(self._ledger))
             self._deliver(self._ledger.restart(reason))
             if deaths >= FAILED_AFTER:
                 self._enter(EngineState.FAILED, f"{reason} {deaths} times in a row")
@@ -219,12 +221,16 @@ class Recognizer:
         reader, writer = await asyncio.open_connection(sock=channel)
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         sender = asyncio.create_task(self._send(writer), name="asr-sender")
+        # Nobody would hear from a process that is told nothing more: its end is noticed, and answered with a new one.
+        sender.add_done_callback(lambda task: writer.close())
         try:
             await self._receive(reader)
         finally:
             sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await sender
+            with contextlib.suppress(asyncio.CancelledError):
+                (error,) = await asyncio.gather(sender, return_exceptions=True)
+                if isinstance(error, Exception) and not isinstance(error, ConnectionError):
+                    log.error("could not tell the engine", exc_info=error)
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()

@@ -39,7 +39,8 @@ def plan(
     SIP headers `X-Mediaworker-Profile`, `X-Mediaworker-Role-LEG` and so on. A value that is not allowed is left out.
     """
     route = _match(settings.routes, source, calling, called, account) or Route()
-    overrides = overrides or {}
+    # Bytes of a SIP header that are no UTF-8 come as lone surrogates, which no message and no file can carry.
+    overrides = {key: value.encode("utf-8", "replace").decode() for key, value in (overrides or {}).items()}
     roles = dict(route.roles)
     names = dict(route.names)
     for key, value in overrides.items():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha1
@@ -17,7 +20,7 @@ from conftest import speech
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr import messages
+from asr import child, messages
 from asr.client import EngineState, Hypothesis, Recognizer, Utterance
 from asr.engine import Answer, Capabilities, EngineError
 from asr.inference import Inference
@@ -456,6 +459,33 @@ async def test_an_engine_that_does_not_start_fails_the_finals_and_says_so(capfd:
         await c.ready()
         assert c.states == [EngineState.WARMING_UP, EngineState.FAILED, EngineState.READY]
     assert "no engine 'no such engine'" in capfd.readouterr().err
+
+
+async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn, refusals = child.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
+
+    async def unlucky(channel: socket.socket) -> Process:
+        for error in refusals:
+            raise error
+        return await spawn(channel)
+
+    monkeypatch.setattr(child, "spawn", unlucky)
+    async with client() as c:
+        c.say("a", b"\xff" * 800)
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].error is None
+        assert c.recognizer.counters.crashes == 2
+
+
+async def test_words_that_cannot_be_told_are_noticed_and_not_waited_on() -> None:
+    async with client() as c:
+        c.recognizer.open(Utterance("unspeakable", "PCMU", context="caf\udce9"), c.heard.append)
+        c.recognizer.final("unspeakable", 1, commit=True)
+        await c.until(lambda: c.finals("unspeakable"))
+        assert c.finals("unspeakable")[0].error
+        c.recognizer.keep_alive(True)
+        await c.ready()
 
 
 async def test_one_callers_mistake_stays_its_own() -> None:

@@ -45,3 +45,9 @@ def test_overrides_speak_over_routes_and_nonsense_is_left_out() -> None:
     assert (got.profile, got.language, got.context) == ("dictation", "fr", "Zürich")
     assert dict(got.roles) == {"main": "agent"} and dict(got.names) == {"main": "Ann"}
     assert plan(settings(), source="sip", calling="", called="", overrides={"profile": "loud"}).profile == "assist"
+
+
+def test_a_header_that_is_no_utf8_becomes_text_that_can_be_written() -> None:
+    overrides = {"context": b"caf\xe9".decode("utf-8", "surrogateescape"), "name.main": "\udce9"}
+    got = plan(settings(), source="sip", calling="", called="", overrides=overrides)
+    assert (got.context, got.names["main"]) == ("caf?", "?")
