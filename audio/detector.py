@@ -41,12 +41,19 @@ class Detector:
         self._totals = dict.fromkeys(_COUNTERS, 0)
 
     def open(
-        self, codec: Codec, endpointing: Endpointing, *, transport: Transport, telephone_event: int | None = None
+        self,
+        codec: Codec,
+        endpointing: Endpointing,
+        *,
+        transport: Transport,
+        telephone_event: int | None = None,
+        payload_type: int | None = None,
     ) -> Leg:
         """A new leg, waiting for its first audio, `start` or `anchor`.
 
-        `telephone_event`: the payload type negotiated for RFC 4733 digits. Raises ValueError for L16 over RTP, and
-        `audio.weights.WeightsError` when the VAD's weights are not installed.
+        `telephone_event`: the payload type negotiated for RFC 4733 digits; `payload_type`: the codec's, when it is not
+        the static one. Raises ValueError for L16 over RTP, and `audio.weights.WeightsError` when the VAD's weights are
+        not installed.
         """
         if codec is Codec.L16 and transport == "rtp":
             raise ValueError("L16 is for stream transports")
@@ -56,7 +63,7 @@ class Detector:
         row = block.take()
         block.bank.open(row, Limits.of(endpointing))
         leg = Leg(self, block, row, transport)
-        leg.describe(codec, telephone_event)
+        leg.describe(codec, telephone_event, payload_type)
         block.legs[row] = leg
         return leg
 

@@ -33,10 +33,10 @@ class Leg(Intake):
     def __repr__(self) -> str:
         return f"<Leg {self.row} {self.codec.name} {self.transport}>"
 
-    def describe(self, codec: Codec, telephone_event: int | None) -> None:
+    def describe(self, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
         """What the bytes mean from now on."""
-        self.codec, self.telephone_event = codec, telephone_event
-        self._payload_type, self._bytes = codec.payload_type, codec.position_bytes
+        self._number(codec, telephone_event, payload_type)
+        self.codec, self._bytes = codec, codec.position_bytes
         self._mask = bytes(code ^ codec.silence for code in range(256)) if codec.silence else None
         self.block.describe(self.row, codec)
         self._decoder: G722Decoder | None = None
@@ -49,6 +49,10 @@ class Leg(Intake):
         else:
             self._ring = self.block.plane.row(self.row)
         self._room = len(self._ring) // self._bytes
+
+    def _number(self, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
+        self.telephone_event = telephone_event
+        self._payload_type = codec.payload_type if payload_type is None else payload_type
 
     @property
     def origin_s(self) -> float | None:
@@ -100,8 +104,8 @@ class Leg(Intake):
         """
         return iter(()) if self.closed else self._detector.finish(self, reason)
 
-    def change(self, codec: Codec, telephone_event: int | None = None) -> None:
-        """A new media description: this codec from the current position on, and any SSRC.
+    def change(self, codec: Codec, telephone_event: int | None = None, payload_type: int | None = None) -> None:
+        """A new media description: this codec from the current position on, and any SSRC. See `Detector.open`.
 
         An utterance still open is flushed: its end comes with the next `Detector.step`. Audio from before stays
         readable, in the codec of its time. Raises ValueError for L16 over RTP.
@@ -111,8 +115,8 @@ class Leg(Intake):
         if self.closed:
             return
         self._clock.restart()
-        self.telephone_event = telephone_event
         if codec is self.codec:
+            self._number(codec, telephone_event, payload_type)
             return
         for detection in self.finish("flush"):
             self._detector.publish(detection)
@@ -125,7 +129,7 @@ class Leg(Intake):
             self._detector.move(self, wide=codec.wide)
         self.block.bank.bar(self.row, position)
         self._timeline.end = max(self._timeline.end, position)
-        self.describe(codec, telephone_event)
+        self.describe(codec, telephone_event, payload_type)
 
     def close(self) -> None:
         """Give the row back, zeroed. Idempotent; packets that still come are ignored."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from audio import Codec, Detection, Leg
 from config.settings import Role
@@ -13,6 +13,8 @@ from mediaworker.events import schema as events
 from mediaworker.transcriber import LegTranscriber
 
 Transport = Literal["rtp", "stream"]
+SETTLED_MS = 60_000
+"""No leg is so far behind the others, and no utterance so long, that speech older than this would still come up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class LegSpec:
     name: str = ""
     transport: Transport = "rtp"
     telephone_event: int | None = None
+    payload_type: int | None = None
+    """The negotiated one of `codec`; None: its static one."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,8 @@ class Call:
         """Set once every leg has been finished: only then may the last final close the call."""
         self._hold_since: float | None = None
         self._hold_s = 0.0
+        self._past = talk.Sums()
+        """Of the speech that is older than SETTLED_MS."""
 
     @property
     def legs(self) -> dict[str, Leg]:
@@ -138,16 +144,24 @@ class Call:
 
     def resumed(self, leg: str | None = None) -> None:
         if self._hold_since is not None and not self.ending:
-            self._hold_s += self._clock() - self._hold_since
-            self._hold_since = None
+            self._hold_s, self._hold_since = self._held_s(), None
             self.publish(self.elapsed_ms(), events.CallResumed(leg))
 
-    def codec_changed(self, leg: str, codec: Codec, telephone_event: int | None) -> None:
+    def media_changed(self, leg: str, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
+        """A new media description is in force; nothing happens when it says what the one before said."""
         member = self.members[leg]
-        if codec is not member.audio.codec:
+        before, now = (
+            member.spec,
+            replace(member.spec, codec=codec, telephone_event=telephone_event, payload_type=payload_type),
+        )
+        if before == now:
+            return
+        member.spec = now
+        if codec is not before.codec:
             self._detected(member, member.audio.finishing("flush"))
-        member.audio.change(codec, telephone_event)
-        self._leg_updated(member)
+        member.audio.change(codec, telephone_event, payload_type)
+        if codec is not before.codec:
+            self._leg_updated(member)
 
     # -- what a user does -------------------------------------------------------------------------------------------
 
@@ -172,9 +186,7 @@ class Call:
         """Run what has arrived, end open speech, and say `call.ended` when the last final is out. Idempotent."""
         if self._ending is not None:
             return
-        if self._hold_since is not None:
-            self._hold_s += self._clock() - self._hold_since
-            self._hold_since = None
+        self._hold_s, self._hold_since = self._held_s(), None
         self._ending = reason
         how: Literal["shutdown", "hangup"] = "shutdown" if reason == "shutdown" else "hangup"
         for member in self.members.values():
@@ -199,6 +211,8 @@ class Call:
 
     def publish_metrics(self, *, durable: bool = False) -> None:
         duration_ms = self.elapsed_ms() if self._duration_ms is None else self._duration_ms
+        settled_ms = self.elapsed_ms() - SETTLED_MS
+        self._past.add({n: talk.take_before(m.transcriber.segments, settled_ms) for n, m in self.members.items()})
         segments = {}
         for name, member in self.members.items():
             spans = list(member.transcriber.segments)
@@ -206,33 +220,20 @@ class Call:
             if since is not None:
                 spans.append((since, max(since, self.leg_ms(member.audio, member.audio.position))))
             segments[name] = spans
-        hold_s = self._hold_s + (0.0 if self._hold_since is None else self._clock() - self._hold_since)
-        figures = talk.totals(segments, duration_ms, round(hold_s * 1000))
+        hold_ms = round(self._held_s() * 1000)
+        figures = talk.totals(segments, duration_ms, hold_ms, self._past)
         body = events.Metrics(
             talk_ms=figures.talk_ms,
             overtalk_ms=figures.overtalk_ms,
             silence_ms=figures.silence_ms,
-            hold_ms=round(hold_s * 1000),
+            hold_ms=hold_ms,
             talk_ratio=figures.talk_ratio,
             durable=durable,
         )
         self.publish(self.elapsed_ms(), body)
 
-    def snapshot(self) -> dict[str, Any]:
-        """The call as `GET /v1/calls/{id}` and `hello` show it."""
-        info = self.info
-        return {
-            "call_id": self.id,
-            "source": info.source,
-            "direction": info.direction,
-            "from": info.from_,
-            "to": info.to,
-            "external_id": info.external_id,
-            "legs": [member.info() for member in self.members.values()],
-            "custom": info.custom,
-            "elapsed_ms": self.elapsed_ms(),
-            "held": self._hold_since is not None,
-        }
+    def _held_s(self) -> float:
+        return self._hold_s + (0.0 if self._hold_since is None else self._clock() - self._hold_since)
 
     def _detected(self, member: CallLeg, detections: Iterable[Detection]) -> None:
         for detection in detections:

@@ -42,6 +42,7 @@ def register(metrics: Metrics, worker: Worker) -> None:
         },
     )
     metrics.counter("media_ticks", "Media ticks of 32 ms", lambda: media.ticks)
+    metrics.counter("media_errors", "Media ticks cut short by an error of the worker", lambda: media.errors)
     metrics.gauge("media_lag_max_seconds", "Longest media tick since the start", lambda: media.lag_max_s)
     _asr(metrics, worker)
     _twilio(metrics, worker)

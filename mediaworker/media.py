@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
+
+import structlog
 
 from audio import Detector
 from mediaworker.call import Call
 from mediaworker.transcriber import LegTranscriber
 
 TICK_S = 0.032
+
+log = structlog.get_logger()
 
 
 class MediaLoop:
@@ -31,7 +36,12 @@ class MediaLoop:
         self._detector, self._calls, self._metrics_s, self._stepped = detector, calls, metrics_s, stepped
         self._task: asyncio.Task[None] | None = None
         self._speaking: set[LegTranscriber] = set()
+        self._reports: deque[Call] = deque()
+        """Calls whose figures are still to be published in this period, `_share` of them a tick."""
+        self._share, self._report_s = 0, 0.0
         self.ticks = 0
+        self.errors = 0
+        """Ticks that were cut short by an error of ours."""
         self.lag_max_s = 0.0
         """The longest that a tick took from when it was due until its last window was through the VAD."""
         self.stalls_s: deque[float] = deque(maxlen=4096)
@@ -47,7 +57,8 @@ class MediaLoop:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
-        next_metrics = due + self._metrics_s
+        self._report_s = due + self._metrics_s
+        quiet_until = due
         while True:
             due += TICK_S
             now = loop.time()
@@ -56,14 +67,17 @@ class MediaLoop:
             await asyncio.sleep(due - now)
             now = loop.time()
             self.stalls_s.append(now - due)
-            await self._tick(now)
+            try:
+                await self._tick(now)
+                self.lag_max_s = max(self.lag_max_s, loop.time() - due)
+                self._report(now)
+            except Exception:
+                # Every call's audio comes through here: the next tick must come, whatever went wrong in this one.
+                self.errors += 1
+                if now >= quiet_until:
+                    quiet_until = now + 60.0
+                    log.exception("media tick failed", errors=self.errors)
             self.ticks += 1
-            self.lag_max_s = max(self.lag_max_s, loop.time() - due)
-            if now >= next_metrics:
-                next_metrics = now + self._metrics_s
-                for call in self._calls():
-                    if not call.ending:
-                        call.publish_metrics()
 
     async def _tick(self, now: float) -> None:
         for detections in self._detector.step(now):
@@ -77,3 +91,14 @@ class MediaLoop:
             if not transcriber.feed():
                 self._speaking.discard(transcriber)
         self._stepped()
+
+    def _report(self, now: float) -> None:
+        """Each call's figures once a period, a few calls at a time: all at once would hold up the audio."""
+        if now >= self._report_s:
+            self._report_s = now + self._metrics_s
+            self._reports = deque(self._calls())
+            self._share = math.ceil(2 * len(self._reports) * TICK_S / self._metrics_s)
+        for _ in range(min(self._share, len(self._reports))):
+            call = self._reports.popleft()
+            if not call.ending:
+                call.publish_metrics()

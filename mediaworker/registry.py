@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import structlog
 from uuid_utils import uuid7
@@ -123,12 +122,13 @@ class CallRegistry:
                 call.end("shutdown")
             await self._empty.wait()
 
-    def snapshots(self) -> list[dict[str, Any]]:
-        return [call.snapshot() for call in self]
-
     def _leg(self, call: Call, spec: LegSpec, plan: routing.Plan) -> CallLeg:
         audio = self._detector.open(
-            spec.codec, plan.endpointing, transport=spec.transport, telephone_event=spec.telephone_event
+            spec.codec,
+            plan.endpointing,
+            transport=spec.transport,
+            telephone_event=spec.telephone_event,
+            payload_type=spec.payload_type,
         )
         role = plan.roles.get(spec.leg, spec.role)
         transcriber = LegTranscriber(

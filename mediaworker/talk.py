@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Segment = tuple[int, int]
 """(start_ms, end_ms), end exclusive."""
@@ -18,18 +18,42 @@ class Talk:
     """A leg's share of all talking; zeros while nobody has spoken."""
 
 
-def totals(segments: Mapping[str, Iterable[Segment]], duration_ms: int, hold_ms: int = 0) -> Talk:
-    """Sweep over the segments of every leg. Hold is neither talk nor silence."""
-    talk_ms = {leg: sum(end - start for start, end in spans) for leg, spans in segments.items()}
-    edges = sorted(edge for spans in segments.values() for start, end in spans for edge in ((start, 1), (end, -1)))
-    overtalk_ms = voiced_ms = speaking = previous = 0
-    for at, step in edges:
-        if speaking:
-            voiced_ms += at - previous
-        if speaking > 1:
-            overtalk_ms += at - previous
-        speaking += step
-        previous = at
-    spoken = sum(talk_ms.values())
-    ratio = {leg: round(ms / spoken, 3) if spoken else 0.0 for leg, ms in talk_ms.items()}
-    return Talk(talk_ms, overtalk_ms, max(0, duration_ms - voiced_ms - hold_ms), ratio)
+@dataclass(slots=True)
+class Sums:
+    """What segments add up to. Those of another stretch of time may be added; a segment may be cut at its border."""
+
+    talk_ms: dict[str, int] = field(default_factory=dict)
+    overtalk_ms: int = 0
+    voiced_ms: int = 0
+
+    def add(self, segments: Mapping[str, Iterable[Segment]]) -> None:
+        """Sweep over the segments of every leg."""
+        for leg, spans in segments.items():
+            self.talk_ms[leg] = self.talk_ms.get(leg, 0) + sum(end - start for start, end in spans)
+        edges = sorted(edge for spans in segments.values() for start, end in spans for edge in ((start, 1), (end, -1)))
+        speaking = previous = 0
+        for at, step in edges:
+            if speaking:
+                self.voiced_ms += at - previous
+            if speaking > 1:
+                self.overtalk_ms += at - previous
+            speaking += step
+            previous = at
+
+
+def take_before(segments: list[Segment], at_ms: int) -> list[Segment]:
+    """Remove what lies before `at_ms`, and return it."""
+    taken = [(start, min(end, at_ms)) for start, end in segments if start < at_ms]
+    segments[:] = [(max(start, at_ms), end) for start, end in segments if end > at_ms]
+    return taken
+
+
+def totals(
+    segments: Mapping[str, Iterable[Segment]], duration_ms: int, hold_ms: int = 0, past: Sums | None = None
+) -> Talk:
+    """The totals of `past` and `segments`. Hold is neither talk nor silence."""
+    sums = Sums() if past is None else Sums(dict(past.talk_ms), past.overtalk_ms, past.voiced_ms)
+    sums.add(segments)
+    spoken = sum(sums.talk_ms.values())
+    ratio = {leg: round(ms / spoken, 3) if spoken else 0.0 for leg, ms in sums.talk_ms.items()}
+    return Talk(sums.talk_ms, sums.overtalk_ms, max(0, duration_ms - sums.voiced_ms - hold_ms), ratio)

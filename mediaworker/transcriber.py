@@ -115,7 +115,7 @@ class LegTranscriber:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
         self.segments: list[tuple[int, int]] = []
-        """Finished speech in call milliseconds."""
+        """Finished speech in call milliseconds; whoever adds it up may take away what is old."""
         self._prefix, self._count = prefix, 0
         self._partial = partial_ms * POSITIONS_PER_MS
         self._speculate = speculate_ms * POSITIONS_PER_MS

@@ -193,9 +193,11 @@ class SipCall:
             return
         self._ended = True
         reason = self._reason or {200: "hangup", 487: "cancelled"}.get(status, "failed")
-        self._host.ended(self, reason)
-        for socket in self._sockets.values():
-            socket.close()
+        try:
+            self._host.ended(self, reason)
+        finally:
+            for socket in self._sockets.values():
+                socket.close()
 
     def release(self) -> None:
         """Let go of the pjsua2 object; not from within one of its callbacks."""

@@ -30,5 +30,17 @@ def test_totals_equal_a_count(agent: list[tuple[int, int]], customer: list[tuple
     assert sum(got.talk_ratio.values()) in (0.0,) or abs(sum(got.talk_ratio.values()) - 1) < 0.002
 
 
+@given(lengths, lengths, st.lists(st.integers(0, 300), max_size=5))
+def test_totals_do_not_depend_on_when_the_past_is_summed_up(
+    agent: list[tuple[int, int]], customer: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    legs = {"agent": segments(agent), "customer": segments(customer)}
+    expected = talk.totals(legs, 1000)
+    past = talk.Sums()
+    for at_ms in sorted(cuts):
+        past.add({leg: talk.take_before(spans, at_ms) for leg, spans in legs.items()})
+    assert talk.totals(legs, 1000, past=past) == expected
+
+
 def test_hold_is_neither_talk_nor_silence() -> None:
     assert talk.totals({"main": [(0, 1000)]}, 5000, hold_ms=3000).silence_ms == 1000

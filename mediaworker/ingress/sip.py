@@ -44,6 +44,7 @@ class SipIngress:
                 label=stream.label,
                 transport="rtp",
                 telephone_event=stream.telephone_event,
+                payload_type=stream.payload_type,
             )
             for index, stream in enumerate(sip.streams)
         ]
@@ -67,14 +68,17 @@ class SipIngress:
         # Straight from the socket into the ring: nothing of ours runs per packet in between.
         for stream, leg in zip(sip.streams, call.legs.values(), strict=True):
             stream.socket.on_packet = leg.receive_rtp
+        if sip.held:  # offered that way: a call that begins parked
+            call.held()
 
     def on_media(self, sip: SipCall) -> None:
         call = self._calls.get(sip)
         if call is None:
             return
         for stream, (name, leg) in zip(sip.streams, call.legs.items(), strict=False):
-            if stream.codec is not leg.codec:
-                call.codec_changed(name, stream.codec, stream.telephone_event)
+            # The peer may have moved the audio to another line of its offer, which has a socket of its own.
+            stream.socket.on_packet = leg.receive_rtp
+            call.media_changed(name, stream.codec, stream.telephone_event, stream.payload_type)
         if sip.held:
             call.held()
         else:

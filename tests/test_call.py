@@ -1,0 +1,215 @@
+"""A call between its ingress and its events: media descriptions, holds, ends, and the tick that serves all calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asr.utterance import Hypothesis, Utterance
+from audio import Codec, Detector
+from audio.g711 import alaw_encode, ulaw_encode
+from audio.rtp import RtpPacket, TelephoneEvent
+from config import Settings
+from mediaworker.call import LegSpec
+from mediaworker.events import schema as events
+from mediaworker.ingress.sip import SipIngress
+from mediaworker.media import TICK_S, MediaLoop
+from mediaworker.registry import CallRegistry
+from tests.conftest import speech
+
+
+class Engine:
+    """Answers every final at once with how much it has heard."""
+
+    def __init__(self) -> None:
+        self.utterances: dict[str, tuple[Utterance, Callable[[Hypothesis], None], bytearray]] = {}
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
+        self.utterances[utterance.id] = utterance, on_hypothesis, bytearray()
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self.utterances[utterance_id][2].extend(audio)
+
+    def partial(self, utterance_id: str, revision: int) -> None: ...
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+        utterance, heard, audio = self.utterances[utterance_id]
+        text = f"{len(audio)} {utterance.format}"
+        heard(Hypothesis(utterance_id, revision, text, "en", len(text), True))
+
+    def commit(self, utterance_id: str) -> None: ...
+
+    def cancel(self, utterance_id: str) -> None: ...
+
+
+class Desk:
+    """A registry on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.published: list[events.EventBody] = []
+        self.engine, self.detector = Engine(), Detector()
+        self.registry = CallRegistry(
+            Settings(),
+            detector=self.detector,
+            recognizer=self.engine,
+            publish=lambda call_id, at_ms, body: self.published.append(body),
+            clock=lambda: self.now,
+        )
+        self.media = MediaLoop(self.detector, lambda: self.registry)
+        self.sequence = 0
+
+    def of(self, kind: type) -> list[Any]:
+        return [body for body in self.published if isinstance(body, kind)]
+
+    async def play(self, codes: bytes, payload_type: int, take: Callable[[bytes, float], None]) -> None:
+        for at in range(0, len(codes) - 159, 160):
+            self.sequence += 1
+            packet = RtpPacket(payload_type, self.sequence, self.sequence * 160, 1, codes[at : at + 160])
+            take(bytes(packet), self.now)
+            self.now += 0.020
+            await self.media._tick(self.now)
+
+
+def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
+    """What the ingress sees of a `sip.call.SipCall`."""
+    stream = {"label": "", "codec": codec, "payload_type": codec.payload_type, "telephone_event": 101} | changes
+    stream["socket"] = SimpleNamespace(on_packet=None)
+    return SimpleNamespace(
+        headers={}, streams=[SimpleNamespace(**stream)], call_id="x", from_uri="sip:1@a", to_uri="sip:2@b", account="",
+        held=False, hangup=lambda: None,
+    )  # fmt: skip
+
+
+class SipDesk(Desk):
+    def __init__(self, sip: Any) -> None:
+        super().__init__()
+        self.ingress, self.sip = SipIngress(self.registry), Hashed(sip)
+        self.ingress.on_call(self.sip)
+        (self.call,) = self.registry
+
+    async def hear(self, codes: bytes, payload_type: int) -> None:
+        await self.play(codes, payload_type, lambda datagram, now: self.sip.streams[0].socket.on_packet(datagram, now))
+
+
+class Hashed(SimpleNamespace):
+    def __init__(self, namespace: Any) -> None:
+        super().__init__(**vars(namespace))
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+async def test_a_dynamic_payload_type_is_the_codec_it_was_mapped_to() -> None:
+    desk = SipDesk(sip_call(payload_type=97))
+    await desk.hear(ulaw_encode(speech("auth-thankyou")), 97)
+    desk.ingress.on_end(desk.sip, "hangup")
+    (ended,) = desk.of(events.CallEnded)
+    assert ended.legs[0].packets and desk.of(events.TranscriptFinal)
+
+
+async def test_a_reinvite_may_move_digits_to_another_payload_type() -> None:
+    desk = SipDesk(sip_call())
+    await desk.hear(b"\xff" * 1600, 0)
+    desk.sip.streams[0].telephone_event = 96
+    desk.ingress.on_media(desk.sip)
+    press = bytes(TelephoneEvent(event=5, end=True, volume=10, duration=800))
+    desk.sip.streams[0].socket.on_packet(bytes(RtpPacket(96, 11, 1760, 1, press)), desk.now)
+    await desk.media._tick(desk.now)
+    assert [body.digit for body in desk.of(events.Dtmf)] == ["5"]
+    assert not desk.of(events.LegUpdated), "nothing that a user sees has changed"
+
+
+async def test_a_reinvite_may_move_the_audio_to_another_socket() -> None:
+    desk = SipDesk(sip_call())
+    desk.sip.streams[:] = sip_call().streams
+    desk.ingress.on_media(desk.sip)
+    await desk.hear(ulaw_encode(speech("auth-thankyou")), 0)
+    assert desk.of(events.SpeechStarted)
+
+
+async def test_a_codec_change_in_mid_speech_ends_one_utterance_and_begins_another() -> None:
+    desk, words = SipDesk(sip_call()), speech("demo-congrats")[: 8 * 8000]
+    await desk.hear(ulaw_encode(words[: 3 * 8000]), 0)
+    desk.sip.streams[0].codec, desk.sip.streams[0].payload_type = Codec.PCMA, 8
+    desk.ingress.on_media(desk.sip)
+    await desk.hear(alaw_encode(words[3 * 8000 :]), 8)
+    desk.ingress.on_end(desk.sip, "hangup")
+    first, *_, last = desk.of(events.TranscriptFinal)
+    assert first.reason == "flush" and first.text.endswith("PCMU") and last.text.endswith("PCMA")
+    assert last.start_ms >= first.end_ms
+    assert [body.codec for body in desk.of(events.LegUpdated)] == ["PCMA"]
+    assert isinstance(desk.published[-1], events.CallEnded) and not len(desk.registry) and not desk.detector.legs
+
+
+async def test_a_call_whose_peer_never_sends_anything() -> None:
+    desk = SipDesk(sip_call())
+    for _ in range(100):
+        desk.now += TICK_S
+        await desk.media._tick(desk.now)
+    desk.ingress.on_end(desk.sip, "media_timeout")
+    (ended,) = desk.of(events.CallEnded)
+    assert (ended.reason, ended.duration_ms, ended.legs[0].packets) == ("media_timeout", 3200, 0)
+    assert desk.of(events.Metrics)[-1].silence_ms == 3200
+
+
+async def test_a_call_that_begins_on_hold() -> None:
+    sip = sip_call()
+    sip.held = True
+    desk = SipDesk(sip)
+    desk.now += 2.0
+    desk.sip.held = False
+    desk.ingress.on_media(desk.sip)
+    desk.now += 1.0
+    desk.ingress.on_end(desk.sip, "hangup")
+    kinds = [type(body) for body in desk.published]
+    assert kinds == [events.CallStarted, events.CallHeld, events.CallResumed, events.Metrics, events.CallEnded]
+    assert (desk.of(events.Metrics)[0].hold_ms, desk.of(events.Metrics)[0].silence_ms) == (2000, 1000)
+
+
+async def test_hour_long_calls_cost_no_more_to_report_than_new_ones() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU), LegSpec("other", Codec.PCMU)])
+    segments = [member.transcriber.segments for member in call.members.values()]
+    for second in range(0, 3600, 4):
+        segments[second % 8 // 4].append((second * 1000, second * 1000 + 3000))
+        desk.now = 100.0 + second + 4
+        call.publish_metrics()
+        assert max(map(len, segments)) < 20
+    assert desk.of(events.Metrics)[-1].talk_ms == {"main": 450 * 3000, "other": 450 * 3000}
+    assert desk.of(events.Metrics)[-1].silence_ms == 900 * 1000
+
+
+async def test_a_failed_tick_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, steps = Desk(), 0
+    step = desk.detector.step
+
+    def faulty(now: float) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            raise RuntimeError("a bug")
+        return step(now)
+
+    monkeypatch.setattr(desk.detector, "step", faulty)
+    desk.media.start()
+    async with asyncio.timeout(10):
+        while steps < 4:  # noqa: ASYNC110 - the loop under test has a clock of its own
+            await asyncio.sleep(TICK_S)
+    await desk.media.stop()
+    assert desk.media.errors == 1 and desk.media.ticks >= 3
+
+
+async def test_reports_are_spread_over_the_period() -> None:
+    desk = Desk()
+    for _ in range(100):
+        desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    counts = []
+    for tick in range(1, 2 * 157):
+        before = len(desk.of(events.Metrics))
+        desk.media._report(tick * TICK_S)
+        counts.append(len(desk.of(events.Metrics)) - before)
+    assert sum(counts) == 200 and max(counts) <= 2
