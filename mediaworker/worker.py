@@ -190,7 +190,9 @@ def serve(settings: Settings) -> int:
             await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
             for task in (drain, hurry):
                 task.cancel()
-            await asyncio.gather(drain, hurry, return_exceptions=True)
+            for result in await asyncio.gather(drain, hurry, return_exceptions=True):
+                if isinstance(result, Exception):
+                    log.error("draining failed", exc_info=result)
 
     try:
         uvloop.run(run())
