@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import os
 import re
 import tomllib
@@ -15,6 +17,8 @@ from config.settings import Secret, Section, Settings
 
 PREFIX = "MEDIAWORKER_"
 DEFAULT_FILE = "mediaworker.toml"
+NOT_SETTINGS = frozenset(PREFIX + name for name in ("CONFIG", "CACHE", "KEY"))
+"""Where the file is, where builds are kept, and the key of `mediaworker watch`."""
 _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _KEY = re.compile(r"[A-Za-z0-9._~-]{8,}")
@@ -42,7 +46,7 @@ def load(file: str | Path | None = None, environ: Mapping[str, str] | None = Non
     if file is not None or PREFIX + "CONFIG" in environ or path.exists():
         tree = _read(path)
     for name, text in sorted(environ.items()):
-        if name.startswith(PREFIX) and name not in (PREFIX + "CONFIG", PREFIX + "CACHE"):
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS:
             _overlay(tree, name, text)
     return parse(tree)
 
@@ -114,6 +118,8 @@ def _explain(tree: Mapping[str, Any], message: str) -> ConfigError:
         return ConfigError(_join(path, unknown[1]), None, f"unknown key; allowed here: {allowed}")
     if missing := _MISSING.search(message):
         return ConfigError(_join(path, missing[1]), None, "is required")
+    if path.endswith("[...]"):
+        path = _entry(tree, path)
     reason = message[:1].lower() + message[1:]
     if "enum value" in message and (allowed := _choices(path)):
         reason = f"expected one of {allowed}"
@@ -146,6 +152,15 @@ def _resolve(path: str) -> Any:
     return kind
 
 
+def _entry(tree: Mapping[str, Any], path: str) -> str:
+    """msgspec does not say which key of a table it means: the first one whose value is not allowed."""
+    table, allowed = _lookup(tree, path.removesuffix("[...]")), get_args(_resolve(path))
+    for key, value in table.items() if isinstance(table, dict) else ():
+        if value not in allowed if allowed else not isinstance(value, str):
+            return path.replace("[...]", f"[{key}]")
+    return path
+
+
 def _choices(path: str) -> str:
     return ", ".join(map(repr, get_args(_resolve(path))))
 
@@ -154,7 +169,8 @@ def _lookup(tree: Any, path: str) -> Any:
     node: Any = tree
     for step in _steps(path):
         try:
-            node = node[int(step[1:-1])] if step.startswith("[") else node[step]
+            name = step.strip("[]")
+            node = node[int(name)] if isinstance(node, list) else node[name]
         except (KeyError, IndexError, ValueError, TypeError):
             return None
     return node
@@ -173,6 +189,25 @@ def _decode(kind: type, value: object) -> object:
 
 def _check(settings: Settings) -> None:
     """What no single field can say about itself."""
+    _check_numbers("", settings)
+    sip = settings.sip
+    for key, text in (
+        ("data_dir", settings.data_dir),
+        ("sip.transports", sip.transports),
+        ("sip.codecs", sip.codecs),
+    ):
+        if not text:
+            raise ConfigError(key, text if isinstance(text, str) else [], "must not be empty")
+    for index, network in enumerate(sip.allow):
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise ConfigError(f"sip.allow[{index}]", network, "expected an IP address or a network") from None
+    if sip.public_address:
+        try:
+            ipaddress.ip_address(sip.public_address)
+        except ValueError:
+            raise ConfigError("sip.public_address", sip.public_address, "expected an IP address") from None
     rtp = settings.rtp
     if rtp.port_max <= rtp.port_min:
         raise ConfigError("rtp.port_max", rtp.port_max, f"must be above rtp.port_min ({rtp.port_min})")
@@ -191,6 +226,10 @@ def _check(settings: Settings) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError("auth.api_keys", name, "two keys have this name")
+    secrets = [str.__str__(entry.key) for entry in settings.auth.api_keys]
+    for index, secret in enumerate(secrets):
+        if secret in secrets[:index]:
+            raise ConfigError(f"auth.api_keys[{index}].key", secret, "another name has the same key")
     for key, url, schemes in (
         ("twilio.public_url", settings.twilio.public_url, ("https://", "http://")),
         ("twilio.stream_url", settings.twilio.stream_url, ("wss://", "ws://")),
@@ -199,6 +238,15 @@ def _check(settings: Settings) -> None:
             raise ConfigError(key, url, f"must start with {' or '.join(schemes)}")
     if settings.twilio.auth_token and not settings.twilio.public_url:
         raise ConfigError("twilio.public_url", "", "is required with twilio.auth_token: signatures are made over it")
+
+
+def _check_numbers(prefix: str, node: Any) -> None:
+    """TOML has `inf`, which no timer takes and JSON cannot print."""
+    if isinstance(node, Section):
+        for field in msgspec.structs.fields(node):
+            _check_numbers(f"{prefix}.{field.name}" if prefix else field.name, getattr(node, field.name))
+    elif isinstance(node, float) and not math.isfinite(node):
+        raise ConfigError(prefix, node, "expected a finite number")
 
 
 def _masked(struct: Any, tree: Any) -> Any:

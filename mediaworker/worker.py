@@ -16,7 +16,7 @@ import uvloop
 from asr.client import Recognizer
 from asr.utterance import EngineState
 from audio import Detector
-from config import ConfigError, Settings
+from config import Settings
 from mediaworker import figures, logs
 from mediaworker.api.app import ApiContext, HttpServer, create_app
 from mediaworker.events import figures as event_figures
@@ -164,7 +164,10 @@ async def _bind(section: str, port: int, server: MediaListener | HttpServer) -> 
 
 
 def serve(settings: Settings) -> int:
-    """Run a worker until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code."""
+    """Run a worker until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code.
+
+    Raises ConfigError, StartError.
+    """
     logs.configure(settings.log)
 
     async def run() -> None:
@@ -194,8 +197,5 @@ def serve(settings: Settings) -> int:
                 if isinstance(result, Exception):
                     log.error("draining failed", exc_info=result)
 
-    try:
-        uvloop.run(run())
-    except ConfigError as error:
-        raise StartError(str(error)) from None
+    uvloop.run(run())
     return 0

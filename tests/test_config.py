@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -57,7 +58,15 @@ CORPUS = [
     ({"auth": {"api_keys": [{**KEY, "key": "a b c d e f g"}]}}, "auth.api_keys[0].key", ["8"]),
     ({"auth": {"api_keys": [{"name": "x", "scopes": []}]}}, "auth.api_keys[0].key", ["required"]),
     ({"auth": {"api_keys": [KEY, KEY]}}, "auth.api_keys", ["'ui'"]),
-    ({"routes": [{"roles": {"main": "boss"}}]}, "routes[0].roles", ["'agent'"]),
+    ({"routes": [{"roles": {"a": "agent", "main": "boss"}}]}, "routes[0].roles[main]", ["'boss'", "'agent'"]),
+    ({"routes": [{"names": {"main": 5}}]}, "routes[0].names[main]", ["5"]),
+    ({"data_dir": ""}, "data_dir", ["''", "empty"]),
+    ({"shutdown_s": float("inf")}, "shutdown_s", ["inf", "finite"]),
+    ({"sip": {"transports": []}}, "sip.transports", ["[]", "empty"]),
+    ({"sip": {"codecs": []}}, "sip.codecs", ["[]", "empty"]),
+    ({"sip": {"allow": ["10.0.0.0/8", "pbx"]}}, "sip.allow[1]", ["'pbx'", "network"]),
+    ({"sip": {"public_address": "no address"}}, "sip.public_address", ["'no address'"]),
+    ({"auth": {"api_keys": [KEY, {**KEY, "name": "b"}]}}, "auth.api_keys[1].key", ["'***'", "same key"]),
     ({"sip": {"codecs": ["OPUS"]}}, "sip.codecs[0]", ["'OPUS'", "'PCMU'"]),
     ({"sip": {"accounts": [{"user": "a"}]}}, "sip.accounts[0].registrar", ["required"]),
     ({"twilio": {"auth_token": "t"}}, "twilio.public_url", ["required"]),
@@ -123,6 +132,18 @@ def test_any_environment_value_is_settings_or_a_config_error(text: str) -> None:
 
 def test_secret_masks_its_repr() -> None:
     assert repr(Secret("x")) == "'***'" and f"{Secret('x')}" == "x"
+
+
+def test_the_key_of_watch_is_no_setting() -> None:
+    assert load(environ={"MEDIAWORKER_KEY": "some-key-123", "MEDIAWORKER_HTTP__PORT": "81"}).http.port == 81
+
+
+@pytest.mark.parametrize("command", ["config", "serve"])
+def test_what_only_its_part_can_judge_is_wrong_for_every_command(tmp_path: Path, command: str) -> None:
+    environ = os.environ | {"MEDIAWORKER_TWILIO__THEN": "<Dial>"}
+    argv = [sys.executable, "-m", "mediaworker.cli.main", command]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=30)
+    assert done.returncode == 2 and "twilio.then = '<Dial>'" in done.stderr.splitlines()[-1]
 
 
 def test_command_prints_or_exits_2(tmp_path: Path) -> None:

@@ -15,8 +15,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mediaworker.ingress.twilio_webhook import parse_then
+
     try:
-        print(describe(load(args.config)), end="")
+        settings = load(args.config)
+        parse_then(settings.twilio.then)
+        print(describe(settings), end="")
     except ConfigError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2

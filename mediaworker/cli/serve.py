@@ -28,6 +28,9 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         return serve(settings)
+    except ConfigError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
     except StartError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 1
