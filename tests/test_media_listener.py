@@ -143,7 +143,9 @@ async def test_a_refused_upgrade_is_answered_with_its_status(shell):
         with pytest.raises(InvalidStatus) as caught:
             await client(url, additional_headers={"X-No": "1"})
         assert caught.value.response.status_code == 401
-        assert caught.value.response.body == b"not you\n"
+        assert caught.value.response.headers["Content-Type"] == "application/problem+json"
+        problem = json.loads(caught.value.response.body)
+        assert (problem["status"], problem["title"], problem["detail"]) == (401, "Unauthorized", "not you")
 
 
 async def test_a_message_beyond_the_limit_closes_with_1009(shell):
@@ -274,6 +276,17 @@ async def test_who_does_not_start_in_time_is_closed(shell):
             await websocket.recv()
         assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1008, "no start message within 0.1 s")
     assert ingress.counters.refused == {"start_timeout": 1}
+
+
+async def test_no_stream_is_let_in_when_no_call_can_be_taken(shell):
+    ingress = TwilioIngress(parse({}), Desk(), refusal=lambda: Refused(503, "the worker is shutting down"))
+    async with shell(ingress) as url:
+        with pytest.raises(InvalidStatus) as caught:
+            await client(url)
+        response = caught.value.response
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+        assert json.loads(response.body)["detail"] == "the worker is shutting down"
+    assert ingress.counters.refused == {"capacity": 1}
 
 
 async def test_upgrades_are_signed_when_there_is_a_token(shell):

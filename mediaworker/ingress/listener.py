@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 
 from config.settings import Media
 from mediaworker.ingress.ports import Endpoint, SessionFactory, Upgrade
-from mediaworker.ingress.shell import Throttle, drive
+from mediaworker.ingress.shell import PROBLEM, Throttle, drive, refusal_body, refusal_headers
 from mediaworker.registry import Refused
 
 log = structlog.get_logger()
@@ -132,7 +132,11 @@ class MediaListener:
 
     def _reject(self, connection: ServerConnection, status: int, reason: str) -> Response:
         self.rejected[status] = self.rejected.get(status, 0) + 1
-        return connection.respond(status, reason + "\n")
+        response = connection.respond(status, refusal_body(status, reason).decode())
+        del response.headers["Content-Type"]
+        for name, value in [("Content-Type", PROBLEM), *refusal_headers(status)]:
+            response.headers[name] = value
+        return response
 
     def _subprotocol(self, connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
         assert isinstance(connection, MediaConnection)

@@ -7,13 +7,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Protocol
 
-from starlette.responses import PlainTextResponse
+import msgspec
+from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mediaworker.ingress.ports import Close, Endpoint, MediaSession, Output, Upgrade
 from mediaworker.registry import Refused
+
+PROBLEM = "application/problem+json"
+RETRY_AFTER_S = 5
+
+
+def refusal_body(status: int, detail: str) -> bytes:
+    """RFC 9457: what a refused upgrade is told."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return msgspec.json.encode(body)
+
+
+def refusal_headers(status: int) -> list[tuple[str, str]]:
+    return [("Retry-After", str(RETRY_AFTER_S))] if status == 503 else []
 
 
 class MediaSocket(Protocol):
@@ -137,7 +152,9 @@ async def serve_starlette(websocket: WebSocket, endpoint: Endpoint, throttle: Th
     try:
         opens = endpoint.admit(upgrade)
     except Refused as refused:
-        await websocket.send_denial_response(PlainTextResponse(refused.reason + "\n", status_code=refused.status))
+        headers = dict(refusal_headers(refused.status))
+        body = refusal_body(refused.status, refused.reason)
+        await websocket.send_denial_response(Response(body, refused.status, headers, PROBLEM))
         return
     offered = websocket.scope.get("subprotocols", ())
     await websocket.accept(next((name for name in offered if name in endpoint.subprotocols), None))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -19,7 +18,7 @@ from mediaworker.ingress import twilio_webhook as webhook
 from mediaworker.ingress.access import is_local
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import CallOpener, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.shell import Throttle, serve_starlette
+from mediaworker.ingress.shell import PROBLEM, Throttle, refusal_body, refusal_headers, serve_starlette
 from mediaworker.ingress.twilio_counters import TwilioCounters
 from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
 from mediaworker.registry import Refused
@@ -29,7 +28,6 @@ log = structlog.get_logger()
 VOICE, STATUS, STREAM = "/twilio/voice", "/twilio/status", "/twilio/stream"
 MAX_FORM_BYTES = 65536
 MAX_FIELDS = 200
-RETRY_AFTER_S = 5
 STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
 
 
@@ -69,13 +67,20 @@ class TwilioIngress:
     # -- WS /twilio/stream --------------------------------------------------------------------------------------------
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises Refused 403 for an upgrade that is neither signed nor, without an auth token, of this machine."""
+        """Raises Refused 403 for an upgrade that is neither signed nor, without an auth token, of this machine; and 503
+        while no call can be taken.
+        """
         if self._auth_tokens:
             allowed = webhook.verify(self._auth_tokens, upgrade.header("x-twilio-signature"), self._stream_url)
         else:
             allowed = is_local(upgrade.headers, upgrade.peer)
         if not allowed:
             raise self._forbid(upgrade.path, upgrade.peer)
+        if (refusal := self._refusal()) is not None:
+            self.counters.refuse("capacity")
+            now = asyncio.get_running_loop().time()
+            self._notices.warn(upgrade.peer, "Twilio stream refused", now, refusal.reason)
+            raise refusal
         policy = TwilioPolicy(
             start_timeout_s=self._settings.media.start_timeout_s,
             trusted=allowed,
@@ -102,7 +107,7 @@ class TwilioIngress:
         self.webhooks += 1
         if (refusal := self._refusal()) is not None:
             self.counters.refuse("capacity")
-            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            headers = dict(refusal_headers(refusal.status))
             return Response(webhook.busy(), refusal.status, headers=headers, media_type="text/xml")
         host = request.headers.get("host", "")
         twiml = webhook.StreamTwiml(
@@ -194,9 +199,7 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _problem(status: int, detail: str) -> Response:
-    """RFC 9457."""
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return JSONResponse(body, status, media_type="application/problem+json")
+    return Response(refusal_body(status, detail), status, media_type=PROBLEM)
 
 
 def _checked(key: str, url: str) -> str:
