@@ -201,6 +201,9 @@ class SipEndpoint:
     def _answer(self, call: SipCall) -> None:
         try:
             call.answer()
+        except SipError as error:  # the offer passed our check and not PJSIP's
+            self._log_refusal(call.peer, 488, str(error))
+            call.hangup(488, reason="failed")
         except Exception:
             # The handler's error or PJSIP's: it must end this call and no other.
             log.exception("a call could not be answered", call=call.call_id)

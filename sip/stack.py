@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import functools
+import re
 import resource
+import time
 from collections.abc import Callable
-from typing import Any, Literal, ParamSpec
+from typing import Any, ClassVar, Literal, ParamSpec
 
 import _pjsua2
 import pjsua2 as pj
 import structlog
 
+from sip.access import OncePer
 from sip.errors import SipError
 from sip.messages import redact
 
@@ -28,6 +31,7 @@ _EVENTS_PER_POLL = 32
 _MAX_CALLS = 1024
 """PJSUA_MAX_CALLS of the build."""
 _DESTROY_NO_NETWORK = 3
+_NUMBERS = re.compile(r"[0-9]+")
 
 # The C functions below have no counterpart in the Python binding, which exports them all the same.
 _library = ctypes.CDLL(_pjsua2.__file__)
@@ -169,9 +173,14 @@ class _Endpoint(pj.Endpoint):  # type: ignore[misc]
 
 
 class _Log(pj.LogWriter):  # type: ignore[misc]
+    once: ClassVar[OncePer] = OncePer()
+
     @guarded
     def write(self, entry: Any) -> None:
         text = redact(entry.msg.rstrip())
+        # Most errors are a peer's, who can make as many as it likes.
+        if entry.level <= 1 and self.once.due(_NUMBERS.sub("#", text), time.monotonic()) is None:
+            return
         write = (log.error, log.error, log.warning, log.info)[entry.level] if entry.level < 4 else log.debug
         write(text, pjsip_level=entry.level)
 

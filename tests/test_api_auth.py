@@ -161,6 +161,17 @@ def api_context(api):  # type: ignore[no-untyped-def]
     return ApiContext(api.server._settings, api.hub, api.calls, Metrics(), ready=lambda: ())
 
 
+async def test_what_peers_do_wrong_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        for _ in range(3):
+            assert (await refusal(api.ws))[0] == 401
+            reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+            writer.write(b"nonsense\r\n\r\n")
+            assert b"400" in await reader.readline()
+            writer.close()
+    assert len(caplog.records) <= 1, caplog.text
+
+
 async def refusal(url: str, **options) -> tuple[int, str]:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidStatus) as refused:
         async with connect(url, **options):

@@ -273,6 +273,19 @@ async def test_a_handler_that_fails_ends_its_own_call_only(sipp: Sipp, codes: Pa
         assert handler.log[-1] == ("end", "hangup")
 
 
+async def test_an_offer_that_pjsip_refuses_ends_its_own_call_only(
+    sipp: Sipp, codes: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handler = Recorder()
+    sdp = OFFER.format(formats="0").replace("[media_ip]", "pbx.invalid")
+    async with worker(handler) as endpoint:
+        target = f"127.0.0.1:{endpoint.port}"
+        await sipp.run("refused", target, status=488, header="SIP/2.0 488", sdp=sdp)
+        await sipp.run("call", target, audio=f"{codes},1,0,PCMU/8000", talk_ms=50, **PCMU)
+        assert handler.log[-1] == ("end", "hangup")
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
 @pytest.mark.parametrize(
     ("status", "header", "formats"),
     [(486, "SIP/2.0 486 Busy Here", "0"), (503, "Retry-After: 10", "0"), (488, "SIP/2.0 488", "18 4")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Generator
 
@@ -15,6 +16,32 @@ from config import Settings
 
 CLOSE_S = 5.0
 WS_MAX_BYTES = 65536
+
+
+class _Thin(logging.Filter):
+    """uvicorn logs every peer's nonsense anew: the same message passes once a minute. Its own failures always do."""
+
+    PERIOD_S = 60.0
+    REFUSED = "ASGI callable returned without completing handshake."
+    """Said of every upgrade that was refused with a response of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = str(record.msg)
+        if message == self.REFUSED:
+            return False
+        if record.exc_info or record.levelno < logging.WARNING:
+            return True
+        if record.created - self._said.get(message, -self.PERIOD_S) < self.PERIOD_S:
+            return False
+        self._said[message] = record.created
+        return True
+
+
+logging.getLogger("uvicorn.error").addFilter(_Thin())
 
 
 class _WebSocketProtocol(WebSocketsSansIOProtocol):
