@@ -54,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
     async def place() -> int:
         phone = SipPhone(codec=codec, transport=args.transport, user=args.user)
         result = await phone.call(args.uri, samples, answer_s=args.answer_timeout)
+        if result.hung_up_by_peer:
+            print(f"mediaworker: {args.uri}: hung up before the file had been played", file=sys.stderr)
+            return FAILED
         if not result.ok:
             print(f"mediaworker: {args.uri}: {result.status} {result.reason}", file=sys.stderr)
             return FAILED
