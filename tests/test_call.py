@@ -49,12 +49,12 @@ class Engine:
 class Desk:
     """A registry on a clock of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.now = 100.0
         self.published: list[events.EventBody] = []
         self.engine, self.detector = Engine(), Detector()
         self.registry = CallRegistry(
-            Settings(),
+            Settings(**settings),
             detector=self.detector,
             recognizer=self.engine,
             publish=lambda call_id, at_ms, body: self.published.append(body),
@@ -168,6 +168,17 @@ async def test_a_call_that_begins_on_hold() -> None:
     kinds = [type(body) for body in desk.published]
     assert kinds == [events.CallStarted, events.CallHeld, events.CallResumed, events.Metrics, events.CallEnded]
     assert (desk.of(events.Metrics)[0].hold_ms, desk.of(events.Metrics)[0].silence_ms) == (2000, 1000)
+
+
+@pytest.mark.parametrize(("draining", "status"), [(False, 486), (True, 503)])
+async def test_a_worker_that_filled_up_since_the_invite_says_so(draining: bool, status: int) -> None:
+    desk, said = Desk(max_calls=1), []
+    desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    desk.registry.draining = draining
+    sip = Hashed(sip_call())
+    sip.hangup = said.append
+    SipIngress(desk.registry).on_call(sip)
+    assert said == [status] and len(desk.registry) == 1
 
 
 async def test_hour_long_calls_cost_no_more_to_report_than_new_ones() -> None:

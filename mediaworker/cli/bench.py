@@ -15,7 +15,7 @@ def add_parser(subparsers: Any) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     media = kinds.add_parser("media", help="legs of RTP on loopback through VAD, endpointing and events")
     media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
-    media.add_argument("--seconds", type=float, default=20.0, metavar="S", help="length of each run (default 20)")
+    media.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
     media.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
     media.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
@@ -28,6 +28,16 @@ def _counts(text: str) -> list[int]:
     if any(not 1 <= count <= 5000 for count in counts):
         raise argparse.ArgumentTypeError("between 1 and 5000 legs")
     return counts
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 to 3600 seconds")
+    return seconds
 
 
 def run(args: argparse.Namespace) -> int:

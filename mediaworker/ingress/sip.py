@@ -60,8 +60,8 @@ class SipIngress:
                 overrides=overrides,
             )
         except Refused as refused:
-            log.warning("call refused after its answer", reason=refused.reason, external_id=sip.call_id)
-            sip.hangup()
+            log.warning("call refused at its answer", reason=refused.reason, external_id=sip.call_id)
+            sip.hangup(self.can_accept() or 503)
             return
         self._calls[sip] = call
         call.on_hangup = sip.hangup
