@@ -85,7 +85,7 @@ def _twilio(metrics: Metrics, worker: Worker) -> None:
             "unexpected": "Messages in the wrong state",
             "wrong_stream": "Messages of another stream",
             "wrong_track": "Media of a track that was not announced",
-            "implausible": "Chunks with an impossible timestamp",
+            "implausible": "Chunks with an impossible timestamp, digits faster than any phone",
         },
     )
     metrics.counter(

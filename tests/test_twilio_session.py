@@ -273,6 +273,17 @@ def test_the_legs_of_an_ended_call_are_left_alone():
     assert call.digits == []
 
 
+def test_a_flood_of_digits_is_cut_and_ordinary_dialling_is_not():
+    session, call = started()
+    digit = json.dumps({"event": "dtmf", "streamSid": SID, "dtmf": {"digit": "1", "track": "inbound_track"}})
+    for _ in range(1000):
+        session.receive(digit, 1.0)
+    assert len(call.digits) == 40 and session.counters.implausible == 960
+    for index in range(100):
+        session.receive(digit, 4.0 + index / 10)
+    assert len(call.digits) == 140
+
+
 @pytest.mark.parametrize(("status", "code"), [(503, 1013), (486, 1013), (403, 1008)])
 def test_a_full_worker_refuses_the_stream(status, code):
     session = new_session(Desk(Refused(status, "all calls are taken")))

@@ -25,7 +25,7 @@ class TwilioCounters:
     wrong_stream: int = 0
     wrong_track: int = 0
     implausible: int = 0
-    """Chunks with a timestamp that cannot be of this stream; left out."""
+    """Chunks with a timestamp that cannot be of this stream, and digits faster than any phone; left out."""
     withheld: int = 0
     """Messages not sent because the stream is unidirectional or not open."""
     refused: dict[str, int] = field(default_factory=dict)

@@ -31,6 +31,8 @@ MAX_JUMP = MAX_AHEAD
 """A chunk this far past both the clock and the audio before it is no audio of this stream."""
 SILENT_S = 60.0
 """Twilio sends 50 messages a second, in silence and on hold too: after a minute without one the peer is gone."""
+DIGIT_S, DIGIT_BURST = 0.05, 40
+"""Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
 LINGER_S = 5.0
 """After `stop` Twilio closes; we do when it has not by then."""
 OWN_PARAMETERS = "mw_"
@@ -103,6 +105,7 @@ class TwilioSession:
         self._row = ROWS[State.WAITING]
         self._origin_s = now
         self._waits_from, self._patience_s = now, policy.start_timeout_s
+        self._digits_until = now
 
     @property
     def deadline(self) -> float | None:
@@ -253,6 +256,12 @@ class TwilioSession:
         assert self.call is not None
         if track not in self._tracks or self.call.ending:
             self.counters.wrong_track += 1
+            return _NOTHING
+        self._digits_until = max(self._digits_until, now) + DIGIT_S
+        if self._digits_until > now + DIGIT_S * DIGIT_BURST:
+            self._digits_until -= DIGIT_S
+            self.counters.implausible += 1
+            self._on_problem("Twilio digits faster than any phone", message.dtmf.digit)
             return _NOTHING
         self.counters.dtmf += 1
         # Twilio tells of a digit when it is over, and not how long it was.
