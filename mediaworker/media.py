@@ -35,6 +35,7 @@ class MediaLoop:
     ) -> None:
         self._detector, self._calls, self._metrics_s, self._stepped = detector, calls, metrics_s, stepped
         self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
         self._speaking: set[LegTranscriber] = set()
         self._reports: deque[Call] = deque()
         """Calls whose figures are still to be published in this period, `_share` of them a tick."""
@@ -60,6 +61,11 @@ class MediaLoop:
         self._report_s = due + self._metrics_s
         quiet_until = due
         while True:
+            if self._idle():
+                self._woken.clear()
+                await self._woken.wait()
+                due = loop.time()
+                self._report_s = due + self._metrics_s
             due += TICK_S
             now = loop.time()
             if due < now:  # behind: catch up from here instead of running a burst of ticks
@@ -78,6 +84,13 @@ class MediaLoop:
                     quiet_until = now + 60.0
                     log.exception("media tick failed", errors=self.errors)
             self.ticks += 1
+
+    def wake(self) -> None:
+        """A call has come: without one there are no ticks."""
+        self._woken.set()
+
+    def _idle(self) -> bool:
+        return not (self._detector.legs or self._speaking)
 
     async def _tick(self, now: float) -> None:
         for detections in self._detector.step(now):

@@ -18,6 +18,10 @@ from mediaworker.transcriber import LegTranscriber, Recognizer, Stats
 log = structlog.get_logger()
 
 
+FINALS_S = 30.0
+"""An engine that hangs must not hold up the end; the store then closes the calls as after a kill."""
+
+
 class Refused(Exception):
     """No new call: the worker is full or draining. `status` is HTTP's; SIP answers 486 and 503."""
 
@@ -111,7 +115,7 @@ class CallRegistry:
         return call
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new calls, let the open ones run for `grace_s`, end the rest, and wait for their finals."""
+        """Refuse new calls, let the open ones run for `grace_s`, end the rest, and wait up to 30 s for their finals."""
         self.draining = True
         try:
             await asyncio.wait_for(self._empty.wait(), grace_s)
@@ -120,7 +124,10 @@ class CallRegistry:
                 if call.on_hangup is not None:
                     call.on_hangup()
                 call.end("shutdown")
-            await self._empty.wait()
+            try:
+                await asyncio.wait_for(self._empty.wait(), FINALS_S)
+            except TimeoutError:
+                log.error("finals did not come: the next start will end these calls", calls=len(self))
 
     def _leg(self, call: Call, spec: LegSpec, plan: routing.Plan) -> CallLeg:
         audio = self._detector.open(

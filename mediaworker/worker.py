@@ -60,7 +60,7 @@ class Worker:
             publish=self.hub.publish,
             clock=clock,
             observe_latency=self.metrics.final_latency.observe,
-            calls_changed=lambda count: self.recognizer.keep_alive(count > 0),
+            calls_changed=self._calls_changed,
         )
         throttle = Throttle()
         self.media = MediaLoop(
@@ -150,6 +150,10 @@ class Worker:
             await endpoint.start()
         except SipError as error:
             raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
+
+    def _calls_changed(self, count: int) -> None:
+        self.recognizer.keep_alive(count > 0)
+        self.media.wake()
 
     def _engine_state(self, state: EngineState, why: str) -> None:
         detail = why if state is EngineState.FAILED else ""

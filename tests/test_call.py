@@ -59,6 +59,7 @@ class Desk:
             recognizer=self.engine,
             publish=lambda call_id, at_ms, body: self.published.append(body),
             clock=lambda: self.now,
+            calls_changed=lambda count: self.media.wake(),
         )
         self.media = MediaLoop(self.detector, lambda: self.registry)
         self.sequence = 0
@@ -206,6 +207,7 @@ async def test_a_failed_tick_is_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
         return step(now)
 
     monkeypatch.setattr(desk.detector, "step", faulty)
+    desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
     desk.media.start()
     async with asyncio.timeout(10):
         while steps < 4:  # noqa: ASYNC110 - the loop under test has a clock of its own
@@ -224,3 +226,26 @@ async def test_reports_are_spread_over_the_period() -> None:
         desk.media._report(tick * TICK_S)
         counts.append(len(desk.of(events.Metrics)) - before)
     assert sum(counts) == 200 and max(counts) <= 2
+
+
+async def test_without_calls_there_are_no_ticks() -> None:
+    desk = Desk()
+    desk.media.start()
+    try:
+        await asyncio.sleep(0.1)
+        assert desk.media.ticks == 0
+        call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+        async with asyncio.timeout(5):
+            while desk.media.ticks < 3:
+                await asyncio.sleep(0.01)
+        call.end("hangup")
+        await asyncio.sleep(0.1)
+        ticks = desk.media.ticks
+        await asyncio.sleep(0.2)
+        assert desk.media.ticks == ticks
+        desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)]).end("hangup")
+        async with asyncio.timeout(5):
+            while desk.media.ticks == ticks:
+                await asyncio.sleep(0.01)
+    finally:
+        await desk.media.stop()
