@@ -120,6 +120,7 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "failed": "Calls that failed after being accepted",
             "cancelled": "Calls cancelled by the caller",
             "media_timeouts": "Calls ended for lack of RTP",
+            "sdp_mismatches": "Calls ended because the SDP that went out was not ours",
             "registrations_ok": "Registrations and refreshes that succeeded",
             "registrations_failed": "Registrations that failed",
         },
@@ -134,6 +135,7 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "rtcp": "RTCP packets",
             "sent": "Packets of silence sent",
             "send_errors": "Packets that could not be sent",
+            "receive_errors": "Errors when reading a socket",
         },
     )
 

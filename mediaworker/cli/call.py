@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import Any
 
@@ -16,13 +17,19 @@ def add_parser(subparsers: Any) -> None:
         description="Places a SIP call, plays a file into it in real time, and hangs up. "
         "Exit code: 0 played, 1 refused or broken off, 2 wrong arguments.",
     )
-    parser.add_argument("uri", help="sip:USER@HOST:PORT")
+    parser.add_argument("uri", type=_uri, help="sip:USER@HOST:PORT")
     parser.add_argument("--play", required=True, metavar="FILE", help="WAV, or raw .ulaw .alaw .sln .sln16 .g722")
     parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722"], default="PCMU")
     parser.add_argument("--transport", choices=["udp", "tcp"], default="udp")
     parser.add_argument("--from", dest="user", default="mediaworker", metavar="USER", help="the calling user")
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
     parser.add_argument("--answer-timeout", type=float, default=30.0, metavar="S")
+
+
+def _uri(text: str) -> str:
+    if not re.match(r"sip:[^\s]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not sip:USER@HOST:PORT")
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
