@@ -151,6 +151,8 @@ def act(action: Action, leg: Leg, limits: Limits, utterance: Utterance) -> list[
         return [SpeechEnded(leg, utterance.start, utterance.end, utterance.end + limits.speculate, "endpoint")]
     assert action in (Action.SPLIT, Action.RESUME_AND_SPLIT), action
     spot = utterance.quiet_at if utterance.quiet_at != NOWHERE else utterance.end - WINDOW
+    # A pause may have carried the search past the room; its beginning, which lies within, is as quiet.
+    spot = min(spot, utterance.audio_start + limits.room)
     ended = SpeechEnded(leg, utterance.start, spot, spot, "max_length")
     utterance.start = utterance.audio_start = utterance.previous_end = spot
     utterance.quiet_at = NOWHERE
