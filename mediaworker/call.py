@@ -175,10 +175,11 @@ class Call:
         for member in self.members.values():
             member.transcriber.language = language
 
-    def hangup(self) -> None:
+    def hangup(self, reason: str = "api") -> None:
+        """End the call at the peer and here."""
         if self.on_hangup is not None:
             self.on_hangup()
-        self.end("api")
+        self.end(reason)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

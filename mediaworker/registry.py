@@ -121,9 +121,7 @@ class CallRegistry:
             await asyncio.wait_for(self._empty.wait(), grace_s)
         except TimeoutError:
             for call in self:
-                if call.on_hangup is not None:
-                    call.on_hangup()
-                call.end("shutdown")
+                call.hangup("shutdown")
             try:
                 await asyncio.wait_for(self._empty.wait(), FINALS_S)
             except TimeoutError:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import socket
 import wave
-from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
@@ -15,6 +13,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the wo
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+from tests.peers import ports  # noqa: E402
 
 # The machines are shared: a slow draw or run says nothing about the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,27 +26,8 @@ WORDS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def free_ports() -> Iterator[list[int]]:
-    """Eight distinct ports, free for both TCP and UDP."""
-    ports: list[int] = []
-    while len(ports) < 8:
-        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            port = int(tcp.getsockname()[1])
-            try:
-                udp.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            if port not in ports:
-                ports.append(port)
-    yield ports
+    """A port that nobody listens on."""
+    return ports(1)[0]
 
 
 @pytest.fixture(scope="session")
