@@ -13,15 +13,17 @@ import sys
 from typing import Any
 
 import numpy as np
+import onnxruntime
+from aiortc.codecs.g711 import PcmuDecoder
+from aiortc.jitterbuffer import JitterBuffer, JitterFrame
+from aiortc.rtp import RtpPacket
+from av import AudioFrame
 
 from audio.weights import silero_path
 
 
 class Leg(asyncio.DatagramProtocol):
     def __init__(self, vad: Any) -> None:
-        from aiortc.codecs.g711 import PcmuDecoder
-        from aiortc.jitterbuffer import JitterBuffer
-
         self._jitter = JitterBuffer(capacity=16, prefetch=4)
         self._decoder = PcmuDecoder()
         self._vad = vad
@@ -31,10 +33,6 @@ class Leg(asyncio.DatagramProtocol):
         self.packets = self.windows = self.voiced = 0
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        from aiortc.jitterbuffer import JitterFrame
-        from aiortc.rtp import RtpPacket
-        from av import AudioFrame
-
         packet = RtpPacket.parse(data)
         packet._data = packet.payload  # type: ignore[attr-defined]
         self.packets += 1
@@ -57,8 +55,6 @@ class Leg(asyncio.DatagramProtocol):
 
 
 async def main(first: int, last: int, seconds: float) -> dict[str, float]:
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
