@@ -39,6 +39,10 @@ class Http(Section, frozen=True, kw_only=True):
 
     host: str = "0.0.0.0"
     port: Port = 8080
+    tls_cert: str = ""
+    """PEM file with the certificate and its chain: the port then speaks HTTPS. Read again at every reload."""
+    tls_key: str = ""
+    """PEM file with the certificate's private key; empty: it is in the same file."""
 
 
 class Media(Section, frozen=True, kw_only=True):
@@ -46,6 +50,9 @@ class Media(Section, frozen=True, kw_only=True):
 
     host: str = "0.0.0.0"
     port: Port = 8081
+    tls_cert: str = ""
+    """As `http.tls_cert`, for `wss` without a proxy in front."""
+    tls_key: str = ""
     stall_s: Seconds = 2.0
     """TCP media: how long a silent leg waits before its timeline goes on as silence."""
     start_timeout_s: Seconds = 5.0
@@ -145,7 +152,13 @@ class Asr(Section, frozen=True, kw_only=True):
     decoders: Annotated[int, Meta(ge=1, le=16)] = 2
     """pocketsphinx: decoders in the pool, 92 MB each."""
     max_backlog_mb: Positive = 256
-    """Audio that waits for the engine; beyond it partial refreshes stop and the overload is counted."""
+    """Audio of utterances without their final, in memory. Beyond it partial refreshes stop and audio goes to disk."""
+    max_spill_mb: Annotated[int, Meta(ge=0)] = 2048
+    """Of that audio on disk, in a file without a name in `data_dir`; beyond it utterances end with `failed`."""
+    hang_s: Annotated[float, Meta(gt=0)] = 20.0
+    """An inference process that does not answer for so long while it is needed is replaced."""
+    start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
+    """So long it may take to load its model; then the engine counts as failed, and is tried again."""
 
 
 class ApiKey(Section, frozen=True, kw_only=True):
@@ -189,6 +202,20 @@ class Events(Section, frozen=True, kw_only=True):
 class Log(Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["console", "json"] = "console"
+    sip_trace: bool = False
+    """Log every SIP message, with credentials, media keys and digits masked."""
+
+
+class Retention(Section, frozen=True, kw_only=True):
+    """What happens to the events of calls that ended long ago. Erased is overwritten, and the file shrinks."""
+
+    max_age_days: Annotated[float, Meta(ge=0)] = 0.0
+    """Calls that ended longer ago are erased; 0: never. Off, because nobody's transcripts should go unasked."""
+    max_bytes: Annotated[int, Meta(ge=0)] = 20_000_000_000
+    """While the store's file is larger the calls that ended first are erased; 0: never. On, because a full disk stops
+    the worker from taking calls; about a million calls of five minutes."""
+    every_s: Annotated[float, Meta(gt=0)] = 60.0
+    """How often the store is looked through."""
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -207,5 +234,6 @@ class Settings(Section, frozen=True, kw_only=True):
     asr: Asr = Asr()
     auth: Auth = Auth()
     events: Events = Events()
+    retention: Retention = Retention()
     log: Log = Log()
     routes: tuple[Route, ...] = ()
