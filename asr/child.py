@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 
+import structlog
+
+log = structlog.get_logger("asr")
+
 END_S = 5.0
-"""It gets so long to go by itself."""
+"""It gets so long to go by itself, and as long again after a kill."""
 
 
 async def spawn(channel: socket.socket) -> Process:
@@ -28,12 +33,17 @@ async def spawn(channel: socket.socket) -> Process:
 
 async def end(process: Process) -> int:
     """Wait until it is gone; its socket is closed, which ends it unless it hangs."""
-    try:
-        async with asyncio.timeout(END_S):
-            return await process.wait()
-    except TimeoutError:
-        process.kill()
-        return await process.wait()
+    for last_resort in (False, True):
+        if last_resort:
+            process.kill()
+        try:
+            async with asyncio.timeout(END_S):
+                return await process.wait()
+        except TimeoutError:
+            pass
+    # It sits in a driver and no signal reaches it. Callers wait for the next one, not for this.
+    log.critical("the inference process cannot be ended", pid=process.pid)
+    return -signal.SIGKILL
 
 
 def how(code: int) -> str:

@@ -17,11 +17,13 @@ from asr import child, messages
 from asr.ledger import Counters, Deliver, Delivery, Ledger
 from asr.messages import FrameError, Frames
 from asr.select import LANGUAGES, select
+from asr.spill import Spill
 from asr.utterance import EngineState, Hypothesis, Utterance
 from config.settings import Settings
 
 __all__ = ["EngineState", "Hypothesis", "Recognizer", "Utterance"]
 
+MB = 1024 * 1024
 RECEIVE_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 256 * 1024
 """In the transport; what is beyond it waits in the utterances themselves."""
@@ -30,6 +32,9 @@ BACKOFF_MAX_S = 30.0
 FAILED_AFTER = 3
 """Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed."""
 GOOD_LIFE_S = 10.0
+CHECKS = 4
+"""So often within `asr.hang_s` it is looked whether the inference process has answered. Looks are counted, not seconds:
+after a machine was suspended the process gets its time again."""
 
 log = structlog.get_logger("asr")
 
@@ -50,7 +55,8 @@ class Recognizer:
         self._settings = settings
         self._on_state = on_state
         self._selection = select(settings.asr)
-        self._ledger = Ledger(max_bytes=settings.asr.max_backlog_mb * 1024 * 1024)
+        spill = Spill(settings.data_dir, max_bytes=settings.asr.max_spill_mb * MB)
+        self._ledger = Ledger(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
         self.state = EngineState.IDLE
         self.engine: str = self._selection.engine
         self.languages: tuple[str, ...] = LANGUAGES[self.engine]
@@ -61,8 +67,10 @@ class Recognizer:
         self._idle: asyncio.TimerHandle | None = None
         self._process: Process | None = None
         self._retired = False
-        self._answers = 0
+        self._answers = self._signs = 0
         self._ready_s: float | None = None
+        self._hung: str | None = None
+        """Why the process that has just ended was killed by us."""
 
     async def start(self) -> None:
         """Say which engine will serve. The inference process starts with the first call."""
@@ -80,6 +88,7 @@ class Recognizer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
             self._supervisor = None
+        self._ledger.drop_spilled()
 
     # -- utterances -------------------------------------------------------------------------------------------------
 
@@ -91,6 +100,7 @@ class Recognizer:
     def append(self, utterance_id: str, audio: bytes) -> None:
         """The next bytes in the utterance's format; kept here until it is over."""
         self._ledger.append(utterance_id, audio)
+        self._deliver_failures()
         self._dirty.set()
 
     def partial(self, utterance_id: str, revision: int) -> None:
@@ -128,6 +138,11 @@ class Recognizer:
     def backlog_bytes(self) -> int:
         """Audio of utterances that are not over."""
         return self._ledger.audio_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Of it on disk."""
+        return self._ledger.spilled_bytes
 
     @property
     def open_utterances(self) -> int:
@@ -183,9 +198,10 @@ class Recognizer:
             await self._wanted.wait()
             if self.state is not EngineState.FAILED:
                 self._enter(EngineState.WARMING_UP, "starting the inference process")
-            answers, self._ready_s, self._retired = self._answers, None, False
+            answers, self._ready_s, self._retired, self._hung = self._answers, None, False, None
             try:
                 reason = f"the inference process died ({child.how(await self._live())})"
+                reason = self._hung or reason
             except OSError as error:  # no process, memory or file descriptor to be had just now
                 reason = f"the inference process cannot be started ({error.strerror or error})"
             if self._retired:
@@ -194,6 +210,8 @@ class Recognizer:
                 continue
             lived = self._ready_s is not None and asyncio.get_running_loop().time() - self._ready_s >= GOOD_LIFE_S
             deaths = 1 if lived or self._answers > answers else deaths + 1
+            if self._hung and self._ready_s is None:
+                deaths = max(deaths, FAILED_AFTER)  # whoever waits has waited long enough
             log.error("engine died", reason=reason, deaths=deaths, open_utterances=len(self._ledger))
             self._deliver(self._ledger.restart(reason))
             if deaths >= FAILED_AFTER:
@@ -208,7 +226,7 @@ class Recognizer:
             with theirs:
                 self._process = process = await child.spawn(theirs)
             try:
-                await self._converse(ours)
+                await self._converse(ours, process)
             finally:
                 ours.close()
                 code = await child.end(process)
@@ -217,15 +235,17 @@ class Recognizer:
             ours.close()
         return code
 
-    async def _converse(self, channel: socket.socket) -> None:
+    async def _converse(self, channel: socket.socket, process: Process) -> None:
         reader, writer = await asyncio.open_connection(sock=channel)
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         sender = asyncio.create_task(self._send(writer), name="asr-sender")
         # Nobody would hear from a process that is told nothing more: its end is noticed, and answered with a new one.
         sender.add_done_callback(lambda task: writer.close())
+        watcher = asyncio.create_task(self._watch(writer, process), name="asr-watcher")
         try:
             await self._receive(reader)
         finally:
+            watcher.cancel()
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 (error,) = await asyncio.gather(sender, return_exceptions=True)
@@ -234,6 +254,25 @@ class Recognizer:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+    async def _watch(self, writer: asyncio.StreamWriter, process: Process) -> None:
+        """End it when it is needed and has not answered for `asr.hang_s`, or does not get ready."""
+        hang_s, start_s = self._settings.asr.hang_s, self._settings.asr.start_timeout_s
+        period_s = min(hang_s, start_s) / CHECKS
+        seen, asked, silent_s = self._signs, True, 0.0
+        while True:
+            await asyncio.sleep(period_s)
+            ready = self._ready_s is not None
+            silent_s = silent_s + period_s if asked and self._signs == seen else 0.0
+            seen, asked = self._signs, not ready or self._busy or len(self._ledger) > 0
+            if silent_s >= (hang_s if ready else start_s):
+                what = f"did not answer for {hang_s:g} s" if ready else f"was not ready within {start_s:g} s"
+                self._hung = f"the inference process {what}"
+                self._ledger.counters.hangs += 1
+                process.kill()
+                return
+            if ready and asked and not silent_s:
+                writer.write(messages.encode(messages.Ping()))
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         frames = Frames()
@@ -255,10 +294,12 @@ class Recognizer:
             while (message := self._ledger.next_message()) is not None:
                 writer.write(messages.encode(message))
                 await writer.drain()
+            self._deliver_failures()
             await self._dirty.wait()
         writer.close()
 
     def _take(self, message: messages.FromEngine) -> None:
+        self._signs += 1
         match message:
             case messages.Ready():
                 self.languages = message.languages
@@ -270,13 +311,18 @@ class Recognizer:
                 self._answers += 1
                 if (delivery := self._ledger.heard(message.hypothesis)) is not None:
                     self._deliver([delivery])
-                    self._rest()
             case messages.Dropped():
                 self._ledger.counters.shed_partials += message.partials
+            case messages.Pong():
+                pass
+
+    def _deliver_failures(self) -> None:
+        """What had no room on the disk, or could not be read back."""
+        if failures := self._ledger.take_failures():
+            asyncio.get_running_loop().call_soon(self._deliver, failures)
 
     def _fail_finals(self, reason: str) -> None:
         self._deliver(self._ledger.fail_finals(reason))
-        self._rest()
 
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
         for deliver, hypothesis in deliveries:
@@ -285,6 +331,8 @@ class Recognizer:
             except Exception:
                 # One caller's mistake must not end recognition for the others.
                 log.exception("a hypothesis was not taken", utterance_id=hypothesis.utterance_id)
+        self._dirty.set()  # what is over has made room for the next
+        self._rest()
 
     def _enter(self, state: EngineState, reason: str) -> None:
         if state is not self.state:

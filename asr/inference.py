@@ -73,6 +73,8 @@ class Inference:
                 self._close(message.utterance_id)
             case messages.Configure():
                 raise AssertionError("configured twice")
+            case messages.Ping():
+                raise AssertionError("answered by the process itself")
 
     def choose(self) -> Work | None:
         """The next bounded piece of work; None when there is nothing to do.

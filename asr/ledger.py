@@ -3,6 +3,9 @@
 Pure bookkeeping behind `client.Recognizer`. What has to be written is asked for one message at a time
 (`next_message`), so the only queue is the audio itself, and sending for the first time and replaying after a crash are
 the same thing: after `restart` nothing counts as sent.
+
+Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first: its turn comes last.
+There, no utterance is begun while the process holds `max_bytes` of those before it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from asr.messages import MAX_AUDIO_BYTES, Append, Close, Final, Open, Partial, ToEngine
+from asr.spill import Spill, SpillError
 from asr.utterance import Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
@@ -40,6 +44,10 @@ class Counters:
     """Dropped by the scheduler."""
     crashes: int = 0
     """Ends of the inference process that nobody asked for."""
+    hangs: int = 0
+    """Of those, processes that were ended because they did not answer."""
+    spill_failures: int = 0
+    """Utterances given up because the disk had no room for their audio, or did not give it back."""
     replayed: int = 0
     """Utterances that were open when that happened."""
 
@@ -49,7 +57,9 @@ class _Spoken:
     utterance: Utterance
     deliver: Deliver
     audio: bytearray = field(default_factory=bytearray)
-    """All of it: kept for a replay until the utterance is over."""
+    """What is in memory, behind what is on disk: kept for a replay until the utterance is over."""
+    blocks: list[int] = field(default_factory=list)
+    """On disk."""
     newest: int = -1
     """Highest revision asked for."""
     delivered: int = -1
@@ -59,20 +69,28 @@ class _Spoken:
     """`opened`, `sent` and `asked`: what this life of the inference process has been told."""
     sent: int = 0
     asked: bool = False
+    begun_bytes: int = 0
+    """What of it is counted as being at the process."""
     crashes: int = 0
     failed: str | None = None
 
 
 class Ledger:
-    """See the module. `max_bytes` of audio is where partials stop being asked for; finals are always taken."""
+    """See the module. Beyond `max_bytes` of audio partials are not asked for; finals are always taken."""
 
-    def __init__(self, *, max_bytes: int) -> None:
+    def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = Counters()
         self.audio_bytes = 0
-        self._max_bytes = max_bytes
+        """Of open utterances, in memory and on disk."""
+        self._max_bytes, self._spill = max_bytes, spill
+        self._begun_bytes = 0
+        """Of those that this life of the inference process has been told of."""
         self._open: dict[str, _Spoken] = {}
         self._dirty: OrderedDict[str, None] = OrderedDict()
         """Utterances with something to send."""
+        self._held: OrderedDict[str, None] = OrderedDict()
+        """Those that wait until there is room for them in the inference process."""
+        self._failures: list[Delivery] = []
         self._closed: deque[str] = deque()
         self.working: tuple[str, ...] = ()
         """Utterances the engine is at: theirs is the blame when it dies."""
@@ -97,7 +115,10 @@ class Ledger:
         if spoken.failed is None:
             spoken.audio += audio
             self.audio_bytes += len(audio)
-            self._dirty[utterance_id] = None
+            self._mark(utterance_id)
+            if spoken.opened:
+                self._begin(spoken)
+            self._put_on_disk(spoken)
 
     def partial(self, utterance_id: str, revision: int) -> None:
         spoken = self._open[utterance_id]
@@ -106,13 +127,13 @@ class Ledger:
             self.counters.refused_partials += 1
             spoken.request = None
         elif spoken.failed is None:
-            self._ask(spoken, Partial(utterance_id, revision, len(spoken.audio)))
+            self._ask(spoken, Partial(utterance_id, revision, self._end(spoken)))
 
     def final(self, utterance_id: str, revision: int, *, commit: bool) -> Delivery | None:
         """What can be said at once: the error of an utterance that has been given up."""
         spoken = self._open[utterance_id]
         self._revise(spoken, revision)
-        self._ask(spoken, Final(utterance_id, revision, len(spoken.audio), commit))
+        self._ask(spoken, Final(utterance_id, revision, self._end(spoken), commit))
         return self._give_up(spoken, spoken.failed) if spoken.failed is not None else None
 
     def close(self, utterance_id: str) -> None:
@@ -120,10 +141,23 @@ class Ledger:
         spoken = self._open.pop(utterance_id, None)
         if spoken is None:
             return
-        self.audio_bytes -= len(spoken.audio)
-        self._dirty.pop(utterance_id, None)
+        self._drop(spoken)
         if spoken.opened:
             self._closed.append(utterance_id)
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Audio on disk."""
+        return self._spill.used_bytes
+
+    def take_failures(self) -> list[Delivery]:
+        """Finals of utterances that were given up meanwhile, because of the disk. To be asked after each call."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def drop_spilled(self) -> None:
+        """The end: nothing is recognised any more."""
+        self._spill.close()
 
     # -- to and from the inference process --------------------------------------------------------------------------
 
@@ -131,12 +165,20 @@ class Ledger:
         """The next thing to write; it counts as sent."""
         if self._closed:
             return Close(self._closed.popleft())
+        room = self._begun_bytes < self._max_bytes
+        if room and self._held:
+            self._dirty[self._held.popitem(last=False)[0]] = None
         while self._dirty:
             name = next(iter(self._dirty))
-            if (message := self._next_of(self._open[name])) is not None:
+            spoken = self._open[name]
+            if not room and not spoken.opened and spoken.failed is None:
+                del self._dirty[name]
+                self._held[name] = None
+            elif (message := self._next_of(spoken)) is not None:
                 self._dirty.move_to_end(name)
                 return message
-            del self._dirty[name]
+            else:
+                self._dirty.pop(name, None)
         return None
 
     def heard(self, hypothesis: Hypothesis) -> Delivery | None:
@@ -165,9 +207,12 @@ class Ledger:
         """The inference process is gone, by a crash or as asked: the next one knows nothing."""
         self.working = ()
         self._closed.clear()
+        self._held.clear()
+        self._dirty.clear()
+        self._begun_bytes = 0
         for name, spoken in self._open.items():
+            spoken.opened, spoken.sent, spoken.asked, spoken.begun_bytes = False, 0, False, 0
             if spoken.failed is None:
-                spoken.opened, spoken.sent, spoken.asked = False, 0, False
                 self._dirty[name] = None
 
     def fail_finals(self, reason: str) -> list[Delivery]:
@@ -183,21 +228,79 @@ class Ledger:
 
     def _ask(self, spoken: _Spoken, request: Partial | Final) -> None:
         spoken.request, spoken.asked = request, False
-        self._dirty[spoken.utterance.id] = None
+        self._mark(spoken.utterance.id)
+
+    def _mark(self, name: str) -> None:
+        """It has something to send."""
+        if name not in self._held:
+            self._dirty[name] = None
+
+    def _end(self, spoken: _Spoken) -> int:
+        """Length of its audio."""
+        return len(spoken.blocks) * self._spill.block_bytes + len(spoken.audio)
+
+    def _begin(self, spoken: _Spoken) -> None:
+        """All of its audio is at the process, or about to be."""
+        self._begun_bytes += self._end(spoken) - spoken.begun_bytes
+        spoken.begun_bytes = self._end(spoken)
+
+    def _put_on_disk(self, spoken: _Spoken) -> None:
+        """As much of it as there is too much in memory."""
+        size = self._spill.block_bytes
+        while self.audio_bytes - self.spilled_bytes > self._max_bytes and len(spoken.audio) >= size:
+            try:
+                spoken.blocks.append(self._spill.put(bytes(spoken.audio[:size])))
+                del spoken.audio[:size]
+            except SpillError as error:
+                # Nobody waits at the other end of a batch utterance; of those the oldest goes first.
+                batch = (other for other in self._open.values() if other.blocks and not other.utterance.live)
+                self._lose(next(batch, spoken), str(error))
+
+    def _read(self, spoken: _Spoken, start: int, end: int) -> bytes:
+        """Its audio from `start`: up to `end`, or to where a block ends. Raises SpillError."""
+        size = self._spill.block_bytes
+        in_memory = len(spoken.blocks) * size
+        if start >= in_memory:
+            return bytes(spoken.audio[start - in_memory : end - in_memory])
+        number, at = divmod(start, size)
+        return self._spill.get(spoken.blocks[number])[at : at + end - start]
+
+    def _lose(self, spoken: _Spoken, reason: str) -> None:
+        self.counters.spill_failures += 1
+        if (delivery := self._give_up(spoken, reason)) is not None:
+            self._failures.append(delivery)
+
+    def _drop(self, spoken: _Spoken) -> None:
+        """Its audio, and what of it was to be sent."""
+        name = spoken.utterance.id
+        self.audio_bytes -= self._end(spoken)
+        self._begun_bytes -= spoken.begun_bytes
+        spoken.begun_bytes = 0
+        spoken.audio.clear()
+        self._spill.free(spoken.blocks)
+        spoken.blocks.clear()
+        self._dirty.pop(name, None)
+        self._held.pop(name, None)
 
     def _next_of(self, spoken: _Spoken) -> ToEngine | None:
         if spoken.failed is not None:
             return None
         if not spoken.opened:
             spoken.opened = True
+            self._begin(spoken)
             return Open(spoken.utterance)
         request = None if spoken.asked else spoken.request
         # Audio that came after a request goes after it, in a replay too.
-        end = len(spoken.audio) if request is None else request.end
+        end = self._end(spoken) if request is None else request.end
         if spoken.sent < end:
             start = spoken.sent
-            spoken.sent = min(end, start + MAX_AUDIO_BYTES)
-            return Append(spoken.utterance.id, start, bytes(spoken.audio[start : spoken.sent]))
+            try:
+                audio = self._read(spoken, start, min(end, start + MAX_AUDIO_BYTES))
+            except SpillError as error:
+                self._lose(spoken, str(error))
+                return None
+            spoken.sent += len(audio)
+            return Append(spoken.utterance.id, start, audio)
         if request is not None:
             spoken.asked = True
         return request
@@ -231,9 +334,7 @@ class Ledger:
         name = spoken.utterance.id
         if spoken.failed is None:
             spoken.failed = reason
-            self.audio_bytes -= len(spoken.audio)
-            spoken.audio.clear()
-            self._dirty.pop(name, None)
+            self._drop(spoken)
             if spoken.opened:
                 self._closed.append(name)
         request = spoken.request

@@ -66,6 +66,10 @@ class Close(Message, frozen=True):
     utterance_id: str
 
 
+class Ping(Message, frozen=True):
+    """Answered with `Pong` between two steps of the engine: one that hangs does not answer."""
+
+
 # -- inference process → media process ---------------------------------------------------------------------------------
 
 
@@ -93,8 +97,12 @@ class Dropped(Message, frozen=True):
     partials: int
 
 
-ToEngine = Configure | Open | Append | Partial | Final | Close
-FromEngine = Ready | Working | Heard | Dropped
+class Pong(Message, frozen=True):
+    """The engine is between two steps."""
+
+
+ToEngine = Configure | Open | Append | Partial | Final | Close | Ping
+FromEngine = Ready | Working | Heard | Dropped | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -1,11 +1,13 @@
 """The inference process: `python -m asr.process FD`, where FD is its end of a socket pair.
 
 A thread reads the socket; the main thread owns engine and scheduler, does one bounded step at a time, and writes. The
-process ends when the socket closes: its parent has ended it, or has died.
+process ends when the socket closes: its parent has ended it, or has died. An engine that hangs in a library holds that
+thread up too, so the kernel is asked to end the process with its parent as well.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -20,10 +22,12 @@ from typing import Any
 import structlog
 
 from asr.inference import Inference
-from asr.messages import Configure, Frames, FromEngine, ToEngine, Working, decode_to_engine, encode
+from asr.messages import Configure, Frames, FromEngine, Ping, Pong, ToEngine, Working, decode_to_engine, encode
 from asr.select import create
 
 RECEIVE_BYTES = 256 * 1024
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
 log = structlog.get_logger("asr.process")
 
 
@@ -33,6 +37,8 @@ def main(argv: list[str] | None = None) -> None:
     # Ctrl-C and a service manager's SIGTERM reach the whole group, while the parent still wants its last finals.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # A parent that has died before this line has closed the socket, which is read below.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with socket.socket(fileno=int(arguments[0])) as channel:
         channel.setblocking(True)
         inbox: SimpleQueue[ToEngine] = SimpleQueue()
@@ -66,7 +72,10 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
     while True:
         # With nothing to do, wait for a message; else take what has come between two steps.
         for message in _drain(inbox, wait=work is None):
-            inference.receive(message, time.monotonic())
+            if isinstance(message, Ping):
+                _send(channel, Pong())
+            else:
+                inference.receive(message, time.monotonic())
         work = inference.choose()
         touches = work.utterance_ids if work is not None else ()
         if touches != touched:

@@ -53,6 +53,7 @@ def register(metrics: Metrics, worker: Worker) -> None:
 def _asr(metrics: Metrics, worker: Worker) -> None:
     recognizer = worker.recognizer
     metrics.gauge("asr_backlog_bytes", "Audio of utterances that are not over", lambda: recognizer.backlog_bytes)
+    metrics.gauge("asr_spilled_bytes", "Of it on disk", lambda: recognizer.spilled_bytes)
     metrics.gauge("asr_open_utterances", "Utterances at the engine", lambda: recognizer.open_utterances)
     metrics.gauge("asr_state", "1 for the engine's state", lambda: {(recognizer.state.value,): 1.0}, labels=("state",))
     metrics.counters(
@@ -64,6 +65,8 @@ def _asr(metrics: Metrics, worker: Worker) -> None:
             "refused_partials": "Partials not asked for because too much audio waited",
             "shed_partials": "Partials dropped by the scheduler",
             "crashes": "Ends of the inference process that nobody asked for",
+            "hangs": "Of those, processes that had stopped answering",
+            "spill_failures": "Utterances given up because their audio had no room on disk",
             "replayed": "Utterances that were open when that happened",
         },
     )

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from asr.ledger import Ledger
 from asr.offline import transcribe
 from asr.scheduler import Request
 from asr.select import select
+from asr.spill import BLOCK_BYTES, Spill
 from audio.g711 import ulaw_encode
 from config.settings import Asr, Settings
 
@@ -95,8 +97,9 @@ def text_of(audio: bytes) -> str:
 class Pair:
     """A ledger and, on the other side, an inference that can die at any moment."""
 
-    def __init__(self, max_bytes: int = 1 << 20) -> None:
-        self.ledger = Ledger(max_bytes=max_bytes)
+    def __init__(self, max_bytes: int = 1 << 20, max_spill: int = 1 << 20, folder: str = tempfile.gettempdir()) -> None:
+        self.spill = Spill(folder, max_bytes=max_spill, block_bytes=64)
+        self.ledger = Ledger(max_bytes=max_bytes, spill=self.spill)
         self.inference = Inference(HashEngine())
         self.got: dict[str, list[Hypothesis]] = {}
 
@@ -142,9 +145,10 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_every_final_once_and_equal_whatever_dies(steps: list[tuple]) -> None:
-    pair = Pair()
+@given(STEPS, st.sampled_from([1 << 20, 300]))
+def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes: int) -> None:
+    """Also with most of the audio on disk, and utterances waiting for room in the inference process."""
+    pair = Pair(max_bytes)
     sent = {name: b"" for name in "abc"}
     revision = dict.fromkeys("abc", 0)
     asked: dict[str, dict[int, bytes]] = {name: {} for name in "abc"}
@@ -174,15 +178,18 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple]) -> None:
         asked[name][revision[name] + 1] = sent[name]
         if (delivery := pair.ledger.final(name, revision[name] + 1, commit=True)) is not None:
             delivery[0](delivery[1])
-    pair.send()
-    pair.work()
+    while len(pair.ledger):
+        before = len(pair.ledger)
+        pair.send()
+        pair.work()
+        assert len(pair.ledger) < before, "nobody waits for ever"
     for name in "abc":
         revisions = [hypothesis.revision for hypothesis in pair.got[name]]
         assert revisions == sorted(set(revisions)), "each at most once, in order"
         assert revisions[-1] == max(asked[name]), "the committed final has come, as the last"
         for final in pair.finals(name):
             assert final.error == "it died" or final.text == text_of(asked[name][final.revision])
-    assert len(pair.ledger) == 0 and pair.ledger.audio_bytes == 0
+    assert pair.ledger.audio_bytes == pair.ledger.spilled_bytes == 0
     pair.send()
     assert pair.inference.engine.audio == {} and len(pair.inference.scheduler) == 0
 
@@ -244,6 +251,70 @@ def test_beyond_the_backlog_partials_stop_and_finals_do_not() -> None:
     assert pair.ledger.counters.refused_partials == 1
     pair.ledger.close("a")
     assert pair.ledger.audio_bytes == 0
+
+
+def test_beyond_the_backlog_audio_waits_on_disk(tmp_path: Path) -> None:
+    """One utterance at a time is at the engine, the rest is in a file that nobody can open."""
+    pair = Pair(max_bytes=500, folder=str(tmp_path))
+    audio = {name: bytes(index % 200 for index in range(start, start + 500)) for start, name in enumerate("abcd")}
+    for name in audio:
+        pair.open(name)
+        for at in range(0, 500, 100):
+            pair.ledger.append(name, audio[name][at : at + 100])
+        pair.ledger.final(name, 1, commit=True)
+    in_memory = pair.ledger.audio_bytes - pair.ledger.spilled_bytes
+    assert pair.ledger.spilled_bytes >= 1280 and in_memory <= 500 + 4 * 64
+    assert list(tmp_path.iterdir()) == []
+    for round in range(4):
+        pair.send()
+        assert set(pair.inference.engine.audio) == {"abcd"[round]}
+        if round == 1:
+            pair.die()
+            pair.send()
+        pair.work()
+    assert [pair.finals(name)[0].text for name in audio] == [text_of(audio[name]) for name in audio]
+    assert pair.spill.used_bytes == 0
+
+
+def test_beyond_the_disk_batch_goes_first_and_the_oldest_of_it() -> None:
+    pair = Pair(max_bytes=0, max_spill=768)
+    for name, live in (("live", True), ("old", False), ("new", False)):
+        pair.open(name, live=live)
+        pair.ledger.append(name, bytes(256))
+    pair.ledger.final("old", 1, commit=True)
+    assert pair.spill.used_bytes == 768 and pair.ledger.counters.spill_failures == 0
+    pair.ledger.append("live", bytes(256))
+    (delivery,) = pair.ledger.take_failures()
+    assert (delivery[1].utterance_id, delivery[1].final) == ("old", True)
+    assert delivery[1].error == "more audio waits for the engine than asr.max_spill_mb allows"
+    for _ in range(2):
+        pair.ledger.append("live", bytes(256))
+    assert pair.ledger.counters.spill_failures == 3, "the other batch utterance, and then the live one"
+    assert pair.ledger.take_failures() == [], "both answer when they are asked"
+    for name in ("live", "new"):
+        delivery = pair.ledger.final(name, 1, commit=True)
+        assert delivery is not None and delivery[1].error
+    assert len(pair.ledger) == pair.ledger.audio_bytes == pair.spill.used_bytes == 0
+
+
+def test_a_disk_that_does_not_take_or_give_back_costs_an_utterance(tmp_path: Path) -> None:
+    pair = Pair(max_bytes=100, folder=str(tmp_path / "nowhere"))
+    pair.open("a")
+    pair.ledger.append("a", bytes(256))
+    delivery = pair.ledger.final("a", 1, commit=True)
+    assert delivery is not None and "No such file or directory" in str(delivery[1].error)
+    pair = Pair(max_bytes=100, folder=str(tmp_path))
+    for name in "ab":
+        pair.open(name)
+        pair.ledger.append(name, b"\x01" * 256)
+        pair.ledger.final(name, 1, commit=True)
+    assert pair.spill._file is not None
+    pair.spill._file.truncate(100)
+    pair.send()
+    (delivery,) = pair.ledger.take_failures()
+    assert "read back" in str(delivery[1].error)
+    pair.ledger.close("b")
+    assert pair.spill._file is None
 
 
 def test_a_resumed_utterance_gets_a_second_final() -> None:
@@ -425,6 +496,71 @@ async def test_the_second_death_over_an_utterance_ends_it(expected: str) -> None
         assert len(c.finals("poison")) == 1
 
 
+@pytest.mark.parametrize("when", ["idle", "in mid-utterance"])
+async def test_a_hang_is_noticed_and_loses_nothing(expected: str, when: str) -> None:
+    async with client(Settings(asr=Asr(decoders=1, hang_s=2.0))) as c:
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        if when == "idle":
+            c.kill(signal.SIGSTOP)
+            c.say("a", codes(PROMPT))
+        else:
+            c.say("a", codes(PROMPT))
+            await c.until(lambda: "a" in c.recognizer.working)
+            c.kill(signal.SIGSTOP)
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
+        assert (c.recognizer.counters.hangs, c.recognizer.counters.crashes) == (1, 1)
+        assert c.recognizer.state is EngineState.READY
+
+
+async def test_long_work_is_no_hang() -> None:
+    """Ten seconds of speech in one final: no answer for longer than `hang_s`, but signs of life."""
+    async with client(Settings(asr=Asr(decoders=1, hang_s=2.0))) as c:
+        c.say("a", codes("demo-instruct")[: 10 * 8000])
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].text and c.recognizer.counters.hangs == 0
+
+
+async def test_a_start_that_hangs_fails_the_finals_and_is_tried_again(expected: str) -> None:
+    async with client(Settings(asr=Asr(decoders=1, start_timeout_s=8.0))) as c:
+        c.recognizer.keep_alive(True)
+        await c.until(lambda: c.recognizer.pid)
+        c.kill(signal.SIGSTOP)
+        c.say("a", codes(PROMPT))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].error == "the inference process was not ready within 8 s"
+        assert c.states[:2] == [EngineState.WARMING_UP, EngineState.FAILED]
+        await c.ready()
+        c.say("b", codes(PROMPT))
+        c.recognizer.final("b", 1, commit=True)
+        await c.until(lambda: c.finals("b"))
+        assert c.finals("b")[0].text == expected and c.recognizer.counters.hangs == 1
+
+
+async def test_a_backlog_on_disk_is_heard_in_the_end(tmp_path: Path) -> None:
+    """More audio than `asr.max_backlog_mb` while the engine is still loading."""
+    audio = codes(PROMPT) * 3
+    expected = transcribe(SETTINGS, "PCMU", audio)
+    async with client(Settings(data_dir=str(tmp_path), asr=Asr(decoders=1, max_backlog_mb=1))) as c:
+        for number in range(32):
+            c.say(f"other {number}", audio)
+        c.say("deep", audio)
+        c.recognizer.partial("deep", 1)
+        c.recognizer.final("deep", 2, commit=True)
+        assert c.recognizer.spilled_bytes >= BLOCK_BYTES and c.recognizer.counters.refused_partials == 1
+        assert os.listdir(tmp_path) == []
+        for number in range(32):
+            c.recognizer.cancel(f"other {number}")
+        assert c.recognizer.spilled_bytes == BLOCK_BYTES, "the one that is still wanted"
+        await c.until(lambda: c.finals("deep"))
+        assert c.finals("deep")[0].text == expected
+        assert c.recognizer.backlog_bytes == c.recognizer.spilled_bytes == 0
+
+
 async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
     async with client(Settings(asr=Asr(decoders=1, idle_s=0.1))) as c:
         c.recognizer.keep_alive(True)
@@ -501,7 +637,8 @@ async def test_one_callers_mistake_stays_its_own() -> None:
         assert c.recognizer.open_utterances == 0
 
 
-def test_the_inference_process_does_not_outlive_its_parent() -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_inference_process_does_not_outlive_its_parent(hangs: bool) -> None:
     code = """
 import asyncio
 from asr.client import Recognizer
@@ -518,6 +655,8 @@ asyncio.run(main())
         lines = iter(parent.stdout.readline, "")
         pid = next(int(line.split()[1]) for line in lines if line.startswith("ready"))
         descriptor = os.pidfd_open(pid)
+        if hangs:
+            os.kill(pid, signal.SIGSTOP)
         parent.kill()
     try:
         ready = subprocess.run(

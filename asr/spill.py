@@ -1,0 +1,79 @@
+"""Audio that waits for the engine and has no room in memory: blocks of a file that has no name.
+
+The file is made when it is first needed and goes when nothing is left in it, or with the process: nobody can open it,
+and a kill leaves nothing behind. Reading and writing is the page cache's work, on the caller's thread; it happens only
+beyond `asr.max_backlog_mb`, where somebody waits for minutes already.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+BLOCK_BYTES = 32 * 1024
+
+
+class SpillError(Exception):
+    """No room, or a disk that does not take or give back what is asked; the message says which."""
+
+
+class Spill:
+    """Blocks of `block_bytes` in a temporary file in `directory`, at most `max_bytes` of them together."""
+
+    def __init__(self, directory: str | Path, *, max_bytes: int, block_bytes: int = BLOCK_BYTES) -> None:
+        self.block_bytes = block_bytes
+        self._directory, self._limit = Path(directory), max_bytes // block_bytes
+        self._file: BinaryIO | None = None
+        self._free: list[int] = []
+        self._made = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return (self._made - len(self._free)) * self.block_bytes
+
+    def put(self, block: bytes) -> int:
+        """Write exactly one block; its number. Raises SpillError."""
+        assert len(block) == self.block_bytes
+        if not self._free and self._made >= self._limit:
+            raise SpillError("more audio waits for the engine than asr.max_spill_mb allows")
+        number = self._free[-1] if self._free else self._made
+        try:
+            if self._file is None:
+                self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=self._directory, buffering=0))
+            written = os.pwrite(self._file.fileno(), block, number * self.block_bytes)
+        except OSError as error:
+            raise SpillError(f"audio that waits for the engine cannot be kept on disk ({error.strerror})") from None
+        if written < len(block):
+            raise SpillError("audio that waits for the engine cannot be kept on disk (it is full)")
+        if self._free:
+            self._free.pop()
+        else:
+            self._made += 1
+        return number
+
+    def get(self, number: int) -> bytes:
+        """Raises SpillError."""
+        assert self._file is not None
+        try:
+            block = os.pread(self._file.fileno(), self.block_bytes, number * self.block_bytes)
+        except OSError as error:
+            raise SpillError(f"audio that waited for the engine cannot be read back ({error.strerror})") from None
+        if len(block) < self.block_bytes:
+            raise SpillError("audio that waited for the engine cannot be read back (it is gone)")
+        return block
+
+    def free(self, numbers: Iterable[int]) -> None:
+        """What is in these blocks is no longer needed."""
+        self._free += numbers
+        if len(self._free) == self._made:
+            self.close()
+
+    def close(self) -> None:
+        """Give the room back; nothing that was put is there any more."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._made = None, 0
+        self._free.clear()
