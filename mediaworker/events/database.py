@@ -6,6 +6,7 @@ in the transaction of the events it sums up; its columns are generated from the 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,10 +43,15 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX open_calls ON calls (call_id) WHERE json_extract(record, '$.state') <> 'ended';
     """,
+    # For retention: what ended first, without a walk through all calls.
+    "CREATE INDEX calls_by_end ON calls (ended_at) WHERE ended_at IS NOT NULL;",
 )
 
 ERASED = "erased"
 """Type of a row whose event was erased. The row stays, empty, because its id is somebody's cursor."""
+
+REWRITE_BYTES = 1_000_000_000
+"""A start should take seconds: a larger file is not written anew to learn how to shrink."""
 
 _record_decoder = msgspec.json.Decoder(CallRecord)
 _encoder = msgspec.json.Encoder()
@@ -82,13 +88,23 @@ class Database:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         uri = f"{path.absolute().as_uri()}{'?mode=ro' if read_only else ''}"
         self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)
-        if not read_only:
+        self._floor = 0
+        """As written to the file."""
+        if read_only:
+            return
+        try:
+            # Pages that retention empties go back to the file system, a few at a time. Of use only before the first
+            # table is made.
+            self.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self.execute("PRAGMA journal_mode = WAL")
             # A commit survives a kill of the process; only a power failure may take the last ones with it.
             self.execute("PRAGMA synchronous = NORMAL")
             # An erased call is overwritten, not only unlinked.
             self.execute("PRAGMA secure_delete = ON")
             self._migrate()
+        except BaseException:
+            self._connection.close()  # and so rolls back
+            raise
 
     def close(self) -> None:
         self._connection.close()
@@ -110,13 +126,12 @@ class Database:
                 "INSERT OR REPLACE INTO calls (call_id, record) VALUES (?, ?)",
                 ((record.call_id, _encoder.encode(record).decode()) for record in records),
             )
-            if floor:
-                self.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (floor,))
+            if raised := floor > self._floor:
+                self._raise_floor(floor)
             self.execute("COMMIT")
+            self._floor = floor if raised else self._floor
         except BaseException:
-            # A full disk may have rolled back already (sqlite.org/lang_transaction.html#immediate).
-            if self._connection.in_transaction:
-                self.execute("ROLLBACK")
+            self._roll_back()
             raise
 
     def rename(self, call_id: str, names: Mapping[str, str]) -> CallRecord | None:
@@ -138,21 +153,90 @@ class Database:
             self.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
             self.execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:
-                self.execute("ROLLBACK")
+            self._roll_back()
             raise
         # Until the log is checkpointed the old pages are still in it.
         self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def expire(self, call_id: str, limit: int) -> tuple[int, bool]:
+        """Take at most `limit` rows of an ended call away for good, and those without a call that are older.
+
+        Cursors before the call's last row are expired from then on. Returns how many rows went, and whether the call is
+        gone; call it again until it is.
+        """
+        found = self.execute("SELECT max(id) FROM events WHERE call_id = ?", (call_id,)).fetchone()[0]
+        floor, removed = max(found or 0, self._floor), 0
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            self._raise_floor(floor)
+            # The newest event without a call stays: it holds their `seq`.
+            newest = "SELECT id FROM events WHERE call_id IS NULL AND seq > 0 ORDER BY id DESC LIMIT 1"
+            for where, argument in (
+                ("call_id = ?", call_id),
+                (f"call_id IS NULL AND id <= ? AND id <> ifnull(({newest}), 0)", floor),
+            ):
+                query = f"DELETE FROM events WHERE id IN (SELECT id FROM events WHERE {where} ORDER BY id LIMIT ?)"
+                removed += self.execute(query, (argument, limit - removed)).rowcount
+            left = self.execute("SELECT 1 FROM events WHERE call_id = ? LIMIT 1", (call_id,)).fetchone() is not None
+            if not left:
+                self.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
+            self.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._floor = floor
+        return removed, not left
+
+    def shrink(self, pages: int) -> bool:
+        """Give at most `pages` free pages back to the file system; whether there are more."""
+        # One row per page that moves: without fetching them nothing happens.
+        self.execute(f"PRAGMA incremental_vacuum({pages:d})").fetchall()
+        return bool(self.free_pages) and self._pragma("auto_vacuum") == 2
+
+    def checkpoint(self) -> None:
+        """Into the file with what the log holds, as far as no reader is in the way; nobody is waited for."""
+        self.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _raise_floor(self, floor: int) -> None:
+        self.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (floor,))
+
+    def _roll_back(self) -> None:
+        # A full disk may have rolled back already (sqlite.org/lang_transaction.html#immediate).
+        if self._connection.in_transaction:
+            self.execute("ROLLBACK")
+
     # -- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def used_bytes(self) -> int:
+        """What is in the file, without what it could give back."""
+        return (self._pragma("page_count") - self.free_pages) * self._pragma("page_size")
+
+    @property
+    def free_pages(self) -> int:
+        return self._pragma("freelist_count")
+
+    @property
+    def rows(self) -> int:
+        """Events stored. Walks through an index: not for every scrape."""
+        return int(self.execute("SELECT count(*) FROM events").fetchone()[0])
+
+    def ended(self, before: str | None, limit: int) -> list[tuple[str, int]]:
+        """(call, its highest row) of calls that ended before that time, or at any; what ended first comes first."""
+        query = "SELECT call_id FROM calls WHERE ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at LIMIT ?"
+        found = self.execute(query, ("~" if before is None else before, limit)).fetchall()
+        rows = "SELECT max(id) FROM events WHERE call_id = ?"
+        return [(call_id, self.execute(rows, (call_id,)).fetchone()[0] or 0) for (call_id,) in found]
 
     def head(self) -> Head:
         meta = dict(self.execute("SELECT key, value FROM meta").fetchall())
+        self._floor = int(meta.get("floor", 0))
         row = self.execute("SELECT max(id) FROM events").fetchone()[0]
         seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0]
         query = "SELECT record FROM calls WHERE json_extract(record, '$.state') <> 'ended' ORDER BY call_id"
         records = tuple(_record_decoder.decode(record) for (record,) in self.execute(query))
-        return Head(str(meta["store_id"]), row or 0, int(meta.get("floor", 0)), seq or 0, records)
+        # Rows that expired counted too: no later event may get their numbers.
+        return Head(str(meta["store_id"]), max(row or 0, self._floor), self._floor, seq or 0, records)
 
     def has_row(self, row: int) -> bool:
         return self.execute("SELECT 1 FROM events WHERE id = ?", (row,)).fetchone() is not None
@@ -187,10 +271,22 @@ class Database:
         return [frame for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id, types=types)]
 
     def _migrate(self) -> None:
-        version = int(self.execute("PRAGMA user_version").fetchone()[0])
+        """Step by step, each in a transaction: one that fails leaves the file at the version before it."""
+        version = self._pragma("user_version")
         if version > len(MIGRATIONS):
-            raise sqlite3.DatabaseError(f"the file has version {version}, this program knows {len(MIGRATIONS)}")
+            raise sqlite3.DatabaseError(
+                f"the file has version {version}, this program knows {len(MIGRATIONS)}: it was written by a newer one"
+            )
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             self._connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
         # Short, and without what a URL would have to escape: it stands in every cursor.
         self.execute("INSERT OR IGNORE INTO meta VALUES ('store_id', ?)", (secrets.token_hex(4),))
+        if self._pragma("auto_vacuum") != 2 and self.used_bytes <= REWRITE_BYTES:
+            # A file from before retention: written anew once, after which it can shrink. Without the room for that it
+            # stays as it is, and what is erased in it is used again.
+            with contextlib.suppress(sqlite3.OperationalError):
+                self.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                self.execute("VACUUM")
+
+    def _pragma(self, name: str) -> int:
+        return int(self.execute(f"PRAGMA {name}").fetchone()[0])

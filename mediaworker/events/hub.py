@@ -50,6 +50,10 @@ T = TypeVar("T")
 TAIL = 1024
 """So many of the latest durable events stay in memory, for short resumptions and for the step from replay to live."""
 PAGE = 128
+EXPIRE_ROWS = 200
+EXPIRE_PAUSE_S = 0.005
+"""A live commit waits behind at most one such piece of retention, and the disk is not kept busy with them."""
+EXPIRED_CURSOR = "expired cursor: events behind it are no longer stored"
 
 
 class EventHub:
@@ -231,15 +235,15 @@ class EventHub:
             raise ResumeError("the cursor is another store's")
         if cursor.row > self._visible_row:
             raise ResumeError("unknown cursor")
-        if cursor.row < self.journal.floor:
-            raise ResumeError("expired cursor: events behind it were lost")
+        if 0 < cursor.row < self.journal.floor:
+            raise ResumeError(EXPIRED_CURSOR)
         return cursor
 
     async def check(self, subscription: Subscription) -> None:
         """Raises ResumeError when the row to resume after is not, or never was, in the store."""
         row = subscription.cursor.row
         # Rows of this run have no gaps; of earlier ones only the store knows.
-        if row == 0 or row >= self._first_row or row == self._tail_row:
+        if row in (0, self._tail_row, self.journal.floor) or row >= self._first_row:
             return
         if not await self._store.read(lambda database: database.has_row(row)):
             raise ResumeError("unknown cursor")
@@ -247,12 +251,14 @@ class EventHub:
     async def page(self, subscription: Subscription) -> list[tuple[int, str]]:
         """The next frames of a subscription that catches up. It is live as soon as nothing is left to catch up with."""
         after, until = subscription.scanned, self._tail_row
-        if after < self.journal.floor:
-            raise ResumeError("events behind the cursor were lost")
+        if 0 < after < self.journal.floor:
+            raise ResumeError(EXPIRED_CURSOR)
         if after < until:
             call, types = subscription.call, subscription.types
             # Rows beyond `until` may be committed but not fanned out yet.
             rows = await self._store.read(lambda database: database.page(after, until, PAGE, call_id=call, types=types))
+            if 0 < after < self.journal.floor:  # raised meanwhile, before the rows went
+                raise ResumeError(EXPIRED_CURSOR)
             subscription.scanned = rows[-1][0] if len(rows) == PAGE else until
             return rows
         # One page per turn of the loop: a long resumption must not hold up the media.
@@ -306,6 +312,25 @@ class EventHub:
         await self._settle(call_id)
         await self._store.write(lambda database: database.erase(call_id))
         self._tail = deque(entry for entry in self._tail if entry.call_id != call_id)
+
+    async def expire(self, call_id: str, last_row: int) -> int:
+        """Take an ended call's events off the disk for good, a few at a time; returns how many rows went.
+
+        `last_row` is its last event's: cursors before it expire. Raises StoreError.
+        """
+        self.journal.floor = max(self.journal.floor, last_row)
+        removed, gone = 0, False
+        while not gone:
+            rows, gone = await self._store.write(lambda database: database.expire(call_id, EXPIRE_ROWS))
+            removed += rows
+            await asyncio.sleep(EXPIRE_PAUSE_S)
+        if last_row > self._tail_row:
+            self._tail = deque(entry for entry in self._tail if entry.call_id != call_id)
+        return removed
+
+    async def maintain(self, job: Callable[[Database], T]) -> T:
+        """A short piece of upkeep on the writer's thread, behind what waits for it. Raises StoreError."""
+        return await self._store.write(job)
 
     async def _settle(self, call_id: str) -> None:
         await self.flush()

@@ -1,0 +1,97 @@
+"""Takes the events of calls that ended long ago off the disk: by age, and by the size of the store's file.
+
+What ended first goes first, whole calls at a time, in small transactions on the writer's thread with pauses in between,
+so that live events are committed as ever. A cursor before an erased event is expired (4009): resuming after it would
+leave a gap that nobody could see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from config.settings import Retention as RetentionSettings
+from mediaworker.events.hub import EXPIRE_PAUSE_S, EventHub
+from mediaworker.events.schema import timestamp
+from mediaworker.events.store import StoreError
+
+log = structlog.get_logger()
+
+CALLS = 64
+"""Looked up at once."""
+SLACK = 0.95
+"""A file over its limit is brought down to this part of it, so that not every sweep finds a little to do."""
+SHRINK_PAGES = 64
+
+
+class Retention:
+    """Sweeps every `every_s`. `settings` may be replaced at any time; `clock` gives Unix time in seconds."""
+
+    def __init__(self, hub: EventHub, settings: RetentionSettings, *, clock: Callable[[], float] = time.time) -> None:
+        self.settings = settings
+        self.erased_calls = self.erased_events = 0
+        self._hub, self._clock = hub, clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def sweep(self) -> int:
+        """Erase what is due; returns the number of calls. Raises StoreError."""
+        hub, settings, before = self._hub, self.settings, self.erased_events
+        calls = 0
+        if settings.max_age_days:
+            oldest = timestamp(self._clock() - timedelta(days=settings.max_age_days).total_seconds())
+            calls += await self._erase(oldest, 0)
+        if settings.max_bytes and await hub.read(lambda database: database.used_bytes) > settings.max_bytes:
+            calls += await self._erase(None, settings.max_bytes * SLACK)
+        if calls:
+            more = True
+            while more:
+                more = await hub.maintain(lambda database: database.shrink(SHRINK_PAGES))
+                await asyncio.sleep(EXPIRE_PAUSE_S)
+            await hub.maintain(lambda database: database.checkpoint())
+            log.info("old calls erased", calls=calls, events=self.erased_events - before)
+        return calls
+
+    async def _erase(self, ended_before: str | None, down_to_bytes: float) -> int:
+        calls = 0
+        while found := await self._hub.read(lambda database: database.ended(ended_before, CALLS)):
+            for call_id, last_row in found:
+                if down_to_bytes and await self._hub.read(lambda database: database.used_bytes) <= down_to_bytes:
+                    return calls
+                self.erased_events += await self._hub.expire(call_id, last_row)
+                self.erased_calls += 1
+                calls += 1
+        return calls
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if self._hub.trouble is None:
+                    await self.sweep()
+            except StoreError as error:
+                log.warning("old calls could not be erased", reason=str(error))
+            await asyncio.sleep(self.settings.every_s)
+
+
+def file_bytes(path: Path) -> int:
+    """The store on the disk, its log included."""
+    found = 0
+    for name in (path, path.with_name(path.name + "-wal")):
+        try:
+            found += os.stat(name).st_size
+        except FileNotFoundError:
+            pass
+    return found
