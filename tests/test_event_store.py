@@ -12,7 +12,7 @@ import pytest
 from mediaworker.events.calls import RESTART_REVISION
 from mediaworker.events.database import MIGRATIONS, Database
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import CallEnded, Dtmf, EngineState, TranscriptFinal, decode
+from mediaworker.events.schema import CallEnded, Dtmf, EngineState, Metrics, SpeechEnded, TranscriptFinal, decode
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import Entry, ResumeError
 from tests.event_samples import ended, final, kinds, partial, running_hub, speech, started, take, until
@@ -76,17 +76,21 @@ async def test_open_calls_are_ended_at_the_next_start(tmp_path: Path) -> None:
         hub.publish("c2", 50, ended())
     async with running_hub(tmp_path) as hub:
         found = [decode(frame) for frame in await all_frames(hub, "c1")]
-        assert [event.seq for event in found] == list(range(1, 9))
-        last = [event.body for event in found[-3:]]
-        assert [body.utterance_id for body in last if isinstance(body, TranscriptFinal)] == ["u2", "u3"]
+        assert [event.seq for event in found] == list(range(1, 12))
+        last = [event.body for event in found[5:]]
+        ends = [body.utterance_id for body in last if isinstance(body, SpeechEnded)]
+        assert [body.utterance_id for body in last if isinstance(body, TranscriptFinal)] == ends == ["u2", "u3"]
         assert all(body.revision == RESTART_REVISION for body in last if isinstance(body, TranscriptFinal))
         assert all(body.reason == "failed" for body in last if isinstance(body, TranscriptFinal))
+        figures = last[-2]
+        assert isinstance(figures, Metrics) and figures.durable
+        assert figures.talk_ms == {"inbound": 100, "outbound": 450}
         assert isinstance(last[-1], CallEnded)
         assert (last[-1].reason, last[-1].duration_ms) == ("worker_restart", 1200)
         assert len(await all_frames(hub, "c2")) == 2, "an ended call is left alone"
         assert list(hub.calls) == []
     async with running_hub(tmp_path) as hub:
-        assert len(await all_frames(hub, "c1")) == 8, "and not ended again"
+        assert len(await all_frames(hub, "c1")) == 11, "and not ended again"
 
 
 KILLED = """
@@ -199,7 +203,7 @@ async def test_events_given_up_expire_the_cursors_before_them(tmp_path: Path, mo
         with pytest.raises(ResumeError, match="expired"):
             hub.subscribe(after=early)
         subscription = hub.subscribe(after=late)
-        assert kinds(await take(subscription, 2)) == ["hello", "call.ended"]
+        assert kinds(await take(subscription, 3)) == ["hello", "metrics", "call.ended"]
 
 
 async def test_a_disk_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +277,8 @@ async def test_erasing_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
     assert secret.encode() not in written
     assert b"+15551234567" not in written
     async with running_hub(tmp_path) as hub:
-        assert kinds(await take(hub.subscribe(after=middle), 3)) == ["hello", "call.started", "call.ended"]
+        told = kinds(await take(hub.subscribe(after=middle), 4))
+        assert told == ["hello", "call.started", "metrics", "call.ended"]
 
 
 async def test_calls_are_listed_newest_first_in_pages(tmp_path: Path) -> None:

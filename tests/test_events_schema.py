@@ -31,6 +31,7 @@ from mediaworker.events.schema import (
     LegInfo,
     LegUpdated,
     Metrics,
+    SpeechEnded,
     SpeechStarted,
     TranscriptFinal,
     decode,
@@ -237,15 +238,50 @@ def test_a_call_must_begin_once() -> None:
         fold(STARTED, STARTED)
 
 
-def test_closing_gives_every_open_speech_its_final() -> None:
-    record = fold(STARTED, SpeechStarted("inbound", "u1", 10), SpeechStarted("outbound", "u2", 20), final("u1"))
-    *finals, ended = calls.closing(record)
+def told(*bodies: EventBody) -> list[Event]:
+    return [Event("s:1", "c", number, number * 100, timestamp(number), body) for number, body in enumerate(bodies, 1)]
+
+
+def test_closing_gives_every_open_speech_its_end_and_its_final() -> None:
+    """One utterance is over, one has ended without its final, one is still being spoken."""
+    story = (
+        STARTED,
+        SpeechStarted("inbound", "u1", 10),
+        SpeechStarted("outbound", "u2", 20),
+        SpeechEnded("inbound", "u1", 110),
+        final("u1"),
+        SpeechEnded("outbound", "u2", 220),
+        CallHeld(),
+        CallResumed(),
+        SpeechStarted("inbound", "u3", 700),
+        CallHeld("inbound"),
+    )
+    *owed, figures, ended = calls.closing(fold(*story), told(*story))
+    assert [(type(body).__name__, body.utterance_id, body.leg) for body in owed] == [
+        ("TranscriptFinal", "u2", "outbound"),
+        ("SpeechEnded", "u3", "inbound"),
+        ("TranscriptFinal", "u3", "inbound"),
+    ]
+    assert [body.end_ms for body in owed] == [220, 1000, 1000]
+    assert [(body.role, body.text, body.reason) for body in owed[::2]] == [
+        ("agent", "", "failed"),
+        ("customer", "", "failed"),
+    ]
+    assert all(body.error for body in owed[::2])
+    assert isinstance(figures, Metrics) and figures.durable
+    assert figures.talk_ms == {"inbound": 100 + 300, "outbound": 200} and figures.overtalk_ms == 90
+    assert (figures.hold_ms, figures.silence_ms) == (100, 1000 - 100 - (100 + 110 + 300))
     assert isinstance(ended, CallEnded)
-    assert (ended.reason, ended.duration_ms) == ("worker_restart", 400)
-    (last,) = finals
-    assert isinstance(last, TranscriptFinal)
-    assert (last.utterance_id, last.leg, last.role, last.text, last.reason) == ("u2", "outbound", "agent", "", "failed")
-    assert last.error
+    assert (ended.reason, ended.duration_ms) == ("worker_restart", 1000)
+
+
+def test_closing_that_was_itself_cut_short_is_not_doubled() -> None:
+    story = [STARTED, SpeechStarted("inbound", "u1", 10), CallHeld()]
+    whole = list(calls.closing(fold(*story), told(*story)))
+    for done in range(len(whole)):
+        again = [*story, *whole[:done]]
+        owed = list(calls.closing(fold(*again), told(*again)))
+        assert [type(body) for body in owed] == [type(body) for body in whole[done:]]
 
 
 # -- documents -------------------------------------------------------------------------------------------------------

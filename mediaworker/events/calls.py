@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from mediaworker import talk
 from mediaworker.events.schema import (
     CallEnded,
     CallHeld,
@@ -16,11 +17,15 @@ from mediaworker.events.schema import (
     EventBody,
     LegInfo,
     LegUpdated,
+    Metrics,
     Speech,
+    SpeechEnded,
     SpeechStarted,
     TranscriptFinal,
 )
 
+HISTORY = frozenset({"speech.started", "speech.ended", "call.held", "call.resumed", "metrics"})
+"""Types of the events that `closing` reads."""
 RESTART_REVISION = 1_000_000
 """Partials are not stored, so the final written for a dead process cannot know the last revision. An utterance lasts
 at most 30 s, and no engine makes a million revisions in that."""
@@ -81,17 +86,26 @@ def _held(record: CallRecord, held: list[str]) -> dict[str, object]:
     return {"held": held, "state": "held" if everyone else "live"}
 
 
-def closing(record: CallRecord) -> Iterator[EventBody]:
-    """What a call that a dead process left open still owes: a final for all speech, then its end."""
+def closing(record: CallRecord, history: Iterable[Event]) -> Iterator[EventBody]:
+    """What a call that a dead process left open still owes, as far as its stored events can tell: an end and a final
+    for all speech, its figures, then its own end. What nobody has written down ended with the last event.
+
+    `history`: its stored events of the types in `HISTORY`.
+    """
+    past = _Past(record, history)
     roles = {leg.leg: leg.role for leg in record.legs}
     for speech in record.speaking:
+        end_ms = past.ends.get(speech.utterance_id)
+        if end_ms is None:
+            end_ms = past.end(speech.leg, speech.utterance_id, record.at_ms)
+            yield SpeechEnded(speech.leg, speech.utterance_id, end_ms)
         yield TranscriptFinal(
             leg=speech.leg,
             role=roles.get(speech.leg, "unknown"),
             utterance_id=speech.utterance_id,
             revision=RESTART_REVISION,
             start_ms=speech.start_ms,
-            end_ms=max(speech.start_ms, record.at_ms),
+            end_ms=end_ms,
             text="",
             stable_chars=0,
             language="",
@@ -100,4 +114,50 @@ def closing(record: CallRecord) -> Iterator[EventBody]:
             reason="failed",
             error="the worker was restarted",
         )
+    if not past.told:
+        yield past.metrics(record.at_ms)
     yield CallEnded(reason="worker_restart", duration_ms=record.at_ms, legs=[])
+
+
+class _Past:
+    """What a call's stored events say about who talked when."""
+
+    def __init__(self, record: CallRecord, history: Iterable[Event]) -> None:
+        self.told = False
+        """Its figures are stored already: it died between them and the end, or a restart did."""
+        self.ends: dict[str, int] = {}
+        self._starts = {speech.utterance_id: speech.start_ms for speech in record.speaking}
+        self._segments: dict[str, list[talk.Segment]] = {leg.leg: [] for leg in record.legs}
+        self._hold_ms = 0
+        hold_since: int | None = None
+        for event in history:
+            match event.body:
+                case SpeechStarted(utterance_id=name, start_ms=start_ms):
+                    self._starts[name] = start_ms
+                case SpeechEnded(leg=leg, utterance_id=name, end_ms=end_ms):
+                    self.end(leg, name, end_ms)
+                case CallHeld() if hold_since is None:
+                    hold_since = event.at_ms
+                case CallResumed() if hold_since is not None:
+                    self._hold_ms, hold_since = self._hold_ms + event.at_ms - hold_since, None
+                case Metrics():
+                    self.told = True
+        self._hold_since = hold_since
+
+    def end(self, leg: str, utterance_id: str, end_ms: int) -> int:
+        start_ms = self._starts.get(utterance_id, end_ms)
+        self.ends[utterance_id] = end_ms = max(start_ms, end_ms)
+        self._segments.setdefault(leg, []).append((start_ms, end_ms))
+        return end_ms
+
+    def metrics(self, at_ms: int) -> Metrics:
+        hold_ms = self._hold_ms + (0 if self._hold_since is None else max(0, at_ms - self._hold_since))
+        sums = talk.totals(self._segments, at_ms, hold_ms)
+        return Metrics(
+            talk_ms=sums.talk_ms,
+            overtalk_ms=sums.overtalk_ms,
+            silence_ms=sums.silence_ms,
+            hold_ms=hold_ms,
+            talk_ratio=sums.talk_ratio,
+            durable=True,
+        )

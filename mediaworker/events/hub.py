@@ -34,6 +34,7 @@ from mediaworker.events.schema import (
     Hello,
     Lagged,
     TranscriptPartial,
+    decode,
     encode,
     is_durable,
     printable,
@@ -98,11 +99,21 @@ class EventHub:
         for record in head.open_calls:
             self._latest[record.call_id] = self._visible[record.call_id] = record
         for record in head.open_calls:
-            for body in calls.closing(record):
+            for body in calls.closing(record, await self._history(record.call_id)):
                 self.publish(record.call_id, record.at_ms, body)
         if head.open_calls:
             log.warning("calls were open when the worker last stopped", calls=len(head.open_calls))
         await self.flush()
+
+    async def _history(self, call_id: str) -> list[Event]:
+        frames = await self._store.read(lambda database: database.frames(call_id, calls.HISTORY))
+        found = []
+        for frame in frames:
+            try:
+                found.append(decode(frame))
+            except EventError as error:  # a disk that forgets must not keep the worker from starting
+                log.error("unreadable event", call_id=call_id, error=str(error))
+        return found
 
     async def stop(self) -> None:
         """Write what is there, end every subscription (1001), close the store."""
