@@ -10,16 +10,17 @@ from numpy.typing import NDArray
 
 from audio import g711
 from audio.bank import EndpointBank
+from audio.bulk import spread
 from audio.codec import Codec
 from audio.decimate import LAG, MEMORY, decimate
 from audio.detections import Detection
 from audio.plane import AHEAD_WINDOWS, ROWS, WINDOWS, Plane
+from audio.table import NEVER, LegTable
 from audio.vad import CONTEXT, HIDDEN, WINDOW, SileroVad
 
 if TYPE_CHECKING:
     from audio.legs import Leg
 
-NEVER = float("inf")
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float32]
 
@@ -34,17 +35,15 @@ def _table() -> Floats:
 class Block:
     """Rows for up to 128 legs. All arrays stay where they are, so a leg may hold memoryviews of them."""
 
-    def __init__(self, *, wide: bool) -> None:
-        self.wide = wide
+    def __init__(self, table: LegTable, number: int, *, wide: bool) -> None:
+        """`number`: its rows are 128 · `number` and those after it in the table."""
+        self.wide, self.table, self.base = wide, table, number * ROWS
         self.plane = Plane(wide=wide)
         self.bank = EndpointBank(ROWS)
         self.legs: list[Leg | None] = [None] * ROWS
-        self.consumed = np.zeros(ROWS, np.int64)
-        """Position up to which windows have been taken: a multiple of 256."""
-        self.received = np.zeros(ROWS, np.int64)
-        """Position up to which nothing is missing."""
-        self.base_s = np.full(ROWS, NEVER)
-        """A missing window goes on as silence at `base_s` plus its end in seconds; infinity: the leg waits."""
+        own = slice(self.base, self.base + ROWS)
+        self.consumed, self.received, self.base_s = table.consumed[own], table.received[own], table.base_s[own]
+        self.base_s[:] = NEVER
         self._hidden, self._cell = np.zeros((ROWS, HIDDEN), np.float32), np.zeros((ROWS, HIDDEN), np.float32)
         self._context = np.zeros((ROWS, CONTEXT), np.float32)
         self._memory = np.zeros((ROWS, MEMORY), np.float32) if wide else None
@@ -57,29 +56,23 @@ class Block:
         return not self._free
 
     @property
-    def empty(self) -> bool:
-        return len(self._free) == ROWS
+    def free_rows(self) -> int:
+        return len(self._free)
 
     def take(self) -> int:
         """The lowest free row, all zero: due legs lie close together."""
-        return heapq.heappop(self._free)
+        row = heapq.heappop(self._free)
+        self.table.clear(self.base + row)
+        return row
 
     def free(self, row: int) -> None:
         self.legs[row] = None
-        self.consumed[row] = self.received[row] = 0
-        self.base_s[row] = NEVER
+        self.table.clear(self.base + row)
         self._hidden[row] = self._cell[row] = self._context[row] = 0
         if self._memory is not None:
             self._memory[row] = 0
         self.plane.clear(row)
         heapq.heappush(self._free, row)
-
-    def items(self) -> tuple[Any, Any, Any]:
-        """`consumed`, `received` and `base_s` as memoryviews: an item costs a third of what an array's does."""
-        consumed: Any = self.consumed
-        received: Any = self.received
-        base_s: Any = self.base_s
-        return memoryview(consumed), memoryview(received), memoryview(base_s)
 
     def started(self, row: int) -> bool:
         """Missing windows go on as silence."""
@@ -91,16 +84,16 @@ class Block:
         return window
 
     def move(self, row: int, other: Block, other_row: int) -> None:
-        """Go on in `row` where a row of another block has got to; the ring starts empty."""
+        """Take over the state of a row of another block, but for its row in the table; the ring starts empty."""
         for values, others in (
-            (self.consumed, other.consumed), (self.received, other.received), (self.base_s, other.base_s),
-            (self._hidden, other._hidden), (self._cell, other._cell), (self._context, other._context),
+            (self._hidden, other._hidden), (self._cell, other._cell), (self._context, other._context)
         ):  # fmt: skip
             values[row] = others[other_row]
         self.bank.move(row, other.bank, other_row)
 
     def describe(self, row: int, codec: Codec) -> None:
         self._law[row] = 256 if codec is Codec.PCMA else 0
+        self.table.mask[self.base + row] = spread(codec.silence)
 
     def skip_to(self, row: int, position: int) -> None:
         """Nothing before the window of `position` will be looked at. Only for a row that has consumed nothing."""

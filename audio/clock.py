@@ -10,8 +10,8 @@ A position follows the timestamp as long as the stream makes sense; where it doe
   after `LATE_S`;
 - a sender whose clock is faster or slower is moved back in place when the leg is silent, never within speech.
 
-`audio.legs` takes plain packets, the next in sequence with the next timestamp, past this class and updates its `next_`
-fields itself.
+`audio.bulk` takes plain packets, the next in sequence with the next timestamp, past this class and updates its row of
+the table itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from audio.table import Cell, KnownCell, Place
 
 RATE_HZ = 8000
 MAX_DROPOUT = 3000
@@ -64,20 +66,28 @@ class _Candidate:
 class RtpClock:
     __slots__ = (
         "_candidate", "_late_packet", "_late_run", "_late_s", "_loss_pending", "_missing", "discarded", "duplicates",
-        "jitter", "jumps", "lost", "min_transit", "next_position", "next_sequence", "next_timestamp", "origin_s",
-        "packets", "ssrc", "ssrc_changes", "transit",
+        "jumps", "lost", "place", "ssrc_changes",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.origin_s: float | None = None
-        """When position 0 is; None: not yet."""
-        self.packets = 0
+    origin_s = KnownCell("origin_s")
+    """When position 0 is; None: not yet."""
+    packets = Cell[int]("packets")
+    next_sequence = Cell[int]("next_sequence")
+    next_timestamp = Cell[int]("next_timestamp")
+    next_position = Cell[int]("next_position")
+    ssrc = Cell[int]("ssrc")
+    jitter = Cell[float]("jitter")
+    """RFC 3550 appendix A.8, in timestamp units."""
+    transit = KnownCell("transit")
+    """Arrival less position of the latest packet, in positions."""
+    min_transit = Cell[float]("min_transit")
+
+    def __init__(self, place: Place | None = None) -> None:
+        """Starts over in this row, which is clear; by default in one of its own."""
+        self.place = place or Place()
         self.lost = 0
         """Sequence numbers that never came."""
         self.duplicates = self.discarded = self.ssrc_changes = self.jumps = 0
-        self.jitter = 0.0
-        """RFC 3550 appendix A.8, in timestamp units."""
-        self.next_position = 0
         self.restart()
 
     def restart(self) -> None:
@@ -88,8 +98,7 @@ class RtpClock:
         self._missing: set[int] = set()
         self._loss_pending = False
         self._late_packet, self._late_run, self._late_s = -1, 0, 0.0
-        self.transit: float | None = None
-        """Arrival less position of the latest packet, in positions."""
+        self.transit = None
         self.min_transit = _FAR
 
     def arrival_position(self, now: float) -> int:

@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from audio.block import Block
+from audio.bulk import Datagrams, receive
 from audio.codec import Codec
 from audio.detections import Detection, EndReason
 from audio.endpointing import Limits
 from audio.intake import Transport
 from audio.legs import Leg
+from audio.plane import ROWS
+from audio.table import LegTable
 from audio.vad import WINDOW, SileroVad
 from config import Endpointing
 
+MAX_LEGS = 1 << 16
+"""Rows of the table: memory is taken for those in use only."""
 _COUNTERS = (
     "packets", "lost_packets", "late", "duplicates", "malformed", "wrong_payload", "discarded", "refused", "rtcp",
     "ssrc_changes", "jumps",
@@ -34,7 +40,8 @@ class Detector:
         self.jitter_s, self.stall_s = jitter_s, stall_s
         self.windows = 0
         """Windows taken through the VAD since the start."""
-        self._blocks: dict[bool, list[Block]] = {False: [], True: []}
+        self._table = LegTable(MAX_LEGS)
+        self._blocks: list[Block] = []
         self._vad: SileroVad | None = None
         self._queue: list[Detection] = []
         self._pressed: set[Leg] = set()
@@ -68,11 +75,21 @@ class Detector:
         return leg
 
     def _block(self, wide: bool) -> Block:
-        for block in self._blocks[wide]:
-            if not block.full:
+        for block in self._blocks:
+            if block.wide == wide and not block.full:
                 return block
-        self._blocks[wide].append(Block(wide=wide))
-        return self._blocks[wide][-1]
+        assert len(self._blocks) < MAX_LEGS // ROWS, "more legs than any machine serves"
+        self._blocks.append(Block(self._table, len(self._blocks), wide=wide))
+        return self._blocks[-1]
+
+    def receive(
+        self, datagrams: Datagrams, which: NDArray[np.intp], rows: NDArray[np.intp]
+    ) -> NDArray[np.bool_]:
+        """Take the plain ones of the datagrams `which`, each for the leg of that `index`; indices are distinct.
+
+        Says of each whether it has been taken; give the others to their legs' `receive_rtp`.
+        """
+        return receive(self._table, self._blocks, datagrams, which, rows)
 
     def step(self, now: float) -> Iterator[list[Detection]]:
         """Take every window that is due at `now`; yields after each batch of at most 128 legs.
@@ -85,7 +102,7 @@ class Detector:
             yield self._drain()
         # What completes while the caller's loop breathes is for the next step: taken now, window by window, it would
         # cost a whole forward each.
-        pending = [(block, block.horizon(now)) for block in self._all()]
+        pending = [(block, block.horizon(now)) for block in self._blocks]
         while pending:
             for block, horizon in pending:
                 rows = block.due(now, horizon)
@@ -131,10 +148,11 @@ class Detector:
         """Give the leg a row of the other kind, with all its state but the ring."""
         block = self._block(wide)
         row = block.take()
-        block.move(row, leg.block, leg.row)
-        leg.block.free(leg.row)
-        block.legs[row] = leg
+        old, old_row = leg.block, leg.row
+        block.move(row, old, old_row)
         leg.attach(block, row)
+        block.legs[row] = leg
+        old.free(old_row)
 
     def close(self, leg: Leg) -> None:
         """See `Leg.close`."""
@@ -148,19 +166,15 @@ class Detector:
     @property
     def legs(self) -> int:
         """Open legs."""
-        return sum(leg is not None for block in self._all() for leg in block.legs)
+        return sum(ROWS - block.free_rows for block in self._blocks)
 
     @property
     def counters(self) -> dict[str, int]:
         """The legs' counters, summed over all legs that ever were."""
         totals = dict(self._totals)
-        for block in self._all():
+        for block in self._blocks:
             for leg in block.legs:
                 if leg is not None:
                     for name in _COUNTERS:
                         totals[name] += getattr(leg, name)
         return totals
-
-    def _all(self) -> Iterator[Block]:
-        yield from self._blocks[False]
-        yield from self._blocks[True]

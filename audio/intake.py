@@ -1,12 +1,11 @@
 """What comes into a leg: RTP packets or stream chunks, each stored at the position it belongs to.
 
-`receive_rtp` and `receive_chunk` never raise on what a peer sends; they count. The plain packet, next in sequence and
-in time, costs a header unpack, one slice store and a few counters; everything else goes the long way round.
+`receive_rtp` and `receive_chunk` never raise on what a peer sends; they count. The plain packets of all legs, next in
+sequence and in time, are taken together (`audio.bulk`); `receive_rtp` takes any packet, one at a time.
 """
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -14,10 +13,11 @@ import numpy as np
 
 from audio import g711, rtp
 from audio.chunks import ChunkClock
-from audio.clock import DRIFT_MASK, RATE_HZ, Arrival, RtpClock
+from audio.clock import RATE_HZ, Arrival, RtpClock
 from audio.codec import Codec
 from audio.dtmf import DigitCollector
 from audio.plane import AHEAD, WINDOW, load, store
+from audio.table import Cell, Place
 from audio.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -26,18 +26,15 @@ if TYPE_CHECKING:
     from audio.legs import Leg
 
 Transport = Literal["rtp", "stream"]
-_HEADER = rtp.HEADER.size
-_unpack = rtp.HEADER.unpack_from
-_PLAIN = 0x80  # version 2; no padding, extension or CSRC
 
 
 class Intake:
     """The receiving half of a `audio.legs.Leg`, which is never made without the other half."""
 
     __slots__ = (
-        "_base_s", "_bytes", "_chunks", "_clock", "_closed_at", "_consumed", "_detector", "_digits", "_mask",
-        "_overlaps", "_payload_type", "_quiet", "_received", "_refusing", "_ring", "_room", "_timeline", "block",
-        "codec", "late", "malformed", "refused", "row", "rtcp", "telephone_event", "transport", "wrong_payload",
+        "_bytes", "_chunks", "_clock", "_closed_at", "_detector", "_digits", "_mask", "_overlaps", "_payload_type",
+        "_quiet", "_refusing", "_ring", "_timeline", "block", "codec", "index", "late", "malformed", "place", "refused",
+        "row", "rtcp", "telephone_event", "transport", "wrong_payload",
     )  # fmt: skip
 
     codec: Codec
@@ -46,11 +43,18 @@ class Intake:
     _payload_type: int
     _bytes: int
     _ring: memoryview
-    _room: int
+    _consumed = Cell[int]("consumed")
+    _received = Cell[int]("received")
+    _base_s = Cell[float]("base_s")
 
     def __init__(self, detector: Detector, block: Block, row: int, transport: Transport) -> None:
         self._detector, self.transport = detector, transport
-        self._clock, self._chunks, self._timeline, self._digits = RtpClock(), ChunkClock(), Timeline(), DigitCollector()
+        self.block, self.row = block, row
+        self.index = block.base + row
+        """The leg's row among all, for `Detector.receive`; -1: closed."""
+        self.place = Place(block.table, self.index)
+        self._clock, self._timeline = RtpClock(self.place), Timeline(self.place)
+        self._chunks, self._digits = ChunkClock(), DigitCollector()
         self._closed_at: int | None = None
         self._quiet = False  # the sender has announced silence (comfort noise): nothing is missing now
         self._refusing = False
@@ -59,12 +63,12 @@ class Intake:
         self.refused = 0
         """Positions refused because they would have overwritten audio that is still to be read."""
         self.malformed = self.wrong_payload = self.rtcp = self._overlaps = 0
-        self.attach(block, row)
 
     def attach(self, block: Block, row: int) -> None:
-        """Live in this row from now on; the detector moves what is in the arrays."""
+        """Live in this row from now on."""
         self.block, self.row = block, row
-        self._consumed, self._received, self._base_s = block.items()
+        self.index = block.base + row
+        self.place.move(block.table, self.index)
 
     @property
     def closed(self) -> bool:
@@ -73,10 +77,7 @@ class Intake:
     @property
     def position(self) -> int:
         """How far the VAD has consumed."""
-        if self._closed_at is not None:
-            return self._closed_at
-        position: int = self._consumed[self.row]
-        return position
+        return self._consumed if self._closed_at is None else self._closed_at
 
     @property
     def ahead(self) -> int:
@@ -97,64 +98,24 @@ class Intake:
 
     def _rearm(self) -> None:
         """Set what is complete, and from when on a missing window goes on as silence."""
-        timeline, chunks, row = self._timeline, self._chunks, self.row
-        self._received[row] = timeline.received
+        timeline, chunks = self._timeline, self._chunks
+        self._received = timeline.received
         if self.transport == "rtp":
             assert self._clock.origin_s is not None
-            self._base_s[row] = self._clock.origin_s + self._detector.jitter_s
+            self._base_s = self._clock.origin_s + self._detector.jitter_s
         elif timeline.gaps:
             # A later chunk shows the loss; one that was overtaken may still come within the reorder wait.
             chunks.gap_s = chunks.arrival_s if chunks.gap_s is None else chunks.gap_s
             stop = (timeline.received // WINDOW + 1) * WINDOW
-            self._base_s[row] = chunks.gap_s + self._detector.jitter_s - stop / RATE_HZ
+            self._base_s = chunks.gap_s + self._detector.jitter_s - stop / RATE_HZ
         else:
             chunks.gap_s = None
-            self._base_s[row] = chunks.arrival_s + self._detector.stall_s - max(timeline.end, self.position) / RATE_HZ
+            self._base_s = chunks.arrival_s + self._detector.stall_s - max(timeline.end, self.position) / RATE_HZ
 
     # -- RTP ----------------------------------------------------------------------------------------------------------
 
     def receive_rtp(self, datagram: bytes, now: float) -> None:
         """One datagram from the leg's socket, at `now`. Whatever is wrong with it is counted."""
-        clock = self._clock
-        try:
-            flags, kind, sequence, timestamp, ssrc = _unpack(datagram)
-        except struct.error:
-            self.malformed += 1
-            return
-        if (
-            sequence == clock.next_sequence
-            and timestamp == clock.next_timestamp
-            and ssrc == clock.ssrc
-            and flags == _PLAIN
-            and kind & 0x7F == self._payload_type
-            and sequence & DRIFT_MASK
-        ):
-            position, row = clock.next_position, self.row
-            size = len(datagram) - _HEADER
-            end, offset, consumed = position + size, position % self._room, self._consumed[row]
-            last = clock.transit
-            if (
-                position == self._received[row]  # no gap, neither here nor before
-                and consumed <= position
-                and end <= consumed + AHEAD
-                and offset + size <= self._room
-                and size
-                and last is not None
-            ):
-                self._ring[offset : offset + size] = datagram[_HEADER:].translate(self._mask)
-                clock.next_sequence = sequence + 1
-                clock.next_timestamp = timestamp + size
-                clock.next_position = self._timeline.end = self._received[row] = end
-                clock.packets += 1
-                clock.transit = transit = (now - clock.origin_s) * 8000.0 - position  # type: ignore[operator]
-                change = transit - last
-                clock.jitter += ((change if change > 0.0 else -change) - clock.jitter) * 0.0625
-                if transit < clock.min_transit:
-                    clock.min_transit = transit
-                return
-        self._receive(datagram, now)
-
-    def _receive(self, datagram: bytes, now: float) -> None:
         if self.closed:
             return
         if rtp.is_rtcp(datagram):
@@ -173,7 +134,7 @@ class Intake:
                 if packet.ssrc != clock.ssrc:
                     return
         arrival = Arrival(packet.sequence, packet.timestamp, packet.ssrc, payload, now)
-        for placed in clock.receive(arrival, self._consumed[self.row], partial(self._still, payload)):
+        for placed in clock.receive(arrival, self._consumed, partial(self._still, payload)):
             self._place(placed.position, placed.payload, lost=placed.lost)
         if packet.ssrc == clock.ssrc:
             if packet.payload_type == self.telephone_event:

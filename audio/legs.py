@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from audio.codec import Codec
 from audio.detections import Detection, EndReason
 from audio.history import History, join
 from audio.intake import Intake, Transport
 from audio.plane import AHEAD, HISTORY, load
+from audio.table import Place
 
 if TYPE_CHECKING:
     from audio.block import Block
@@ -48,11 +52,17 @@ class Leg(Intake):
             self._ring = memoryview(bytearray(2 * AHEAD))
         else:
             self._ring = self.block.plane.row(self.row)
-        self._room = len(self._ring) // self._bytes
+        self.place.cells["room"][self.place.row] = len(self._ring) // self._bytes
 
     def _number(self, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
         self.telephone_event = telephone_event
         self._payload_type = codec.payload_type if payload_type is None else payload_type
+        # Version 2; no padding, extension or CSRC.
+        self.place.cells["head"][self.place.row] = 0x8000 | self._payload_type if self.transport == "rtp" else 0
+
+    def keep(self, offset: int, codes: NDArray[np.uint8]) -> None:
+        """G.722: put these where they wait for their turn."""
+        self._ring[offset : offset + len(codes)] = codes.data
 
     @property
     def origin_s(self) -> float | None:
@@ -139,7 +149,8 @@ class Leg(Intake):
     def release(self) -> None:
         """The detector is about to free the row: forget it."""
         self._closed_at = self.position
-        self._clock.next_sequence = -1
+        self.index = -1
+        self.place.move(Place().table, 0)
         self._ring = memoryview(bytearray(1))
         self._decoder, self._history = None, []
 

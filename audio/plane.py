@@ -28,7 +28,8 @@ ROWS = 128
 
 
 class Plane:
-    """`windows`: (128, 1280, 256 · n) of uint8 (narrow, n = 1) or int16 (wide, n = 2).
+    """`windows`: (128, 1280, 256 · n) of uint8 (narrow, n = 1) or int16 (wide, n = 2); `codes` and `longs`: the same
+    memory, flat, as bytes and as words of 8 bytes.
 
     The memory is reserved, not used: a page is taken when its first packet comes and given back when its leg closes.
     numpy's own zeros would ask the kernel for huge pages, and one leg would then hold megabytes.
@@ -42,6 +43,8 @@ class Plane:
             self._memory.madvise(mmap.MADV_NOHUGEPAGE)
         dtype = np.int16 if wide else np.uint8
         self.windows: NDArray[Any] = np.frombuffer(self._memory, dtype).reshape(ROWS, WINDOWS, -1)
+        self.codes: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8)
+        self.longs: NDArray[np.uint64] = np.frombuffer(self._memory, np.uint64)
 
     def row(self, row: int) -> memoryview:
         """The row's bytes, writable."""

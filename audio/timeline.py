@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from audio.plane import RING
+from audio.table import Cell, Place
 
 Span = tuple[int, int]
 
 
 class Timeline:
-    __slots__ = ("end", "gaps", "silences")
+    __slots__ = ("gaps", "place", "silences")
 
-    def __init__(self) -> None:
-        self.end = 0
-        """Past the latest received position."""
+    end = Cell[int]("end")
+    """Past the latest received position."""
+
+    def __init__(self, place: Place | None = None) -> None:
+        self.place = place or Place()
         self.gaps: list[Span] = []
         """Awaited: disjoint, ascending, before `end`."""
         self.silences: list[tuple[int, int, bool]] = []

@@ -36,7 +36,7 @@ def detector() -> Iterator[Detector]:
 def closed(detector: Detector) -> Iterator[None]:
     """A test that failed leaves its legs open; the next one does not suffer from it."""
     yield
-    for block in detector._all():
+    for block in detector._blocks:
         for leg in block.legs:
             if leg is not None:
                 leg.close()
