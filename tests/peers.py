@@ -46,6 +46,7 @@ class Worker:
     sip_port: int
     data_dir: Path
     log: Path
+    environ: dict[str, str]
 
     @property
     def url(self) -> str:
@@ -87,15 +88,18 @@ class Worker:
             rows = store.execute("SELECT json FROM events WHERE call_id = ? ORDER BY seq", (call_id,)).fetchall()
         return [json.loads(row[0]) for row in rows]
 
+    def start_again(self) -> None:
+        """After its end: on the same ports and data. It is not waited for."""
+        self.process = _spawn(self.environ, self.log)
+
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
 
-@contextlib.contextmanager
-def worker(folder: Path, **environ: str) -> Iterator[Worker]:
-    """Started and ready; stopped at the end. `environ` keys are `SECTION__KEY`."""
+def launch(folder: Path, **environ: str) -> Worker:
+    """Started, and not waited for. `environ` keys are `SECTION__KEY`."""
     http, media, sip = ports(3)
     http = int(environ.get("HTTP__PORT", http))
     data, log = folder / "data", folder / "worker.log"
@@ -108,9 +112,19 @@ def worker(folder: Path, **environ: str) -> Iterator[Worker]:
         "OPENBLAS_NUM_THREADS": "1",
     }
     env |= {f"MEDIAWORKER_{key}": value for key, value in environ.items()}
-    with log.open("wb") as output:
-        process = subprocess.Popen([*COMMAND, "serve"], env=env, cwd=folder, stdout=output, stderr=output)
-    running = Worker(process, http, media, sip, data, log)
+    return Worker(_spawn(env, log), http, media, sip, data, log, env)
+
+
+def _spawn(environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen([*COMMAND, "serve"], env=environ, cwd=log.parent, stdout=output, stderr=output)
+
+
+@contextlib.contextmanager
+def worker(folder: Path, **environ: str) -> Iterator[Worker]:
+    """Started and ready; stopped at the end, with nothing to complain of in its log."""
+    running = launch(folder, **environ)
+    log = running.log
     try:
         until(lambda: alive(running), 60)
         yield running

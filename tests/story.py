@@ -1,0 +1,20 @@
+"""What holds of a call's durable events, whatever happened to the worker meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_story(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A call's durable events keep every promise of the protocol; returns its finals."""
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events[0]["type"] == "call.started" and events[-1]["type"] == "call.ended"
+    started = [event["utterance_id"] for event in events if event["type"] == "speech.started"]
+    finals = [event for event in events if event["type"] == "transcript.final"]
+    assert sorted(started) == sorted(final["utterance_id"] for final in finals)
+    assert len(set(started)) == len(started)
+    assert [event["type"] for event in events].count("metrics") == 1 and events[-2]["type"] == "metrics"
+    for final in finals:
+        before = [event["type"] for event in events if event.get("utterance_id") == final["utterance_id"]]
+        assert before == ["speech.started", "speech.ended", "transcript.final"]
+    return finals
