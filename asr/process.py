@@ -117,6 +117,7 @@ def _configure_log(settings: Configure) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
+    sys.excepthook = lambda kind, error, trace: log.critical("uncaught exception", exc_info=(kind, error, trace))
 
 
 if __name__ == "__main__":

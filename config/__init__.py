@@ -1,6 +1,17 @@
 """Settings: their schema, how they are loaded, and how secrets stay masked. Imports none of the other packages."""
 
 from config.load import ConfigError, describe, load
+from config.mask import mask_credentials, secrets_of
 from config.settings import Endpointing, Route, Secret, Settings
 
-__all__ = ["ConfigError", "Endpointing", "Route", "Secret", "Settings", "describe", "load"]
+__all__ = [
+    "ConfigError",
+    "Endpointing",
+    "Route",
+    "Secret",
+    "Settings",
+    "describe",
+    "load",
+    "mask_credentials",
+    "secrets_of",
+]

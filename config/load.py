@@ -13,6 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from config.mask import mask_credentials, masked
 from config.settings import Secret, Section, Settings
 
 PREFIX = "MEDIAWORKER_"
@@ -65,7 +66,7 @@ def describe(settings: Settings) -> str:
     """The settings as TOML that `load` would read again, secrets masked."""
     tree = msgspec.to_builtins(settings, enc_hook=str)
     lines: list[str] = []
-    _print(lines, "", _masked(settings, tree))
+    _print(lines, "", masked(settings, tree))
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -177,8 +178,14 @@ def _lookup(tree: Any, path: str) -> Any:
 
 
 def _shown(key: str, value: object) -> str:
-    secret = key.rsplit(".", 1)[-1] in {"key", "password", "auth_token", "auth_token_next"}
-    return "'***'" if secret else repr(value)
+    """A value that is, or should have been something that holds, a secret is not shown."""
+    return "'***'" if _holds_secret(_resolve(key)) else mask_credentials(repr(value))
+
+
+def _holds_secret(kind: Any) -> bool:
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return any(_holds_secret(hint) for hint in get_type_hints(kind).values())
+    return kind is Secret or any(_holds_secret(argument) for argument in get_args(kind))
 
 
 def _decode(kind: type, value: object) -> object:
@@ -223,9 +230,9 @@ def _check(settings: Settings) -> None:
         if not _KEY.fullmatch(entry.key):
             raise ConfigError(f"auth.api_keys[{index}].key", entry.key, "expected at least 8 of A-Z a-z 0-9 . _ ~ -")
     names = [key.name for key in settings.auth.api_keys]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError("auth.api_keys", name, "two keys have this name")
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ConfigError(f"auth.api_keys[{index}].name", name, "two keys have this name")
     secrets = [str.__str__(entry.key) for entry in settings.auth.api_keys]
     for index, secret in enumerate(secrets):
         if secret in secrets[:index]:
@@ -236,6 +243,10 @@ def _check(settings: Settings) -> None:
     ):
         if url and not url.startswith(schemes):
             raise ConfigError(key, url, f"must start with {' or '.join(schemes)}")
+    for section in ("http", "media"):
+        listener = getattr(settings, section)
+        if listener.tls_key and not listener.tls_cert:
+            raise ConfigError(f"{section}.tls_cert", "", f"is required with {section}.tls_key")
     if settings.twilio.auth_token and not settings.twilio.public_url:
         raise ConfigError("twilio.public_url", "", "is required with twilio.auth_token: signatures are made over it")
 
@@ -247,16 +258,6 @@ def _check_numbers(prefix: str, node: Any) -> None:
             _check_numbers(f"{prefix}.{field.name}" if prefix else field.name, getattr(node, field.name))
     elif isinstance(node, float) and not math.isfinite(node):
         raise ConfigError(prefix, node, "expected a finite number")
-
-
-def _masked(struct: Any, tree: Any) -> Any:
-    if isinstance(struct, Secret):
-        return "***" if struct else ""
-    if isinstance(struct, Section):
-        return {f.name: _masked(getattr(struct, f.name), tree[f.name]) for f in msgspec.structs.fields(struct)}
-    if isinstance(struct, tuple):
-        return [_masked(item, tree[i]) for i, item in enumerate(struct)]
-    return tree
 
 
 def _print(lines: list[str], prefix: str, node: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from uuid_utils import uuid7
 
 from audio import Detector
 from config import Settings
-from mediaworker import routing
+from mediaworker import logs, routing
 from mediaworker.call import Call, CallInfo, CallLeg, LegSpec
 from mediaworker.events import schema as events
 from mediaworker.transcriber import LegTranscriber, Recognizer, Stats
@@ -64,6 +64,10 @@ class CallRegistry:
     def get(self, call_id: str) -> Call | None:
         return self._calls.get(call_id)
 
+    def use(self, settings: Settings) -> None:
+        """For the calls that begin from now on: routes, profiles, languages, and how many."""
+        self._settings = settings
+
     def refusal(self) -> Refused | None:
         """Why a new call would be refused now, or None."""
         if self.draining:
@@ -107,6 +111,8 @@ class CallRegistry:
         for spec in legs:
             call.add(self._leg(call, spec, plan))
         self._calls[call.id] = call
+        if external_id:
+            logs.calls[external_id] = call.id
         self.opened += 1
         self._empty.clear()
         self._calls_changed(len(self._calls))
@@ -162,4 +168,6 @@ class CallRegistry:
         if not self._calls:
             self._empty.set()
         self._calls_changed(len(self._calls))
+        if logs.calls.get(call.info.external_id) == call.id:
+            del logs.calls[call.info.external_id]
         log.info("call ended", call_id=call.id, external_id=call.info.external_id)

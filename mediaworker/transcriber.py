@@ -244,7 +244,9 @@ class LegTranscriber:
 
     def _give_up(self, utterance: _Open | None) -> None:
         """In an exception handler: end the utterance here and now, if it is not over."""
-        log.exception("an utterance failed", leg=self.name, utterance_id=utterance.id if utterance else None)
+        call_id = self._prefix.partition("/")[0]
+        about = utterance.id if utterance else None
+        log.exception("an utterance failed", call_id=call_id, leg=self.name, utterance_id=about)
         if utterance is None or utterance.id not in self._open:
             return
         if utterance.ended is None:

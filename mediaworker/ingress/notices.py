@@ -14,7 +14,7 @@ class Notices:
         self._period_s, self._max = period_s, max_sources
         self._next: dict[tuple[str, str], float] = {}
 
-    def warn(self, source: str, problem: str, now: float, detail: str = "") -> bool:
+    def warn(self, source: str, problem: str, now: float, detail: str = "", *, call_id: str | None = None) -> bool:
         """Whether it was said. With more sources than `max_sources` the rest of the minute is silent."""
         key = (source, problem)
         if now < self._next.get(key, now):
@@ -24,5 +24,6 @@ class Notices:
             if len(self._next) >= self._max:
                 return False
         self._next[key] = now + self._period_s
-        log.warning(problem, source=source, detail=detail[:200])
+        call = {"call_id": call_id} if call_id is not None else {}
+        log.warning(problem, source=source, detail=detail[:200], **call)
         return True

@@ -261,7 +261,7 @@ class TwilioSession:
         if self._digits_until > now + DIGIT_S * DIGIT_BURST:
             self._digits_until -= DIGIT_S
             self.counters.implausible += 1
-            self._on_problem("Twilio digits faster than any phone", message.dtmf.digit)
+            self._on_problem("Twilio digits faster than any phone", track)
             return _NOTHING
         self.counters.dtmf += 1
         # Twilio tells of a digit when it is over, and not how long it was.
