@@ -144,14 +144,10 @@ def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
     spellings: set[str] = set()
     for secret in secrets:
         if len(secret) >= SHORTEST:
-            spellings |= {
-                secret,
-                json.dumps(secret)[1:-1],
-                repr(secret)[1:-1],
-                quote(secret, safe=""),
-                quote_plus(secret, safe=""),
-                base64.b64encode(secret.encode(errors="replace")).decode().rstrip("="),
-            }
+            plain = {secret, quote(secret, safe=""), quote_plus(secret, safe="")}
+            inner = plain | {repr(text)[1:-1] for text in plain}
+            spellings |= inner | {json.dumps(text)[1:-1] for text in inner} | {repr(text)[1:-1] for text in inner}
+            spellings.add(base64.b64encode(secret.encode(errors="replace")).decode().rstrip("="))
     # The longest first: one secret may begin with another.
     ordered = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
