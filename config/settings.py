@@ -43,6 +43,14 @@ class Http(Section, frozen=True, kw_only=True):
     """PEM file with the certificate and its chain: the port then speaks HTTPS. Read again at every reload."""
     tls_key: str = ""
     """PEM file with the certificate's private key; empty: it is in the same file."""
+    max_connections: Positive = 4096
+    """Beyond it a connection is answered 503 and closed. Half of what the limit on open files leaves, if that is less."""
+    max_per_peer: Positive = 2048
+    """Of these, from one IPv4 address or one IPv6 /64. A proxy in front is one peer."""
+    header_timeout_s: Annotated[float, Meta(gt=0)] = 10.0
+    """A request whose head has not come by then is answered 408."""
+    stall_s: Annotated[float, Meta(gt=0)] = 30.0
+    """A body that comes more slowly than 1 kB/s, or an answer that is not read, is given up after so long."""
 
 
 class Media(Section, frozen=True, kw_only=True):
@@ -58,6 +66,9 @@ class Media(Section, frozen=True, kw_only=True):
     start_timeout_s: Seconds = 5.0
     """A media WebSocket that has not said who it is by then is closed."""
     max_message_bytes: Positive = 65536
+    max_connections: Positive = 4096
+    max_per_peer: Positive = 2048
+    """As those of `http`."""
 
 
 class Rtp(Section, frozen=True, kw_only=True):
@@ -89,6 +100,10 @@ class Sip(Section, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     """Addresses or networks (CIDR) that may send INVITEs, beside loopback and the registrars."""
     max_calls: Annotated[int, Meta(ge=1, le=1024)] = 200
+    max_invites_per_s: Annotated[float, Meta(ge=0)] = 50.0
+    """New calls from one address; more, beyond a burst of two seconds' worth, are answered 503. 0: no limit."""
+    max_tcp: Positive = 512
+    """TCP connections to the SIP port; a quarter of them for addresses that may not call, 16 each."""
     codecs: tuple[Literal["PCMU", "PCMA", "G722"], ...] = ("G722", "PCMU", "PCMA")
     """Codecs accepted; the order of the offer decides (RFC 3264 section 6.1), this is what is left of it."""
     send_audio: Literal["silence", "none"] = "silence"

@@ -46,6 +46,7 @@ def register(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge("media_lag_max_seconds", "Longest media tick since the start", lambda: media.lag_max_s)
     _asr(metrics, worker)
     _twilio(metrics, worker)
+    _connections(metrics, worker)
     if worker.sip is not None:
         _sip(metrics, worker)
 
@@ -99,6 +100,33 @@ def _twilio(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge("media_connections", "Open media WebSockets", lambda: listener.connections)
     metrics.counter(
         "media_upgrades_rejected", "Upgrades rejected by status", lambda: _by(listener.rejected), labels=("status",)
+    )
+
+
+def _connections(metrics: Metrics, worker: Worker) -> None:
+    guard, listener = worker.http.guard, worker.listener
+    limits = {"http": guard.limit, "media": listener.limit}
+    metrics.gauge(
+        "connections",
+        "Open TCP connections of a port",
+        lambda: {(port,): float(limit.open) for port, limit in limits.items()},
+        labels=("port",),
+    )
+    metrics.counter(
+        "connections_refused",
+        "Connections beyond the limit of a port (total) or of an address (peer)",
+        lambda: {(port, why): float(n) for port, limit in limits.items() for why, n in limit.refused.items()},
+        labels=("port", "reason"),
+    )
+    metrics.counter("media_unfinished", "Media connections that went without a request", lambda: listener.unfinished)
+    metrics.counters(
+        "http",
+        guard.counters,
+        {
+            "bad_requests": "Requests that are not HTTP, frames that are not WebSocket",
+            "slow_requests": "Heads and bodies that did not come in time",
+            "slow_readers": "Connections cut because the peer did not read",
+        },
     )
 
 

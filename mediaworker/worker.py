@@ -28,6 +28,7 @@ from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.shell import Throttle
 from mediaworker.media import MediaLoop
 from mediaworker.metrics import Metrics
+from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.registry import CallRegistry
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Worker:
                 await _bind("media", self.settings.media.port, self.listener)
                 stack.push_async_callback(self.listener.stop)
                 await _bind("http", self.settings.http.port, self.http)
+                self._bound_files()
                 stack.push_async_callback(self.http.stop)
             except StoreError as error:
                 raise StartError(f"data_dir: {error}") from None
@@ -145,6 +147,13 @@ class Worker:
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
         from sip.errors import SipError
+    def _bound_files(self) -> None:
+        """Connections that nobody needs must not take the descriptors of calls."""
+        raise_open_files()
+        room = affordable(self.settings.max_calls)
+        for limit in (self.http.guard.limit, self.listener.limit):
+            limit.lower(room)
+
 
         try:
             await endpoint.start()

@@ -26,7 +26,7 @@ from sip.messages import SipMessage
 from sip.ports import RtpPorts
 from sip.sdp import SessionDescription
 from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
-from sip.stack import Stack, raise_open_files
+from sip.stack import Stack
 
 log = structlog.get_logger("sip")
 
@@ -122,7 +122,6 @@ class SipEndpoint:
 
     async def start(self) -> None:
         """Listen and register. Raises SipError when an address is taken."""
-        raise_open_files()
         self._loop = asyncio.get_running_loop()
         self._ticker = SilenceTicker(self._loop)
         settings = self._settings

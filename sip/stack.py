@@ -11,7 +11,6 @@ import asyncio
 import ctypes
 import functools
 import re
-import resource
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, ParamSpec
@@ -204,10 +203,3 @@ def _config(max_calls: int, log_level: int, user_agent: str) -> Any:
     config.logConfig.msgLogging = 1 if log_level >= 5 else 0
     config.logConfig.decor = pj.PJ_LOG_HAS_SENDER
     return config
-
-
-def raise_open_files() -> None:
-    """Each call needs a descriptor, and the usual soft limit is 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from mediaworker.api import calls, events, health, page
 from mediaworker.api.context import ApiContext, LiveCall, LiveCalls
-from mediaworker.api.problem import Problem, on_error, on_http_exception, on_problem
+from mediaworker.api.problem import Problem, on_disconnect, on_error, on_http_exception, on_problem
 from mediaworker.api.server import HttpServer
 
 __all__ = ["ApiContext", "HttpServer", "LiveCall", "LiveCalls", "create_app"]
@@ -19,20 +20,35 @@ __all__ = ["ApiContext", "HttpServer", "LiveCall", "LiveCalls", "create_app"]
 
 def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
     """Every route of the HTTP port. `extra_routes` are those of the ingresses, which check access themselves."""
+    routes = [
+        *health.routes(context),
+        *calls.routes(context),
+        *events.routes(context),
+        *extra_routes,
+        *page.routes(),
+    ]
     app = Starlette(
-        routes=[
-            *health.routes(context),
-            *calls.routes(context),
-            *events.routes(context),
-            *extra_routes,
-            *page.routes(),
-        ],
-        exception_handlers={Problem: on_problem, HTTPException: on_http_exception, Exception: on_error},
+        routes=routes,
+        exception_handlers={
+            Problem: on_problem,
+            HTTPException: on_http_exception,
+            ClientDisconnect: on_disconnect,
+            Exception: on_error,
+        },
     )
     app.router.redirect_slashes = False
-    app.router.default = _not_found
+    app.router.default = _Unrouted({route.path for route in routes if isinstance(route, WebSocketRoute)})
     return app
 
 
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    raise HTTPException(404, "no such route")
+class _Unrouted:
+    """Answers what no route takes: 426 where a WebSocket is and a plain request came (RFC 9110 section 15.5.22)."""
+
+    def __init__(self, sockets: Collection[str]) -> None:
+        self._sockets = sockets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in self._sockets:
+            headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+            raise Problem(426, "this is a WebSocket: ask for an upgrade", headers=headers)
+        raise HTTPException(404, "no such route")

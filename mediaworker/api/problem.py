@@ -39,6 +39,11 @@ async def on_http_exception(connection: HTTPConnection, error: Exception) -> Res
     return Problem(error.status_code, error.detail, headers=error.headers).response()
 
 
+async def on_disconnect(connection: HTTPConnection, error: Exception) -> Response:
+    """The peer has gone in the middle of its request: nobody reads this."""
+    return Problem(400, "incomplete request").response()
+
+
 async def on_error(connection: HTTPConnection, error: Exception) -> Response:
     """Ours. The traceback goes to the log by way of the server; the peer learns nothing of it."""
     return Problem(500, "the worker failed to answer; its log says why").response()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 from collections.abc import Generator
@@ -13,6 +14,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from config import Settings
+from mediaworker.api.protocol import SWEEP_S, Guard, HttpProtocol, WebSocketProtocol
+from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.tls import certificate
 
 CLOSE_S = 5.0
 WS_MAX_BYTES = 65536
@@ -22,8 +26,12 @@ class _Thin(logging.Filter):
     """uvicorn logs every peer's nonsense anew: the same message passes once a minute. Its own failures always do."""
 
     PERIOD_S = 60.0
-    REFUSED = "ASGI callable returned without completing handshake."
-    """Said of every upgrade that was refused with a response of ours."""
+    OURS = frozenset(
+        (
+            "ASGI callable returned without completing handshake.",  # said of every upgrade that was refused by us
+            "Invalid HTTP request received.",  # the connection says whose
+        )
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +39,7 @@ class _Thin(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = str(record.msg)
-        if message == self.REFUSED:
+        if message in self.OURS:
             return False
         if record.exc_info or record.levelno < logging.WARNING:
             return True
@@ -42,17 +50,6 @@ class _Thin(logging.Filter):
 
 
 logging.getLogger("uvicorn.error").addFilter(_Thin())
-
-
-class _WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's, but a peer that has stopped reading is cut off when it does not answer a ping.
-
-    Its own way, to close, waits for the send buffer to drain, which is just what does not happen.
-    """
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -67,10 +64,15 @@ class HttpServer:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._settings = settings
         self._server = _Server(
+        self.certificate = certificate("http", settings.http)
+        http = settings.http
+        limit = ConnectionLimit(http.max_connections, http.max_per_peer)
+        self.guard = Guard(limit, header_timeout_s=http.header_timeout_s, stall_s=http.stall_s)
+        self._sweep: asyncio.TimerHandle | None = None
             uvicorn.Config(
                 app,
-                http="h11",
-                ws=_WebSocketProtocol,
+                http=functools.partial(HttpProtocol, self.guard),  # type: ignore[arg-type]
+                ws=functools.partial(WebSocketProtocol, self.guard),  # type: ignore[arg-type]
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -98,11 +100,14 @@ class HttpServer:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
+        self._look()
         """Close the port and the connections; those that do not close within 5 s are cut."""
         if self._task is None:
             return
         self._server.should_exit = True
         await self._task
+        if self._sweep is not None:
+            self._sweep.cancel()
         # What still has unsent bytes for a peer that does not read.
         for connection in tuple(self._server.server_state.connections):
             if (transport := getattr(connection, "transport", None)) is not None:
@@ -112,6 +117,15 @@ class HttpServer:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    def _context(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        assert self.certificate is not None
+        return self.certificate.context
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(SWEEP_S, self._look)
+        self.guard.sweep(loop.time())
+
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

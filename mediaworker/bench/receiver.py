@@ -22,11 +22,11 @@ from config import Settings
 from mediaworker.call import LegSpec
 from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore
+from mediaworker.ingress.connections import raise_open_files
 from mediaworker.media import MediaLoop
 from mediaworker.registry import CallRegistry
 from sip.ports import RtpPorts
 from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
-from sip.stack import raise_open_files
 
 
 class NoWords:

@@ -6,9 +6,10 @@ A message costs two thirds of what it costs behind ASGI, and there is no compres
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import structlog
@@ -18,13 +19,17 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from config.settings import Media
+from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import Endpoint, SessionFactory, Upgrade
-from mediaworker.ingress.shell import PROBLEM, Throttle, drive, refusal_body, refusal_headers
+from mediaworker.ingress.shell import PROBLEM, RETRY_AFTER_S, Throttle, drive, refusal_body, refusal_headers
 from mediaworker.registry import Refused
+from mediaworker.tls import certificate
 
 log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
+BACKLOG = 1024
 QUEUED_MESSAGES = 64
 """Per connection, read and not yet taken: 640 ms of a two-track stream; beyond it the socket is not read."""
 
@@ -34,11 +39,52 @@ _quiet.addHandler(logging.NullHandler())
 _quiet.propagate = False
 
 
+_BODY = refusal_body(503, "too many connections")
+_FULL = (
+    f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {PROBLEM}\r\nContent-Length: {len(_BODY)}\r\n"
+    f"Retry-After: {RETRY_AFTER_S}\r\nConnection: close\r\n\r\n"
+).encode() + _BODY
+
+
 class MediaConnection(ServerConnection):
     """A connection that knows what was admitted."""
 
     endpoint: Endpoint
     opens: SessionFactory
+
+    def __init__(self, listener: MediaListener, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._listener, self._peer = listener, ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        if not self._listener.enters(self._peer):
+            stream = cast(asyncio.Transport, transport)
+            stream.set_protocol(asyncio.Protocol())  # this one never was a connection
+            stream.write(_FULL)
+            stream.close()
+            return
+        super().connection_made(transport)
+        self.recv_messages.resume = self._resume
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.left(self._peer, asked=self.request is not None)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        # Pongs that nobody reads would pile up: nothing more is read until they are taken.
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.recv_messages.paused:
+            self.transport.resume_reading()
+
+    def _resume(self) -> None:
+        if not self.paused:
+            self.transport.resume_reading()
 
     async def receive(self) -> str | bytes | None:
         try:
@@ -65,13 +111,21 @@ class _Socket:
 
 
 class MediaListener:
-    """Routes upgrades to endpoints by path. `endpoints` may grow before `start`."""
+    """Routes upgrades to endpoints by path. `endpoints` may grow before `start`.
+
+    Raises ConfigError for a certificate that cannot be used.
+    """
 
     def __init__(self, settings: Media, endpoints: Mapping[str, Endpoint], throttle: Throttle) -> None:
         self.rejected: dict[int, int] = {}
         """Upgrades that did not become a session, by HTTP status."""
+        self.unfinished = 0
+        """Connections that went without a request, or with one that is not HTTP."""
         self._settings, self._endpoints, self._throttle = settings, endpoints, throttle
+        self.certificate = certificate("media", settings)
         self._server: Server | None = None
+        self._notices = Notices()
+        self.limit = ConnectionLimit(settings.max_connections, settings.max_per_peer)
 
     async def start(self) -> None:
         """Raises OSError when the port is taken."""
@@ -82,8 +136,9 @@ class MediaListener:
             settings.port,
             process_request=self._admit,
             select_subprotocol=self._subprotocol,
-            create_connection=MediaConnection,
+            create_connection=functools.partial(MediaConnection, self),  # type: ignore[arg-type]
             compression=None,
+            backlog=BACKLOG,
             max_size=settings.max_message_bytes,
             max_queue=QUEUED_MESSAGES,
             open_timeout=settings.start_timeout_s or None,
@@ -92,6 +147,7 @@ class MediaListener:
             close_timeout=CLOSE_TIMEOUT_S,
             server_header=None,
             logger=_quiet,
+            ssl=self.certificate.context if self.certificate is not None else None,
         )
         log.info("media listener", host=settings.host, port=self.port)
 
@@ -112,6 +168,17 @@ class MediaListener:
     @property
     def connections(self) -> int:
         return len(self._server.connections) if self._server is not None else 0
+
+    def enters(self, peer: str) -> bool:
+        reason = self.limit.enter(peer)
+        if reason:
+            now = asyncio.get_running_loop().time()
+            self._notices.warn(peer, "media connections refused", now, f"limit: {reason}")
+        return not reason
+
+    def left(self, peer: str, *, asked: bool) -> None:
+        self.unfinished += not asked
+        self.limit.leave(peer)
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         assert isinstance(connection, MediaConnection)
@@ -148,5 +215,7 @@ class MediaListener:
         try:
             await drive(session, _Socket(connection), self._throttle)
         except Exception:
-            log.exception("media connection failed", path=connection.request.path)
+            call = getattr(session, "call", None)
+            call_id = call.id if call is not None else None
+            log.exception("media connection failed", path=urlsplit(connection.request.path).path, call_id=call_id)
             await connection.close(1011, "internal error")

@@ -1,0 +1,75 @@
+"""How many connections a port holds: in total, and from one peer. No I/O.
+
+A connection beyond the limit is refused at once, so what a flood costs is an accept and a close, and descriptors are
+left for calls.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from ipaddress import IPv6Address, ip_address
+
+RESERVED_FILES = 256
+"""Descriptors kept for the store, the inference process, logs and files, beside one per call."""
+
+
+class ConnectionLimit:
+    """Counts what is open; `refused` has what was not let in, by reason (`total` or `peer`)."""
+
+    def __init__(self, total: int, per_peer: int) -> None:
+        self.refused = {"total": 0, "peer": 0}
+        self.open = 0
+        self._total, self._per_peer = total, per_peer
+        self._by_peer: Counter[str] = Counter()
+
+    def lower(self, total: int) -> None:
+        """No more than so many, whatever was configured."""
+        self._total = min(self._total, total)
+
+    def enter(self, peer: str) -> str:
+        """Counts the connection and returns "", or returns why it is refused."""
+        key = peer_key(peer)
+        reason = "total" if self.open >= self._total else "peer" if self._by_peer[key] >= self._per_peer else ""
+        if reason:
+            self.refused[reason] += 1
+            if not self._by_peer[key]:
+                del self._by_peer[key]
+            return reason
+        self.open += 1
+        self._by_peer[key] += 1
+        return ""
+
+    def leave(self, peer: str) -> None:
+        key = peer_key(peer)
+        self.open -= 1
+        self._by_peer[key] -= 1
+        if not self._by_peer[key]:
+            del self._by_peer[key]
+
+
+def peer_key(peer: str) -> str:
+    """What counts as one peer: an IPv4 address, or an IPv6 network of /64, which every household has."""
+    if ":" not in peer:
+        return peer
+    try:
+        address = ip_address(peer)
+    except ValueError:
+        return peer
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(IPv6Address(int(address) >> 64 << 64))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def affordable(calls: int, *, files: int | None = None) -> int:
+    """How many connections each of two ports may hold when every call has a descriptor as well."""
+    if files is None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(16, (files - RESERVED_FILES - calls) // 2)
+
+
+def raise_open_files() -> None:
+    """Each connection and each call needs a descriptor, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
