@@ -29,6 +29,10 @@ class _Open:
     """Text of the last hypothesis."""
     answered: bool = False
     """It has had a partial: the next one is a refresh."""
+    asked_s: float = 0.0
+    begun: int = -1
+    """Revision of the newest request that the engine has begun with, after a wait of `queue_s`."""
+    queue_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,9 @@ class Inference:
             case messages.Append():
                 self._append(message)
             case messages.Partial():
-                self._submit(message, now + PARTIAL_ALLOWANCE_S)
+                self._submit(message, now, PARTIAL_ALLOWANCE_S)
             case messages.Final():
-                self._submit(message, now + (0.0 if message.commit else SPECULATIVE_ALLOWANCE_S))
+                self._submit(message, now, 0.0 if message.commit else SPECULATIVE_ALLOWANCE_S)
             case messages.Close():
                 self._close(message.utterance_id)
             case messages.Configure():
@@ -90,8 +94,12 @@ class Inference:
             taken += self.scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=engine.runnable)
         return Work(tuple(taken), tuple(request.utterance_id for request in taken)) if taken else None
 
-    def perform(self, work: Work) -> list[FromEngine]:
-        """Do what `choose` has just returned."""
+    def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
+        """Do what `choose` has just returned, beginning at `now`."""
+        for request in work.requests:
+            known = self._open[request.utterance_id]
+            if known.begun != request.revision:
+                known.begun, known.queue_s = request.revision, max(0.0, now - known.asked_s)
         try:
             if work.requests:
                 answers = self.engine.step(work.requests)
@@ -125,10 +133,11 @@ class Inference:
         known.loudness.feed(message.audio)
         self.engine.append(message.utterance_id, message.audio)
 
-    def _submit(self, message: messages.Partial | messages.Final, deadline_s: float) -> None:
+    def _submit(self, message: messages.Partial | messages.Final, now: float, allowance_s: float) -> None:
         known = self._open.get(message.utterance_id)
         if known is None:
             return
+        known.asked_s = now
         assert message.end <= known.received, "a request about audio that has not come"
         final = isinstance(message, messages.Final)
         if not known.utterance.live:
@@ -144,7 +153,7 @@ class Inference:
                 lane=lane,
                 final=final,
                 end=message.end,
-                deadline_s=deadline_s,
+                deadline_s=now + allowance_s,
                 stream=known.utterance.stream,
                 synchronous=known.utterance.synchronous,
                 commit=isinstance(message, messages.Final) and message.commit,
@@ -176,6 +185,7 @@ class Inference:
             language=answer.language,
             stable_chars=stable_chars,
             final=request.final,
+            queue_s=known.queue_s,
         )
 
     def _fail(self, error: EngineError, work: Work) -> list[FromEngine]:

@@ -83,7 +83,7 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
             _send(channel, Working(touched))
         if work is None:
             continue
-        for answer in inference.perform(work):
+        for answer in inference.perform(work, time.monotonic()):
             _send(channel, answer)
 
 

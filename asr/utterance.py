@@ -48,6 +48,8 @@ class Hypothesis:
     final: bool
     error: str | None = None
     """Why a final has no text: the engine failed on this utterance."""
+    queue_s: float = 0.0
+    """How long the request waited before the engine began with it."""
 
 
 class EngineState(StrEnum):

@@ -98,6 +98,11 @@ class Call:
         return {name: member.audio for name, member in self.members.items()}
 
     @property
+    def media(self) -> list[events.LegMedia]:
+        """What `call.ended` says of each leg; empty before the end."""
+        return self._media
+
+    @property
     def ending(self) -> bool:
         return self._ending is not None
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import resource
 from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.utterance import EngineState
+from mediaworker.events.retention import file_bytes
 from mediaworker.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -15,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def register(metrics: Metrics, worker: Worker) -> None:
-    _process(metrics)
+    _process(metrics, worker)
+    _latency(metrics, worker)
+    _operations(metrics, worker)
     calls, media, detector = worker.calls, worker.media, worker.detector
     metrics.gauge("calls_active", "Calls that have not ended", lambda: len(calls))
     metrics.counter("calls_opened", "Calls since the start", lambda: calls.opened)
@@ -56,7 +63,17 @@ def _asr(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge("asr_backlog_bytes", "Audio of utterances that are not over", lambda: recognizer.backlog_bytes)
     metrics.gauge("asr_spilled_bytes", "Of it on disk", lambda: recognizer.spilled_bytes)
     metrics.gauge("asr_open_utterances", "Utterances at the engine", lambda: recognizer.open_utterances)
-    metrics.gauge("asr_state", "1 for the engine's state", lambda: {(recognizer.state.value,): 1.0}, labels=("state",))
+    metrics.gauge(
+        "asr_state",
+        "1 for the engine's state, 0 for the others",
+        lambda: {(state.value,): float(state is recognizer.state) for state in EngineState},
+        labels=("state",),
+    )
+    metrics.gauge(
+        "asr_process_resident_memory_bytes",
+        "RSS of the inference process; 0 while there is none",
+        lambda: _rss_bytes(recognizer.pid) if recognizer.pid else 0.0,
+    )
     metrics.counters(
         "asr",
         recognizer.counters,
@@ -171,7 +188,64 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
     )
 
 
-def _process(metrics: Metrics) -> None:
+def _latency(metrics: Metrics, worker: Worker) -> None:
+    latency, hub = worker.latency, worker.hub
+    metrics.histogram("final_latency_seconds", "From the true end of speech to its final", latency.final)
+    metrics.histograms(
+        "final_latency_part_seconds",
+        "Where that time went, for finals at an endpoint, and on to the subscribers",
+        "part",
+        latency.parts | {"commit": hub.final_commit_s, "fan_out": hub.final_fan_out_s},
+    )
+    metrics.histogram("asr_queue_seconds", "Wait of a final's request until the engine began with it", latency.queue)
+    metrics.histogram("asr_decode_seconds", "From then until its hypothesis was here", latency.decode)
+    metrics.histogram("loop_stall_seconds", "How late a media tick began: other work on the event loop", latency.stall)
+    metrics.histogram("vad_lag_seconds", "From when a media tick was due to its last window's VAD", latency.vad_lag)
+    metrics.histogram("leg_jitter_seconds", "RFC 3550 jitter of a leg at the end of its call", latency.jitter)
+
+
+def _operations(metrics: Metrics, worker: Worker) -> None:
+    reloads, retention, store = worker.reloads, worker.retention, worker.hub.file
+    metrics.gauge(
+        "build_info",
+        "1, with what is running as labels",
+        lambda: {(version("mediaworker"), worker.recognizer.engine, platform.python_version()): 1.0},
+        labels=("version", "engine", "python"),
+    )
+    metrics.counter(
+        "config_reloads",
+        "Reloads of the configuration",
+        lambda: {("done",): float(reloads.done), ("refused",): float(reloads.refused)},
+        labels=("result",),
+    )
+    metrics.gauge("config_last_reload_successful", "0 after a reload that was refused", lambda: float(reloads.last_ok))
+    metrics.gauge("config_loaded_timestamp_seconds", "When the configuration in force was read", lambda: reloads.last_s)
+    metrics.gauge(
+        "tls_certificate_expiry_timestamp_seconds",
+        "When the certificate of a listener expires",
+        lambda: {
+            (port,): certificate.expires_s
+            for port, certificate in (("http", worker.http.certificate), ("media", worker.listener.certificate))
+            if certificate is not None
+        },
+        labels=("port",),
+    )
+    metrics.gauge("event_store_bytes", "The store on the disk, its log included", lambda: float(file_bytes(store)))
+    metrics.gauge("event_store_rows", "Events in the store, as of the last look", lambda: float(retention.rows))
+    metrics.gauge("event_store_free_bytes", "Room on the store's disk", lambda: _free_bytes(store))
+    metrics.counter("retention_calls", "Old calls erased", lambda: retention.erased_calls)
+    metrics.counter("retention_events", "Events erased with them", lambda: retention.erased_events)
+    metrics.gauge("draining", "1 while the worker is about to end", lambda: float(worker.calls.draining))
+    metrics.gauge(
+        "ready",
+        "1 while /readyz answers 200",
+        lambda: float(not worker.not_ready() and worker.hub.trouble is None),
+    )
+
+
+def _process(metrics: Metrics, worker: Worker) -> None:
+    metrics.gauge("process_start_time_seconds", "When the media process started", lambda: worker.started_s)
+    metrics.gauge("max_fds", "How many file descriptors it may open", _max_fds)
     metrics.gauge("tasks", "asyncio tasks", lambda: len(asyncio.all_tasks()))
     metrics.gauge("open_fds", "Open file descriptors", lambda: len(os.listdir("/proc/self/fd")))
     metrics.gauge("resident_memory_bytes", "RSS of the media process", _rss_bytes)
@@ -180,9 +254,24 @@ def _process(metrics: Metrics) -> None:
     )
 
 
-def _rss_bytes() -> float:
-    with open("/proc/self/statm") as file:
-        return float(int(file.read().split()[1]) * resource.getpagesize())
+def _rss_bytes(pid: int | str = "self") -> float:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return float(int(file.read().split()[1]) * resource.getpagesize())
+    except FileNotFoundError:  # it has just ended
+        return 0.0
+
+
+def _max_fds() -> float:
+    return float(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _free_bytes(path: Path) -> float:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return 0.0
+    return float(disk.f_bavail * disk.f_frsize)
 
 
 def _by(counts: Mapping[int, int] | Mapping[str, int]) -> dict[tuple[str, ...], float]:

@@ -11,6 +11,7 @@ import structlog
 
 from audio import Detector
 from mediaworker.call import Call
+from mediaworker.latency import LatencyParts
 from mediaworker.transcriber import LegTranscriber
 
 TICK_S = 0.032
@@ -31,9 +32,11 @@ class MediaLoop:
         calls: Callable[[], Iterable[Call]],
         *,
         metrics_s: float = 5.0,
+        latency: LatencyParts | None = None,
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
         self._detector, self._calls, self._metrics_s, self._stepped = detector, calls, metrics_s, stepped
+        self._latency = latency or LatencyParts()
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._speaking: set[LegTranscriber] = set()
@@ -73,9 +76,11 @@ class MediaLoop:
             await asyncio.sleep(due - now)
             now = loop.time()
             self.stalls_s.append(now - due)
+            self._latency.tick(due, now)
             try:
                 await self._tick(now)
-                self.lag_max_s = max(self.lag_max_s, loop.time() - due)
+                self._latency.ticked(due, done := loop.time())
+                self.lag_max_s = max(self.lag_max_s, done - due)
                 self._report(now)
             except Exception:
                 # Every call's audio comes through here: the next tick must come, whatever went wrong in this one.

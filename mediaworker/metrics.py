@@ -67,11 +67,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self._sources: dict[str, _Source] = {}
-        self._histograms: dict[str, tuple[str, Histogram]] = {}
+        self._histograms: dict[str, tuple[str, str, Mapping[str, Histogram]]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        self.final_latency = Histogram()
-        self.histogram("final_latency_seconds", "From the true end of speech to its final", self.final_latency)
 
     def counter(self, name: str, help: str, read: Callable[[], Value], labels: Iterable[str] = ()) -> None:
         """`mediaworker_<name>_total`; name without prefix and suffix."""
@@ -87,19 +85,33 @@ class Metrics:
             self.counter(f"{prefix}_{attribute}", help, partial(getattr, source, attribute))
 
     def histogram(self, name: str, help: str, histogram: Histogram) -> None:
+        self.histograms(name, help, "", {"": histogram})
+
+    def histograms(self, name: str, help: str, label: str, histograms: Mapping[str, Histogram]) -> None:
+        """One per value of `label`."""
         assert name not in self._histograms
-        self._histograms[name] = (help, histogram)
+        self._histograms[name] = (help, label, histograms)
 
     def collect(self) -> Iterator[Metric]:
         for source in self._sources.values():
             yield source.collect()
-        for name, (help, histogram) in self._histograms.items():
-            family = HistogramMetricFamily(PREFIX + name, help)
-            family.add_metric((), histogram.cumulative(), histogram.sum)
+        for name, (help, label, histograms) in self._histograms.items():
+            family = HistogramMetricFamily(PREFIX + name, help, labels=(label,) if label else ())
+            for value, histogram in histograms.items():
+                family.add_metric((value,) if label else (), histogram.cumulative(), histogram.sum)
             yield family
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
+
+    def table(self) -> Iterator[tuple[str, str, str, str]]:
+        """(name as in a query, kind, labels, help) of everything there is, whether it has a value or not."""
+        for source in self._sources.values():
+            counter = source.family is CounterMetricFamily
+            name = source.name + "_total" * counter
+            yield name, "counter" if counter else "gauge", ", ".join(source.labels), source.help
+        for name, (help, label, _) in self._histograms.items():
+            yield PREFIX + name, "histogram", label, help
 
     def exposition(self) -> tuple[bytes, str]:
         """(body, content type) of a scrape."""

@@ -13,6 +13,7 @@ from config import Settings
 from mediaworker import logs, routing
 from mediaworker.call import Call, CallInfo, CallLeg, LegSpec
 from mediaworker.events import schema as events
+from mediaworker.latency import LatencyParts
 from mediaworker.transcriber import LegTranscriber, Recognizer, Stats
 
 log = structlog.get_logger()
@@ -41,7 +42,7 @@ class CallRegistry:
         recognizer: Recognizer,
         publish: Callable[[str, int, events.EventBody], None],
         clock: Callable[[], float],
-        observe_latency: Callable[[float], None] = lambda seconds: None,
+        latency: LatencyParts | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.stats = Stats()
@@ -50,7 +51,7 @@ class CallRegistry:
         self.draining = False
         self._settings, self._detector, self._recognizer = settings, detector, recognizer
         self._publish, self._clock = publish, clock
-        self._observe_latency, self._calls_changed = observe_latency, calls_changed
+        self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
         self._calls: dict[str, Call] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -157,7 +158,7 @@ class CallRegistry:
             clock=self._clock,
             drained=call.drained,
             stats=self.stats,
-            observe_latency=self._observe_latency,
+            latency=self._latency,
         )
         return CallLeg(
             spec=spec, role=role, name=plan.names.get(spec.leg, spec.name), audio=audio, transcriber=transcriber
@@ -165,6 +166,9 @@ class CallRegistry:
 
     def _closed(self, call: Call) -> None:
         del self._calls[call.id]
+        for leg in call.media:
+            if leg.packets:
+                self._latency.jitter.observe(leg.jitter_ms / 1000)
         if not self._calls:
             self._empty.set()
         self._calls_changed(len(self._calls))

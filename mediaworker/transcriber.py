@@ -21,6 +21,7 @@ import structlog
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from mediaworker.events import schema as events
+from mediaworker.latency import Endpoint, LatencyParts
 
 log = structlog.get_logger()
 
@@ -82,6 +83,11 @@ class _Open:
     end_ms: int = 0
     end_s: float = 0.0
     lost_ms: int = 0
+    asked_s: float = 0.0
+    """When its newest final was asked for."""
+    engine_s: float = 0.0
+    """How long the answer to it took."""
+    endpoint: Endpoint | None = None
 
 
 class LegTranscriber:
@@ -110,7 +116,7 @@ class LegTranscriber:
         clock: Callable[[], float],
         drained: Callable[[], None],
         stats: Stats,
-        observe_latency: Callable[[float], None] = lambda seconds: None,
+        latency: LatencyParts | None = None,
     ) -> None:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
@@ -120,7 +126,7 @@ class LegTranscriber:
         self._partial = partial_ms * POSITIONS_PER_MS
         self._speculate = speculate_ms * POSITIONS_PER_MS
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
-        self._drained, self._stats, self._observe_latency = drained, stats, observe_latency
+        self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
         self._open: dict[str, _Open] = {}
         self._current: _Open | None = None
         self._given_up = False
@@ -207,6 +213,7 @@ class LegTranscriber:
         utterance.revision += 1
         utterance.paused = detection.end
         utterance.guess = None
+        utterance.asked_s = self._clock()
         self._recognizer.final(utterance.engine_id, utterance.revision, commit=False)
 
     def _resumed(self) -> None:
@@ -229,6 +236,7 @@ class LegTranscriber:
             self._start_over(utterance, detection.audio_end)
         else:
             self._append(utterance, detection.audio_end)
+        utterance.asked_s = self._clock()
         self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
 
     def _close(self, utterance: _Open, detection: SpeechEnded) -> None:
@@ -236,7 +244,14 @@ class LegTranscriber:
         self._current = None
         utterance.ended = detection
         utterance.end_ms = self._call_ms(detection.end)
-        utterance.end_s = (self.leg.origin_s or 0.0) + detection.end / (1000 * POSITIONS_PER_MS)
+        origin_s, rate_hz = self.leg.origin_s or 0.0, 1000 * POSITIONS_PER_MS
+        utterance.end_s = origin_s + detection.end / rate_hz
+        if detection.reason == "endpoint":
+            utterance.endpoint = self._latency.endpoint(
+                speech_end_s=utterance.end_s,
+                window_end_s=origin_s + self.leg.position / rate_hz,
+                now_s=self._clock(),
+            )
         utterance.lost_ms = self.leg.lost(utterance.audio_start, detection.audio_end) // POSITIONS_PER_MS
         self.segments.append((utterance.start_ms, utterance.end_ms))
         at_ms = self._call_ms(self.leg.position)
@@ -293,6 +308,7 @@ class LegTranscriber:
         if utterance.id not in self._open or hypothesis.utterance_id != utterance.engine_id:
             return
         if hypothesis.final and hypothesis.revision == utterance.revision:
+            utterance.engine_s = self._clock() - utterance.asked_s
             if utterance.ended is not None:
                 self._finish(utterance, hypothesis)
                 return
@@ -328,13 +344,20 @@ class LegTranscriber:
         assert utterance.ended is not None
         del self._open[utterance.id]
         self._recognizer.commit(utterance.engine_id)
-        latency_s = max(0.0, self._clock() - utterance.end_s)
+        now_s = self._clock()
+        latency_s = max(0.0, now_s - utterance.end_s)
         failed = hypothesis.error is not None
         self._previous = hypothesis.text
         self._stats.finals += 1
         self._stats.failed_finals += failed
         self._stats.empty_finals += not hypothesis.text
-        self._observe_latency(latency_s)
+        self._latency.finished(
+            utterance.endpoint,
+            latency_s=latency_s,
+            queue_s=hypothesis.queue_s,
+            engine_s=utterance.engine_s,
+            now_s=now_s,
+        )
         self._publish(
             utterance.end_ms + round(latency_s * 1000),
             events.TranscriptFinal(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +25,18 @@ from mediaworker.api.app import ApiContext, HttpServer, create_app
 from mediaworker.events import figures as event_figures
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
+from mediaworker.events.retention import Retention
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.ingress import twilio_http
+from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.shell import Throttle
+from mediaworker.latency import LatencyParts
 from mediaworker.media import MediaLoop
 from mediaworker.metrics import Metrics
-from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.registry import CallRegistry
+from mediaworker.reload import ReloadCounters, Reloader
+from mediaworker.systemd import ServiceManager
 
 if TYPE_CHECKING:
     from sip.endpoint import SipEndpoint
@@ -51,7 +58,11 @@ class Worker:
         self.settings = settings
         clock = asyncio.get_running_loop().time
         self.metrics = Metrics()
+        self.latency = LatencyParts()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
+        self.retention = Retention(self.hub, settings.retention)
+        self.started_s = time.time()
+        self.reloads = ReloadCounters(last_s=self.started_s)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
         self.calls = CallRegistry(
@@ -60,17 +71,21 @@ class Worker:
             recognizer=self.recognizer,
             publish=self.hub.publish,
             clock=clock,
-            observe_latency=self.metrics.final_latency.observe,
+            latency=self.latency,
             calls_changed=self._calls_changed,
         )
         throttle = Throttle()
         self.media = MediaLoop(
-            self.detector, lambda: self.calls, metrics_s=settings.events.metrics_s, stepped=throttle.release
+            self.detector,
+            lambda: self.calls,
+            metrics_s=settings.events.metrics_s,
+            latency=self.latency,
+            stepped=throttle.release,
         )
         self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, refusal=self.calls.refusal)
         self.listener = MediaListener(settings.media, {twilio_http.STREAM: self.twilio}, throttle)
         self.sip = self._make_sip()
-        context = ApiContext(
+        self.api = ApiContext(
             settings=settings,
             hub=self.hub,
             calls=self.calls,
@@ -79,7 +94,7 @@ class Worker:
             sip_status=self.sip_status,
         )
         extra = twilio_http.routes(self.twilio, throttle, max_bytes=settings.media.max_message_bytes)
-        self.http = HttpServer(create_app(context, extra), settings)
+        self.http = HttpServer(create_app(self.api, extra), settings)
         event_figures.register(self.metrics, self.hub)
         figures.register(self.metrics, self)
 
@@ -88,8 +103,11 @@ class Worker:
         """Listening on every port; everything is closed at the end. Raises StartError."""
         async with contextlib.AsyncExitStack() as stack:
             try:
+                self._bound_files()
                 await self.hub.start()
                 stack.push_async_callback(self.hub.stop)
+                self.retention.start()
+                stack.push_async_callback(self.retention.stop)
                 await self.recognizer.start()
                 stack.push_async_callback(self.recognizer.stop)
                 self.media.start()
@@ -100,7 +118,6 @@ class Worker:
                 await _bind("media", self.settings.media.port, self.listener)
                 stack.push_async_callback(self.listener.stop)
                 await _bind("http", self.settings.http.port, self.http)
-                self._bound_files()
                 stack.push_async_callback(self.http.stop)
             except StoreError as error:
                 raise StartError(f"data_dir: {error}") from None
@@ -133,6 +150,13 @@ class Worker:
     def sip_status(self) -> list[Mapping[str, Any]]:
         return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []
 
+    def _bound_files(self) -> None:
+        """Connections that nobody needs must not take the descriptors of calls."""
+        raise_open_files()
+        room = affordable(self.settings.max_calls)
+        for limit in (self.http.guard.limit, self.listener.limit):
+            limit.lower(room)
+
     def _make_sip(self) -> SipEndpoint | None:
         if not self.settings.sip.enabled:
             return None
@@ -147,13 +171,6 @@ class Worker:
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
         from sip.errors import SipError
-    def _bound_files(self) -> None:
-        """Connections that nobody needs must not take the descriptors of calls."""
-        raise_open_files()
-        room = affordable(self.settings.max_calls)
-        for limit in (self.http.guard.limit, self.listener.limit):
-            limit.lower(room)
-
 
         try:
             await endpoint.start()
@@ -176,24 +193,37 @@ async def _bind(section: str, port: int, server: MediaListener | HttpServer) -> 
         raise StartError(f"{section}.port = {port}: {error.strerror or error}") from None
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, read: Callable[[], Settings]) -> int:
     """Run a worker until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code.
 
-    Raises ConfigError, StartError.
+    SIGHUP takes over what `read` finds in the configuration by then; when it means that the terminal has been closed,
+    it ends the worker. Raises ConfigError, StartError.
     """
-    logs.configure(settings.log)
+    logs.configure_worker(settings)
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         asked, hurried = asyncio.Event(), asyncio.Event()
+        reloader: Reloader | None = None
 
         def stop() -> None:
             (hurried if asked.is_set() else asked).set()
 
+        def reload() -> None:
+            if at_terminal and not _terminal():
+                stop()
+            elif reloader is not None:
+                reloader.reload()
+
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        manager = ServiceManager()
         worker = Worker(settings)
         async with worker.running():
+            reloader = Reloader(worker, read)
+            manager.ready()
             log.info(
                 "ready",
                 http=worker.http.port,
@@ -202,6 +232,7 @@ def serve(settings: Settings) -> int:
                 engine=worker.recognizer.engine,
             )
             await asked.wait()
+            manager.stopping()
             drain, hurry = loop.create_task(worker.drain()), loop.create_task(hurried.wait())
             await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
             for task in (drain, hurry):
@@ -209,6 +240,16 @@ def serve(settings: Settings) -> int:
             for result in await asyncio.gather(drain, hurry, return_exceptions=True):
                 if isinstance(result, Exception):
                     log.error("draining failed", exc_info=result)
+        manager.close()
 
     uvloop.run(run())
     return 0
+
+
+def _terminal() -> bool:
+    """Whether the terminal that the process was started at is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

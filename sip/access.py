@@ -19,13 +19,20 @@ class AccessList:
 
     def __init__(self, allow: Iterable[str], *, trusted: Iterable[str] = LOOPBACK) -> None:
         """Raises ConfigError when an entry of `sip.allow` is no address or network."""
-        self._networks: list[Network] = [ipaddress.ip_network(network) for network in trusted]
+        self._trusted: list[Network] = [ipaddress.ip_network(network) for network in trusted]
+        self._networks: list[Network] = []
+        self._registrars: dict[str, frozenset[str]] = {}
+        self.replace(allow)
+
+    def replace(self, allow: Iterable[str]) -> None:
+        """These networks instead of those of before. Raises ConfigError, and then nothing changes."""
+        networks = [*self._trusted]
         for index, entry in enumerate(allow):
             try:
-                self._networks.append(ipaddress.ip_network(entry, strict=False))
+                networks.append(ipaddress.ip_network(entry, strict=False))
             except ValueError:
                 raise ConfigError(f"sip.allow[{index}]", entry, "expected an IP address or a network") from None
-        self._registrars: dict[str, frozenset[str]] = {}
+        self._networks = networks
 
     def set_registrar(self, account: str, addresses: Iterable[str]) -> None:
         """The addresses that an account's registrar has now."""

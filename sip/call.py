@@ -16,6 +16,7 @@ from sip.messages import SipMessage, address_uri
 from sip.negotiation import NegotiatedStream, make_answer, make_offer, negotiate
 from sip.sdp import Direction, SessionDescription
 from sip.sockets import RtpSocket
+from sip.trace import mask_message
 
 if TYPE_CHECKING:
     from sip.dialog import Dialog
@@ -158,7 +159,7 @@ class SipCall:
             return
         if not _same_media(pending.description, SessionDescription.parse(body)):
             # PJSIP has fallen back to a description of its own: audio would go to a port nobody reads.
-            log.error("the SDP that was sent is not ours", call=self.call_id, sent=body)
+            log.error("the SDP that was sent is not ours", external_id=self.call_id, message=mask_message(body))
             self._host.mismatch(self)
             self.hangup(reason="failed")
         elif pending.streams is None:

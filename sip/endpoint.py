@@ -82,6 +82,7 @@ class SipEndpoint:
         self._ports = RtpPorts(settings.rtp.port_min, settings.rtp.port_max, host=settings.sip.host)
         self._refusals = OncePer()
         self._draining = False
+        self._traced = settings.log.sip_trace
         self._stack: Stack | None = None
         self._local = Account("", self._on_invite)
         self._accounts = [
@@ -125,7 +126,12 @@ class SipEndpoint:
         self._loop = asyncio.get_running_loop()
         self._ticker = SilenceTicker(self._loop)
         settings = self._settings
-        self._stack = Stack(max_calls=settings.max_calls, log_level=settings.log_level, on_rejected=self._on_rejected)
+        self._stack = Stack(
+            max_calls=settings.max_calls,
+            log_level=settings.log_level,
+            traced=self._traced,
+            on_rejected=self._on_rejected,
+        )
         try:
             self.port = settings.port
             for kind in settings.transports:
@@ -168,6 +174,16 @@ class SipEndpoint:
         """Draining: 503 from now on, with Retry-After."""
         self._draining = True
 
+    def trace(self, on: bool) -> None:
+        """Log every SIP message from now on, or no longer."""
+        self._traced = on
+        if self._stack is not None:
+            self._stack.trace(on)
+
+    def allow(self, networks: tuple[str, ...]) -> None:
+        """Who may call from now on (`sip.allow`), beside loopback and the registrars. Raises ConfigError."""
+        self._access.replace(networks)
+
     # What accounts and calls report.
 
     def _on_invite(self, account: Account, prm: Any) -> None:
@@ -205,7 +221,7 @@ class SipEndpoint:
             call.hangup(488, reason="failed")
         except Exception:
             # The handler's error or PJSIP's: it must end this call and no other.
-            log.exception("a call could not be answered", call=call.call_id)
+            log.exception("a call could not be answered", external_id=call.call_id)
             call.hangup(500, reason="failed")
 
     def _refusal(self, peer: str) -> int:

@@ -27,7 +27,6 @@ _URI = re.compile(r"<([^<>\s]+)>")
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?', re.IGNORECASE)
 _DIGIT = re.compile(r"signal\s*=\s*([0-9*#A-Da-d])", re.IGNORECASE)
 _DURATION = re.compile(r"duration\s*=\s*([0-9]{1,5})", re.IGNORECASE)
-_SECRET_LINE = re.compile(r"(?im)^((?:proxy-)?authorization[ \t]*:)[^\r\n]*(?:\r?\n[ \t][^\r\n]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +106,3 @@ def dtmf_info(content_type: str, body: str) -> tuple[str, int] | None:
             return digit[1].upper(), 0
         return (text.upper(), 0) if len(text) == 1 and text.upper() in "0123456789*#ABCD" else None
     return None
-
-
-def redact(text: str) -> str:
-    """SIP text for a log: the values of Authorization and Proxy-Authorization are masked."""
-    return _SECRET_LINE.sub(r"\1 ***", text)

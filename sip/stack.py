@@ -19,9 +19,9 @@ import _pjsua2
 import pjsua2 as pj
 import structlog
 
+from sip import trace
 from sip.access import OncePer
 from sip.errors import SipError
-from sip.messages import redact
 
 log = structlog.get_logger("sip")
 
@@ -66,6 +66,7 @@ class Stack:
         *,
         max_calls: int,
         log_level: int = 0,
+        traced: bool = False,
         on_rejected: Callable[[int], None] | None = None,
         user_agent: str = "mediaworker",
     ) -> None:
@@ -79,13 +80,21 @@ class Stack:
         # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
         _library.pj_log_set_level(0)
         self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None))
+        self._log = _Log(log_level)
         self._endpoint.libCreate()
         try:
-            self._endpoint.libInit(_config(max_calls, log_level, user_agent))
+            self._endpoint.libInit(_config(max_calls, self._log, user_agent))
+            self.trace(traced)
             self._endpoint.audDevManager().setNoDev()
         except pj.Error as error:
             self.destroy()
             raise SipError(error.reason) from None
+
+    def trace(self, on: bool) -> None:
+        """Log every message from now on, or no longer."""
+        self._log.traced = on
+        # PJSIP formats nothing that lies above its own level.
+        _library.pj_log_set_level(max(self._log.level, trace.LEVEL) if on else self._log.level)
 
     def listen(
         self, kind: Literal["udp", "tcp"], host: str, port: int, *, public_address: str = ""
@@ -174,9 +183,27 @@ class _Endpoint(pj.Endpoint):  # type: ignore[misc]
 class _Log(pj.LogWriter):  # type: ignore[misc]
     once: ClassVar[OncePer] = OncePer()
 
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self.level = level
+        self.traced = False
+
     @guarded
     def write(self, entry: Any) -> None:
-        text = redact(entry.msg.rstrip())
+        if self.traced and entry.level == trace.LEVEL and (seen := trace.parse(entry.msg)) is not None:
+            log.info(
+                "sip",
+                direction=seen.direction,
+                peer=seen.peer,
+                transport=seen.transport,
+                bytes=seen.size,
+                external_id=seen.call_id,
+                message=seen.message,
+            )
+            return
+        if entry.level > self.level:
+            return
+        text = trace.mask_message(entry.msg.rstrip())
         # Most errors are a peer's, who can make as many as it likes.
         if entry.level <= 1 and self.once.due(_NUMBERS.sub("#", text), time.monotonic()) is None:
             return
@@ -184,7 +211,7 @@ class _Log(pj.LogWriter):  # type: ignore[misc]
         write(text, pjsip_level=entry.level)
 
 
-def _config(max_calls: int, log_level: int, user_agent: str) -> Any:
+def _config(max_calls: int, writer: _Log, user_agent: str) -> Any:
     config = pj.EpConfig()
     config.uaConfig.threadCnt = 0
     config.uaConfig.mainThreadOnly = True
@@ -196,10 +223,10 @@ def _config(max_calls: int, log_level: int, user_agent: str) -> Any:
     # PJSIP sets up a stream for each call that never sees a packet: keep its resampler cheap, or unneeded.
     config.medConfig.clockRate = config.medConfig.sndClockRate = 8000
     config.medConfig.quality = 1
-    writer = _Log()
     # PJSIP deletes the writer: Python must not.
     config.logConfig.writer = writer.__disown__()
-    config.logConfig.level = config.logConfig.consoleLevel = log_level
-    config.logConfig.msgLogging = 1 if log_level >= 5 else 0
+    # What is printed is settled while running (`Stack.trace`); the message printer sleeps below its level.
+    config.logConfig.level = config.logConfig.consoleLevel = 6
+    config.logConfig.msgLogging = 1
     config.logConfig.decor = pj.PJ_LOG_HAS_SENDER
     return config

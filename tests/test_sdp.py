@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from audio.codec import Codec
 from sip.errors import NotAcceptable, PeerError, SdpError
-from sip.messages import SipMessage, address_uri, dtmf_info, redact
+from sip.messages import SipMessage, address_uri, dtmf_info
 from sip.negotiation import accept_answer, make_answer, make_offer, negotiate
 from sip.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
+from sip.trace import mask_message
 
 ALL = (Codec.G722, Codec.PCMU, Codec.PCMA)
 ORIGIN = Origin("-", "1", "1", "192.0.2.1")
@@ -318,8 +319,8 @@ def test_an_invite_is_read() -> None:
 def test_credentials_are_not_logged() -> None:
     text = "REGISTER sip:h SIP/2.0\r\nAuthorization: Digest\r\n response=\"s3cret\"\r\n"
     text += "proxy-authorization:s3cret\r\nVia: x\r\n"
-    assert "s3cret" not in redact(text)
-    assert "Via: x" in redact(text)
+    assert "s3cret" not in mask_message(text)
+    assert "Via: x" in mask_message(text)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ class LiveCalls(Protocol):
     def get(self, call_id: str) -> LiveCall | None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ApiContext:
-    """The worker, as far as the HTTP side needs it."""
+    """The worker, as far as the HTTP side needs it. A reload puts other `settings` in."""
 
     settings: Settings
     hub: EventHub

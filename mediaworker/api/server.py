@@ -7,11 +7,11 @@ import contextlib
 import functools
 import logging
 import socket
-from collections.abc import Generator
+import ssl
+from collections.abc import Callable, Generator
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from config import Settings
 from mediaworker.api.protocol import SWEEP_S, Guard, HttpProtocol, WebSocketProtocol
@@ -62,13 +62,14 @@ class HttpServer:
     """The HTTP port: bound by `start`, which raises OSError when it cannot be."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        """Raises ConfigError for a certificate that cannot be used."""
         self._settings = settings
-        self._server = _Server(
         self.certificate = certificate("http", settings.http)
         http = settings.http
         limit = ConnectionLimit(http.max_connections, http.max_per_peer)
         self.guard = Guard(limit, header_timeout_s=http.header_timeout_s, stall_s=http.stall_s)
         self._sweep: asyncio.TimerHandle | None = None
+        self._server = _Server(
             uvicorn.Config(
                 app,
                 http=functools.partial(HttpProtocol, self.guard),  # type: ignore[arg-type]
@@ -84,6 +85,7 @@ class HttpServer:
                 ws_ping_interval=settings.events.heartbeat_s,
                 ws_ping_timeout=settings.events.heartbeat_s,
                 timeout_graceful_shutdown=int(CLOSE_S),
+                ssl_context_factory=self._context if self.certificate is not None else None,
             )
         )
         self._task: asyncio.Task[None] | None = None
@@ -98,16 +100,16 @@ class HttpServer:
             if self._task.done():
                 self._task.result()
             await asyncio.sleep(0.01)
+        self._look()
 
     async def stop(self) -> None:
-        self._look()
         """Close the port and the connections; those that do not close within 5 s are cut."""
         if self._task is None:
             return
-        self._server.should_exit = True
-        await self._task
         if self._sweep is not None:
             self._sweep.cancel()
+        self._server.should_exit = True
+        await self._task
         # What still has unsent bytes for a peer that does not read.
         for connection in tuple(self._server.server_state.connections):
             if (transport := getattr(connection, "transport", None)) is not None:
@@ -115,8 +117,6 @@ class HttpServer:
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
         self._task = None
 
-
-def _listen(host: str, port: int) -> socket.socket:
     def _context(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         assert self.certificate is not None
         return self.certificate.context
@@ -126,6 +126,8 @@ def _listen(host: str, port: int) -> socket.socket:
         self._sweep = loop.call_later(SWEEP_S, self._look)
         self.guard.sweep(loop.time())
 
+
+def _listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

@@ -15,11 +15,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mediaworker.ingress.twilio_webhook import parse_then
+    from mediaworker.reload import check
 
     try:
         settings = load(args.config)
-        parse_then(settings.twilio.then)
+        check(settings)
         print(describe(settings), end="")
     except ConfigError as error:
         print(f"mediaworker: {error}", file=sys.stderr)

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from mediaworker.worker import StartError, serve
 
     try:
-        return serve(settings)
+        return serve(settings, lambda: load(args.config))
     except ConfigError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2

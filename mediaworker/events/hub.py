@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -41,7 +42,7 @@ from mediaworker.events.schema import (
     timestamp,
     type_of,
 )
-from mediaworker.events.store import EventStore, StoreError
+from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
 from mediaworker.metrics import Histogram
 
@@ -71,6 +72,8 @@ class EventHub:
         self.strays = self.overruns = self._dropped = 0
         self.delay_s = Histogram()
         """From `publish` to fan-out."""
+        self.final_commit_s, self.final_fan_out_s = Histogram(), Histogram()
+        """Of finals: from `publish` to the end of its commit, and on to the last subscriber's waiting room."""
         self._store, self._queue, self._clock = store, settings.events.queue, clock
         self._server = f"mediaworker/{version('mediaworker')}"
         self._head: Head | None = None
@@ -132,6 +135,16 @@ class EventHub:
         return self.journal.trouble
 
     @property
+    def file(self) -> Path:
+        """Where the events are."""
+        return self._store.directory / FILE
+
+    @property
+    def appended(self) -> int:
+        """Durable events written since the start."""
+        return self._store.appended
+
+    @property
     def subscribers(self) -> int:
         return len(self._subscriptions)
 
@@ -185,7 +198,8 @@ class EventHub:
         return Entry(row, call_id, seq, type_of(body), frame, published_s, record=after)
 
     def _fan_out(self, entry: Entry) -> None:
-        self.delay_s.observe(asyncio.get_running_loop().time() - entry.published_s)
+        now_s = asyncio.get_running_loop().time()
+        self.delay_s.observe(now_s - entry.published_s)
         if entry.row is not None:
             self._visible_row = entry.row
             self._tail.append(entry)
@@ -199,6 +213,9 @@ class EventHub:
         for key in {None, entry.call_id}:
             for subscription in self._live.get(key, ()):
                 subscription.offer(entry)
+        if entry.type == "transcript.final":
+            self.final_commit_s.observe(now_s - entry.published_s)
+            self.final_fan_out_s.observe(asyncio.get_running_loop().time() - now_s)
 
     def _trim(self) -> None:
         """What is not on disk stays in the tail, unless the disk has not answered for that long."""

@@ -36,6 +36,8 @@ class Retention:
     def __init__(self, hub: EventHub, settings: RetentionSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
         self.erased_calls = self.erased_events = 0
+        self._counted = 0
+        """Rows when they were counted, less what was appended and plus what was erased until then."""
         self._hub, self._clock = hub, clock
         self._task: asyncio.Task[None] | None = None
 
@@ -46,6 +48,16 @@ class Retention:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def rows(self) -> int:
+        """Events in the store. Counted once, in the background, and kept up to date from there."""
+        return self._counted + self._hub.appended - self.erased_events
+
+    async def count(self) -> None:
+        """Raises StoreError."""
+        appended, erased = self._hub.appended, self.erased_events
+        self._counted = await self._hub.read(lambda database: database.rows) - appended + erased
 
     async def sweep(self) -> int:
         """Erase what is due; returns the number of calls. Raises StoreError."""
@@ -77,8 +89,12 @@ class Retention:
         return calls
 
     async def _run(self) -> None:
+        counted = False
         while True:
             try:
+                if not counted:
+                    await self.count()
+                    counted = True
                 if self._hub.trouble is None:
                     await self.sweep()
             except StoreError as error:

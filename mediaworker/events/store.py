@@ -27,6 +27,7 @@ class EventStore:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
+        self.appended = 0
         self._lock: int | None = None
         self._writer: tuple[ThreadPoolExecutor, Database] | None = None
         self._reader: tuple[ThreadPoolExecutor, Database] | None = None
@@ -57,7 +58,9 @@ class EventStore:
 
     async def append(self, rows: Iterable[Row], records: Iterable[CallRecord], floor: int) -> None:
         """Committed when it returns. Raises StoreError: nothing of it was written."""
+        rows = tuple(rows)
         await self.write(lambda database: database.append(rows, records, floor))
+        self.appended += len(rows)
 
     async def write(self, job: Callable[[Database], T]) -> T:
         """Run `job` on the writer's thread, behind what was asked before. Raises StoreError."""

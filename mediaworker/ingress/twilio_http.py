@@ -49,20 +49,27 @@ class TwilioIngress:
         refusal: Callable[[], Refused | None] = lambda: None,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        twilio = settings.twilio
         self.counters = TwilioCounters()
         self.webhooks = 0
         self.forbidden = 0
         """POSTs and upgrades without a right signature, or from elsewhere when there is no auth token."""
         self.statuses: dict[str, int] = {}
         """Stream status callbacks by StreamEvent."""
-        self._settings, self._open_call, self._refusal, self._unix_time = settings, open_call, refusal, unix_time
-        self._auth_tokens = tuple(t for t in (str.__str__(twilio.auth_token), str.__str__(twilio.auth_token_next)) if t)
-        self._tokens = webhook.CallTokens(self._auth_tokens, ttl_s=twilio.token_ttl_s)
-        self._then = webhook.parse_then(twilio.then)
-        self._public_url = _checked("twilio.public_url", twilio.public_url).rstrip("/")
-        self._stream_url = _checked("twilio.stream_url", twilio.stream_url) or _stream_url(self._public_url)
+        self._open_call, self._refusal, self._unix_time = open_call, refusal, unix_time
+        self._tokens = webhook.CallTokens(ttl_s=0.0)
         self._notices = Notices()
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """These settings from now on. Raises ConfigError, and then nothing changes."""
+        twilio = settings.twilio
+        auth_tokens = tuple(t for t in (str.__str__(twilio.auth_token), str.__str__(twilio.auth_token_next)) if t)
+        then = webhook.parse_then(twilio.then)
+        public_url = _checked("twilio.public_url", twilio.public_url).rstrip("/")
+        stream_url = _checked("twilio.stream_url", twilio.stream_url) or _stream_url(public_url)
+        self._tokens.use(auth_tokens, ttl_s=twilio.token_ttl_s)
+        self._settings, self._auth_tokens, self._then = settings, auth_tokens, then
+        self._public_url, self._stream_url = public_url, stream_url
 
     # -- WS /twilio/stream --------------------------------------------------------------------------------------------
 
@@ -91,9 +98,11 @@ class TwilioIngress:
             clock = asyncio.get_running_loop().time
 
             def problem(what: str, detail: str) -> None:
-                self._notices.warn(upgrade.peer, what, clock(), detail)
+                call_id = session.call.id if session.call is not None else None
+                self._notices.warn(upgrade.peer, what, clock(), detail, call_id=call_id)
 
-            return TwilioSession(policy, self._open_call, now, counters=self.counters, on_problem=problem)
+            session = TwilioSession(policy, self._open_call, now, counters=self.counters, on_problem=problem)
+            return session
 
         return opens
 

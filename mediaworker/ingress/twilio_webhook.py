@@ -70,11 +70,16 @@ class CallTokens:
     """
 
     def __init__(self, auth_tokens: Sequence[str] = (), *, ttl_s: float) -> None:
+        self._random = secrets.token_bytes(32)
+        self._used: dict[str, tuple[str, int]] = {}
+        self.use(auth_tokens, ttl_s=ttl_s)
+
+    def use(self, auth_tokens: Sequence[str], *, ttl_s: float) -> None:
+        """These from now on. A token handed out before is good while its auth token is, and used is used."""
         self._keys = [
             hmac.digest(token.encode(), b"mediaworker call-bound token", "sha256") for token in auth_tokens if token
-        ] or [secrets.token_bytes(32)]
+        ] or [self._random]
         self._ttl_s = ttl_s
-        self._used: dict[str, tuple[str, int]] = {}
 
     def issue(self, call_sid: str, time_s: float) -> str:
         """A token for this call. `time_s` is Unix time: tokens cross processes."""

@@ -1,0 +1,97 @@
+"""SIGHUP: the configuration is read again, and what may change while calls run is changed.
+
+All of it or nothing: every part has looked at its new settings before the first one takes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from config import ConfigError, Settings
+from config.reload import merge
+from config.settings import Http, Media
+from mediaworker import logs
+from mediaworker.ingress import twilio_webhook
+from mediaworker.tls import Certificate
+
+if TYPE_CHECKING:
+    from mediaworker.worker import Worker
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class ReloadCounters:
+    """Plain totals for the metrics."""
+
+    done: int = 0
+    refused: int = 0
+    last_ok: bool = True
+    last_s: float = 0.0
+    """Unix time at which the configuration in force was read."""
+
+
+class Reloader:
+    """`read` loads the configuration as the start did; it raises ConfigError."""
+
+    def __init__(self, worker: Worker, read: Callable[[], Settings]) -> None:
+        self._worker, self._read = worker, read
+
+    def reload(self) -> bool:
+        """Whether it was done. What is wrong is one line in the log, naming key and value."""
+        counters = self._worker.reloads
+        try:
+            self._apply(self._read())
+        except ConfigError as error:
+            counters.refused += 1
+            counters.last_ok = False
+            log.error("configuration not reloaded: nothing has changed", problem=str(error))
+            return False
+        counters.done += 1
+        counters.last_ok, counters.last_s = True, time.time()
+        return True
+
+    def _apply(self, wanted: Settings) -> None:
+        worker = self._worker
+        merged = merge(worker.settings, wanted)
+        settings = merged.settings
+        pairs = self._certificates(settings)
+        for certificate, files in pairs:
+            certificate.check(files)
+        # Last of the checks, because it is the first change.
+        worker.twilio.use(settings)
+        for certificate, files in pairs:
+            certificate.load(files)
+        worker.calls.use(settings)
+        worker.api.settings = settings
+        worker.retention.settings = settings.retention
+        if worker.sip is not None:
+            worker.sip.allow(settings.sip.allow)
+            worker.sip.trace(settings.log.sip_trace)
+        worker.settings = settings
+        log.info("configuration reloaded", changed=list(merged.changed))
+        logs.configure_worker(settings)
+        if merged.waiting:
+            log.warning("these keys need a restart", keys=list(merged.waiting))
+
+    def _certificates(self, settings: Settings) -> list[tuple[Certificate, Http | Media]]:
+        """The listeners that speak TLS, with their files: a file is read again though its name has not changed."""
+        worker = self._worker
+        both: list[tuple[Certificate | None, Http | Media]] = [
+            (worker.http.certificate, settings.http),
+            (worker.listener.certificate, settings.media),
+        ]
+        return [(certificate, files) for certificate, files in both if certificate is not None]
+
+
+def check(settings: Settings) -> None:
+    """What only its part can judge, without making that part. Raises ConfigError."""
+    twilio_webhook.parse_then(settings.twilio.then)
+    for section, files in (("http", settings.http), ("media", settings.media)):
+        if files.tls_cert:
+            Certificate(section, files)

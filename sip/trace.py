@@ -1,0 +1,68 @@
+"""SIP messages for a log: what PJSIP prints of them, taken apart, with what must not be read masked. No I/O."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+LEVEL = 4
+"""At which PJSIP prints the messages it sends and receives."""
+
+_DUMP = re.compile(
+    r"(?P<way>RX|TX) (?P<bytes>\d+) bytes .*? (?:from|to) (?P<transport>\w+) (?P<peer>\S+?):?[ \t]*\r?\n"
+    r"(?P<message>.*?)(?:\r?\n?--end msg--\s*)?\Z",
+    re.DOTALL,
+)
+_CALL_ID = re.compile(r"^(?:call-id|i)[ \t]*:[ \t]*(\S+)", re.IGNORECASE | re.MULTILINE)
+# Values and their folded lines (RFC 3261 section 7.3.1).
+_CREDENTIALS = re.compile(r"(?im)^((?:proxy-)?authorization[ \t]*:)[^\r\n]*(?:\r?\n[ \t][^\r\n]*)*")
+_MEDIA_KEYS = re.compile(
+    # SDES (RFC 4568), ICE (RFC 8839), the old key line (RFC 4566 section 5.12), MIKEY (RFC 4567)
+    r"(?im)^(a=crypto:\d+[ \t]+\S+[ \t]+|a=ice-pwd:|k=|a=key-mgmt:\S+[ \t]+)[^\r\n]+"
+)
+_PASSWORD = re.compile(r"(?i)\b(sips?:[^\s:@<>\"]*):[^\s@<>\"]+@")
+_DIGIT_BODY = re.compile(r"(?im)^(?:content-type|c)[ \t]*:[ \t]*application/(?:dtmf|vnd\.nortelnetworks\.digits|kpml)")
+_SIGNAL = re.compile(r"(?im)^([ \t]*(?:signal|d|digits?)[ \t]*=)[^\r\n]*")
+_BODY = re.compile(r"(\r?\n\r?\n).*\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One message on the wire, masked."""
+
+    direction: Literal["<", ">"]
+    """`<` received, `>` sent."""
+    transport: str
+    peer: str
+    size: int
+    """As on the wire; a long message is cut."""
+    call_id: str
+    """Of the Call-ID header."""
+    message: str
+
+
+def parse(text: str) -> Traced | None:
+    """What PJSIP printed, when it is a message; None for anything else."""
+    found = _DUMP.search(text)
+    if found is None:
+        return None
+    message = found["message"]
+    call = _CALL_ID.search(message)
+    return Traced(
+        direction="<" if found["way"] == "RX" else ">",
+        transport=found["transport"],
+        peer=found["peer"],
+        size=int(found["bytes"]),
+        call_id=call[1] if call else "",
+        message=mask_message(message),
+    )
+
+
+def mask_message(text: str) -> str:
+    """SIP or SDP text without digest answers, media keys, passwords in URIs, and digits keyed in."""
+    text = _CREDENTIALS.sub(r"\1 ***", text)
+    text = _MEDIA_KEYS.sub(r"\1***", text)
+    text = _PASSWORD.sub(r"\1:***@", text)
+    text = _SIGNAL.sub(r"\1***", text)
+    return _BODY.sub(r"\1***", text, count=1) if _DIGIT_BODY.search(text) else text
