@@ -173,6 +173,17 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "registrations_failed": "Registrations that failed",
         },
     )
+    metrics.gauge("sip_tcp", "TCP connections that others have opened to the SIP port", lambda: sip.door.guests)
+    metrics.counters(
+        "sip_door",
+        sip.door.counters,
+        {
+            "unanswered": "Requests of addresses that may not call, left without an answer",
+            "refused": "Their requests other than INVITE that were answered 403",
+            "tcp_refused": "TCP connections beyond sip.max_tcp",
+            "tcp_expired": "TCP connections closed because no message came",
+        },
+    )
     metrics.counter("sip_refused", "Calls refused by status", lambda: _by(sip.counters.refused), labels=("status",))
     metrics.counters(
         "rtp",

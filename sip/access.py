@@ -68,6 +68,10 @@ class OncePer:
         if now - last_s < self._period_s:
             self._last[key] = (last_s, held + 1)
             return None
+        while self._last and now - next(iter(self._last.values()))[0] >= self._period_s:
+            self._last.popitem(last=False)
+        if len(self._last) >= _MAX_KEYS and key not in self._last:
+            return None  # sources are easily made up: so many lines in a period are enough
         self._last[key] = (now, 0)
         self._last.move_to_end(key)
         if len(self._last) > _MAX_KEYS:

@@ -76,6 +76,8 @@ class SipCall:
         """Address that the INVITE came from."""
         self.streams: list[MediaStream] = []
         self.answered_s: float | None = None
+        self.info_cseq = -1
+        """CSeq of the last INFO that was taken."""
         self._host = host
         self._dialog: Dialog | None = None
         self._sockets: dict[int, RtpSocket] = {}

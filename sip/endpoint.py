@@ -10,6 +10,7 @@ import asyncio
 import collections
 import contextlib
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,20 +18,21 @@ import structlog
 
 from audio.codec import Codec
 from config import Settings
-from sip.access import LOOPBACK, AccessList, OncePer, split_address
+from sip.access import LOOPBACK, AccessList, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
 from sip.call import SipCall, audio_lines
 from sip.dialog import Dialog
 from sip.errors import SipError
-from sip.messages import SipMessage
+from sip.door import Door
+from sip.gate import PASS, Request
+from sip.messages import SipMessage, dtmf_info
 from sip.ports import RtpPorts
 from sip.sdp import SessionDescription
 from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
-from sip.stack import Stack
+from sip.stack import RETRY_AFTER_S, Stack
 
 log = structlog.get_logger("sip")
 
-RETRY_AFTER_S = 10
 _SWEEP_S = 1.0
 _FAREWELL_S = 2.0
 
@@ -80,7 +82,15 @@ class SipEndpoint:
         self._handler = handler
         self._access = AccessList(settings.sip.allow, trusted=trusted)
         self._ports = RtpPorts(settings.rtp.port_min, settings.rtp.port_max, host=settings.sip.host)
-        self._refusals = OncePer()
+        self.door = Door(
+            self._access,
+            invites_per_s=settings.sip.max_invites_per_s,
+            max_tcp=settings.sip.max_tcp,
+            refusal=self._capacity,
+            info=self._on_info,
+            on_refused=self._on_rejected,
+            clock=asyncio.get_running_loop().time,
+        )
         self._draining = False
         self._traced = settings.log.sip_trace
         self._stack: Stack | None = None
@@ -145,6 +155,7 @@ class SipEndpoint:
             raise
         self._tasks = [asyncio.create_task(account.follow(self._access)) for account in self._accounts]
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
+            door=self.door,
         log.info("SIP is listening", port=self.port, transports=settings.transports)
 
     async def stop(self) -> None:
@@ -197,7 +208,7 @@ class SipEndpoint:
                 self._open(account, dialog, SipMessage.parse(prm.rdata.wholeMsg), peer)
             except SipError as error:
                 status = error.status
-                self._log_refusal(peer, status, str(error))
+                self.door.say(peer, status, str(error))
         if status:
             self.counters.refused[status] += 1
             headers = (("Retry-After", str(RETRY_AFTER_S)),) if status == 503 else ()
@@ -217,7 +228,7 @@ class SipEndpoint:
         try:
             call.answer()
         except SipError as error:  # the offer passed our check and not PJSIP's
-            self._log_refusal(call.peer, 488, str(error))
+            self.door.say(call.peer, 488, str(error))
             call.hangup(488, reason="failed")
         except Exception:
             # The handler's error or PJSIP's: it must end this call and no other.
@@ -226,7 +237,7 @@ class SipEndpoint:
 
     def _refusal(self, peer: str) -> int:
         if not self._access.allows(peer):
-            self._log_refusal(peer, 403, "not on the access list (sip.allow)")
+            self.door.say(peer, 403)
             return 403
         if self._draining:
             return 503
@@ -234,14 +245,26 @@ class SipEndpoint:
             return 486
         return self._handler.can_accept()
 
-    def _log_refusal(self, peer: str, status: int, reason: str) -> None:
-        held_back = self._refusals.due(f"{peer} {status}", self._loop.time())
-        if held_back is not None:
-            log.warning("INVITE refused", peer=peer, status=status, reason=reason, held_back=held_back)
+    def _on_info(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
+        """A digit by INFO is answered here: PJSIP has no place to put one, and would answer 500."""
+        call = next((call for call in self._calls if call.call_id == request.call_id), None)
+        if call is None or not (request.source == call.peer or self._access.allows(request.source)):
+            return PASS
+        message = SipMessage.parse(text())
+        found = dtmf_info(message.header("content-type"), message.body)
+        if found is None:
+            return PASS
+        if cseq > call.info_cseq:  # else it is a repetition
+            call.info_cseq = cseq
+            self._loop.call_soon(call.digit, *found)
+        return 200
 
     def _on_rejected(self, status: int) -> None:
         self.counters.invites += 1
         self.counters.refused[status] += 1
+        return self._capacity()
+
+    def _capacity(self) -> int:
 
     def _on_registration(self, registration: Registration) -> None:
         if registration.state == "registered":

@@ -21,7 +21,9 @@ import structlog
 
 from sip import trace
 from sip.access import OncePer
+from sip.door import CONNECTED, Door
 from sip.errors import SipError
+from sip.hook import Hook, caller
 
 log = structlog.get_logger("sip")
 
@@ -31,6 +33,12 @@ _MAX_CALLS = 1024
 """PJSUA_MAX_CALLS of the build."""
 _DESTROY_NO_NETWORK = 3
 _NUMBERS = re.compile(r"[0-9]+")
+_SOURCE = re.compile(r"packet from \w+ (\[?[0-9a-fA-F.:]+\]?):")
+_TELLING = 40
+"""So much of an error says what kind it is; the rest is a peer's own words."""
+_MAX_TEXT = 500
+RETRY_AFTER_S = 10
+EXPIRE_S = 1.0
 
 # The C functions below have no counterpart in the Python binding, which exports them all the same.
 _library = ctypes.CDLL(_pjsua2.__file__)
@@ -68,9 +76,13 @@ class Stack:
         log_level: int = 0,
         traced: bool = False,
         on_rejected: Callable[[int], None] | None = None,
+        door: Door | None = None,
         user_agent: str = "mediaworker",
     ) -> None:
-        """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked."""
+        """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked.
+
+        `door` sees every request before PJSIP does; without one everybody is let in.
+        """
         if Stack._alive:
             raise SipError("this process has a SIP endpoint already")
         Stack._alive = True
@@ -79,13 +91,18 @@ class Stack:
         self._descriptor = -1
         # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
         _library.pj_log_set_level(0)
-        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None))
+        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._transport_changed)
+        self._door = door
+        self._hook: Hook | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._log = _Log(log_level)
         self._endpoint.libCreate()
         try:
             self._endpoint.libInit(_config(max_calls, self._log, user_agent))
             self.trace(traced)
             self._endpoint.audDevManager().setNoDev()
+            if door is not None:
+                self._hook = Hook(_library, door.judge, door.spoke, retry_after_s=RETRY_AFTER_S)
         except pj.Error as error:
             self.destroy()
             raise SipError(error.reason) from None
@@ -119,6 +136,8 @@ class Stack:
         self._descriptor = ctypes.c_int.from_address(int(handle)).value
         self._loop.add_reader(self._descriptor, self._poll)
         self._tick()
+        if self._hook is not None and self._hook.installed:
+            self._expire()
 
     def transports(self) -> dict[str, int]:
         """Description and reference count of every transport: dialogs and transactions hold one each."""
@@ -148,9 +167,10 @@ class Stack:
 
     def destroy(self) -> None:
         """End it without waiting for the network. Another Stack may be made afterwards."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._expiry = None
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
             self._descriptor = -1
@@ -158,6 +178,26 @@ class Stack:
             self._endpoint.libDestroy(_DESTROY_NO_NETWORK)
             self._endpoint = None  # the C++ object goes with it, and only one may exist
             Stack._alive = False
+
+    def _transport_changed(self, handle: int, state: int) -> None:
+        """In PJSIP's callback: what is to be closed is closed from the loop, if it is still there then."""
+        if self._door is None or self._hook is None or not self._hook.installed:
+            return
+        if state != CONNECTED:
+            self._door.left(handle)
+        elif (peer := caller(handle)) and not self._door.arrived(handle, peer):
+            self._loop.call_soon(self._close_transport, handle)
+
+    def _close_transport(self, handle: int) -> None:
+        if self._door is not None and self._hook is not None and self._door.has(handle):
+            self._door.left(handle)
+            self._hook.close_transport(handle)
+
+    def _expire(self) -> None:
+        assert self._door is not None
+        self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+        for handle in self._door.overdue():
+            self._close_transport(handle)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TIMER_S, self._tick)
@@ -171,9 +211,13 @@ class Stack:
 
 
 class _Endpoint(pj.Endpoint):  # type: ignore[misc]
-    def __init__(self, on_rejected: Callable[[int], None]) -> None:
+    def __init__(self, on_rejected: Callable[[int], None], on_transport: Callable[[int, int], None]) -> None:
         super().__init__()
-        self._on_rejected = on_rejected
+        self._on_rejected, self._on_transport = on_rejected, on_transport
+
+    @guarded
+    def onTransportState(self, prm: Any) -> None:
+        self._on_transport(int(prm.hnd), prm.state)
 
     @guarded
     def onRejectedIncomingCall(self, prm: Any) -> None:
@@ -204,9 +248,13 @@ class _Log(pj.LogWriter):  # type: ignore[misc]
         if entry.level > self.level:
             return
         text = trace.mask_message(entry.msg.rstrip())
-        # Most errors are a peer's, who can make as many as it likes.
-        if entry.level <= 1 and self.once.due(_NUMBERS.sub("#", text), time.monotonic()) is None:
-            return
+        # Most errors are a peer's, who can make as many as it likes, and quote what it has sent.
+        if entry.level <= 1:
+            source = _SOURCE.search(text)
+            key = (source[1] if source else "") + _NUMBERS.sub("#", text)[:_TELLING]
+            if self.once.due(key, time.monotonic()) is None:
+                return
+            text = text[:_MAX_TEXT]
         write = (log.error, log.error, log.warning, log.info)[entry.level] if entry.level < 4 else log.debug
         write(text, pjsip_level=entry.level)
 

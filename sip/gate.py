@@ -1,0 +1,145 @@
+"""Which requests reach PJSIP's transactions, and which TCP connections stay. No I/O; time is an argument.
+
+PJSIP keeps a transaction for 32 s for everything it answers, and pjsua a call for every INVITE it refuses: a scanner
+that never acknowledges would hold the slots of real calls. So what is to be refused is refused before, without a trace
+left, as a stateless server does (RFC 3261 section 8.2.7), and who is nobody's peer is soon not answered at all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PASS, DROP = 0, -1
+"""Verdicts; any other is the status to answer with."""
+
+STRANGER_PER_S, STRANGER_BURST = 0.2, 10
+"""Answers for an address that may not call: enough to see why, too few for a scanner."""
+STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST = 10.0, 50
+"""Requests within a dialog may come past the proxy that the INVITE came through."""
+BURST_S = 2.0
+RETRY_S = 64.0
+"""For so long a request may be repeated (RFC 3261 section 17.1.1.2: 64*T1 is 32 s)."""
+_MAX_SOURCES = 4096
+_MAX_PASSED = 16384
+FIRST_MESSAGE_S = 10.0
+STRANGER_TCP_S = 32.0
+STRANGER_TCP_EACH = 16
+
+
+class Buckets:
+    """A token bucket for each source; the least recently seen is forgotten when there are too many."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, source: str, now: float) -> bool:
+        """Whether one more is within the limit."""
+        level, at = self._levels.get(source, (self._burst, now))
+        level = min(self._burst, level + (now - at) * self._per_s)
+        granted = level >= 1
+        self._levels[source] = (level - granted, now)
+        self._levels.move_to_end(source)
+        if len(self._levels) > _MAX_SOURCES:
+            self._levels.popitem(last=False)
+        return granted
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What PJSIP has parsed of a request."""
+
+    method: str
+    call_id: str
+    branch: str
+    """Of the topmost Via: repetitions have the same one."""
+    to_tag: str
+    """Empty outside of a dialog."""
+    source: str
+    """Address that it came from."""
+
+
+class Gate:
+    """`allows(source)` is the access list, `refusal()` the status by which a new call would be refused now, or 0."""
+
+    def __init__(self, allows: Callable[[str], bool], refusal: Callable[[], int], *, invites_per_s: float) -> None:
+        self._allows, self._refusal = allows, refusal
+        self._invites = Buckets(invites_per_s, max(1.0, invites_per_s * BURST_S)) if invites_per_s else None
+        self._strangers = Buckets(STRANGER_PER_S, STRANGER_BURST)
+        self._stranger_dialogs = Buckets(STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST)
+        self._passed: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def judge(self, request: Request, now: float) -> int:
+        if not self._allows(request.source):
+            return self._judge_stranger(request, now)
+        if request.method != "INVITE" or request.to_tag:
+            return PASS
+        key = (request.call_id, request.branch)
+        if now - self._passed.get(key, -RETRY_S) < RETRY_S:
+            return PASS  # a repetition: its transaction answers
+        if self._invites is not None and not self._invites.take(request.source, now):
+            return 503
+        status = self._refusal()
+        if not status:
+            self._passed[key] = now
+            self._passed.move_to_end(key)
+            if len(self._passed) > _MAX_PASSED:
+                self._passed.popitem(last=False)
+        return status
+
+    def _judge_stranger(self, request: Request, now: float) -> int:
+        if request.to_tag:
+            return PASS if self._stranger_dialogs.take(request.source, now) else DROP
+        if request.method == "ACK" or not self._strangers.take(request.source, now):
+            return DROP
+        return 403
+
+
+class Guests:
+    """The TCP connections that others have opened to the SIP port."""
+
+    def __init__(self, allows: Callable[[str], bool], limit: int) -> None:
+        self._allows, self._limit = allows, limit
+        self._open: dict[int, _Guest] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._open
+
+    def arrived(self, handle: int, peer: str, now: float) -> bool:
+        """Whether it may stay. It is counted until `left`."""
+        strange = not self._allows(peer)
+        strangers = [guest.peer for guest in self._open.values() if guest.strange] if strange else []
+        full = len(self._open) >= self._limit
+        crowded = len(strangers) >= self._limit // 4 or strangers.count(peer) >= STRANGER_TCP_EACH
+        self._open[handle] = _Guest(peer, strange, now)
+        return not full and not (strange and crowded)
+
+    def spoke(self, handle: int) -> None:
+        """A whole request or response has come."""
+        if (guest := self._open.get(handle)) is not None:
+            guest.spoke = True
+
+    def left(self, handle: int) -> None:
+        self._open.pop(handle, None)
+
+    def overdue(self, now: float) -> list[int]:
+        """Those to close: who has said nothing for too long, and strangers who have had their answer."""
+        return [
+            handle
+            for handle, guest in self._open.items()
+            if now - guest.since_s > FIRST_MESSAGE_S and not guest.spoke
+            or now - guest.since_s > STRANGER_TCP_S and guest.strange
+        ]
+
+
+@dataclass(slots=True)
+class _Guest:
+    peer: str
+    strange: bool
+    since_s: float
+    spoke: bool = False

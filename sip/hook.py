@@ -1,0 +1,234 @@
+"""A PJSIP module in Python: sees every message after PJSIP has parsed it and before any transaction does.
+
+The Python binding has no such thing, so the C structures are declared here, as far as they are used. They are those of
+PJSIP 2.17, which the build script fixes; with any other version the hook stays out, and says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, Structure, byref, c_char, c_int, c_long, c_ssize_t, c_uint32, c_void_p
+from typing import Any
+
+import structlog
+
+from sip.gate import DROP, PASS, Request
+
+log = structlog.get_logger("sip")
+
+VERSION = "2.17"
+PACKET_BYTES = 16000
+"""PJSIP_MAX_PKT_LEN of the build."""
+_PRIORITY = 12
+"""Between the transport layer (8) and the transaction layer (16)."""
+_INCOMING = 2
+"""PJSIP_TP_DIR_INCOMING"""
+
+
+class _Str(Structure):
+    _fields_ = [("ptr", c_void_p), ("slen", c_ssize_t)]
+
+    def __str__(self) -> str:
+        return ctypes.string_at(self.ptr, self.slen).decode("latin-1") if self.ptr and self.slen > 0 else ""
+
+
+class _Header(Structure):
+    _fields_ = [
+        ("prev", c_void_p),
+        ("next", c_void_p),
+        ("type", c_int),
+        ("name", _Str),
+        ("sname", _Str),
+        ("vptr", c_void_p),
+    ]
+
+
+class _HostPort(Structure):
+    _fields_ = [("host", _Str), ("port", c_int)]
+
+
+class _To(_Header):
+    _fields_ = [("uri", c_void_p), ("tag", _Str)]
+
+
+class _CallId(_Header):
+    _fields_ = [("id", _Str)]
+
+
+class _Method(Structure):
+    _fields_ = [("id", c_int), ("name", _Str)]
+
+
+class _CSeq(_Header):
+    _fields_ = [("cseq", c_int), ("method", _Method)]
+
+
+class _Via(_Header):
+    _fields_ = [
+        ("transport", _Str),
+        ("sent_by", _HostPort),
+        ("ttl", c_int),
+        ("rport", c_int),
+        ("maddr", _Str),
+        ("received", _Str),
+        ("branch", _Str),
+    ]
+
+
+_Address = c_uint32 * 7
+"""union pj_sockaddr"""
+
+
+class _Transport(Structure):
+    _fields_ = [
+        ("obj_name", c_char * 32),
+        ("pool", c_void_p),
+        ("ref_cnt", c_void_p),
+        ("lock", c_void_p),
+        ("grp_lock", c_void_p),
+        ("flags", c_int * 3),
+        ("key_type", c_long),
+        ("key_address", _Address),
+        ("type_name", c_void_p),
+        ("flag", c_int),
+        ("info", c_void_p),
+        ("addr_len", c_int),
+        ("local_addr", _Address),
+        ("has_addr_name", c_int),
+        ("local_name", _HostPort),
+        ("remote_name", _HostPort),
+        ("dir", c_int),
+    ]
+
+
+class _RxData(Structure):
+    _fields_ = [
+        ("pool", c_void_p),
+        ("transport", c_void_p),
+        ("tp_data", c_void_p),
+        ("op_key", c_void_p * 35),
+        ("timestamp", c_long * 2),
+        ("packet", c_char * PACKET_BYTES),
+        ("zero", c_uint32),
+        ("len", c_ssize_t),
+        ("src_addr", _Address),
+        ("src_addr_len", c_int),
+        ("src_name", c_char * 46),
+        ("src_port", c_int),
+        ("msg_buf", c_void_p),
+        ("msg_len", c_int),
+        ("msg", c_void_p),
+        ("info", c_void_p),
+        ("cid", POINTER(_CallId)),
+        ("from_", c_void_p),
+        ("to", POINTER(_To)),
+        ("via", POINTER(_Via)),
+        ("cseq", POINTER(_CSeq)),
+    ]
+
+
+_Callback = ctypes.CFUNCTYPE(c_int, POINTER(_RxData))
+
+
+class _Module(Structure):
+    _fields_ = [
+        ("prev", c_void_p),
+        ("next", c_void_p),
+        ("name", _Str),
+        ("id", c_int),
+        ("priority", c_int),
+        ("life", c_void_p * 4),
+        ("on_rx_request", _Callback),
+        ("on_rx_response", _Callback),
+        ("rest", c_void_p * 3),
+    ]
+
+
+class Hook:
+    """Registered with PJSIP's endpoint, which must exist; it goes with the endpoint.
+
+    `judge(request, cseq, text)` returns `gate.PASS`, `gate.DROP` or the status to answer with, without a transaction;
+    `text()` is the whole message. `spoke(handle)` hears of every message of the transport with that address.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        judge: Callable[[Request, int, Callable[[], str]], int],
+        spoke: Callable[[int], None],
+        *,
+        retry_after_s: int,
+    ) -> None:
+        self._library, self._judge, self._spoke = library, judge, spoke
+        self.installed = False
+        library.pj_get_version.restype = ctypes.c_char_p
+        version = library.pj_get_version().decode()
+        if version != VERSION:
+            log.warning("requests are not filtered: this is another PJSIP", version=version, expected=VERSION)
+            return
+        library.pjsua_get_pjsip_endpt.restype = c_void_p
+        library.pjsua_pool_create.restype = c_void_p
+        library.pjsip_retry_after_hdr_create.restype = c_void_p
+        self._endpoint = c_void_p(library.pjsua_get_pjsip_endpt())
+        pool = c_void_p(library.pjsua_pool_create(b"gate", ctypes.c_size_t(1024), ctypes.c_size_t(1024)))
+        # PJSIP walks the list from its head and clones what it finds.
+        self._retry = _Header()
+        header = library.pjsip_retry_after_hdr_create(pool, retry_after_s)
+        element = ctypes.cast(header, POINTER(_Header)).contents
+        self._retry.prev = self._retry.next = header
+        element.prev = element.next = ctypes.addressof(self._retry)
+        # PJSIP keeps pointers to all of these.
+        self._name = ctypes.create_string_buffer(b"mod-mediaworker-gate")
+        self._module = _Module(
+            name=_Str(ctypes.addressof(self._name), len(self._name.value)),
+            id=-1,
+            priority=_PRIORITY,
+            on_rx_request=_Callback(self._on_request),
+            on_rx_response=_Callback(self._on_response),
+        )
+        status = library.pjsip_endpt_register_module(self._endpoint, byref(self._module))
+        if status:
+            log.error("requests are not filtered", pjsip_status=status)
+        self.installed = not status
+
+    def _on_request(self, pointer: Any) -> int:
+        """Whether it has been dealt with. An exception must not travel through PJSIP's frames."""
+        try:
+            rdata = pointer.contents
+            self._spoke(rdata.transport)
+            request = Request(
+                str(rdata.cseq.contents.method.name),
+                str(rdata.cid.contents.id),
+                str(rdata.via.contents.branch),
+                str(rdata.to.contents.tag),
+                rdata.src_name.decode("latin-1"),
+            )
+            text = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len).decode(errors="replace")  # noqa: E731
+            verdict = self._judge(request, rdata.cseq.contents.cseq, text)
+            if verdict == PASS:
+                return 0
+            if verdict != DROP:
+                headers = byref(self._retry) if verdict == 503 else None
+                self._library.pjsip_endpt_respond_stateless(self._endpoint, pointer, verdict, None, headers, None)
+            return 1
+        except Exception:
+            log.exception("error in the SIP gate")
+            return 0
+
+    def _on_response(self, pointer: Any) -> int:
+        try:
+            self._spoke(pointer.contents.transport)
+        except Exception:
+            log.exception("error in the SIP gate")
+        return 0
+
+    def close_transport(self, handle: int) -> None:
+        """Close a connection whose handle PJSIP has not yet reported as gone."""
+        self._library.pjsip_transport_shutdown2(c_void_p(handle), 1)
+
+
+def caller(handle: int) -> str:
+    """The address at the other end of a transport that it has opened; "" when we have."""
+    transport = _Transport.from_address(handle)
+    return str(transport.remote_name.host) if transport.dir == _INCOMING else ""

@@ -1,0 +1,82 @@
+"""Who is let in to the SIP port, decided without a socket."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from sip.access import OncePer
+from sip.gate import DROP, FIRST_MESSAGE_S, PASS, RETRY_S, STRANGER_BURST, STRANGER_TCP_S, Gate, Guests, Request
+
+FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
+_numbers = count()
+
+
+def request(method: str = "INVITE", source: str = FRIEND, *, tag: str = "", branch: str = "") -> Request:
+    number = next(_numbers)
+    return Request(method, f"call-{branch or number}", branch or f"z9hG4bK{number}", tag, source)
+
+
+def gate(refusal: int = 0, per_s: float = 5.0) -> tuple[Gate, list[int]]:
+    status = [refusal]
+    return Gate(lambda source: source == FRIEND, lambda: status[0], invites_per_s=per_s), status
+
+
+def test_a_stranger_is_told_a_few_times_and_then_not_answered() -> None:
+    door, _ = gate()
+    verdicts = [door.judge(request(method, STRANGER), 0.0) for method in ("INVITE", "OPTIONS", "REGISTER") * 1000]
+    assert verdicts == [403] * STRANGER_BURST + [DROP] * (3000 - STRANGER_BURST)
+    assert door.judge(request(source=STRANGER), 5.1) == 403
+    assert door.judge(request(source="203.0.113.6"), 0.0) == 403
+    assert door.judge(request("ACK", "203.0.113.7"), 0.0) == DROP
+
+
+def test_within_a_dialog_others_may_speak_but_not_flood() -> None:
+    door, _ = gate()
+    verdicts = [door.judge(request("BYE", STRANGER, tag="x"), 0.0) for _ in range(1000)]
+    assert verdicts.count(PASS) == 50
+    assert door.judge(request("BYE", STRANGER, tag="x"), 1.0) == PASS
+
+
+def test_calls_from_one_address_have_a_rate() -> None:
+    door, _ = gate(per_s=5.0)
+    assert [door.judge(request(), 0.0) for _ in range(12)] == [PASS] * 10 + [503] * 2
+    assert door.judge(request(), 0.21) == PASS
+    unlimited, _ = gate(per_s=0.0)
+    assert all(unlimited.judge(request(), 0.0) == PASS for _ in range(1000))
+
+
+def test_a_repetition_of_what_was_let_in_is_let_in_though_the_worker_is_full() -> None:
+    door, refusal = gate(per_s=1.0)
+    assert door.judge(request(branch="a"), 0.0) == PASS
+    refusal[0] = 486
+    assert door.judge(request(branch="b"), 0.0) == 486
+    assert door.judge(request(branch="a"), 30.0) == PASS
+    assert door.judge(request(branch="a"), RETRY_S) == 486
+    assert door.judge(request(tag="in-dialog"), 30.0) == PASS
+    assert door.judge(request("OPTIONS"), 30.0) == PASS
+
+
+def test_connections_are_counted_and_those_that_say_nothing_go() -> None:
+    guests = Guests(lambda peer: peer == FRIEND, 100)
+    handles = count(1)
+    assert all(guests.arrived(next(handles), STRANGER, 0.0) for _ in range(16))
+    refused = next(handles)
+    assert not guests.arrived(refused, STRANGER, 0.0)
+    guests.left(refused)
+    assert sum(guests.arrived(next(handles), f"203.0.113.{n}", 0.0) for n in range(50, 90)) == 25 - 16
+    friends = [next(handles) for _ in range(100 - len(guests))]
+    assert all(guests.arrived(handle, FRIEND, 0.0) for handle in friends)
+    assert not guests.arrived(next(handles), FRIEND, 0.0)
+    guests.spoke(1)
+    guests.spoke(friends[0])
+    assert guests.overdue(FIRST_MESSAGE_S) == []
+    late = guests.overdue(FIRST_MESSAGE_S + 0.1)
+    assert 1 not in late and friends[0] not in late and len(late) == len(guests) - 2
+    assert 1 in guests.overdue(STRANGER_TCP_S + 0.1) and friends[0] not in guests.overdue(STRANGER_TCP_S + 0.1)
+
+
+def test_log_lines_about_made_up_sources_end_somewhere() -> None:
+    once = OncePer()
+    said = sum(once.due(f"10.0.{n // 250}.{n % 250} 403", n / 1000) is not None for n in range(50000))
+    assert said == 1024
+    assert once.due("10.0.0.1 403", 120.0) is not None
