@@ -74,8 +74,6 @@ class OncePer:
             return None  # sources are easily made up: so many lines in a period are enough
         self._last[key] = (now, 0)
         self._last.move_to_end(key)
-        if len(self._last) > _MAX_KEYS:
-            self._last.popitem(last=False)
         return held
 
 
