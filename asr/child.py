@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import sys
@@ -16,26 +17,33 @@ END_S = 5.0
 """It gets so long to go by itself, and as long again after a kill."""
 
 
-async def spawn(channel: socket.socket) -> Process:
-    """Start `asr.process` with `channel` as its socket; its log goes to our stderr."""
+async def spawn(requests: socket.socket, answers: socket.socket) -> Process:
+    """Start `asr.process`, which reads from `requests` and writes to `answers`; its log goes to our stderr."""
+    descriptors = [requests.fileno(), answers.fileno()]
     # A session of its own: Ctrl-C at the terminal is for the parent, which wants its last finals first.
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "asr.process",
-        str(channel.fileno()),
+        *map(str, descriptors),
         stdin=DEVNULL,
         stdout=DEVNULL,
-        pass_fds=[channel.fileno()],
+        pass_fds=descriptors,
         start_new_session=True,
     )
 
 
+def kill(process: Process) -> None:
+    """Nothing happens if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
 async def end(process: Process) -> int:
-    """Wait until it is gone; its socket is closed, which ends it unless it hangs."""
+    """Wait until it is gone; its requests are closed, which ends it unless it hangs."""
     for last_resort in (False, True):
         if last_resort:
-            process.kill()
+            kill(process)
         try:
             async with asyncio.timeout(END_S):
                 return await process.wait()

@@ -10,6 +10,7 @@ import contextlib
 import socket
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -30,7 +31,8 @@ WRITE_BUFFER_BYTES = 256 * 1024
 BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
 FAILED_AFTER = 3
-"""Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed."""
+"""Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed. One
+over an utterance counts half: each may cost two, and three such in a row are more likely the engine's fault."""
 GOOD_LIFE_S = 10.0
 CHECKS = 4
 """So often within `asr.hang_s` it is looked whether the inference process has answered. Looks are counted, not seconds:
@@ -94,7 +96,7 @@ class Recognizer:
 
     def open(self, utterance: Utterance, on_hypothesis: Deliver) -> None:
         """Begin an utterance; its id must not be open."""
-        self._ledger.open(utterance, on_hypothesis)
+        self._ledger.open(_sayable(utterance), on_hypothesis)
         self._want()
 
     def append(self, utterance_id: str, audio: bytes) -> None:
@@ -191,7 +193,7 @@ class Recognizer:
         self._dirty.set()
 
     async def _supervise(self) -> None:
-        deaths = 0
+        deaths = 0.0
         while True:
             if not self._wanted.is_set():
                 self._enter(EngineState.IDLE, f"no call or job for {self._settings.asr.idle_s:g} s")
@@ -209,51 +211,65 @@ class Recognizer:
                 deaths = 0
                 continue
             lived = self._ready_s is not None and asyncio.get_running_loop().time() - self._ready_s >= GOOD_LIFE_S
-            deaths = 1 if lived or self._answers > answers else deaths + 1
+            blamed = any(name in self._ledger for name in self._ledger.working)
+            deaths = (0.0 if lived or self._answers > answers else deaths) + (0.5 if blamed else 1.0)
             if self._hung and self._ready_s is None:
                 deaths = max(deaths, FAILED_AFTER)  # whoever waits has waited long enough
             log.error("engine died", reason=reason, deaths=deaths, open_utterances=len(self._ledger))
             self._deliver(self._ledger.restart(reason))
             if deaths >= FAILED_AFTER:
-                self._enter(EngineState.FAILED, f"{reason} {deaths} times in a row")
+                self._enter(EngineState.FAILED, f"{reason}, {deaths:g} times in a row")
                 self._fail_finals(reason)
             await asyncio.sleep(_backoff_s(deaths))
 
     async def _live(self) -> int:
         """One life of the inference process, to its end; its exit status."""
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self._process = process = await child.spawn(theirs)
+        with contextlib.ExitStack() as ours:
+            (requests, theirs), (answers, theirs_too) = socket.socketpair(), socket.socketpair()
+            for channel in (requests, answers):
+                ours.callback(channel.close)
+            with theirs, theirs_too:
+                self._process = process = await child.spawn(theirs, theirs_too)
             try:
-                await self._converse(ours, process)
+                await self._converse(requests, answers, process)
             finally:
-                ours.close()
+                requests.close()
                 code = await child.end(process)
                 self._process = None
-        finally:
-            ours.close()
         return code
 
-    async def _converse(self, channel: socket.socket, process: Process) -> None:
-        reader, writer = await asyncio.open_connection(sock=channel)
+    async def _converse(self, requests: socket.socket, answers: socket.socket, process: Process) -> None:
+        # One channel each way: when the process dies with requests unread, writing fails at once, and what it has said
+        # before, above all what it was working on, must still be heard.
+        reader, listening = await asyncio.open_connection(sock=answers)
+        _, writer = await asyncio.open_connection(sock=requests)
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         sender = asyncio.create_task(self._send(writer), name="asr-sender")
-        # Nobody would hear from a process that is told nothing more: its end is noticed, and answered with a new one.
-        sender.add_done_callback(lambda task: writer.close())
         watcher = asyncio.create_task(self._watch(writer, process), name="asr-watcher")
+        impatience: list[asyncio.TimerHandle] = []
+
+        def told(task: asyncio.Task[None]) -> None:
+            # Nobody would hear from a process that is told nothing more: it ends, by itself or not.
+            writer.close()
+            impatience.append(asyncio.get_running_loop().call_later(child.END_S, child.kill, process))
+
+        sender.add_done_callback(told)
         try:
             await self._receive(reader)
         finally:
+            sender.remove_done_callback(told)
+            for timer in impatience:
+                timer.cancel()
             watcher.cancel()
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 (error,) = await asyncio.gather(sender, return_exceptions=True)
                 if isinstance(error, Exception) and not isinstance(error, ConnectionError):
                     log.error("could not tell the engine", exc_info=error)
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            for stream in (writer, listening):
+                stream.close()
+                with contextlib.suppress(ConnectionError):
+                    await stream.wait_closed()
 
     async def _watch(self, writer: asyncio.StreamWriter, process: Process) -> None:
         """End it when it is needed and has not answered for `asr.hang_s`, or does not get ready."""
@@ -269,7 +285,7 @@ class Recognizer:
                 what = f"did not answer for {hang_s:g} s" if ready else f"was not ready within {start_s:g} s"
                 self._hung = f"the inference process {what}"
                 self._ledger.counters.hangs += 1
-                process.kill()
+                child.kill(process)
                 return
             if ready and asked and not silent_s:
                 writer.write(messages.encode(messages.Ping()))
@@ -345,6 +361,13 @@ def _report(supervisor: asyncio.Task[None]) -> None:
         log.critical("recognition has stopped", exc_info=error)
 
 
-def _backoff_s(deaths: int) -> float:
+def _sayable(utterance: Utterance) -> Utterance:
+    """Without lone surrogates, which bytes of a peer that are no UTF-8 become: they cannot be told to the engine."""
+    fields = (utterance.language, utterance.context, utterance.previous)
+    language, context, previous = (field.encode("utf-8", "replace").decode() for field in fields)
+    return replace(utterance, language=language, context=context, previous=previous)
+
+
+def _backoff_s(deaths: float) -> float:
     """The first death is answered at once: a caller is waiting."""
     return 0.0 if deaths <= 1 else min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** (deaths - 2))

@@ -1,7 +1,7 @@
-"""The inference process: `python -m asr.process FD`, where FD is its end of a socket pair.
+"""The inference process: `python -m asr.process REQUESTS ANSWERS`, descriptors of its ends of two socket pairs.
 
-A thread reads the socket; the main thread owns engine and scheduler, does one bounded step at a time, and writes. The
-process ends when the socket closes: its parent has ended it, or has died. An engine that hangs in a library holds that
+A thread reads requests; the main thread owns engine and scheduler, does one bounded step at a time, and writes. The
+process ends when the requests do: its parent has ended it, or has died. An engine that hangs in a library holds that
 thread up too, so the kernel is asked to end the process with its parent as well.
 """
 
@@ -39,11 +39,12 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # A parent that has died before this line has closed the socket, which is read below.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    with socket.socket(fileno=int(arguments[0])) as channel:
-        channel.setblocking(True)
+    with socket.socket(fileno=int(arguments[0])) as requests, socket.socket(fileno=int(arguments[1])) as answers:
+        requests.setblocking(True)
+        answers.setblocking(True)
         inbox: SimpleQueue[ToEngine] = SimpleQueue()
-        threading.Thread(target=_read, args=(channel, inbox), name="reader", daemon=True).start()
-        _serve(channel, inbox)
+        threading.Thread(target=_read, args=(requests, inbox), name="reader", daemon=True).start()
+        _serve(answers, inbox)
 
 
 def _read(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,8 @@ class Worker:
         return self.process.wait(timeout=60)
 
 
-def launch(folder: Path, **environ: str) -> Worker:
-    """Started, and not waited for. `environ` keys are `SECTION__KEY`."""
+def launch(folder: Path, process_environ: Mapping[str, str] = {}, **environ: str) -> Worker:
+    """Started, and not waited for. `environ` keys are `SECTION__KEY`; `process_environ` is taken as it is."""
     http, media, sip = ports(3)
     http = int(environ.get("HTTP__PORT", http))
     data, log = folder / "data", folder / "worker.log"
@@ -111,7 +111,7 @@ def launch(folder: Path, **environ: str) -> Worker:
         "MEDIAWORKER_SHUTDOWN_S": "2",
         "OPENBLAS_NUM_THREADS": "1",
     }
-    env |= {f"MEDIAWORKER_{key}": value for key, value in environ.items()}
+    env |= {f"MEDIAWORKER_{key}": value for key, value in environ.items()} | dict(process_environ)
     return Worker(_spawn(env, log), http, media, sip, data, log, env)
 
 
@@ -121,9 +121,9 @@ def _spawn(environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def worker(folder: Path, **environ: str) -> Iterator[Worker]:
+def worker(folder: Path, process_environ: Mapping[str, str] = {}, **environ: str) -> Iterator[Worker]:
     """Started and ready; stopped at the end, with nothing to complain of in its log."""
-    running = launch(folder, **environ)
+    running = launch(folder, process_environ, **environ)
     log = running.log
     try:
         until(lambda: alive(running), 60)

@@ -600,10 +600,10 @@ async def test_an_engine_that_does_not_start_fails_the_finals_and_says_so(capfd:
 async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     spawn, refusals = child.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
 
-    async def unlucky(channel: socket.socket) -> Process:
+    async def unlucky(*channels: socket.socket) -> Process:
         for error in refusals:
             raise error
-        return await spawn(channel)
+        return await spawn(*channels)
 
     monkeypatch.setattr(child, "spawn", unlucky)
     async with client() as c:
@@ -614,12 +614,30 @@ async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: 
         assert c.recognizer.counters.crashes == 2
 
 
-async def test_words_that_cannot_be_told_are_noticed_and_not_waited_on() -> None:
+async def test_words_that_cannot_be_told_are_replaced(expected: str) -> None:
+    """A peer's bytes that were no UTF-8 must not take the engine away from everybody."""
     async with client() as c:
-        c.recognizer.open(Utterance("unspeakable", "PCMU", context="caf\udce9"), c.heard.append)
-        c.recognizer.final("unspeakable", 1, commit=True)
-        await c.until(lambda: c.finals("unspeakable"))
-        assert c.finals("unspeakable")[0].error
+        c.recognizer.open(Utterance("strange", "PCMU", context="caf\udce9", previous="\ud800"), c.heard.append)
+        c.recognizer.append("strange", codes(PROMPT))
+        c.recognizer.final("strange", 1, commit=True)
+        await c.until(lambda: c.finals("strange"))
+        assert c.finals("strange")[0].text == expected and c.recognizer.counters.crashes == 0
+
+
+async def test_an_error_of_ours_in_telling_is_noticed_and_not_waited_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = messages.encode
+
+    def broken(message: messages.ToEngine) -> bytes:
+        assert not isinstance(message, messages.Open), "a bug"
+        return encode(message)
+
+    monkeypatch.setattr(messages, "encode", broken)
+    async with client() as c:
+        c.say("untold", codes(PROMPT))
+        c.recognizer.final("untold", 1, commit=True)
+        await c.until(lambda: c.finals("untold"))
+        assert c.finals("untold")[0].error
+        monkeypatch.setattr(messages, "encode", encode)
         c.recognizer.keep_alive(True)
         await c.ready()
 
