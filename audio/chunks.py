@@ -2,7 +2,8 @@
 
 On TCP nothing is lost on the way, but a client may leave something out, send out of order, or round its positions to
 milliseconds (Twilio). A chunk that says roughly where the audio before it ended follows it; one that says it is further
-on leaves a gap of a whole number of chunks, into which exactly those that were overtaken fall.
+on leaves a gap of a whole number of chunks, into which exactly those that were overtaken fall. Before the first chunk
+there is room for those that it has overtaken.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from audio.timeline import Timeline
 
 SNAP = 240
 """30 ms: the most by which a stated position is corrected; for short chunks half their length."""
+REACH = 800
+"""100 ms: how far the first chunk may have overtaken others."""
 ADOPT = 40
 """5 ms: when stated positions are off by this much on average, a silent leg is moved there."""
 
 
 class ChunkClock:
-    __slots__ = ("_deviation", "arrival_s", "gap_s", "packets")
+    __slots__ = ("_deviation", "arrival_s", "begun_s", "gap_s", "packets")
 
     def __init__(self) -> None:
         self.packets = 0
         """Chunks so far."""
         self.arrival_s = 0.0
         """Of the latest chunk."""
+        self.begun_s = 0.0
+        """Of the first."""
         self.gap_s: float | None = None
         """When the earliest open gap was seen."""
         self._deviation = 0.0
@@ -35,8 +40,9 @@ class ChunkClock:
         if deviation < -near:
             for low, high in timeline.gaps:
                 if low - near <= position < high:
-                    into = round((position - low) / size) * size
-                    return low + into if abs(position - low - into) <= near else position
+                    # Counted from the chunk that has overtaken it: the gap's other end may have been given up.
+                    back = round((high - position) / size) * size
+                    return high - back if abs(high - position - back) <= near else position
             return position
         chunks = round(deviation / size)
         if abs(deviation - chunks * size) > SNAP:

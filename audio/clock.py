@@ -2,10 +2,11 @@
 
 A position follows the timestamp as long as the stream makes sense; where it does not, the wall clock decides:
 
-- another SSRC, or a sequence number far away, is believed after two packets in sequence without one of the old stream
-  between them (RFC 3550 appendix A.1), and goes on at the position of its arrival;
-- a timestamp that jumps, or that does not fit its sequence number and is half a second off the arrival, is rebased
-  to the arrival, so the silence filled in is as long as it really was;
+- a packet that does not go on from what is there is a stranger: another SSRC, a sequence number far away (RFC 3550
+  appendix A.1), or a timestamp that fits neither the sequence number nor, within half a second, the arrival;
+- strangers are believed when two of them fit together and the stream of now is overdue, and go on from the position of
+  their arrival: nothing of a genuine jump or transfer is lost, the silence filled in is as long as it really was, and
+  whoever guesses numbers beside a stream that is alive is not heard;
 - a stream that stays too late for the reorder wait (its path got longer, or it stopped its clock in a hold) is rebased
   after `LATE_S`;
 - a sender whose clock is faster or slower is moved back in place when the leg is silent, never within speech.
@@ -16,8 +17,8 @@ the table itself.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from audio.table import Cell, KnownCell, Place
@@ -37,6 +38,15 @@ DRIFT = 240
 """30 ms, half the reorder wait."""
 DRIFT_STEP = 80
 """10 ms: how much is cut from silence at a time when the sender is fast."""
+OVERDUE_S = 0.03
+"""A stream whose next packet is this late may have ended; while it goes on, nobody takes its place."""
+RUN = 16
+"""So many packets of a stranger are kept while the stream of now is not overdue yet."""
+STRANGERS = 64
+"""So many strangers at once; then the one with the fewest packets makes room, so that noise does not keep out a
+stream."""
+EVENT_S = 60.0
+"""A telephone event says when its key went down: so long ago at most."""
 _FAR = float("inf")
 
 
@@ -56,17 +66,10 @@ class Placed(NamedTuple):
     """What was skipped before it has been lost on the way; otherwise the sender was silent."""
 
 
-@dataclass(slots=True)
-class _Candidate:
-    arrival: Arrival
-    packets: int
-    """`RtpClock.packets` when it came."""
-
-
 class RtpClock:
     __slots__ = (
-        "_candidate", "_late_packet", "_late_run", "_late_s", "_loss_pending", "_missing", "discarded", "duplicates",
-        "jumps", "lost", "place", "ssrc_changes",
+        "_heard_s", "_late_packet", "_late_run", "_late_s", "_loss_pending", "_missing", "_runs", "discarded",
+        "duplicates", "jumps", "lost", "place", "ssrc_changes",
     )  # fmt: skip
 
     origin_s = KnownCell("origin_s")
@@ -94,7 +97,8 @@ class RtpClock:
         """Believe the next packet, whatever it says: a new media description is in force."""
         self.ssrc = -1
         self.next_sequence = self.next_timestamp = -1
-        self._candidate: _Candidate | None = None
+        self._runs: list[deque[Arrival]] = []
+        self._heard_s = -_FAR
         self._missing: set[int] = set()
         self._loss_pending = False
         self._late_packet, self._late_run, self._late_s = -1, 0, 0.0
@@ -118,30 +122,38 @@ class RtpClock:
         if self.ssrc < 0:
             self._rebase(arrival, floor)
         ahead = _signed(arrival.sequence - self.next_sequence, 16)
-        if arrival.ssrc != self.ssrc or not -MAX_MISORDER <= ahead <= MAX_DROPOUT:
+        if arrival.ssrc != self.ssrc or not -MAX_MISORDER <= ahead <= MAX_DROPOUT or not self._fits(arrival, ahead):
             return self._probation(arrival, floor, still)
         if ahead < 0:
             return self._behind(arrival)
         return self._forward(arrival, ahead, floor, still)
+
+    def _fits(self, arrival: Arrival, ahead: int) -> bool:
+        """The timestamp tells the same story as the sequence number, or as the arrival."""
+        step, size = _signed(arrival.timestamp - self.next_timestamp, 32), len(arrival.payload)
+        off = self.next_position + step - self.arrival_position(arrival.now)
+        if not size:  # an event's timestamp is that of its beginning
+            return -(EVENT_S * RATE_HZ if abs(ahead) <= MAX_MISORDER else JUMP) <= off <= JUMP
+        if ahead < 0:
+            return -FAR_AHEAD <= step < 0
+        # Nobody sends audio before it is spoken: what leads far ahead of the wall clock is a jump, too.
+        if step == ahead * size:
+            return off <= FAR_AHEAD
+        return step >= 0 and abs(off) <= JUMP and not any(_follows(run[-1], arrival) for run in self._runs)
 
     def _forward(self, arrival: Arrival, ahead: int, floor: int, still: Callable[[], bool]) -> list[Placed]:
         self.packets += 1
         self._skip_sequences(ahead)
         lost = ahead > 0 or self._loss_pending
         self._loss_pending = lost
+        self._heard_s = arrival.now
         self.next_sequence = arrival.sequence + 1 & 0xFFFF
         size = len(arrival.payload)
         if not size:
             return []
-        step = _signed(arrival.timestamp - self.next_timestamp, 32)
-        position = self.next_position + step
-        due = self.arrival_position(arrival.now)
-        if position - due > FAR_AHEAD or (step != ahead * size and (step < 0 or abs(position - due) > JUMP)):
-            position = max(due, self.next_position, floor)
-            self._moved()
-            self.jumps += 1
-        elif position < floor and self._stays_late(arrival.now):
-            position = max(due, self.next_position, floor)
+        position = self.next_position + _signed(arrival.timestamp - self.next_timestamp, 32)
+        if position < floor and self._stays_late(arrival.now):
+            position = max(self.arrival_position(arrival.now), self.next_position, floor)
             self._moved()
             self.jumps += 1
         elif not arrival.sequence & DRIFT_MASK:
@@ -159,29 +171,48 @@ class RtpClock:
         self._missing.discard(arrival.sequence)
         self.packets += 1
         self.lost -= 1
-        step = _signed(arrival.timestamp - self.next_timestamp, 32)
-        if not arrival.payload or step >= 0:
+        self._heard_s = arrival.now
+        if not arrival.payload:
             return []
+        step = _signed(arrival.timestamp - self.next_timestamp, 32)
         return [Placed(self.next_position + step, arrival.payload, True)]
 
     def _probation(self, arrival: Arrival, floor: int, still: Callable[[], bool]) -> list[Placed]:
-        candidate, self._candidate = self._candidate, _Candidate(arrival, self.packets)
-        if (
-            candidate is None
-            or candidate.packets != self.packets
-            or candidate.arrival.ssrc != arrival.ssrc
-            or candidate.arrival.sequence + 1 & 0xFFFF != arrival.sequence
-        ):
-            self.discarded += 1
+        self.discarded += 1
+        for run in self._runs:
+            ahead = _follows(run[-1], arrival)
+            if ahead is not None:
+                break
+        else:
+            if len(self._runs) >= STRANGERS:
+                self._runs.remove(min(self._runs, key=len))
+            self._runs.append(deque([arrival], RUN))
             return []
-        self._candidate = None
-        self.discarded -= 1
-        self.ssrc_changes += arrival.ssrc != self.ssrc
+        if ahead <= 0:
+            return []  # once more, or out of order
+        run.append(arrival)
+        if not self._overdue(arrival.now):
+            return []
+        self._runs = []
+        self.discarded -= len(run)
+        first = run[0]
+        if first.ssrc == self.ssrc:
+            self.jumps += 1
+            ahead = _signed(first.sequence - self.next_sequence, 16)
+            self.lost += ahead if 0 < ahead <= MAX_DROPOUT else 0
+        else:
+            self.ssrc_changes += 1
+        self._rebase(first, floor)
         placed: list[Placed] = []
-        self._rebase(candidate.arrival, floor)
-        for each in (candidate.arrival, arrival):
-            placed += self.receive(each, floor, still)
+        for each in run:
+            placed += self._forward(each, _signed(each.sequence - self.next_sequence, 16), floor, still)
         return placed
+
+    def _overdue(self, now: float) -> bool:
+        """The next packet of the believed stream should have come a while ago."""
+        assert self.origin_s is not None
+        due_s = self.origin_s + (self.next_position + (self.transit or 0.0)) / RATE_HZ
+        return now - max(due_s if self.transit is not None else -_FAR, self._heard_s) >= OVERDUE_S
 
     def _rebase(self, arrival: Arrival, floor: int) -> None:
         """Take `arrival` as the next in sequence, at the position of its arrival or after what is there."""
@@ -229,6 +260,17 @@ class RtpClock:
             self.jitter += (abs(transit - self.transit) - self.jitter) / 16
         self.transit = transit
         self.min_transit = min(self.min_transit, transit)
+
+
+def _follows(last: Arrival, arrival: Arrival) -> int | None:
+    """How many sequence numbers after `last`; None: the two are not of one stream."""
+    ahead = _signed(arrival.sequence - last.sequence, 16)
+    if arrival.ssrc != last.ssrc or not -RUN <= ahead <= RUN:
+        return None
+    step = _signed(arrival.timestamp - last.timestamp, 32)
+    if step == ahead * len(last.payload) or (ahead > 0 and not last.payload and 0 <= step <= FAR_AHEAD):
+        return ahead
+    return ahead if ahead == 1 and 0 <= step <= FAR_AHEAD else None
 
 
 def _signed(value: int, bits: int) -> int:

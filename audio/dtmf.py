@@ -12,6 +12,8 @@ from audio.rtp import TelephoneEvent
 if TYPE_CHECKING:
     from audio.legs import Leg
 
+DIGIT_S, DIGIT_BURST = 0.05, 40
+"""Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
 SILENCE_S = 0.2
 """An event without packets for so long is over: its last three packets, all marked end, were lost."""
 
@@ -32,13 +34,32 @@ class Press:
         return Digit(leg, self.position, self.digit, self.duration // 8)
 
 
+class DigitRate:
+    """At most 20 digits a second, 40 at once."""
+
+    __slots__ = ("_until_s", "refused")
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._until_s = 0.0
+
+    def allow(self, now: float) -> bool:
+        until_s = max(self._until_s, now) + DIGIT_S
+        if until_s > now + DIGIT_S * DIGIT_BURST:
+            self.refused += 1
+            return False
+        self._until_s = until_s
+        return True
+
+
 class DigitCollector:
     """Yields each press once: at its end, at the next press, or when its packets stop."""
 
-    __slots__ = ("_done", "open")
+    __slots__ = ("_done", "open", "rate")
 
     def __init__(self) -> None:
         self.open: Press | None = None
+        self.rate = DigitRate()
         self._done: deque[int] = deque(maxlen=8)
 
     def receive(self, event: TelephoneEvent, timestamp: int, position: int, now: float) -> list[Press]:
@@ -62,4 +83,4 @@ class DigitCollector:
             return []
         self.open = None
         self._done.append(press.timestamp)
-        return [press]
+        return [press] if self.rate.allow(press.now) else []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 
 from audio import g711, rtp
-from audio.chunks import ChunkClock
+from audio.chunks import REACH, ChunkClock
 from audio.clock import RATE_HZ, Arrival, RtpClock
 from audio.codec import Codec
 from audio.dtmf import DigitCollector
@@ -99,11 +99,16 @@ class Intake:
     def _rearm(self) -> None:
         """Set what is complete, and from when on a missing window goes on as silence."""
         timeline, chunks = self._timeline, self._chunks
+        overtaken = bool(timeline.gaps) and timeline.gaps[0][0] < timeline.begin
+        if overtaken and chunks.arrival_s >= chunks.begun_s + self._detector.jitter_s:
+            # The next chunk says so, not the clock: a window is not torn from what is still to come of it.
+            timeline.give_up(timeline.begin)
+            overtaken = False
         self._received = timeline.received
         if self.transport == "rtp":
             assert self._clock.origin_s is not None
             self._base_s = self._clock.origin_s + self._detector.jitter_s
-        elif timeline.gaps:
+        elif timeline.gaps and not overtaken:
             # A later chunk shows the loss; one that was overtaken may still come within the reorder wait.
             chunks.gap_s = chunks.arrival_s if chunks.gap_s is None else chunks.gap_s
             stop = (timeline.received // WINDOW + 1) * WINDOW
@@ -194,16 +199,17 @@ class Intake:
         chunks.arrival_s = now
         # A step of less than half a chunk is the timeline being moved; nothing was left out there.
         skipped = position is not None and start - timeline.end >= size // 2
-        self._place(start, payload, lost=skipped and chunks.packets > 0)
+        self._place(start, payload, lost=skipped)
         chunks.packets += 1
         self._rearm()
 
     def _begin(self, start: int, now: float) -> None:
-        """First audio. A leg that nobody has started begins here: what is before `start` will never be looked at."""
+        """First audio. A leg that nobody has started begins here, or a little earlier: at what was overtaken."""
         self.anchor(now - start / RATE_HZ)
         if not self.block.started(self.row):
-            self.block.skip_to(self.row, start)
+            self.block.skip_to(self.row, max(0, start - REACH))
         self._timeline.end = max(self._timeline.end, self.position)
+        self._timeline.begin, self._chunks.begun_s = start, now
 
     # -- both ---------------------------------------------------------------------------------------------------------
 

@@ -3,20 +3,27 @@
 Everything before `end` is received but for `gaps` (still awaited) and `silences` (given up or never sent). A packet
 claims its interval and gets back the parts of it that are still wanted: what came already is never overwritten, and
 what has been consumed never changes.
+
+Both lists are bounded: loss of every other packet of 10 ms stays well below the bounds. A stream cut finer than that is
+no audio: the packet that would make one piece too many is refused, and what it says becomes part of the gap before it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from audio.plane import RING
 from audio.table import Cell, Place
 
 Span = tuple[int, int]
+MAX_GAPS = 1024
+MAX_SILENCES = 4096
+"""In the 41 s that are remembered."""
 
 
 class Timeline:
-    __slots__ = ("gaps", "place", "silences")
+    __slots__ = ("begin", "gaps", "place", "silences")
 
     end = Cell[int]("end")
     """Past the latest received position."""
@@ -26,7 +33,9 @@ class Timeline:
         self.gaps: list[Span] = []
         """Awaited: disjoint, ascending, before `end`."""
         self.silences: list[tuple[int, int, bool]] = []
-        """(start, stop, lost): stretches before `end` that read as silence; not lost: the sender was silent."""
+        """(start, stop, lost): stretches before `end` that read as silence, ascending; not lost: none was sent."""
+        self.begin = 0
+        """What is missing before here was never sent."""
 
     @property
     def received(self) -> int:
@@ -45,6 +54,11 @@ class Timeline:
             return parts
         fresh = max(start, self.end)
         if fresh > self.end:
+            self._forget()
+            if len(self.gaps) >= MAX_GAPS or len(self.silences) >= MAX_SILENCES:
+                self._skip(self.end, stop, floor, True)
+                self.end = stop
+                return parts
             self._skip(self.end, fresh, floor, lost)
         if fresh < floor:
             self._silence(fresh, min(floor, stop), True)
@@ -60,13 +74,20 @@ class Timeline:
         if start < floor:
             self._silence(start, min(stop, floor), True)
         if stop > floor:
-            self.gaps.append((max(start, floor), stop))
+            start = max(start, floor)
+            if self.gaps and self.gaps[-1][1] == start:
+                start = self.gaps.pop()[0]
+            self.gaps.append((start, stop))
 
     def _fill(self, start: int, stop: int, floor: int) -> list[Span]:
-        parts, left = [], []
-        for low, high in self.gaps:
+        parts: list[Span] = []
+        left: list[Span] = []
+        begin = index = max(0, bisect_left(self.gaps, (start,)) - 1)
+        while index < len(self.gaps) and self.gaps[index][0] < stop:
+            low, high = self.gaps[index]
+            index += 1
             first, last = max(low, start, floor), min(high, stop)
-            if first >= last:
+            if first >= last or (low < first and last < high and len(self.gaps) >= MAX_GAPS):
                 left.append((low, high))
                 continue
             parts.append((first, last))
@@ -74,7 +95,7 @@ class Timeline:
                 left.append((low, first))
             if last < high:
                 left.append((last, high))
-        self.gaps = left
+        self.gaps[begin:index] = left
         return parts
 
     def give_up(self, floor: int) -> None:
@@ -82,27 +103,50 @@ class Timeline:
         left = []
         for low, high in self.gaps:
             if low < floor:
-                self._silence(low, min(high, floor), True)
+                self._give_up(low, min(high, floor))
             if high > floor:
                 left.append((max(low, floor), high))
         self.gaps = left
 
+    def _give_up(self, start: int, stop: int) -> None:
+        if start < self.begin:
+            self._silence(start, min(stop, self.begin), False)
+        if stop > self.begin:
+            self._silence(max(start, self.begin), stop, True)
+
+    def _forget(self) -> None:
+        old = 0
+        while old < len(self.silences) and self.silences[old][1] < self.end - RING:
+            old += 1
+        del self.silences[:old]
+
     def _silence(self, start: int, stop: int, lost: bool) -> None:
-        while self.silences and self.silences[0][1] < self.end - RING:
-            del self.silences[0]
-        if self.silences and self.silences[-1][1:] == (start, lost):
-            start = self.silences.pop()[0]
-        self.silences.append((start, stop, lost))
+        self._forget()
+        silences = self.silences
+        index = bisect_left(silences, (start,))
+        if index and silences[index - 1][1:] == (start, lost):
+            index -= 1
+            start = silences.pop(index)[0]
+        silences.insert(index, (start, stop, lost))
 
     def lost(self, start: int, stop: int, *, trailing: bool) -> int:
         """Positions of [start, stop) that were lost; with `trailing` also those after `end`, where nothing came."""
-        total = sum(max(0, min(high, stop) - max(low, start)) for low, high, lost in self.silences if lost)
+        total = sum(min(high, stop) - max(low, start) for low, high, lost in self._within(start, stop) if lost)
         return total + (max(0, stop - max(start, self.end)) if trailing else 0)
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
+        """The silences that reach into [start, stop)."""
+        for index in range(max(0, bisect_left(self.silences, (start,)) - 1), len(self.silences)):
+            silence = self.silences[index]
+            if silence[0] >= stop:
+                return
+            if silence[1] > start:
+                yield silence
 
     def heard(self, start: int, stop: int) -> Iterator[Span]:
         """The received parts of [start, stop), ascending; call `give_up(stop)` first."""
         stop = min(stop, self.end)
-        for low, high, _ in sorted(span for span in self.silences if span[1] > start and span[0] < stop):
+        for low, high, _ in self._within(start, stop):
             if low > start:
                 yield start, low
             start = max(start, high)

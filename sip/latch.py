@@ -8,6 +8,8 @@ then locked.**
 - A packet from the address in the SDP ends probation at once.
 - Any other source must first send `SEQUENTIAL` packets of one SSRC with consecutive sequence numbers. They are kept
   and delivered when it succeeds, so nothing is lost.
+- The address in the SDP, and the source that was locked first since the offer/answer, take their place back from one
+  that was learned (a stranger in a hold, or the sender of the call before on this port): with as many packets.
 - After a re-INVITE the source locked before is still heard, and is locked again when nobody else has come within
   `PROBATION_S`.
 """
@@ -19,7 +21,8 @@ from dataclasses import dataclass, field
 SEQUENTIAL = 4
 SILENCE_S = 2.0
 PROBATION_S = 5.0
-MAX_CANDIDATES = 4
+MAX_CANDIDATES = 64
+"""When there are more, the one that has come least far makes room: a flood must not keep the caller out."""
 
 Address = tuple[str, int]
 
@@ -34,7 +37,7 @@ class _Candidate:
 class SourceLatch:
     """Decides for each datagram whether it belongs to the stream."""
 
-    __slots__ = ("_candidates", "_expected", "_previous", "_since_s", "heard_s", "refused", "source")
+    __slots__ = ("_candidates", "_expected", "_first", "_previous", "_since_s", "heard_s", "refused", "source")
 
     def __init__(self) -> None:
         self.source: Address | None = None
@@ -42,6 +45,7 @@ class SourceLatch:
         self.refused = 0
         """Datagrams of other sources, those of a candidate that did not make it included."""
         self._expected: Address | None = None
+        self._first: Address | None = None
         self._previous: Address | None = None
         self._candidates: dict[Address, _Candidate] = {}
         self._since_s = 0.0
@@ -55,8 +59,12 @@ class SourceLatch:
 
     def expect(self, remote: Address | None, now: float) -> None:
         """An offer/answer is done and the peer's SDP names `remote`: probation begins."""
-        self._previous = self.source or self._previous
         self._expected = remote
+        self._first = None
+        self._learn(now)
+
+    def _learn(self, now: float) -> None:
+        self._previous = self.source or self._previous
         self.source = None
         self._since_s = now
         for address in tuple(self._candidates):
@@ -69,9 +77,11 @@ class SourceLatch:
             return (datagram,)
         if self.source is not None:
             if now - self.heard_s < SILENCE_S:
+                if address in (self._expected, self._first):
+                    return self._try(datagram, address, now)
                 self.refused += 1
                 return ()
-            self.expect(self._expected, now)
+            self._learn(now)
         if address == self._expected:
             return self._lock(address, (datagram,), now)
         if address == self._previous:
@@ -89,7 +99,7 @@ class SourceLatch:
         if candidate is None or candidate.ssrc != ssrc or sequence != (candidate.sequence + 1) & 0xFFFF:
             self._discard(address)
             if len(self._candidates) >= MAX_CANDIDATES:
-                self._discard(next(iter(self._candidates)))
+                self._discard(min(self._candidates, key=lambda other: len(self._candidates[other].datagrams)))
             candidate = self._candidates[address] = _Candidate(ssrc, sequence)
         candidate.sequence = sequence
         candidate.datagrams.append(datagram)
@@ -104,6 +114,8 @@ class SourceLatch:
 
     def _lock(self, address: Address, datagrams: tuple[bytes, ...], now: float) -> tuple[bytes, ...]:
         self.source, self.heard_s = address, now
+        if self._first is None or address == self._expected:
+            self._first = address
         self._previous = None
         for other in tuple(self._candidates):
             self._discard(other)

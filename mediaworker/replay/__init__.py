@@ -1,0 +1,1 @@
+"""The replay lab: captures and recordings through the real path, with a network's faults added. See docs/replay.md."""

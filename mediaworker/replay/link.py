@@ -1,0 +1,126 @@
+"""A network between a sender and the worker, without I/O: what it loses, delays, doubles and lets in.
+
+Everything follows from the seed: the same packets through the same link arrive the same, whatever the time of day. A
+packet is (sent at, what), an arrival is (arrives at, what, foreign), both in seconds of the same clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+HELD_BACK_S = 0.045
+"""A packet out of order comes this much later: behind the two that follow it at 20 ms each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Shares are 0 to 1; the defaults change nothing."""
+
+    loss: float = 0.0
+    burst: float = 1.0
+    """Mean length of a burst of losses, in packets; 1: each packet is lost or not by itself."""
+    jitter_ms: float = 0.0
+    """Each packet takes up to so much longer, evenly spread."""
+    reorder: float = 0.0
+    """Share of the packets that are overtaken by the next two."""
+    duplicate: float = 0.0
+    drift_ppm: float = 0.0
+    """How much too fast the sender's clock is."""
+    delay_ms: float = 0.0
+    inject: float = 0.0
+    """Packets of a stranger for each packet sent."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the fault."""
+        for name in ("loss", "reorder", "duplicate"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name):g}: expected a share from 0 to below 1")
+        # Good periods must last a packet at least, on average.
+        if not 1 <= self.burst <= 1000 or self.loss > self.burst * (1 - self.loss):
+            raise ValueError(f"burst = {self.burst:g}: expected 1 to 1000, and with a loss of {self.loss:g} more")
+        for name, most in (("jitter_ms", 10_000), ("delay_ms", 60_000), ("inject", 1000)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} = {getattr(self, name):g}: expected 0 to {most}")
+        if not -100_000 <= self.drift_ppm <= 100_000:
+            raise ValueError(f"drift_ppm = {self.drift_ppm:g}: expected -100000 to 100000")
+
+
+class Arrival(NamedTuple, Generic[T]):
+    at_s: float
+    what: T
+    foreign: bool = False
+
+
+class Link(Generic[T]):
+    """One direction of one connection."""
+
+    def __init__(
+        self, faults: Faults, *, ordered: bool = False, stranger: Callable[[T, Random], T] | None = None
+    ) -> None:
+        """`ordered`: as TCP does, nothing overtakes unless `reorder` says so. `stranger` makes what is injected beside
+        a packet."""
+        self.faults = faults
+        self.sent = self.lost = self.doubled = self.injected = 0
+        self._random, self._strangers = Random(faults.seed), Random(faults.seed + 1)
+        self._ordered, self._stranger = ordered, stranger
+        self._bad = False
+        self._origin_s: float | None = None
+        self._latest_s = 0.0
+        self._injection = 0.0
+
+    def carry(self, packets: Iterable[tuple[float, T]]) -> Iterator[Arrival[T]]:
+        """The arrivals, in order; `packets` come in the order they were sent."""
+        waiting: list[tuple[float, int, Arrival[T]]] = []
+        number = count()
+        for sent_s, what in packets:
+            at_s = self._clocked(sent_s)
+            while waiting and waiting[0][0] <= at_s:
+                yield heapq.heappop(waiting)[2]
+            for arrival in self._arrivals(at_s, what):
+                heapq.heappush(waiting, (arrival.at_s, next(number), arrival))
+        while waiting:
+            yield heapq.heappop(waiting)[2]
+
+    def _clocked(self, sent_s: float) -> float:
+        if self._origin_s is None:
+            self._origin_s = sent_s
+        return self._origin_s + (sent_s - self._origin_s) / (1 + self.faults.drift_ppm / 1e6)
+
+    def _arrivals(self, at_s: float, what: T) -> Iterator[Arrival[T]]:
+        faults, random = self.faults, self._random
+        self.sent += 1
+        if self._stranger is not None:
+            self._injection += faults.inject
+            while self._injection >= 1:
+                self._injection -= 1
+                self.injected += 1
+                yield Arrival(at_s + self._strangers.random() * 0.02, self._stranger(what, self._strangers), True)
+        # The same draws for each packet, so that one fault does not change what another does.
+        state, jitter, reorder, double, again = (random.random() for _ in range(5))
+        if self._loses(state):
+            self.lost += 1
+            return
+        at_s += (faults.delay_ms + jitter * faults.jitter_ms) / 1000
+        held_back = reorder < faults.reorder
+        if self._ordered:
+            at_s = self._latest_s = max(self._latest_s, at_s)
+        at_s += HELD_BACK_S if held_back else 0.0
+        yield Arrival(at_s, what)
+        if double < faults.duplicate:
+            self.doubled += 1
+            yield Arrival(at_s + again * (0.001 + faults.jitter_ms / 1000), what)
+
+    def _loses(self, draw: float) -> bool:
+        """Gilbert and Elliott's two states: everything is lost in the bad one, nothing in the good one."""
+        loss, burst = self.faults.loss, self.faults.burst
+        if burst <= 1:
+            return draw < loss
+        self._bad = draw >= 1 / burst if self._bad else draw < loss / (burst * (1 - loss))
+        return self._bad
