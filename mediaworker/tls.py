@@ -53,8 +53,8 @@ def _load(context: ssl.SSLContext, section: str, settings: Http | Media) -> floa
             "NO_START_LINE": "no private key in PEM form is in it",
             "BAD_DECRYPT": "the key is encrypted",
             "BAD_PASSWORD_READ": "the key is encrypted",
-        }.get(error.reason or "", error.reason or "cannot be used")
-        raise ConfigError(key, name, reason.lower().replace("_", " ")) from None
+        }.get(error.reason or "", error.reason or "no private key in PEM form is in it")
+        raise ConfigError(key, name, reason if " " in reason else reason.lower().replace("_", " ")) from None
     except OSError as error:
         raise ConfigError(key, name, f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:

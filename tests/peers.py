@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -47,17 +48,19 @@ class Worker:
     data_dir: Path
     log: Path
     environ: dict[str, str]
+    tls: ssl.SSLContext | None = None
+    """Whom it trusts, when the worker speaks HTTPS."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.http_port}"
 
     @property
     def twilio(self) -> str:
         return f"ws://127.0.0.1:{self.media_port}/twilio/stream"
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=10, context=self.tls) as answer:
             body = answer.read().decode()
             return json.loads(body) if "json" in answer.headers["content-type"] else body
 
@@ -121,9 +124,12 @@ def _spawn(environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def worker(folder: Path, process_environ: Mapping[str, str] = {}, **environ: str) -> Iterator[Worker]:
+def worker(
+    folder: Path, process_environ: Mapping[str, str] = {}, *, tls: ssl.SSLContext | None = None, **environ: str
+) -> Iterator[Worker]:
     """Started and ready; stopped at the end, with nothing to complain of in its log."""
     running = launch(folder, process_environ, **environ)
+    running.tls = tls
     log = running.log
     try:
         until(lambda: alive(running), 60)

@@ -11,6 +11,7 @@ COMMANDS = {
     "call": "a test phone: place a SIP call and play a file into it",
     "stream": "a test Twilio: open a Media Stream and play a file into it",
     "watch": "follow live events in the terminal",
+    "health": "exit 0 when the worker on this machine answers",
     "config": "print the effective configuration, secrets masked",
     "bench": "measure this machine: a table and the same figures as JSON",
 }

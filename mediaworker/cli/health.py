@@ -1,0 +1,45 @@
+"""`mediaworker health`: whether the worker on this machine answers; for container and service health checks."""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+from config import ConfigError, load
+
+TIMEOUT_S = 5.0
+ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("health", help="exit 0 when the worker on this machine answers")
+    parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
+    parser.add_argument("--ready", action="store_true", help="exit 0 only when it takes calls")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        http = load(args.config).http
+    except ConfigError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    host = ANYWHERE.get(http.host, f"[{http.host}]" if ":" in http.host else http.host)
+    scheme = "https" if http.tls_cert else "http"
+    # The certificate is the public name's, and this is not the way a stranger comes.
+    context = ssl._create_unverified_context() if http.tls_cert else None
+    url = f"{scheme}://{host}:{http.port}/{'readyz' if args.ready else 'healthz'}"
+    # Not by way of a proxy that the environment names.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(url, timeout=TIMEOUT_S):
+            return 0
+    except urllib.error.HTTPError as error:
+        with error:
+            print(f"mediaworker: {url}: {error.code} {error.read(1000).decode(errors='replace')}", file=sys.stderr)
+    except OSError as error:
+        print(f"mediaworker: {url}: {error}", file=sys.stderr)
+    return 1
