@@ -6,13 +6,14 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: help demo run test lint bench lock schema clean setup setup-dev
+.PHONY: help demo run test lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
 	@echo "make run     install and serve with the default configuration"
 	@echo "make test    install and run the checks and the tests"
 	@echo "make bench   the media path against the usual design (minutes)"
+	@echo "make soak    500 kills and 10,000 calls, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
 
@@ -37,6 +38,9 @@ test: lint
 
 bench: setup-dev
 	$(RUN)/mediaworker bench media --legs 1,100,500,1000 --seconds 20
+
+soak: setup-dev
+	$(RUN)/python scripts/soak.py $(SOAK)
 
 lock: setup-dev
 	$(RUN)/python -m pip install -q uv

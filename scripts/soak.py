@@ -1,0 +1,96 @@
+"""The long versions of tests/test_kills.py and tests/test_leaks.py, with a table of what was seen. `make soak`.
+
+Exits 1 when a promise is broken; the worker's folder is then kept, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.chaos import Chaos  # noqa: E402
+from tests.peers import until, worker  # noqa: E402
+from tests.waves import Holdings, Waves, check_stories  # noqa: E402
+
+STEP = 500
+"""Calls between two measurements."""
+MB = 1_000_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kills and calls by the thousand; minutes to hours.")
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the kills; default: the time")
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="mediaworker-soak-"))
+    try:
+        if args.calls:
+            (folder / "calls").mkdir()
+            print(*asyncio.run(calls(folder / "calls", args.calls)), sep="\n", flush=True)
+        if args.kills:
+            (folder / "kills").mkdir()
+            print(f"\nkills, seed {args.seed}")
+            report = asyncio.run(Chaos(folder / "kills", seed=args.seed).run(args.kills, _tell))
+            _tell("")
+            print(*report.lines(), sep="\n", flush=True)
+    except AssertionError as error:
+        print(f"\nA promise was broken: {error}\nThe worker's folder is {folder}")
+        return 1
+    return 0
+
+
+async def calls(folder: Path, count: int) -> list[str]:
+    """Waves of calls at one worker; the table."""
+    rows = ["calls  s      RSS MB  store MB  fds  threads  dialogs"]
+    with worker(folder, **Waves.environ()) as running:
+        waves = Waves(running, folder)
+        before = await waves.first_call()
+        started, done, measured = time.monotonic(), 0, [(1, before)]
+
+        def row(held: Holdings) -> str:
+            return (
+                f"{done:<6} {time.monotonic() - started:<6.0f} {held.rss / MB:<7.1f} {held.store / MB:<9.1f} "
+                f"{held.gauges['open_fds']:<4.0f} {held.threads:<8} {held.gauges['sip_dialogs']:.0f}"
+            )
+
+        while done < count:
+            await waves.run(min(STEP, count - done))
+            done = waves.done.total()
+            measured.append((done, Holdings.of(running)))
+            rows.append(row(measured[-1][1]))
+            _tell(rows[-1])
+        after = await waves.settled(before, 120)
+        rows.append(row(after) + "  once all is quiet")
+        _tell("")
+        # The first half fills caches and arenas to their size; what grows after that is a leak.
+        (from_, half), (to, last) = measured[len(measured) // 2], measured[-1]
+        per_call = (last.rss - half.rss) / max(1, to - from_)
+        rows.append(f"memory per call in the second half: {per_call:,.0f} bytes")
+        rows.append(f"store per call: {(after.store - before.store) / done:,.0f} bytes")
+        rows.append("counts that are not back at their start: none")
+    reasons = check_stories(running)
+    rows.append(f"calls in the store: {', '.join(f'{number} {reason}' for reason, number in reasons.most_common())}")
+    rows.append("kinds: " + ", ".join(f"{number} {kind}" for kind, number in waves.done.most_common()))
+    retention = {"RETENTION__MAX_AGE_DAYS": "0.00001", "RETENTION__EVERY_S": "1"}
+    with worker(folder, **Waves.environ(), **retention) as again:
+        await asyncio.to_thread(until, lambda: Holdings.of(again).store <= after.store / 10, 300, "room given back")
+        rows.append(f"store, once they are erased: {Holdings.of(again).store / MB:.1f} MB of {after.store / MB:.1f}")
+    return rows
+
+
+def _tell(line: str) -> None:
+    """Progress, for who watches."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
