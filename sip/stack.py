@@ -8,9 +8,12 @@ thread. `null` sound device and loop-back media transports: pjsua opens no media
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import functools
+import os
 import re
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, ParamSpec
@@ -33,12 +36,13 @@ _MAX_CALLS = 1024
 """PJSUA_MAX_CALLS of the build."""
 _DESTROY_NO_NETWORK = 3
 _NUMBERS = re.compile(r"[0-9]+")
-_SOURCE = re.compile(r"packet from \w+ (\[?[0-9a-fA-F.:]+\]?):")
+_SOURCE = re.compile(r"packet from (?:[A-Z]\w+ )?(\[?[0-9a-f.:]+\]?):[0-9]")
 _TELLING = 40
 """So much of an error says what kind it is; the rest is a peer's own words."""
-_MAX_TEXT = 500
+_MAX_TEXT = 300
 RETRY_AFTER_S = 10
 EXPIRE_S = 1.0
+_BACKLOG = 1024
 
 # The C functions below have no counterpart in the Python binding, which exports them all the same.
 _library = ctypes.CDLL(_pjsua2.__file__)
@@ -127,7 +131,10 @@ class Stack:
         except pj.Error as error:
             raise SipError(f"cannot listen on {kind} {host}:{port}: {error.reason}") from None
         info = self._endpoint.transportGetInfo(transport)
-        return transport, int(info.localName.rpartition(":")[2])
+        bound = int(info.localName.rpartition(":")[2])
+        if kind == "tcp":
+            _queue_more(bound)
+        return transport, bound
 
     def start(self) -> None:
         self._endpoint.libStart()
@@ -210,6 +217,14 @@ class Stack:
                 return
 
 
+def _queue_more(port: int) -> None:
+    """PJSIP lets five connections wait to be accepted: with somebody knocking all the time nobody else gets in."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as found:
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
+                found.listen(_BACKLOG)
+
+
 class _Endpoint(pj.Endpoint):  # type: ignore[misc]
     def __init__(self, on_rejected: Callable[[int], None], on_transport: Callable[[int, int], None]) -> None:
         super().__init__()
@@ -254,7 +269,8 @@ class _Log(pj.LogWriter):  # type: ignore[misc]
             key = (source[1] if source else "") + _NUMBERS.sub("#", text)[:_TELLING]
             if self.once.due(key, time.monotonic()) is None:
                 return
-            text = text[:_MAX_TEXT]
+            # On one line: what a peer sends must not look like a line of ours.
+            text = "".join(c if c.isprintable() else " " for c in text[:_MAX_TEXT])
         write = (log.error, log.error, log.warning, log.info)[entry.level] if entry.level < 4 else log.debug
         write(text, pjsip_level=entry.level)
 
