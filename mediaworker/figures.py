@@ -194,9 +194,11 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "rtcp": "RTCP packets",
             "sent": "Packets of silence sent",
             "send_errors": "Packets that could not be sent",
-            "receive_errors": "Errors when reading a socket",
         },
     )
+    receiver = sip.receiver
+    metrics.counter("rtp_receive_errors", "Errors when reading a socket", lambda: receiver.errors)
+    metrics.counter("rtp_truncated", "Datagrams too long for RTP", lambda: receiver.truncated)
 
 
 def _latency(metrics: Metrics, worker: Worker) -> None:

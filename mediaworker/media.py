@@ -22,8 +22,8 @@ log = structlog.get_logger()
 class MediaLoop:
     """Runs the detector on the event loop; between chunks of 128 legs the loop serves its sockets.
 
-    `stalls_s` keeps how late the latest ticks were: what other work did to this loop. `stepped` is called when the due
-    windows have been taken.
+    `stalls_s` keeps how late the latest ticks were: what other work did to this loop. `sweep` reads what has come on
+    the RTP sockets, a batch at a time; `stepped` is called when the due windows have been taken.
     """
 
     def __init__(
@@ -33,9 +33,11 @@ class MediaLoop:
         *,
         metrics_s: float = 5.0,
         latency: LatencyParts | None = None,
+        sweep: Callable[[float], Iterable[None]] = lambda now: (),
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
-        self._detector, self._calls, self._metrics_s, self._stepped = detector, calls, metrics_s, stepped
+        self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
+        self._sweep, self._stepped = sweep, stepped
         self._latency = latency or LatencyParts()
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
@@ -98,6 +100,8 @@ class MediaLoop:
         return not (self._detector.legs or self._speaking)
 
     async def _tick(self, now: float) -> None:
+        for _ in self._sweep(now):
+            await asyncio.sleep(0)
         for detections in self._detector.step(now):
             for detection in detections:
                 transcriber: LegTranscriber | None = detection.leg.key

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,7 @@ class Worker:
             lambda: self.calls,
             metrics_s=settings.events.metrics_s,
             latency=self.latency,
+            sweep=self._sweep,
             stepped=throttle.release,
         )
         self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, refusal=self.calls.refusal)
@@ -167,7 +168,7 @@ class Worker:
             raise StartError(message) from None
         from mediaworker.ingress.sip import SipIngress
 
-        return SipEndpoint(self.settings, SipIngress(self.calls))
+        return SipEndpoint(self.settings, SipIngress(self.calls), self.detector)
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
         from sip.errors import SipError
@@ -176,6 +177,9 @@ class Worker:
             await endpoint.start()
         except SipError as error:
             raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
+
+    def _sweep(self, now: float) -> Iterable[None]:
+        return self.sip.receiver.sweep(now) if self.sip is not None else ()
 
     def _calls_changed(self, count: int) -> None:
         self.recognizer.keep_alive(count > 0)

@@ -26,7 +26,7 @@ log = structlog.get_logger("sip")
 
 @dataclass(slots=True)
 class MediaStream:
-    """One audio stream of a call. The handler sets `socket.on_packet`."""
+    """One audio stream of a call. The handler sets `socket.leg`."""
 
     index: int
     label: str

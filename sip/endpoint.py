@@ -16,17 +16,19 @@ from typing import Any, Protocol
 
 import structlog
 
+from audio import Detector
 from audio.codec import Codec
 from config import Settings
 from sip.access import LOOPBACK, AccessList, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
 from sip.call import SipCall, audio_lines
 from sip.dialog import Dialog
-from sip.errors import SipError
 from sip.door import Door
+from sip.errors import SipError
 from sip.gate import PASS, Request
 from sip.messages import SipMessage, dtmf_info
 from sip.ports import RtpPorts
+from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
 from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
 from sip.stack import RETRY_AFTER_S, Stack
@@ -41,7 +43,7 @@ class SipHandler(Protocol):
     """Who takes the calls. All methods are called on the loop's thread and must not block."""
 
     def on_call(self, call: SipCall) -> None:
-        """An INVITE is about to be answered: `call.streams` is negotiated; set each `socket.on_packet` now."""
+        """An INVITE is about to be answered: `call.streams` is negotiated; set each `socket.leg` now."""
 
     def on_media(self, call: SipCall) -> None:
         """A re-INVITE changed codec, address or direction: `call.streams` and `call.held` are new."""
@@ -76,8 +78,18 @@ class SipCounters:
 class SipEndpoint:
     """Answers calls. One per process, because PJSIP is."""
 
-    def __init__(self, settings: Settings, handler: SipHandler, *, trusted: tuple[str, ...] = LOOPBACK) -> None:
-        """Raises ConfigError for a bad `sip.allow` or registrar. `trusted`: networks that may always call."""
+    def __init__(
+        self,
+        settings: Settings,
+        handler: SipHandler,
+        detector: Detector | None = None,
+        *,
+        trusted: tuple[str, ...] = LOOPBACK,
+    ) -> None:
+        """Raises ConfigError for a bad `sip.allow` or registrar.
+
+        `detector`: of the legs that the handler gives to sockets; `trusted`: networks that may always call.
+        """
         self._settings = settings.sip
         self._handler = handler
         self._access = AccessList(settings.sip.allow, trusted=trusted)
@@ -107,6 +119,8 @@ class SipEndpoint:
         self.send_silence = settings.sip.send_audio == "silence"
         self.counters = SipCounters()
         self.rtp = RtpCounters()
+        self.receiver = RtpReceiver(detector)
+        """Reads the RTP when its `sweep` is called: once per media tick."""
         self.port = 0
         """The SIP port in use; differs from the configured one only when that is 0."""
 
@@ -141,6 +155,7 @@ class SipEndpoint:
             log_level=settings.log_level,
             traced=self._traced,
             on_rejected=self._on_rejected,
+            door=self.door,
         )
         try:
             self.port = settings.port
@@ -155,7 +170,6 @@ class SipEndpoint:
             raise
         self._tasks = [asyncio.create_task(account.follow(self._access)) for account in self._accounts]
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
-            door=self.door,
         log.info("SIP is listening", port=self.port, transports=settings.transports)
 
     async def stop(self) -> None:
@@ -239,6 +253,9 @@ class SipEndpoint:
         if not self._access.allows(peer):
             self.door.say(peer, 403)
             return 403
+        return self._capacity()
+
+    def _capacity(self) -> int:
         if self._draining:
             return 503
         if len(self._calls) >= self._settings.max_calls:
@@ -262,9 +279,6 @@ class SipEndpoint:
     def _on_rejected(self, status: int) -> None:
         self.counters.invites += 1
         self.counters.refused[status] += 1
-        return self._capacity()
-
-    def _capacity(self) -> int:
 
     def _on_registration(self, registration: Registration) -> None:
         if registration.state == "registered":
@@ -292,7 +306,7 @@ class SipEndpoint:
     # CallHost
 
     def open_socket(self) -> RtpSocket:
-        return RtpSocket(self._ports, self.rtp, self._ticker, self._loop)
+        return RtpSocket(self._ports, self.receiver, self.rtp, self._ticker, self._loop)
 
     def local_address(self, peer: str) -> str:
         """The address to name in SDP: the public one, the one listened on, or the one that faces `peer`."""

@@ -25,13 +25,15 @@ MAX_CANDIDATES = 64
 """When there are more, the one that has come least far makes room: a flood must not keep the caller out."""
 
 Address = tuple[str, int]
+Arrived = tuple[bytes, float]
+"""A datagram, and when it came."""
 
 
 @dataclass(slots=True)
 class _Candidate:
     ssrc: bytes
     sequence: int
-    datagrams: list[bytes] = field(default_factory=list)
+    datagrams: list[Arrived] = field(default_factory=list)
 
 
 class SourceLatch:
@@ -70,11 +72,11 @@ class SourceLatch:
         for address in tuple(self._candidates):
             self._discard(address)
 
-    def accept(self, datagram: bytes, address: Address, now: float) -> tuple[bytes, ...]:
+    def accept(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
         """The datagrams to deliver now: this one, none, or those held back during probation and this one."""
         if address == self.source:
             self.heard_s = now
-            return (datagram,)
+            return ((datagram, now),)
         if self.source is not None:
             if now - self.heard_s < SILENCE_S:
                 if address in (self._expected, self._first):
@@ -83,14 +85,14 @@ class SourceLatch:
                 return ()
             self._learn(now)
         if address == self._expected:
-            return self._lock(address, (datagram,), now)
+            return self._lock(address, ((datagram, now),), now)
         if address == self._previous:
             if now - self._since_s >= PROBATION_S:
-                return self._lock(address, (datagram,), now)
-            return (datagram,)
+                return self._lock(address, ((datagram, now),), now)
+            return ((datagram, now),)
         return self._try(datagram, address, now)
 
-    def _try(self, datagram: bytes, address: Address, now: float) -> tuple[bytes, ...]:
+    def _try(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
         if len(datagram) < 12 or datagram[0] >> 6 != 2:
             self.refused += 1
             return ()
@@ -102,7 +104,7 @@ class SourceLatch:
                 self._discard(min(self._candidates, key=lambda other: len(self._candidates[other].datagrams)))
             candidate = self._candidates[address] = _Candidate(ssrc, sequence)
         candidate.sequence = sequence
-        candidate.datagrams.append(datagram)
+        candidate.datagrams.append((datagram, now))
         if len(candidate.datagrams) < SEQUENTIAL:
             return ()
         del self._candidates[address]
@@ -112,7 +114,7 @@ class SourceLatch:
         if candidate := self._candidates.pop(address, None):
             self.refused += len(candidate.datagrams)
 
-    def _lock(self, address: Address, datagrams: tuple[bytes, ...], now: float) -> tuple[bytes, ...]:
+    def _lock(self, address: Address, datagrams: tuple[Arrived, ...], now: float) -> tuple[Arrived, ...]:
         self.source, self.heard_s = address, now
         if self._first is None or address == self._expected:
             self._first = address

@@ -20,6 +20,7 @@ from sip.errors import PeerError, SipError
 from sip.messages import SipMessage
 from sip.negotiation import NegotiatedStream, accept_answer, make_offer
 from sip.ports import RtpPorts
+from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
 from sip.sockets import PTIME_S, SAMPLES, RtpCounters, RtpSocket, SilenceTicker
 from sip.stack import Stack, guarded
@@ -88,10 +89,11 @@ class SipPhone:
             stack.start()
             account.open(account_config(f"sip:{self._user}@{address}:{port}"), default=True)
             ports = RtpPorts(*self._shuffled(), quarantine_s=0.0)
-            socket = RtpSocket(ports, counters, SilenceTicker(loop), loop)
+            receiver = RtpReceiver()
+            socket = RtpSocket(ports, receiver, counters, SilenceTicker(loop), loop)
             dialog = _Outgoing(account, self._codec, socket.port, address, loop)
             dialog.place(self._with_transport(uri))
-            return await self._talk(dialog, socket, packets, answer_s)
+            return await self._talk(dialog, socket, receiver, packets, answer_s)
         finally:
             if dialog is not None:
                 dialog.finish()
@@ -103,7 +105,7 @@ class SipPhone:
             stack.destroy()
 
     async def _talk(
-        self, dialog: _Outgoing, socket: RtpSocket, packets: list[bytes], answer_s: float
+        self, dialog: _Outgoing, socket: RtpSocket, receiver: RtpReceiver, packets: list[bytes], answer_s: float
     ) -> PhoneResult:
         try:
             stream = await asyncio.wait_for(asyncio.shield(dialog.answered), answer_s)
@@ -112,7 +114,7 @@ class SipPhone:
         except CallFailed as failure:
             return PhoneResult(failure.status, failure.reason, 0, 0, False)
         socket.expect(stream.remote, stream.codec, stream.payload_type, silence=False)
-        await play(socket, packets, dialog.over)
+        await play(socket, packets, dialog.over, receiver)
         hung_up_by_peer = dialog.over.is_set()
         return PhoneResult(200, "OK", socket.sent, socket.packets, hung_up_by_peer)
 
@@ -153,13 +155,19 @@ def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
     return [payload[start : start + SAMPLES] for start in range(0, len(payload), SAMPLES)]
 
 
-async def play(socket: RtpSocket, packets: list[bytes], over: asyncio.Event) -> None:
-    """Send one packet every 20 ms on an absolute schedule, so that no delay adds up, until `over` is set."""
+async def play(socket: RtpSocket, packets: list[bytes], over: asyncio.Event, receiver: RtpReceiver) -> None:
+    """Send one packet every 20 ms on an absolute schedule, so that no delay adds up, until `over` is set.
+
+    What comes back meanwhile is counted.
+    """
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     for index, packet in enumerate(packets):
         socket.send(packet)
-        if await _reached(start_s + (index + 1) * PTIME_S, over):
+        over_now = await _reached(start_s + (index + 1) * PTIME_S, over)
+        for _ in receiver.sweep(loop.time()):
+            pass
+        if over_now:
             return
 
 

@@ -1,8 +1,6 @@
-"""RTP sockets on the event loop, and the silence that is sent from them.
+"""RTP sockets, which `sip.receiver` reads once per media tick, and the silence that is sent from them.
 
-A socket is drained by the loop's reader callback, one datagram per wake-up: at 50 packets a second there is never more
-than one, and it costs as much as a datagram endpoint of the same loop while opening and closing stay synchronous, so
-that a SIP callback can do it.
+Opening and closing are synchronous, so that a SIP callback can do it.
 """
 
 from __future__ import annotations
@@ -14,15 +12,16 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from audio import Leg, is_rtcp
 from audio.codec import Codec
 from sip.latch import Address, SourceLatch
 from sip.ports import RtpPorts
+from sip.receiver import RtpReceiver
 
 PTIME_S = 0.020
 SAMPLES = 160
 """RTP clock ticks of 20 ms at 8 kHz, for G.722 too."""
 
-_MAX_DATAGRAM = 2048
 _PHASES = 4
 
 # The byte of each codec that decodes to silence: 0 in G.711, -2 of 32768 in G.722.
@@ -40,7 +39,6 @@ class RtpCounters:
     rtcp: int = 0
     sent: int = 0
     send_errors: int = 0
-    receive_errors: int = 0
     open_sockets: set[RtpSocket] = field(default_factory=set)
 
     @property
@@ -54,24 +52,28 @@ def _ignore(datagram: bytes, now: float) -> None:
 
 
 class RtpSocket:
-    """One stream's socket: datagrams of the right source go to `on_packet(datagram, now)`, RTCP is counted away."""
+    """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
 
     __slots__ = (
-        "_counters", "_latch", "_loop", "_marker", "_opened_s", "_payload_type", "_ports", "_receive", "_sequence",
-        "_socket", "_ssrc", "_ticker", "_time", "_timestamp", "on_packet", "packets", "port", "sent", "silence",
+        "_counters", "_latch", "_marker", "_opened_s", "_payload_type", "_ports", "_receiver", "_sequence", "_socket",
+        "_ssrc", "_ticker", "_time", "_timestamp", "leg", "on_packet", "port", "sent", "silence", "slot",
     )  # fmt: skip
 
     def __init__(
-        self, ports: RtpPorts, counters: RtpCounters, ticker: SilenceTicker, loop: asyncio.AbstractEventLoop
+        self,
+        ports: RtpPorts,
+        receiver: RtpReceiver,
+        counters: RtpCounters,
+        ticker: SilenceTicker,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Raises PortsExhausted."""
-        self._loop = loop
         self._ports = ports
+        self._receiver = receiver
         self._counters = counters
         self._ticker = ticker
         self._socket: socket.socket = ports.open(loop.time())
         self._latch = SourceLatch()
-        self._receive = self._socket.recvfrom
         self._time = loop.time
         self._ssrc = secrets.randbits(32)
         self._sequence = secrets.randbits(15)  # the top bit clear: room before the first wrap (RFC 3711 section 3.3.1)
@@ -79,19 +81,29 @@ class RtpSocket:
         self._marker = 0x80
         self._payload_type = 0
         self.port: int = self._socket.getsockname()[1]
+        self.leg: Leg | None = None
+        """Takes the packets once it is set, plain ones without a call for each."""
         self.on_packet: Callable[[bytes, float], None] = _ignore
         self.silence = b""
         """Payload of 20 ms of silence in the codec being sent."""
-        self.packets = 0
         self.sent = 0
         self._opened_s = loop.time()
         counters.open_sockets.add(self)
-        loop.add_reader(self._socket.fileno(), self._readable)
+        self.slot = receiver.add(self, self._socket)
+
+    @property
+    def packets(self) -> int:
+        """Taken from the right source; 0 again when closed."""
+        return int(self._receiver.packets[self.slot]) if self.slot >= 0 else 0
 
     @property
     def last_packet_s(self) -> float:
         """When a packet last came; when the socket was opened, before the first one."""
-        return max(self._opened_s, self._latch.heard_s)
+        return max(self._opened_s, self._latch.heard_s, self._heard_s)
+
+    @property
+    def _heard_s(self) -> float:
+        return float(self._receiver.heard_s[self.slot]) if self.slot >= 0 else 0.0
 
     @property
     def source(self) -> Address | None:
@@ -101,6 +113,7 @@ class RtpSocket:
     def expect(self, remote: Address | None, codec: Codec, payload_type: int, *, silence: bool) -> None:
         """Take over the outcome of an offer/answer: learn the source anew, and send silence from now on or not."""
         self._latch.expect(remote, self._time())
+        self._receiver.lock(self.slot, None)
         self._payload_type = payload_type
         self.silence = _SILENCE[codec] * SAMPLES
         if silence:
@@ -137,31 +150,28 @@ class RtpSocket:
         self._ticker.remove(self)
         self._counters.open_sockets.discard(self)
         self._counters.closed_packets += self.packets
-        self._loop.remove_reader(self._socket.fileno())
+        self._receiver.remove(self.slot)
+        self.slot = -1
         self._ports.close(self._socket, self._time())
-        self.on_packet = _ignore
+        self.on_packet, self.leg = _ignore, None
 
-    def _readable(self) -> None:
-        try:
-            datagram, address = self._receive(_MAX_DATAGRAM)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._counters.receive_errors += 1
-            return
-        # RFC 5761 section 4: packet types 192 to 223 are RTCP.
-        if len(datagram) > 1 and 192 <= datagram[1] <= 223:
+    def take(self, datagram: bytes, address: Address, now: float) -> None:
+        """Any datagram of the receiver's that is not a plain packet of the locked source; it came at `now`."""
+        if is_rtcp(datagram):
             self._counters.rtcp += 1
             return
-        latch, now = self._latch, self._time()
-        if address == latch.source:  # nearly always: the latch has nothing to decide
-            latch.heard_s = now
-            self.packets += 1
-            self.on_packet(datagram, now)
-            return
-        for accepted in latch.accept(datagram, address, now):
-            self.packets += 1
-            self.on_packet(accepted, now)
+        latch = self._latch
+        before, latch.heard_s = latch.source, max(latch.heard_s, self._heard_s)
+        accepted = latch.accept(datagram, address, now)
+        if self.slot >= 0:
+            self._receiver.packets[self.slot] += len(accepted)
+            if latch.source is not before:
+                self._receiver.lock(self.slot, latch.source)
+        for each, arrival_s in accepted:
+            if self.leg is not None:
+                self.leg.receive_rtp(each, arrival_s)
+            else:
+                self.on_packet(each, arrival_s)
         if latch.refused:
             self._counters.wrong_source += latch.refused
             latch.refused = 0

@@ -126,7 +126,7 @@ def test_together_as_one_by_one(sent: list[Sent]) -> None:
 
 @pytest.mark.parametrize("size", [160, 33])
 def test_nearly_all_packets_are_plain(size: int) -> None:
-    """Through a lap of the ring; each 64th is looked at for drift, and each sequence number wraps."""
+    """Through a lap of the ring, and past the wrap of the sequence number."""
     count = RING // size + 400
     rng = np.random.default_rng(size)
     step_s = size / 8000
@@ -141,7 +141,7 @@ def test_nearly_all_packets_are_plain(size: int) -> None:
     _, others, taken = together(sent)
     assert [story(leg) for leg in legs] == [story(leg) for leg in others]
     assert legs[0].lost_packets == legs[0].late == 0
-    assert taken > 0.95 * 2 * count
+    assert taken > 0.99 * 2 * count
 
 
 def test_a_closed_leg_and_a_stream_have_no_plain_packets() -> None:

@@ -79,7 +79,7 @@ class Desk:
 def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
     """What the ingress sees of a `sip.call.SipCall`."""
     stream = {"label": "", "codec": codec, "payload_type": codec.payload_type, "telephone_event": 101} | changes
-    stream["socket"] = SimpleNamespace(on_packet=None)
+    stream["socket"] = SimpleNamespace(leg=None)
     return SimpleNamespace(
         headers={}, streams=[SimpleNamespace(**stream)], call_id="x", from_uri="sip:1@a", to_uri="sip:2@b", account="",
         held=False, hangup=lambda: None,
@@ -94,7 +94,7 @@ class SipDesk(Desk):
         (self.call,) = self.registry
 
     async def hear(self, codes: bytes, payload_type: int) -> None:
-        await self.play(codes, payload_type, lambda datagram, now: self.sip.streams[0].socket.on_packet(datagram, now))
+        await self.play(codes, payload_type, self.sip.streams[0].socket.leg.receive_rtp)
 
 
 class Hashed(SimpleNamespace):
@@ -118,7 +118,7 @@ async def test_a_reinvite_may_move_digits_to_another_payload_type() -> None:
     desk.sip.streams[0].telephone_event = 96
     desk.ingress.on_media(desk.sip)
     press = bytes(TelephoneEvent(event=5, end=True, volume=10, duration=800))
-    desk.sip.streams[0].socket.on_packet(bytes(RtpPacket(96, 11, 1760, 1, press)), desk.now)
+    desk.sip.streams[0].socket.leg.receive_rtp(bytes(RtpPacket(96, 11, 1760, 1, press)), desk.now)
     await desk.media._tick(desk.now)
     assert [body.digit for body in desk.of(events.Dtmf)] == ["5"]
     assert not desk.of(events.LegUpdated), "nothing that a user sees has changed"

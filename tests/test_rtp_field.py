@@ -29,6 +29,7 @@ from sip.errors import PortsExhausted
 from sip.latch import SourceLatch
 from sip.ports import RtpPorts
 from tests.peers import ports
+from tests.test_rtp_socket import accept
 from tests.timeline_reference import Reference, Sent
 
 SIZE, PTIME_S, TICK_S, EVENT = 160, 0.020, 0.032, 101
@@ -278,7 +279,7 @@ def test_the_latch_keeps_a_flood_out(detector: Detector, opened: Callable[..., L
     latch.expect(signalled, 0.0)
     heard: list[bytes] = []
     for at_s, source, datagram in sorted(events + flood, key=lambda event: event[0]):
-        for accepted in latch.accept(datagram, source, at_s):
+        for accepted in accept(latch, datagram, source, at_s):
             heard.append(accepted)
             leg.receive_rtp(accepted, at_s)
     assert heard == [datagram for _, _, datagram in events]
@@ -296,16 +297,16 @@ def test_the_caller_takes_its_place_back(named: bool) -> None:
     latch.expect(caller if named else ("10.0.0.7", 4000), 0.0)
     if not named:  # behind NAT it must have been heard once
         for _, what in own.sent[:10]:
-            latch.accept(bytes(what), caller, 0.0)
+            accept(latch, bytes(what), caller, 0.0)
         assert latch.source == caller
     for index in range(300):
-        latch.accept(bytes(foreign.sent[index][1]), stranger, 10 + index * PTIME_S)
+        accept(latch, bytes(foreign.sent[index][1]), stranger, 10 + index * PTIME_S)
     assert latch.source == stranger
     heard: list[bytes] = []
     for index in range(10, 60):
         at_s = 16 + index * PTIME_S
-        heard += latch.accept(bytes(own.sent[index][1]), caller, at_s)
-        assert not latch.accept(bytes(foreign.sent[300 + index][1]), stranger, at_s) or index < 13
+        heard += accept(latch, bytes(own.sent[index][1]), caller, at_s)
+        assert not accept(latch, bytes(foreign.sent[300 + index][1]), stranger, at_s) or index < 13
     assert heard == [bytes(what) for _, what in own.sent[10:]]
 
 
@@ -347,7 +348,7 @@ def test_a_reused_port_brings_nothing_of_the_call_before() -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
                 datagram, address = bound.recvfrom(2048)
-                heard += latch.accept(datagram, address, 15.2)
+                heard += accept(latch, datagram, address, 15.2)
         assert heard == [bytes(what) for _, what in fresh.sent]
         assert latch.refused == 13
         pool.close(bound, 20.0)

@@ -13,15 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from audio import Detector
 from audio.codec import Codec
 from audio.g711 import alaw_decode, ulaw_decode
 from audio.g722 import G722Decoder
 from audio.rtp import RtpPacket
-from config import ConfigError
+from config import ConfigError, Endpointing
 from sip.access import AccessList, OncePer, split_address
 from sip.errors import PortsExhausted
 from sip.latch import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
 from sip.ports import RtpPorts
+from sip.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, RtpReceiver
 from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
 from tests.sipp_caller import free_port
 
@@ -34,11 +36,16 @@ def rtp(sequence: int, ssrc: int = 1, payload_type: int = 0) -> bytes:
     return struct.pack("!BBHII", 0x80, payload_type, sequence & 0xFFFF, sequence * 160, ssrc) + bytes(160)
 
 
+def accept(latch: SourceLatch, datagram: bytes, address: tuple[str, int], now: float) -> tuple[bytes, ...]:
+    """What is delivered, without its times."""
+    return tuple(each for each, _ in latch.accept(datagram, address, now))
+
+
 def locked(source: tuple[str, int] = PEER) -> SourceLatch:
     latch = SourceLatch()
     latch.expect(PEER, 0.0)
     for sequence in range(SEQUENTIAL):
-        latch.accept(rtp(sequence), source, 0.0)
+        accept(latch, rtp(sequence), source, 0.0)
     assert latch.source == source
     return latch
 
@@ -47,14 +54,14 @@ def test_the_address_in_the_sdp_is_heard_at_once() -> None:
     latch = SourceLatch()
     latch.expect(PEER, 0.0)
     assert latch.target == PEER
-    assert latch.accept(rtp(1), PEER, 0.0) == (rtp(1),)
+    assert accept(latch, rtp(1), PEER, 0.0) == (rtp(1),)
     assert latch.source == PEER
 
 
 def test_another_source_is_learned_after_probation_and_nothing_is_lost() -> None:
     latch = SourceLatch()
     latch.expect(PEER, 0.0)
-    heard = [latch.accept(rtp(n), NAT, 0.02 * n) for n in range(65534, 65534 + SEQUENTIAL + 1)]
+    heard = [accept(latch, rtp(n), NAT, 0.02 * n) for n in range(65534, 65534 + SEQUENTIAL + 1)]
     assert heard[: SEQUENTIAL - 1] == [()] * (SEQUENTIAL - 1)
     assert heard[SEQUENTIAL - 1] == tuple(rtp(n) for n in range(65534, 65534 + SEQUENTIAL))
     assert len(heard[SEQUENTIAL]) == 1
@@ -66,9 +73,9 @@ def test_the_address_in_the_sdp_wins_over_a_candidate() -> None:
     latch = SourceLatch()
     latch.expect(PEER, 0.0)
     for sequence in range(SEQUENTIAL - 1):
-        assert latch.accept(rtp(sequence), INTRUDER, 0.0) == ()
-    assert latch.accept(rtp(9), PEER, 0.1) == (rtp(9),)
-    assert latch.accept(rtp(SEQUENTIAL), INTRUDER, 0.1) == ()
+        assert accept(latch, rtp(sequence), INTRUDER, 0.0) == ()
+    assert accept(latch, rtp(9), PEER, 0.1) == (rtp(9),)
+    assert accept(latch, rtp(SEQUENTIAL), INTRUDER, 0.1) == ()
     assert latch.source == PEER
     assert latch.refused == SEQUENTIAL
 
@@ -85,7 +92,7 @@ def test_the_address_in_the_sdp_wins_over_a_candidate() -> None:
 def test_what_is_not_one_sequential_stream_is_not_learned(datagrams: list[bytes]) -> None:
     latch = SourceLatch()
     latch.expect(None, 0.0)
-    assert [latch.accept(datagram, NAT, 0.0) for datagram in datagrams] == [()] * 20
+    assert [accept(latch, datagram, NAT, 0.0) for datagram in datagrams] == [()] * 20
     assert latch.source is None
     assert latch.refused >= 20 - SEQUENTIAL
 
@@ -93,22 +100,22 @@ def test_what_is_not_one_sequential_stream_is_not_learned(datagrams: list[bytes]
 def test_a_locked_stream_cannot_be_taken_over() -> None:
     latch = locked()
     for n in range(200):
-        assert latch.accept(rtp(n, ssrc=7), INTRUDER, 0.01 * n) == ()
-        assert latch.accept(rtp(n), PEER, 0.01 * n) == (rtp(n),)
+        assert accept(latch, rtp(n, ssrc=7), INTRUDER, 0.01 * n) == ()
+        assert accept(latch, rtp(n), PEER, 0.01 * n) == (rtp(n),)
     assert latch.source == PEER
     assert latch.refused == 200
 
 
 def test_the_locked_source_may_change_its_ssrc() -> None:
     latch = locked()
-    assert latch.accept(rtp(7, ssrc=99), PEER, 1.0) == (rtp(7, ssrc=99),)
+    assert accept(latch, rtp(7, ssrc=99), PEER, 1.0) == (rtp(7, ssrc=99),)
 
 
 def test_after_long_silence_the_source_is_learned_anew() -> None:
     latch = locked()
     for n in range(SEQUENTIAL):
-        assert latch.accept(rtp(n), NAT, SILENCE_S / 2) == ()
-    heard = [latch.accept(rtp(n), NAT, SILENCE_S + 0.02 * n) for n in range(SEQUENTIAL)]
+        assert accept(latch, rtp(n), NAT, SILENCE_S / 2) == ()
+    heard = [accept(latch, rtp(n), NAT, SILENCE_S + 0.02 * n) for n in range(SEQUENTIAL)]
     assert len(heard[-1]) == SEQUENTIAL
     assert latch.source == NAT
 
@@ -118,17 +125,17 @@ def test_after_a_reinvite_the_old_source_is_heard_until_the_new_one_comes() -> N
     moved = ("192.0.2.10", 4002)
     latch.expect(moved, 1.0)
     for n in range(10):
-        assert latch.accept(rtp(n), PEER, 1.0 + 0.02 * n) == (rtp(n),)
-    assert latch.accept(rtp(1, ssrc=2), moved, 1.5) == (rtp(1, ssrc=2),)
+        assert accept(latch, rtp(n), PEER, 1.0 + 0.02 * n) == (rtp(n),)
+    assert accept(latch, rtp(1, ssrc=2), moved, 1.5) == (rtp(1, ssrc=2),)
     assert latch.source == moved
-    assert latch.accept(rtp(10), PEER, 1.5) == ()
+    assert accept(latch, rtp(10), PEER, 1.5) == ()
 
 
 def test_after_a_reinvite_without_a_new_source_the_old_one_is_locked_again() -> None:
     latch = locked(NAT)
     latch.expect(PEER, 1.0)
     assert latch.target == NAT
-    latch.accept(rtp(1), NAT, 1.0 + PROBATION_S)
+    accept(latch, rtp(1), NAT, 1.0 + PROBATION_S)
     assert latch.source == NAT
 
 
@@ -143,7 +150,7 @@ def test_no_datagram_is_delivered_twice_or_invented(steps: list[tuple[bytes, tup
     for datagram, address, gap_s in steps:
         now += gap_s
         sent.append(datagram)
-        heard += latch.accept(datagram, address, now)
+        heard += accept(latch, datagram, address, now)
         assert latch.refused + len(heard) <= len(sent)
     for datagram in heard:
         sent.remove(datagram)
@@ -191,6 +198,7 @@ class Line:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.ports = RtpPorts(free_port(30200), 31990, host="127.0.0.1")
+        self.receiver = RtpReceiver()
         self.counters = RtpCounters()
         self.ticker = SilenceTicker(self.loop)
         self.heard: list[tuple[bytes, float]] = []
@@ -198,7 +206,7 @@ class Line:
         self.peer = self.plain()
 
     def open(self) -> RtpSocket:
-        opened = RtpSocket(self.ports, self.counters, self.ticker, self.loop)
+        opened = RtpSocket(self.ports, self.receiver, self.counters, self.ticker, self.loop)
         opened.on_packet = lambda datagram, now: self.heard.append((datagram, now))
         return opened
 
@@ -216,8 +224,10 @@ class Line:
 
     async def counted(self, count: int) -> None:
         async with asyncio.timeout(5):
-            while self.counters.packets + self.counters.wrong_source + self.counters.rtcp < count:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            while self.counters.packets + self.counters.wrong_source + self.counters.rtcp < count:
+                for _ in self.receiver.sweep(time.monotonic()):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
 
     async def receive(self, count: int) -> list[RtpPacket]:
         async with asyncio.timeout(5):
@@ -236,13 +246,98 @@ async def line() -> Iterator[Line]:  # type: ignore[misc]
 
 async def test_datagrams_arrive_with_their_time(line: Line) -> None:
     line.expect_peer()
-    before = line.loop.time()
+    sent_s = []
     for sequence in range(3):
+        sent_s.append(time.monotonic())
         line.send(rtp(sequence))
+        time.sleep(0.03)  # noqa: ASYNC251 - nobody reads meanwhile
     await line.counted(3)
     assert [datagram for datagram, _ in line.heard] == [rtp(0), rtp(1), rtp(2)]
-    assert before <= line.heard[0][1] <= line.heard[-1][1] <= line.loop.time()
+    # Not when they were read: when the kernel got them.
+    for (_, heard_s), before, after in zip(line.heard, sent_s, [*sent_s[1:], time.monotonic()], strict=True):
+        assert before - 0.002 <= heard_s <= after + 0.002
     assert line.rtp.packets == line.counters.packets == 3
+
+
+async def test_a_closed_socket_is_read_no_more_and_its_slot_is_used_again(line: Line) -> None:
+    others = [line.open() for _ in range(200)]
+    for other in others:
+        other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
+        line.peer.sendto(rtp(1), ("127.0.0.1", other.port))
+    await line.counted(200)
+    assert [other.packets for other in others] == [1] * 200
+    slots = {other.slot for other in others}
+    for other in others:
+        line.peer.sendto(rtp(2), ("127.0.0.1", other.port))
+        other.close()
+    again = [line.open() for _ in range(200)]
+    assert {other.slot for other in again} == slots
+    for other in again:
+        assert other.packets == 0
+        other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
+    line.peer.sendto(rtp(3), ("127.0.0.1", again[7].port))
+    await line.counted(201)
+    assert [other.packets for other in again] == [0] * 7 + [1] + [0] * 192
+    assert line.counters.packets == 201
+    for other in again:
+        other.close()
+
+
+async def test_packets_of_many_legs_reach_them_in_order(line: Line) -> None:
+    """More at once than a batch holds, more on one port than a call reads; strangers and RTCP in between."""
+    detector = Detector()
+    line.receiver = RtpReceiver(detector)
+    legs, sockets = [], []
+    for _ in range(40):
+        opened = line.open()
+        opened.leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")
+        opened.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
+        legs.append(opened.leg)
+        sockets.append(opened)
+    count = 3 * ROOM + 2
+    assert len(legs) * count > BATCH
+    with contextlib.closing(line.plain()) as stranger:
+        for number in range(count):
+            for index, opened in enumerate(sockets):
+                payload = bytes([1 + (number + index) % 100]) * 160
+                packet = RtpPacket(0, number, number * 160, index, payload)
+                line.peer.sendto(bytes(packet), ("127.0.0.1", opened.port))
+                stranger.sendto(bytes(packet), ("127.0.0.1", opened.port))
+                if number % 7 == 0:
+                    line.peer.sendto(bytes([0x80, 200]) + bytes(26), ("127.0.0.1", opened.port))
+    await line.counted(len(legs) * (2 * count + 4))
+    assert line.counters.wrong_source == len(legs) * count
+    for index, (leg, opened) in enumerate(zip(legs, sockets, strict=True)):
+        assert (leg.packets, leg.lost_packets, leg.end, opened.packets) == (count, 0, count * 160, count)
+        list(detector.step(time.monotonic() + 10))
+        heard = leg.read(0, count * 160)
+        assert heard == b"".join(bytes([1 + (number + index) % 100]) * 160 for number in range(count))
+        opened.close()
+        leg.close()
+
+
+async def test_a_flood_on_one_port_leaves_the_others_their_turn(line: Line) -> None:
+    line.expect_peer()
+    other = line.open()
+    other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
+    flood = 2 * ROOM * MAX_PASSES
+    line.rtp._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    for _ in range(flood):
+        line.send(b"\x00")
+    line.peer.sendto(rtp(1), ("127.0.0.1", other.port))
+    list(line.receiver.sweep(time.monotonic()))
+    assert other.packets == 1
+    assert line.rtp.packets <= ROOM * MAX_PASSES
+    other.close()
+
+
+async def test_a_datagram_too_long_for_rtp_is_counted(line: Line) -> None:
+    line.expect_peer()
+    line.send(bytes(MAX_BYTES + 1))
+    line.send(rtp(1))
+    await line.counted(1)
+    assert line.receiver.truncated == 1
+    assert [datagram for datagram, _ in line.heard] == [rtp(1)]
 
 
 async def test_rtcp_and_strangers_are_counted_and_dropped(line: Line) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +92,7 @@ async def worker(
     endpoint = SipEndpoint(settings, handler, trusted=trusted)
     await endpoint.start()
     idle_files = len(os.listdir("/proc/self/fd"))
+    sweeps = asyncio.get_running_loop().create_task(sweep(endpoint))
     try:
         yield endpoint
         await until(lambda: endpoint.calls == 0)
@@ -101,7 +103,15 @@ async def worker(
         assert endpoint.counters.sdp_mismatches == 0
         assert stack.callback_errors == 0
     finally:
+        sweeps.cancel()
         await endpoint.stop()
+
+
+async def sweep(endpoint: SipEndpoint) -> None:
+    """What the media tick does for RTP."""
+    while True:
+        list(endpoint.receiver.sweep(time.monotonic()))
+        await asyncio.sleep(0.01)
 
 
 def alive(handler: Recorder) -> list[object]:

@@ -18,7 +18,7 @@ from sip.phone import SipPhone, encode
 from tests.sipp_caller import Sipp, free_port
 
 WORKER = """
-import asyncio, json, sys
+import asyncio, json, sys, time
 from config.load import parse
 from sip.endpoint import SipEndpoint
 
@@ -38,7 +38,9 @@ async def main(port, first):
         "sip": {"host": "127.0.0.1", "port": port}, "rtp": {"port_min": first, "port_max": first + 100}}), handler)
     await endpoint.start()
     print("ready", flush=True)
-    await handler.ended.wait()
+    while not handler.ended.is_set():
+        for _ in endpoint.receiver.sweep(time.monotonic()): pass
+        await asyncio.sleep(0.01)
     times = [now for _, now in handler.packets]
     print(json.dumps({
         "codec": handler.codec, "reason": handler.reason, "span_s": times[-1] - times[0] if times else 0,

@@ -26,6 +26,7 @@ from mediaworker.ingress.connections import raise_open_files
 from mediaworker.media import MediaLoop
 from mediaworker.registry import CallRegistry
 from sip.ports import RtpPorts
+from sip.receiver import RtpReceiver
 from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
 
 
@@ -71,14 +72,15 @@ async def main(first: int, last: int, seconds: float, data_dir: str) -> dict[str
     await hub.start()
     detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
     calls = CallRegistry(settings, detector=detector, recognizer=NoWords(), publish=hub.publish, clock=loop.time)
-    media = MediaLoop(detector, lambda: calls)
+    receiver = RtpReceiver(detector)
+    media = MediaLoop(detector, lambda: calls, sweep=receiver.sweep)
     ports = RtpPorts(first, last + 1, host="127.0.0.1")
     counters, ticker = RtpCounters(), SilenceTicker(loop)
     sockets: list[RtpSocket] = []
     for _ in range(first, last + 1, 2):
-        socket = RtpSocket(ports, counters, ticker, loop)
+        socket = RtpSocket(ports, receiver, counters, ticker, loop)
         call = calls.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
-        socket.on_packet = call.legs["main"].receive_rtp
+        socket.leg = call.legs["main"]
         sockets.append(socket)
     await hub.flush()
     media.start()

@@ -67,7 +67,7 @@ class SipIngress:
         call.on_hangup = sip.hangup
         # Straight from the socket into the ring: nothing of ours runs per packet in between.
         for stream, leg in zip(sip.streams, call.legs.values(), strict=True):
-            stream.socket.on_packet = leg.receive_rtp
+            stream.socket.leg = leg
         if sip.held:  # offered that way: a call that begins parked
             call.held()
 
@@ -77,7 +77,7 @@ class SipIngress:
             return
         for stream, (name, leg) in zip(sip.streams, call.legs.items(), strict=False):
             # The peer may have moved the audio to another line of its offer, which has a socket of its own.
-            stream.socket.on_packet = leg.receive_rtp
+            stream.socket.leg = leg
             call.media_changed(name, stream.codec, stream.telephone_event, stream.payload_type)
         if sip.held:
             call.held()

@@ -1,0 +1,230 @@
+"""All RTP sockets read together, once per media tick: `recvmmsg` per socket, then array operations over what came.
+
+Audio is looked at once per tick, so reading it earlier would only cost a wake-up of the event loop per packet. Until
+then it lies in the sockets' buffers, which hold seconds of it; the kernel notes when each datagram came, so arrival
+times are better than those of a loop that has other things to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import socket
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio import Detector
+from audio.bulk import LEAD, MAX_BYTES, Datagrams
+
+if TYPE_CHECKING:
+    from sip.latch import Address
+    from sip.sockets import RtpSocket
+
+BATCH = 1024
+"""Datagrams that are read before they are handed on, and the event loop may do something else."""
+ROOM = 8
+"""Datagrams that one call reads from one socket; at 50 packets a second two have come since the last tick."""
+MAX_PASSES = 32
+"""Calls per socket and tick: a flood on one port must not hold up the others, and a backlog is caught up with."""
+SO_TIMESTAMPNS = 35
+"""socket(7); Python has no name for it."""
+_STAMP_BYTES = 32  # a control message header of 16 bytes and a timespec
+_NAME_BYTES = 16
+"""struct sockaddr_in: family, port and address in the first 8 bytes."""
+_MESSAGE = np.dtype(
+    [
+        ("name", "u8"), ("name_bytes", "u4"), ("", "u4"), ("vector", "u8"), ("vectors", "u8"), ("control", "u8"),
+        ("control_bytes", "u8"), ("flags", "i4"), ("", "i4"), ("bytes", "u4"), ("", "u4"),
+    ]
+)  # fmt: skip
+"""struct mmsghdr of 64-bit Linux, recvmmsg(2)."""
+
+# Unlike CDLL, PyDLL keeps the interpreter's lock: the call never waits, and a thousand hand-overs a tick would.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_recvmmsg = _libc.recvmmsg
+_recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
+_recvmmsg.restype = ctypes.c_int
+
+
+_Reader = tuple[int, tuple[int, "RtpSocket"]]
+"""Slot, (file descriptor, socket)."""
+
+
+class RtpReceiver:
+    """Reads the sockets that are added to it whenever `sweep` is called."""
+
+    def __init__(self, detector: Detector | None = None) -> None:
+        """`detector`: of the legs that the sockets deliver to; without one every datagram goes its own way."""
+        self._detector = detector
+        self._readers: dict[int, tuple[int, RtpSocket]] = {}
+        self._free: list[int] = []
+        self._source = np.zeros(64, np.uint64)
+        """The locked source per slot as the first 8 bytes of its sockaddr_in; 0: none."""
+        self.heard_s = np.zeros(64)
+        """When the locked source was last heard, per slot."""
+        self.packets = np.zeros(64, np.int64)
+        """Taken from the right source, per slot."""
+        self.truncated = 0
+        """Datagrams longer than any RTP packet."""
+        self.errors = 0
+        self._swept_s = 0.0
+        self._buffers: _Buffers | None = None
+
+    def add(self, reader: RtpSocket, bound: socket.socket) -> int:
+        """A socket to read from now on. Returns its slot."""
+        bound.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self._source[slot] = self.packets[slot] = 0
+        self.heard_s[slot] = 0.0
+        self._readers[slot] = (bound.fileno(), reader)
+        return slot
+
+    def remove(self, slot: int) -> None:
+        del self._readers[slot]
+        self._free.append(slot)
+
+    def lock(self, slot: int, source: Address | None) -> None:
+        """Datagrams of this source need no decision any more; None: each does."""
+        self._source[slot] = 0 if source is None else _key(source)
+
+    def _grow(self) -> None:
+        used = len(self._readers)
+        size = max(used, len(self._source) if used else 0)
+        if size:
+            self._source = np.concatenate([self._source, np.zeros(size, np.uint64)])
+            self.heard_s = np.concatenate([self.heard_s, np.zeros(size)])
+            self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
+        self._free = [slot for slot in reversed(range(len(self._source))) if slot not in self._readers]
+
+    def sweep(self, now: float) -> Iterator[None]:
+        """Read what has come. Yields after each batch, for the caller's loop to breathe."""
+        if not self._readers:
+            return
+        if self._buffers is None:
+            self._buffers = _Buffers()
+        waiting: Sequence[_Reader] = tuple(self._readers.items())
+        for _ in range(MAX_PASSES):
+            waiting = yield from self._read(self._buffers, waiting)
+            if not waiting:
+                break
+        self._swept_s = now
+
+    def _read(self, buffers: _Buffers, readers: Sequence[_Reader]) -> Generator[None, None, Sequence[_Reader]]:
+        """Once from each. Returns those that may have more."""
+        heads = buffers.heads
+        filled = 0
+        more: list[_Reader] = []
+        sockets: list[RtpSocket] = []
+        counts: list[int] = []
+        for reader in readers:
+            slot, own = reader
+            if filled + ROOM > BATCH:
+                self._take(buffers, filled, sockets, counts)
+                filled, sockets, counts = 0, [], []
+                yield
+            if self._readers.get(slot) is not own:
+                continue  # closed while the loop had its turn
+            count = _recvmmsg(own[0], heads[filled], ROOM, socket.MSG_DONTWAIT, None)
+            if count <= 0:
+                if ctypes.get_errno() != errno.EAGAIN:
+                    self.errors += 1
+                continue
+            sockets.append(own[1])
+            counts.append(count)
+            filled += count
+            if count == ROOM:
+                more.append(reader)
+        if filled:
+            self._take(buffers, filled, sockets, counts)
+        return more
+
+    def _take(self, buffers: _Buffers, filled: int, sockets: list[RtpSocket], counts: list[int]) -> None:
+        datagrams = buffers.finish(filled, self._swept_s)
+        runs = np.array(counts)
+        owner = np.repeat(np.arange(len(sockets)), runs)
+        slots = np.array([reader.slot for reader in sockets])[owner]
+        rows = np.array([-1 if reader.leg is None else reader.leg.index for reader in sockets])[owner]
+        turns = np.arange(filled) - (np.cumsum(runs) - runs)[owner]
+        names = buffers.keys[:filled]
+        easy = (names == self._source[slots]) & (rows >= 0)
+        # The first datagram of each socket, then the second of each: no leg is in one round twice.
+        for turn in range(max(counts)):
+            which = np.flatnonzero(turns == turn)
+            rest = which
+            if self._detector is not None:
+                mine = which[easy[which]]
+                plain = self._detector.receive(datagrams, mine, rows[mine])
+                taken = slots[mine[plain]]
+                self.heard_s[taken] = datagrams.arrivals[mine[plain]]
+                self.packets[taken] += 1
+                if len(taken) == len(which):
+                    continue
+                if len(taken):
+                    hard = np.ones(filled, np.bool_)
+                    hard[mine[plain]] = False
+                    rest = which[hard[which]]
+            for index in rest.tolist():
+                if buffers.messages["flags"][index] & socket.MSG_TRUNC:
+                    self.truncated += 1
+                    continue
+                reader = sockets[owner[index]]
+                reader.take(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
+            easy = (names == self._source[slots]) & (rows >= 0)
+
+
+class _Buffers:
+    """What `recvmmsg` fills, laid out once."""
+
+    def __init__(self) -> None:
+        self.datagrams = Datagrams(BATCH)
+        self.names = np.zeros((BATCH, _NAME_BYTES), np.uint8)
+        self.keys: NDArray[np.uint64] = self.names.view(np.uint64)[:, 0]
+        """Family, port and address of each sender as one number."""
+        self._raw = self.names.data.cast("B")
+        self._stamps = np.zeros((BATCH, _STAMP_BYTES // 8), np.int64)
+        vectors = np.zeros((BATCH, 2), np.uint64)
+        vectors[:, 0] = _addresses(self.datagrams.data) + np.uint64(LEAD)
+        vectors[:, 1] = MAX_BYTES
+        self._vectors = vectors
+        self.messages = np.zeros(BATCH, _MESSAGE)
+        self.messages["name"], self.messages["control"] = _addresses(self.names), _addresses(self._stamps)
+        self.messages["vector"], self.messages["vectors"] = _addresses(vectors), 1
+        self._reset(BATCH)
+        self.heads: list[int] = _addresses(self.messages).tolist()
+
+    def _reset(self, count: int) -> None:
+        self.messages["name_bytes"][:count] = _NAME_BYTES
+        self.messages["control_bytes"][:count] = _STAMP_BYTES
+
+    def finish(self, count: int, since_s: float) -> Datagrams:
+        """Sizes and arrival times of the first `count`, none from before `since_s`; then ready for the next batch."""
+        datagrams, now = self.datagrams, time.monotonic()
+        datagrams.sizes[:count] = self.messages["bytes"][:count]
+        seconds, nanoseconds = self._stamps[:count, 2], self._stamps[:count, 3]
+        # The kernel stamps wall-clock time. Bounds keep a step of that clock from reaching the calls.
+        arrivals = seconds + nanoseconds * 1e-9 + (now - time.time())
+        arrivals[self.messages["control_bytes"][:count] != _STAMP_BYTES] = now
+        np.clip(arrivals, min(since_s, now), now, out=datagrams.arrivals[:count])
+        self._reset(count)
+        return datagrams
+
+    def address(self, index: int) -> Address:
+        name = self._raw[16 * index : 16 * index + 8]
+        return socket.inet_ntoa(name[4:]), name[2] << 8 | name[3]
+
+
+def _addresses(array: np.ndarray) -> NDArray[np.uint64]:
+    """Of each row in memory."""
+    return np.uint64(array.ctypes.data) + np.uint64(array.strides[0]) * np.arange(len(array), dtype=np.uint64)
+
+
+def _key(address: Address) -> int:
+    family = socket.AF_INET.to_bytes(2, sys.byteorder)
+    return int.from_bytes(family + address[1].to_bytes(2, "big") + socket.inet_aton(address[0]), sys.byteorder)
