@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import socket
 import sqlite3
 import struct
@@ -29,6 +30,7 @@ from tests.sipp_caller import Sipp
 from tests.story import check_story
 
 TOKEN = "12345"
+PAGE = os.sysconf("SC_PAGE_SIZE")
 RATE = 24
 """Calls a second, all kinds together."""
 GAUGES = (
@@ -83,6 +85,8 @@ class Holdings:
     children: int
     rss: int
     """Bytes."""
+    engine_rss: int
+    """Of the inference process."""
     store: int
     """Bytes of the database and its log."""
 
@@ -91,11 +95,13 @@ class Holdings:
         pid = worker.process.pid
         status = Path(f"/proc/{pid}/status").read_text()
         threads = int(status.split("Threads:")[1].split()[0])
-        children = sum(len((t / "children").read_text().split()) for t in Path(f"/proc/{pid}/task").iterdir())
+        threads_of = Path(f"/proc/{pid}/task").iterdir()
+        children = [child for thread in threads_of for child in (thread / "children").read_text().split()]
         gauges = {name: worker.metric(f"mediaworker_{name}") for name in GAUGES}
         rss = int(worker.metric("mediaworker_resident_memory_bytes"))
         store = sum(path.stat().st_size for path in worker.data_dir.glob("events.sqlite3*"))
-        return cls(gauges, threads, children, rss, store)
+        engine_rss = sum(int(Path(f"/proc/{child}/statm").read_text().split()[1]) * PAGE for child in children)
+        return cls(gauges, threads, len(children), rss, engine_rss, store)
 
     def left(self, before: Holdings) -> dict[str, float]:
         """What is more than before."""
