@@ -18,6 +18,9 @@ CALL_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 BURST = 32
 """Frames sent in one turn of the loop: a send to a socket that takes it does not suspend."""
 TRY_LATER = 1013
+POLICY = 1008
+SAID_S, SAID_BURST = 0.1, 100
+"""A message every so often may be some client's idea of staying alive; a flood of them is not."""
 
 
 def routes(context: ApiContext) -> list[WebSocketRoute]:
@@ -44,7 +47,7 @@ class Events:
             await _close(websocket, closed.code, closed.reason)
             return
         # What a subscriber says is not listened to, but its leaving must be heard.
-        reader = asyncio.get_running_loop().create_task(_discard(websocket))
+        reader = asyncio.get_running_loop().create_task(_discard(websocket, subscription))
         reader.add_done_callback(lambda _: subscription.close())
         try:
             await _send(websocket, subscription)
@@ -81,9 +84,13 @@ async def _send(websocket: WebSocket, subscription: Subscription) -> None:
             await asyncio.sleep(0)
 
 
-async def _discard(websocket: WebSocket) -> None:
+async def _discard(websocket: WebSocket, subscription: Subscription) -> None:
+    clock = asyncio.get_running_loop().time
+    until = clock()
     while (await websocket.receive())["type"] != "websocket.disconnect":
-        pass
+        until = max(until, clock()) + SAID_S
+        if until > clock() + SAID_S * SAID_BURST:
+            subscription.end(POLICY, "subscribers have nothing to say")
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:
