@@ -10,6 +10,7 @@ COMMANDS = {
     "serve": "run the worker",
     "call": "a test phone: place a SIP call and play a file into it",
     "stream": "a test Twilio: open a Media Stream and play a file into it",
+    "replay": "run a capture or a recorded stream through the worker's path, with faults",
     "watch": "follow live events in the terminal",
     "health": "exit 0 when the worker on this machine answers",
     "config": "print the effective configuration, secrets masked",

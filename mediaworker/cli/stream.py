@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree as Xml
@@ -23,6 +24,8 @@ from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from mediaworker.ingress.access import is_loopback
 from mediaworker.ingress.twilio_webhook import sign
+from mediaworker.replay import recording
+from mediaworker.replay.recording import Message
 
 OK, FAILED, USAGE = 0, 1, 2
 TIMEOUT_S = 10.0
@@ -73,6 +76,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--connect", action="store_true", help="a bidirectional stream, as <Connect> makes it")
     parser.add_argument("--dtmf", default="", metavar="DIGITS", help="digits, one every 500 ms (with --connect)")
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
+    parser.add_argument("--record", metavar="FILE", help="keep what is sent, for `mediaworker replay` (.jsonl)")
     parser.set_defaults(run=run)
 
 
@@ -109,7 +113,33 @@ async def _run(args: argparse.Namespace) -> int:
         raise ValueError("--dtmf: Twilio sends digits on <Connect> streams only; add --connect")
     messages = schedule(writer, tracks, target.parameters, tail_s=args.tail, digits=args.dtmf)
     headers = {_SIGNATURE: sign(args.auth_token, target.signed_url)} if args.auth_token else {}
-    return await stream(target, headers, writer, messages)
+    if not args.record:
+        return await stream(target, headers, writer, messages)
+    kept: list[Message] = []
+    try:
+        return await stream(target, headers, writer, keeping(messages, kept))
+    finally:
+        save_recording(args.record, kept)
+
+
+def keeping(messages: Messages, kept: list[Message]) -> Messages:
+    """The same messages; each is put into `kept` when it is written."""
+
+    def keep(due_s: float, write: Callable[[], str]) -> str:
+        text = write()
+        kept.append(Message(due_s, text))
+        return text
+
+    for due_s, write in messages:
+        yield due_s, partial(keep, due_s, write)
+
+
+def save_recording(path: str, kept: list[Message]) -> None:
+    """Raises StreamError."""
+    try:
+        recording.write(path, kept)
+    except OSError as error:
+        raise StreamError(f"{path}: {error.strerror or error}") from None
 
 
 async def stream(target: Target, headers: Mapping[str, str], writer: StreamWriter, messages: Messages) -> int:

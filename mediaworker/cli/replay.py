@@ -1,0 +1,170 @@
+"""`mediaworker replay`: a capture or a recorded stream through the real path, with a network's faults added."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mediaworker.replay.lab import LegResult
+    from mediaworker.replay.source import Messages, Packets
+
+OK, FAILED, USAGE = 0, 1, 2
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "replay",
+        help="run a capture (pcap, pcapng) or a recorded Twilio stream through the worker's path, with faults",
+        description="Runs the RTP of a capture, or a recorded Twilio stream (.jsonl), through the worker's own path: "
+        "in this process on a simulated clock, or live at a running worker (--to). Exit code: 0 done, 1 refused or "
+        "broken off, 2 wrong arguments or a broken capture.",
+    )
+    parser.add_argument("capture", metavar="CAPTURE", help="pcap or pcapng, or .jsonl: a message a line; also gzipped")
+    faults = parser.add_argument_group("faults on the way (shares from 0 to 1)")
+    faults.add_argument("--loss", type=float, default=0.0, metavar="P", help="share of the packets that is lost")
+    faults.add_argument("--burst", type=float, default=1.0, metavar="N", help="mean length of a burst of losses")
+    faults.add_argument("--jitter", type=float, default=0.0, metavar="MS", help="a packet takes up to so much longer")
+    faults.add_argument("--reorder", type=float, default=0.0, metavar="P", help="share overtaken by the next two")
+    faults.add_argument("--duplicate", type=float, default=0.0, metavar="P", help="share that comes twice")
+    faults.add_argument("--drift", type=float, default=0.0, metavar="PPM", help="how fast the sender's clock is")
+    faults.add_argument("--delay", type=float, default=0.0, metavar="MS", help="everything takes so much longer")
+    faults.add_argument("--inject", type=float, default=0.0, metavar="N", help="a stranger's packets for each (RTP)")
+    faults.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same faults")
+    parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722"], help="instead of what the capture says")
+    parser.add_argument("--payload-type", type=int, metavar="PT", help="of the codec, instead of what the capture says")
+    parser.add_argument("--speed", type=float, default=0.0, metavar="X", help="times real time; 0: at once (default)")
+    parser.add_argument("--to", metavar="URI", help="sip:USER@HOST:PORT or ws://…: live at a worker, in real time")
+    parser.add_argument("--leg", type=int, default=0, metavar="N", help="with --to sip: the stream to send, from 0")
+    parser.add_argument("--auth-token", metavar="T", help="with --to ws: sign the upgrade as Twilio does")
+    parser.add_argument("--save", metavar="FILE", help="write what arrives: pcap, or .jsonl for a recorded stream")
+    parser.add_argument("--json", action="store_true", help="every event as a line of JSON, and no table")
+    parser.add_argument("--config", metavar="FILE", help="the worker's configuration (engine, endpointing, …)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # as in the worker
+    from audio import Codec
+    from mediaworker.replay.link import Faults
+    from mediaworker.replay.pcap import CaptureError
+    from mediaworker.replay.source import load, save
+
+    try:
+        faults = Faults(
+            loss=args.loss, burst=args.burst, jitter_ms=args.jitter, reorder=args.reorder, duplicate=args.duplicate,
+            drift_ppm=args.drift, delay_ms=args.delay, inject=args.inject, seed=args.seed,
+        )  # fmt: skip
+        if not 0 <= args.speed <= 1000:
+            raise ValueError(f"--speed {args.speed:g}: expected 0 to 1000")
+        codec = Codec[args.codec] if args.codec else None
+        source = load(args.capture, faults, codec=codec, payload_type=args.payload_type)
+        if args.save:
+            save(args.save, source)
+    except (CaptureError, ValueError) as error:
+        return _fail(USAGE, str(error))
+    except OSError as error:
+        return _fail(USAGE, f"{args.save}: {error.strerror or error}")
+    return _live(args, source) if args.to else _lab(args, source)
+
+
+def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
+    import asyncio
+    import tempfile
+
+    import msgspec
+
+    from config import ConfigError, load
+    from config.settings import Log
+    from mediaworker import logs
+    from mediaworker.events import schema as events
+    from mediaworker.registry import Refused
+    from mediaworker.replay.lab import Lab
+    from mediaworker.replay.source import Packets
+
+    try:
+        settings = load(args.config)
+    except ConfigError as error:
+        return _fail(USAGE, str(error))
+    logs.configure(Log(level="error"))
+
+    def tell(event: events.Event) -> None:
+        if args.json:
+            print(events.encode(event), flush=True)
+        elif isinstance(event.body, events.TranscriptFinal):
+            print(f"{event.body.start_ms / 1000:9.2f}  {event.body.leg:8}  {event.body.text}", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(
+            msgspec.structs.replace(settings, data_dir=folder),
+            tell,
+            unix_s=source.begin_s if isinstance(source, Packets) else 0.0,
+        )
+        try:
+            results = asyncio.run(lab.run(source, args.speed))
+        except Refused as refused:
+            return _fail(FAILED, refused.reason)
+        except TimeoutError:
+            return _fail(FAILED, "the engine does not answer")
+    if not args.json:
+        print(table(results))
+    return OK
+
+
+def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
+    import asyncio
+
+    from config.settings import Log
+    from mediaworker import logs
+    from mediaworker.replay import live
+    from mediaworker.replay.source import Packets
+
+    logs.configure(Log(level="error"))
+    try:
+        if isinstance(source, Packets) != args.to.startswith("sip:"):
+            raise ValueError(f"--to {args.to}: a capture goes to sip:USER@HOST:PORT, a recorded stream to ws://…")
+        if isinstance(source, Packets):
+            line = asyncio.run(live.to_sip(args.to, source, args.leg))
+        else:
+            line = asyncio.run(live.to_websocket(args.to, source, args.auth_token))
+    except ValueError as error:
+        return _fail(USAGE, str(error))
+    except live.LiveError as error:
+        return _fail(FAILED, str(error))
+    print(line)
+    return OK
+
+
+def table(results: Sequence[LegResult]) -> str:
+    lines = [
+        ("leg", "codec", "packets", "lost", "late", "twice", "foreign", "jitter", "position", "utterances", "words")
+    ]
+    for result in results:
+        media = result.media
+        lines.append(
+            (
+                result.leg,
+                result.codec,
+                str(media.packets if media else 0),
+                str(media.lost if media else 0),
+                str(media.late if media else 0),
+                str(result.duplicates),
+                str(result.discarded + result.wrong_source),
+                f"{media.jitter_ms if media else 0:.1f} ms",
+                f"{result.position_s:.2f} s",
+                str(result.utterances),
+                str(result.words),
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    rows = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    return "\n".join([*rows, *(f"{result.leg}: {' '.join(result.texts)}" for result in results)])
+
+
+def _fail(code: int, message: str) -> int:
+    print(f"mediaworker replay: {message}", file=sys.stderr)
+    return code

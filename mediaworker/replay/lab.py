@@ -1,0 +1,226 @@
+"""The real path on a simulated clock: latch, legs, VAD, endpointing, recognition, events; only the sockets are missing.
+
+Time comes from the arrivals, so nothing depends on how fast the machine is. At any speed but 1 the clock stands still
+while a final is with the engine: the text is then the same at every speed. Partials are as many as the engine manages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+
+from asr.client import Recognizer
+from asr.utterance import Hypothesis, Utterance
+from audio import Detector, Leg
+from config import Settings
+from mediaworker.call import Call
+from mediaworker.events import schema as events
+from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
+from mediaworker.media import TICK_S
+from mediaworker.registry import FINALS_S, CallRegistry
+from mediaworker.replay.rtp_call import Action, RtpCall
+from mediaworker.replay.source import Messages, Packets
+from mediaworker.transcriber import LegTranscriber
+from sip.latch import SourceLatch
+
+METRICS_EVERY_S = 5.0
+
+
+class Patient:
+    """A recognizer that knows which finals are still to come."""
+
+    def __init__(self, recognizer: Recognizer) -> None:
+        self._recognizer = recognizer
+        self._awaited: set[str] = set()
+        self.settled = asyncio.Event()
+        self.settled.set()
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
+        def heard(hypothesis: Hypothesis) -> None:
+            try:
+                on_hypothesis(hypothesis)
+            finally:
+                if hypothesis.final:
+                    self._settle(utterance.id)
+
+        self._recognizer.open(utterance, heard)
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self._recognizer.append(utterance_id, audio)
+
+    def partial(self, utterance_id: str, revision: int) -> None:
+        self._recognizer.partial(utterance_id, revision)
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+        self._awaited.add(utterance_id)
+        self.settled.clear()
+        self._recognizer.final(utterance_id, revision, commit=commit)
+
+    def commit(self, utterance_id: str) -> None:
+        self._recognizer.commit(utterance_id)
+        self._settle(utterance_id)
+
+    def cancel(self, utterance_id: str) -> None:
+        self._recognizer.cancel(utterance_id)
+        self._settle(utterance_id)
+
+    def _settle(self, utterance_id: str) -> None:
+        self._awaited.discard(utterance_id)
+        if not self._awaited:
+            self.settled.set()
+
+
+@dataclass(slots=True)
+class LegResult:
+    """What became of a leg; the counters are the leg's own."""
+
+    call_id: str
+    leg: str
+    codec: str
+    media: events.LegMedia | None = None
+    position_s: float = 0.0
+    duplicates: int = 0
+    discarded: int = 0
+    wrong_source: int = 0
+    utterances: int = 0
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> int:
+        return sum(len(text.split()) for text in self.texts)
+
+
+class Lab:
+    """Runs one source. `on_event` takes every event as it is published, with the wire's envelope around it."""
+
+    def __init__(self, settings: Settings, on_event: Callable[[events.Event], None], *, unix_s: float = 0.0) -> None:
+        self.now = 0.0
+        self.results: dict[tuple[str, str], LegResult] = {}
+        self._on_event, self._unix_s = on_event, unix_s
+        self._detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+        self._engine = Recognizer(settings, on_state=lambda state, why: None)
+        self._patient = Patient(self._engine)
+        self._calls = CallRegistry(
+            settings,
+            detector=self._detector,
+            recognizer=self._patient,
+            publish=self._publish,
+            clock=lambda: self.now,
+            calls_changed=self._calls_changed,
+        )
+        self._empty = asyncio.Event()
+        self._twilio = TwilioPolicy(math.inf, True, lambda token, call, stream: True)
+        self._seq: dict[str, int] = {}
+        self._row = 0
+        self._legs: list[tuple[LegResult, Leg, SourceLatch | None]] = []
+        self._speaking: set[LegTranscriber] = set()
+
+    async def run(self, source: Packets | Messages, speed: float) -> list[LegResult]:
+        """`speed`: times real time; 0: as fast as possible."""
+        await self._engine.start()
+        self._engine.keep_alive(True)
+        try:
+            actions = self._packets(source) if isinstance(source, Packets) else self._messages(source)
+            await self._play(actions, speed)
+            if len(self._calls):
+                await asyncio.wait_for(self._empty.wait(), FINALS_S)
+        finally:
+            await self._engine.stop()
+        for result, leg, latch in self._legs:
+            result.position_s = leg.position / 8000
+            result.duplicates, result.discarded = leg.duplicates, leg.discarded
+            result.wrong_source = latch.refused if latch is not None else 0
+        return list(self.results.values())
+
+    async def _play(self, actions: Iterator[tuple[float, Action]], speed: float) -> None:
+        loop = asyncio.get_running_loop()
+        started_s, tick, report_s = loop.time(), TICK_S, METRICS_EVERY_S
+        held_s = 0.0
+        for at_s, act in actions:
+            while tick <= at_s:
+                self.now = tick
+                if speed and (wait_s := started_s + held_s + tick / speed - loop.time()) > 0:
+                    await asyncio.sleep(wait_s)
+                await self._tick(tick)
+                if speed != 1 and not self._patient.settled.is_set():
+                    before = loop.time()
+                    await self._patient.settled.wait()
+                    held_s += loop.time() - before
+                if tick >= report_s:
+                    report_s += METRICS_EVERY_S
+                    for call in self._calls:
+                        call.publish_metrics()
+                tick += TICK_S
+            self.now = at_s
+            act(at_s)
+
+    async def _tick(self, now: float) -> None:
+        """What `mediaworker.media.MediaLoop` does at each of its ticks."""
+        for detections in self._detector.step(now):
+            for detection in detections:
+                transcriber: LegTranscriber | None = detection.leg.key
+                if transcriber is not None:
+                    transcriber.on(detection)
+                    self._speaking.add(transcriber)
+        await asyncio.sleep(0)
+        for transcriber in tuple(self._speaking):
+            if not transcriber.feed():
+                self._speaking.discard(transcriber)
+
+    # -- RTP ----------------------------------------------------------------------------------------------------------
+
+    def _packets(self, source: Packets) -> Iterator[tuple[float, Action]]:
+        by_call: dict[str, list[int]] = {}
+        for index, stream in enumerate(source.streams):
+            by_call.setdefault(stream.call, []).append(index)
+        calls = [RtpCall(name, members, source, self._calls.open, self._keep) for name, members in by_call.items()]
+        return heapq.merge(*(call.actions() for call in calls), key=itemgetter(0))
+
+    # -- recorded streams ---------------------------------------------------------------------------------------------
+
+    def _messages(self, source: Messages) -> Iterator[tuple[float, Action]]:
+        session = TwilioSession(self._twilio, self._calls.open, 0.0)
+
+        def receive(text: str, now: float) -> None:
+            before = session.call
+            session.receive(text, now)
+            call = session.call
+            if before is None and isinstance(call, Call):
+                for leg in call.members:
+                    self._keep(call, leg)
+
+        begin_s = source.arrivals[0].at_s
+        for arrival in source.arrivals:
+            yield arrival.at_s - begin_s, partial(receive, arrival.what.text)
+        # What has come just now has still to be looked at, and a stream without a stop has lost its socket.
+        yield source.arrivals[-1].at_s - begin_s + TICK_S, session.connection_lost
+
+    # -- what comes out -----------------------------------------------------------------------------------------------
+
+    def _calls_changed(self, count: int) -> None:
+        (self._empty.clear if count else self._empty.set)()
+
+    def _keep(self, call: Call, leg: str, latch: SourceLatch | None = None) -> None:
+        member = call.members[leg]
+        result = LegResult(call.id, leg, member.audio.codec.rtp_name)
+        self.results[call.id, leg] = result
+        self._legs.append((result, member.audio, latch))
+
+    def _publish(self, call_id: str, at_ms: int, body: events.EventBody) -> None:
+        durable = events.is_durable(body)
+        self._row += durable
+        seq = self._seq[call_id] = self._seq.get(call_id, 0) + durable
+        time = events.timestamp(self._unix_s + self.now)
+        if isinstance(body, events.TranscriptFinal) and (found := self.results.get((call_id, body.leg))):
+            found.utterances += 1
+            found.texts += [body.text] if body.text else []
+        elif isinstance(body, events.CallEnded):
+            for media in body.legs:
+                if found := self.results.get((call_id, media.leg)):
+                    found.media = media
+        self._on_event(events.Event(f"replay:{self._row}", call_id, seq, at_ms, time, body))

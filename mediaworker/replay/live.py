@@ -1,0 +1,52 @@
+"""A source sent live at a running worker, in real time, with its faults on the real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from mediaworker.cli.stream import StreamError, Target, stream
+from mediaworker.cli.twilio_stream import StreamWriter
+from mediaworker.ingress.twilio_webhook import sign
+from mediaworker.replay.source import Messages, Packets
+from sip.errors import SipError
+
+
+class LiveError(Exception):
+    """The worker refused or broke off; the message is one line."""
+
+
+async def to_websocket(url: str, source: Messages, auth_token: str | None) -> str:
+    """Sends every message when it is due. Raises LiveError."""
+    begin_s = source.arrivals[0].at_s
+    headers = {"X-Twilio-Signature": sign(auth_token, url)} if auth_token else {}
+    messages: Iterator[tuple[float, partial[str]]] = (
+        (arrival.at_s - begin_s, partial(str, arrival.what.text)) for arrival in source.arrivals
+    )
+    try:
+        # The recording's own answers to marks are in it: nothing is added here.
+        await stream(Target(url, url, {}, True), headers, StreamWriter("", "", ""), messages)
+    except StreamError as error:
+        raise LiveError(str(error)) from None
+    return f"{len(source.arrivals)} messages in {source.arrivals[-1].at_s - begin_s:.1f} s"
+
+
+async def to_sip(uri: str, source: Packets, index: int) -> str:
+    """Places a call with the stream's codec and sends its packets. Raises LiveError, and ValueError for `index`."""
+    try:
+        from mediaworker.replay.phone import ReplayPhone
+    except ImportError as error:
+        raise LiveError(f"SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh") from None
+    if not 0 <= index < len(source.streams):
+        raise ValueError(f"--leg {index}: the capture has {len(source.streams)} streams")
+    phone = ReplayPhone(source.streams[index].descriptions[0], source.arrivals[index])
+    try:
+        result = await phone.call(uri, np.zeros(0, np.int16))
+    except SipError as error:
+        raise LiveError(f"{uri}: {error}") from None
+    if not result.ok:
+        why = "hung up before all was sent" if result.hung_up_by_peer else f"{result.status} {result.reason}"
+        raise LiveError(f"{uri}: {why}")
+    return f"{result.status} {result.reason}: {result.packets_sent} packets sent"

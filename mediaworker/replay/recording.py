@@ -1,0 +1,108 @@
+"""Recorded media streams: one WebSocket message a line, as it came, or `{"at_s": 1.25, "message": …}` with its arrival.
+
+`message` is the JSON message itself or its text. Without an arrival a media message arrives when its last sample has
+been spoken, and any other message with the one before it. Parse and print are inverses.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mediaworker.ingress.twilio_messages import Malformed, Media, Start, Unknown, parse
+from mediaworker.replay.pcap import CaptureError
+
+MAX_BYTES = 1 << 30
+
+
+class Message(NamedTuple):
+    at_s: float
+    text: str
+
+
+class _Line(msgspec.Struct):
+    message: msgspec.Raw
+    at_s: float | None = None
+
+
+_plain = msgspec.json.Decoder(dict[str, Any])
+_line = msgspec.json.Decoder(_Line)
+
+
+def read(path: str | Path) -> list[Message]:
+    """The messages by arrival. Raises CaptureError, naming the line."""
+    try:
+        data = Path(path).read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            with gzip.open(path) as file:
+                data = file.read(MAX_BYTES)
+        lines = data.decode().splitlines()
+    except (OSError, EOFError, zlib.error) as error:
+        raise CaptureError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise CaptureError(f"{path}: no text") from None
+    found: list[Message] = []
+    latest = 0.0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            at_s, text = _parse(line)
+        except (ValueError, RecursionError) as error:
+            raise CaptureError(f"{path}: line {number}: {error}") from None
+        latest = max(latest, _spoken_s(text)) if at_s is None else at_s
+        found.append(Message(latest, text))
+    if not any(_is(text, Start) for _, text in found):
+        raise CaptureError(f"{path}: no start message in it")
+    return sorted(found, key=lambda message: message.at_s)
+
+
+def write(path: str | Path, messages: Iterable[Message]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for message in messages:
+            file.write(print_line(message) + "\n")
+
+
+def print_line(message: Message) -> str:
+    """Text that is no JSON object (a peer may send anything) is kept as text."""
+    inside: Any = message.text
+    try:
+        _plain.decode(message.text)
+        inside = msgspec.Raw(message.text.encode())
+    except (ValueError, RecursionError):
+        pass
+    return msgspec.json.encode({"at_s": round(message.at_s, 6), "message": inside}).decode()
+
+
+def is_media(text: str) -> bool:
+    return _is(text, Media)
+
+
+def _parse(line: str) -> tuple[float | None, str]:
+    fields = _plain.decode(line)
+    if "message" not in fields or "event" in fields:
+        return None, line
+    wrapped = _line.decode(line)
+    if isinstance(fields["message"], str):
+        return wrapped.at_s, fields["message"]
+    return wrapped.at_s, bytes(wrapped.message).decode()
+
+
+def _spoken_s(text: str) -> float:
+    try:
+        message = parse(text)
+    except (Malformed, Unknown):
+        return 0.0
+    return message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, Media) else 0.0
+
+
+def _is(text: str, kind: type) -> bool:
+    try:
+        return isinstance(parse(text), kind)
+    except (Malformed, Unknown):
+        return False

@@ -1,0 +1,103 @@
+"""What is replayed: a capture or a recording, as arrivals on links with faults."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from random import Random
+
+from audio import Codec, RtpPacket
+from mediaworker.replay import datagrams, pcap, recording, streams
+from mediaworker.replay.datagrams import Datagram
+from mediaworker.replay.link import Arrival, Faults, Link
+from mediaworker.replay.recording import Message
+from mediaworker.replay.streams import Stream
+
+STRANGER = ("203.0.113.66", 6666)
+"""Where injected packets come from: an address for documentation (RFC 5737)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packets:
+    """An RTP capture after its way over the links: one list of arrivals a stream, with the capture's own times."""
+
+    streams: tuple[Stream, ...]
+    arrivals: tuple[tuple[Arrival[Datagram], ...], ...]
+    signalling: tuple[Datagram, ...]
+
+    @property
+    def begin_s(self) -> float:
+        return min(stream.packets[0].at_s for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """A recorded stream after its way over the link."""
+
+    arrivals: tuple[Arrival[Message], ...]
+
+
+def load(
+    path: str | Path, faults: Faults, *, codec: Codec | None = None, payload_type: int | None = None
+) -> Packets | Messages:
+    """Raises CaptureError."""
+    if is_recording(path):
+        return _messages(recording.read(path), faults)
+    counters = datagrams.Counters()
+    try:
+        found = streams.find(datagrams.datagrams(pcap.read(path), counters), codec=codec, payload_type=payload_type)
+    except pcap.CaptureError as error:
+        text = str(error) if str(error).startswith(f"{path}:") else f"{path}: {error}"
+        cut = f" ({counters.cut} packets were captured in part)" if counters.cut else ""
+        raise pcap.CaptureError(text + cut) from None
+    arrivals = []
+    for index, stream in enumerate(found.streams):
+        link = Link[Datagram](replace(faults, seed=faults.seed + index), stranger=_stranger)
+        arrivals.append(tuple(link.carry((packet.at_s, packet) for packet in stream.packets)))
+    return Packets(tuple(found.streams), tuple(arrivals), tuple(found.signalling))
+
+
+def save(path: str | Path, source: Packets | Messages) -> None:
+    """What arrives, as a capture or a recording of its own. Raises OSError."""
+    if isinstance(source, Messages):
+        recording.write(path, [Message(arrival.at_s, arrival.what.text) for arrival in source.arrivals])
+        return
+    arrived = heapq.merge(*source.arrivals, key=attrgetter("at_s"))
+    every = [(a.at_s, a.what) for a in arrived] + [(datagram.at_s, datagram) for datagram in source.signalling]
+    pcap.write(path, [(at_s, _packet(each)) for at_s, each in sorted(every, key=lambda item: item[0])])
+
+
+def _packet(datagram: Datagram) -> bytes:
+    return datagrams.ip_packet(datagram.source, datagram.target, datagram.payload)
+
+
+def is_recording(path: str | Path) -> bool:
+    """By name, so that a broken file is judged as what it claims to be."""
+    return str(path).removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson"))
+
+
+def _messages(messages: list[Message], faults: Faults) -> Messages:
+    """Media messages take the link; the others are as reliable as TCP, and what ends a stream comes after all of it."""
+    media = [index for index, message in enumerate(messages) if recording.is_media(message.text)]
+    link = Link[int](faults, ordered=True)
+    arrivals = list(link.carry((messages[index].at_s, index) for index in media))
+    end_s = max((arrival.at_s for arrival in arrivals), default=0.0)
+    for index, message in enumerate(messages):
+        if not media or index < media[0]:
+            arrivals.append(Arrival(message.at_s, index))
+        elif index > media[-1]:
+            arrivals.append(Arrival(max(message.at_s, end_s), index))
+        elif not recording.is_media(message.text):
+            arrivals.append(Arrival(message.at_s + faults.delay_ms / 1000, index))
+    arrivals.sort(key=lambda arrival: (arrival.at_s, arrival.what))
+    return Messages(tuple(Arrival(arrival.at_s, messages[arrival.what]) for arrival in arrivals))
+
+
+def _stranger(beside: Datagram, random: Random) -> Datagram:
+    """Half of them know the SSRC; none the numbers."""
+    ssrc = random.getrandbits(32) if random.random() < 0.5 else int.from_bytes(beside.payload[8:12], "big")
+    payload_type = beside.payload[1] & 0x7F
+    forged = RtpPacket(payload_type, random.getrandbits(16), random.getrandbits(32), ssrc, bytes([0x11]) * 160)
+    return beside._replace(source=STRANGER, payload=bytes(forged))
