@@ -259,7 +259,7 @@ def _operations(metrics: Metrics, worker: Worker) -> None:
 def _process(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge("process_start_time_seconds", "When the media process started", lambda: worker.started_s)
     metrics.gauge("max_fds", "How many file descriptors it may open", _max_fds)
-    metrics.gauge("tasks", "asyncio tasks", lambda: len(asyncio.all_tasks()))
+    metrics.gauge("tasks", "Tasks of asyncio", lambda: len(asyncio.all_tasks()))
     metrics.gauge("open_fds", "Open file descriptors", lambda: len(os.listdir("/proc/self/fd")))
     metrics.gauge("resident_memory_bytes", "RSS of the media process", _rss_bytes)
     metrics.counter(

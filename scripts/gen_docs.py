@@ -1,4 +1,4 @@
-"""Regenerate what docs/ takes from the code: the configuration reference (and, through the package, the event schema).
+"""Regenerate what docs/ and deploy/ take from the code: configuration, metrics, event schema, and the dashboard.
 
 python scripts/gen_docs.py            write
 python scripts/gen_docs.py --check    exit 1 when a committed file differs
@@ -7,6 +7,7 @@ python scripts/gen_docs.py --check    exit 1 when a committed file differs
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import sys
 import types
@@ -19,6 +20,9 @@ import msgspec
 from config import settings as schema
 from config.load import PREFIX
 from mediaworker.events import jsonschema
+
+sys.path.insert(0, str(Path(__file__).parent))
+from dashboard import dashboard  # noqa: E402
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -110,7 +114,35 @@ def _literal(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode().replace("|", "\\|")
 
 
-FILES = {"configuration.md": configuration, "schemas/events.schema.json": jsonschema.generate}
+def metrics() -> str:
+    """Everything `/metrics` may show, from a worker that is made and not started."""
+    from config.load import parse
+    from mediaworker.worker import Worker
+
+    async def table() -> list[tuple[str, str, str, str]]:
+        return sorted(Worker(parse({})).metrics.table())
+
+    lines = [
+        "# Metrics",
+        "",
+        "<!-- Generated from the worker by `make schema`; do not edit. -->",
+        "",
+        "What `GET /metrics` shows. How to scrape it, alerts and a dashboard: [operations.md](operations.md).",
+        "",
+        "| name | kind | labels | |",
+        "|---|---|---|---|",
+    ]
+    for name, kind, labels, help in asyncio.run(table()):
+        lines.append(f"| `{name}` | {kind} | {labels and f'`{labels}`'} | {help} |")
+    return "\n".join(lines) + "\n"
+
+
+FILES = {
+    "configuration.md": configuration,
+    "metrics.md": metrics,
+    "schemas/events.schema.json": jsonschema.generate,
+    "../deploy/grafana/mediaworker.json": dashboard,
+}
 
 
 def main(check: bool) -> int:

@@ -215,6 +215,12 @@ async def test_a_file_over_its_limit_shrinks_and_loses_what_ended_first(tmp_path
         assert b"c00/0" not in (tmp_path / FILE).read_bytes()
 
 
+async def test_a_store_that_is_closed_is_one_file(tmp_path: Path) -> None:
+    async with running_hub(tmp_path) as hub:
+        await a_call(hub, "c")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "lock"]
+
+
 async def test_a_long_call_goes_in_pieces_between_which_live_events_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,8 @@ class EventStore:
             raise StoreError(f"{self.directory}: {_say(error)}") from error
 
     async def stop(self) -> None:
-        for opened in (self._writer, self._reader):
+        # The writer last: whoever closes last takes the log into the file, and a reader may not.
+        for opened in (self._reader, self._writer):
             if opened is not None:
                 thread, database = opened
                 await asyncio.get_running_loop().run_in_executor(thread, database.close)

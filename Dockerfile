@@ -1,0 +1,63 @@
+# syntax=docker/dockerfile:1
+# The worker on Debian: built in one stage, run in another without compilers, as a user of its own.
+#
+#   docker build -t mediaworker .
+#   docker build -t mediaworker:cuda --build-arg VARIANT=cuda .
+#
+# Every RUN is one script of this repository, which does the same outside a container.
+ARG DEBIAN=bookworm-slim
+ARG VARIANT=cpu
+
+FROM debian:${DEBIAN} AS build
+ARG VARIANT
+ENV MEDIAWORKER_CACHE=/var/cache/mediaworker
+WORKDIR /src
+# From what changes seldom to what changes always: PJSIP, the locked packages, the worker.
+COPY scripts/install_packages.sh scripts/
+RUN ["scripts/install_packages.sh", "build"]
+COPY scripts/build_pjsip.sh scripts/
+RUN ["scripts/build_pjsip.sh", "python3"]
+COPY scripts/install_app.sh scripts/
+COPY requirements/ requirements/
+RUN scripts/install_app.sh /opt/mediaworker "${VARIANT}" --dependencies
+COPY pyproject.toml README.md LICENSE ./
+COPY config/ config/
+COPY audio/ audio/
+COPY sip/ sip/
+COPY asr/ asr/
+COPY mediaworker/ mediaworker/
+RUN scripts/install_app.sh /opt/mediaworker "${VARIANT}"
+
+FROM debian:${DEBIAN} AS runtime-cpu
+COPY scripts/install_packages.sh scripts/create_user.sh /usr/local/lib/mediaworker/
+RUN ["/usr/local/lib/mediaworker/install_packages.sh", "run"]
+RUN ["/usr/local/lib/mediaworker/create_user.sh", "mediaworker", "/data"]
+
+# The driver comes from the host, by way of the NVIDIA container toolkit; CUDA's own libraries are in Python wheels.
+FROM runtime-cpu AS runtime-cuda
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM runtime-${VARIANT} AS runtime
+LABEL org.opencontainers.image.title="mediaworker" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/mediaworker /opt/mediaworker
+# One thread per process for linear algebra: the VAD's matrices are small, and the event loop needs its core.
+ENV PATH=/opt/mediaworker/bin:$PATH \
+    OMP_NUM_THREADS=1 \
+    MKL_NUM_THREADS=1 \
+    OPENBLAS_NUM_THREADS=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    MEDIAWORKER_DATA_DIR=/data \
+    MEDIAWORKER_LOG__FORMAT=json
+# `mediaworker.toml` is looked for here.
+WORKDIR /etc/mediaworker
+USER mediaworker
+VOLUME /data
+# HTTP, media WebSockets, SIP. RTP (10000-19999/udp) wants host networking: see deploy/compose.yaml.
+EXPOSE 8080/tcp 8081/tcp 5060/udp 5060/tcp
+# A drain: `docker stop --time` must be longer than `shutdown_s` and half a minute for the last finals.
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=3 CMD ["mediaworker", "health"]
+ENTRYPOINT ["mediaworker"]
+CMD ["serve"]

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The worker into a virtual environment of its own, as the lock file says: for a service, or for an image.
+#
+#   scripts/install_app.sh FOLDER [cpu|cuda] [--dependencies]
+#
+# --dependencies leaves the worker's own packages out, so that an image does not repeat the rest for every change. cuda
+# adds requirements/cuda.lock when there is one: the engines of this version have no use for a GPU yet.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${1:?usage: scripts/install_app.sh FOLDER [cpu|cuda] [--dependencies]}
+variant=${2:-cpu}
+PYTHON=${PYTHON:-python3}
+
+say() { echo "setup: $*" >&2; }
+
+case $variant in cpu | cuda) ;; *) say "cpu or cuda, not $variant"; exit 2 ;; esac
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "Python 3.11 or newer is needed: set PYTHON"; exit 1; }
+[ -x "$target/bin/python" ] || "$PYTHON" -m venv "$target"
+pip=("$target/bin/python" -m pip install -q --disable-pip-version-check --no-cache-dir --no-deps)
+# --no-deps: the lock names every package, and leaves out torch, which silero-vad's metadata asks for.
+"${pip[@]}" --require-hashes -r requirements/run.lock
+if [ "$variant" = cuda ] && [ -f requirements/cuda.lock ]; then
+  "${pip[@]}" --require-hashes -r requirements/cuda.lock
+fi
+wheel=$(scripts/build_pjsip.sh "$(realpath -s "$target")/bin/python" | tail -n1)
+"${pip[@]}" "$wheel"
+"$target/bin/python" -c 'import pjsua2'
+if [ "${3:-}" != --dependencies ]; then
+  # A build writes into its source tree, which may be somebody's checkout, or read-only.
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  cp -r pyproject.toml README.md LICENSE config audio sip asr mediaworker "$work"
+  "${pip[@]}" --force-reinstall "$work"
+  "$target/bin/mediaworker" config >/dev/null
+  say "installed $("$target/bin/python" -c 'from importlib.metadata import version; print("mediaworker", version("mediaworker"))') into $target"
+fi

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Debian packages, where they are missing.
+#
+#   scripts/install_packages.sh build|run|dev
+#
+# build: what PJSIP and the worker are built with; run: what they run with when they were built elsewhere; dev: build,
+# and what the tests and the demo need as well.
+set -euo pipefail
+kind=${1:?usage: scripts/install_packages.sh build|run|dev}
+
+say() { echo "setup: $*" >&2; }
+
+case $kind in
+  # ca-certificates, git: a minimal image has neither. The -dev packages build PJSIP, and their libraries run it.
+  build | dev)
+    packages=(ca-certificates build-essential pkg-config swig python3-dev python3-venv libssl-dev libsrtp2-dev libopus-dev
+      uuid-dev libsamplerate0-dev)
+    ;;
+  run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0) ;;
+  *) say "build, run or dev, not $kind"; exit 2 ;;
+esac
+if [ "$kind" = dev ]; then
+  # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words.
+  packages+=(openssl sip-tester asterisk-core-sounds-en asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722)
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+command -v apt-get >/dev/null || { say "this needs apt; install these packages' equivalents by hand: ${missing[*]}"; exit 1; }
+root=()
+[ "$(id -u)" = 0 ] || root=(sudo)
+say "installing ${missing[*]}"
+"${root[@]}" apt-get update -qq
+"${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+if [ "$kind" = run ]; then # an image keeps nothing it does not need
+  "${root[@]}" apt-get clean
+  "${root[@]}" rm -rf /var/lib/apt/lists
+  "${root[@]}" mkdir -p /var/lib/apt/lists/partial
+fi
