@@ -14,6 +14,7 @@ import functools
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, ParamSpec
@@ -219,8 +220,11 @@ class Stack:
 
 def _queue_more(port: int) -> None:
     """PJSIP lets five connections wait to be accepted: with somebody knocking all the time nobody else gets in."""
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as found:
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as found:
             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
                 found.listen(_BACKLOG)
 
