@@ -17,6 +17,7 @@ import structlog
 from asr import child, messages
 from asr.ledger import Counters, Deliver, Delivery, Ledger
 from asr.messages import FrameError, Frames
+from asr.patience import Patience, Verdict
 from asr.select import LANGUAGES, select
 from asr.spill import Spill
 from asr.utterance import EngineState, Hypothesis, Utterance
@@ -34,9 +35,6 @@ FAILED_AFTER = 3
 """Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed. One
 over an utterance counts half: each may cost two, and three such in a row are more likely the engine's fault."""
 GOOD_LIFE_S = 10.0
-CHECKS = 4
-"""So often within `asr.hang_s` it is looked whether the inference process has answered. Looks are counted, not seconds:
-after a machine was suspended the process gets its time again."""
 
 log = structlog.get_logger("asr")
 
@@ -215,7 +213,7 @@ class Recognizer:
             deaths = (0.0 if lived or self._answers > answers else deaths) + (0.5 if blamed else 1.0)
             if self._hung and self._ready_s is None:
                 deaths = max(deaths, FAILED_AFTER)  # whoever waits has waited long enough
-            log.error("engine died", reason=reason, deaths=deaths, open_utterances=len(self._ledger))
+            log.error("engine died", reason=reason, deaths=f"{deaths:g}", open_utterances=len(self._ledger))
             self._deliver(self._ledger.restart(reason))
             if deaths >= FAILED_AFTER:
                 self._enter(EngineState.FAILED, f"{reason}, {deaths:g} times in a row")
@@ -224,12 +222,14 @@ class Recognizer:
 
     async def _live(self) -> int:
         """One life of the inference process, to its end; its exit status."""
-        with contextlib.ExitStack() as ours:
-            (requests, theirs), (answers, theirs_too) = socket.socketpair(), socket.socketpair()
-            for channel in (requests, answers):
-                ours.callback(channel.close)
-            with theirs, theirs_too:
-                self._process = process = await child.spawn(theirs, theirs_too)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            channels = []
+            for _ in ("requests", "answers"):
+                one, other = socket.socketpair()
+                channels.append((ours.enter_context(one), theirs.enter_context(other)))
+            (requests, reads), (answers, writes) = channels
+            self._process = process = await child.spawn(reads, writes)
+            theirs.close()
             try:
                 await self._converse(requests, answers, process)
             finally:
@@ -272,23 +272,21 @@ class Recognizer:
                     await stream.wait_closed()
 
     async def _watch(self, writer: asyncio.StreamWriter, process: Process) -> None:
-        """End it when it is needed and has not answered for `asr.hang_s`, or does not get ready."""
-        hang_s, start_s = self._settings.asr.hang_s, self._settings.asr.start_timeout_s
-        period_s = min(hang_s, start_s) / CHECKS
-        seen, asked, silent_s = self._signs, True, 0.0
+        """End it when it hangs."""
+        patience = Patience(hang_s=self._settings.asr.hang_s, start_s=self._settings.asr.start_timeout_s)
+        before = self._signs
         while True:
-            await asyncio.sleep(period_s)
+            await asyncio.sleep(patience.period_s)
             ready = self._ready_s is not None
-            silent_s = silent_s + period_s if asked and self._signs == seen else 0.0
-            seen, asked = self._signs, not ready or self._busy or len(self._ledger) > 0
-            if silent_s >= (hang_s if ready else start_s):
-                what = f"did not answer for {hang_s:g} s" if ready else f"was not ready within {start_s:g} s"
-                self._hung = f"the inference process {what}"
-                self._ledger.counters.hangs += 1
-                child.kill(process)
-                return
-            if ready and asked and not silent_s:
-                writer.write(messages.encode(messages.Ping()))
+            needed = self._busy or len(self._ledger) > 0
+            match patience.look(self._signs - before, ready=ready, needed=needed):
+                case Verdict.ASK:
+                    writer.write(messages.encode(messages.Ping()))
+                case Verdict.HUNG:
+                    self._hung = patience.why(ready=ready)
+                    self._ledger.counters.hangs += 1
+                    child.kill(process)
+                    return
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         frames = Frames()

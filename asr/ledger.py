@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from asr.messages import MAX_AUDIO_BYTES, Append, Close, Final, Open, Partial, ToEngine
-from asr.spill import Spill, SpillError
+from asr.spill import Kept, Spill, SpillError
 from asr.utterance import Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
@@ -56,10 +56,8 @@ class Counters:
 class _Spoken:
     utterance: Utterance
     deliver: Deliver
-    audio: bytearray = field(default_factory=bytearray)
-    """What is in memory, behind what is on disk: kept for a replay until the utterance is over."""
-    blocks: list[int] = field(default_factory=list)
-    """On disk."""
+    audio: Kept
+    """All of it, for a replay, until the utterance is over."""
     newest: int = -1
     """Highest revision asked for."""
     delivered: int = -1
@@ -106,14 +104,14 @@ class Ledger:
 
     def open(self, utterance: Utterance, deliver: Deliver) -> None:
         assert utterance.id not in self._open, f"{utterance.id} is open"
-        self._open[utterance.id] = _Spoken(utterance, deliver)
+        self._open[utterance.id] = _Spoken(utterance, deliver, Kept(self._spill))
         self.counters.utterances += 1
         self._dirty[utterance.id] = None
 
     def append(self, utterance_id: str, audio: bytes) -> None:
         spoken = self._open[utterance_id]
         if spoken.failed is None:
-            spoken.audio += audio
+            spoken.audio.append(audio)
             self.audio_bytes += len(audio)
             self._mark(utterance_id)
             if spoken.opened:
@@ -127,13 +125,13 @@ class Ledger:
             self.counters.refused_partials += 1
             spoken.request = None
         elif spoken.failed is None:
-            self._ask(spoken, Partial(utterance_id, revision, self._end(spoken)))
+            self._ask(spoken, Partial(utterance_id, revision, len(spoken.audio)))
 
     def final(self, utterance_id: str, revision: int, *, commit: bool) -> Delivery | None:
         """What can be said at once: the error of an utterance that has been given up."""
         spoken = self._open[utterance_id]
         self._revise(spoken, revision)
-        self._ask(spoken, Final(utterance_id, revision, self._end(spoken), commit))
+        self._ask(spoken, Final(utterance_id, revision, len(spoken.audio), commit))
         return self._give_up(spoken, spoken.failed) if spoken.failed is not None else None
 
     def close(self, utterance_id: str) -> None:
@@ -235,35 +233,20 @@ class Ledger:
         if name not in self._held:
             self._dirty[name] = None
 
-    def _end(self, spoken: _Spoken) -> int:
-        """Length of its audio."""
-        return len(spoken.blocks) * self._spill.block_bytes + len(spoken.audio)
-
     def _begin(self, spoken: _Spoken) -> None:
         """All of its audio is at the process, or about to be."""
-        self._begun_bytes += self._end(spoken) - spoken.begun_bytes
-        spoken.begun_bytes = self._end(spoken)
+        self._begun_bytes += len(spoken.audio) - spoken.begun_bytes
+        spoken.begun_bytes = len(spoken.audio)
 
     def _put_on_disk(self, spoken: _Spoken) -> None:
         """As much of it as there is too much in memory."""
-        size = self._spill.block_bytes
-        while self.audio_bytes - self.spilled_bytes > self._max_bytes and len(spoken.audio) >= size:
+        while self.audio_bytes - self.spilled_bytes > self._max_bytes and spoken.audio.movable:
             try:
-                spoken.blocks.append(self._spill.put(bytes(spoken.audio[:size])))
-                del spoken.audio[:size]
+                spoken.audio.move()
             except SpillError as error:
                 # Nobody waits at the other end of a batch utterance; of those the oldest goes first.
-                batch = (other for other in self._open.values() if other.blocks and not other.utterance.live)
+                batch = (other for other in self._open.values() if other.audio.on_disk and not other.utterance.live)
                 self._lose(next(batch, spoken), str(error))
-
-    def _read(self, spoken: _Spoken, start: int, end: int) -> bytes:
-        """Its audio from `start`: up to `end`, or to where a block ends. Raises SpillError."""
-        size = self._spill.block_bytes
-        in_memory = len(spoken.blocks) * size
-        if start >= in_memory:
-            return bytes(spoken.audio[start - in_memory : end - in_memory])
-        number, at = divmod(start, size)
-        return self._spill.get(spoken.blocks[number])[at : at + end - start]
 
     def _lose(self, spoken: _Spoken, reason: str) -> None:
         self.counters.spill_failures += 1
@@ -273,12 +256,10 @@ class Ledger:
     def _drop(self, spoken: _Spoken) -> None:
         """Its audio, and what of it was to be sent."""
         name = spoken.utterance.id
-        self.audio_bytes -= self._end(spoken)
+        self.audio_bytes -= len(spoken.audio)
         self._begun_bytes -= spoken.begun_bytes
         spoken.begun_bytes = 0
-        spoken.audio.clear()
-        self._spill.free(spoken.blocks)
-        spoken.blocks.clear()
+        spoken.audio.drop()
         self._dirty.pop(name, None)
         self._held.pop(name, None)
 
@@ -291,11 +272,11 @@ class Ledger:
             return Open(spoken.utterance)
         request = None if spoken.asked else spoken.request
         # Audio that came after a request goes after it, in a replay too.
-        end = self._end(spoken) if request is None else request.end
+        end = len(spoken.audio) if request is None else request.end
         if spoken.sent < end:
             start = spoken.sent
             try:
-                audio = self._read(spoken, start, min(end, start + MAX_AUDIO_BYTES))
+                audio = spoken.audio.read(start, min(end, start + MAX_AUDIO_BYTES))
             except SpillError as error:
                 self._lose(spoken, str(error))
                 return None

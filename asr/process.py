@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -44,7 +45,12 @@ def main(argv: list[str] | None = None) -> None:
         answers.setblocking(True)
         inbox: SimpleQueue[ToEngine] = SimpleQueue()
         threading.Thread(target=_read, args=(requests, inbox), name="reader", daemon=True).start()
-        _serve(answers, inbox)
+        try:
+            _serve(answers, inbox)
+        except BaseException:
+            # Here and now: once a socket is closed the reader thread ends the process as if it had been asked to.
+            traceback.print_exc()
+            os._exit(1)
 
 
 def _read(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:

@@ -77,3 +77,49 @@ class Spill:
             self._file.close()
         self._file, self._made = None, 0
         self._free.clear()
+
+
+class Kept:
+    """The audio of one utterance: what is in memory, behind what is on disk."""
+
+    __slots__ = ("_blocks", "_memory", "_spill")
+
+    def __init__(self, spill: Spill) -> None:
+        self._spill, self._memory = spill, bytearray()
+        self._blocks: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._blocks) * self._spill.block_bytes + len(self._memory)
+
+    @property
+    def on_disk(self) -> bool:
+        return bool(self._blocks)
+
+    @property
+    def movable(self) -> bool:
+        """A whole block is in memory."""
+        return len(self._memory) >= self._spill.block_bytes
+
+    def append(self, audio: bytes) -> None:
+        self._memory += audio
+
+    def move(self) -> None:
+        """A block to the disk. Raises SpillError."""
+        size = self._spill.block_bytes
+        self._blocks.append(self._spill.put(bytes(self._memory[:size])))
+        del self._memory[:size]
+
+    def read(self, start: int, end: int) -> bytes:
+        """From `start` up to `end`, or to where a block ends. Raises SpillError."""
+        size = self._spill.block_bytes
+        moved = len(self._blocks) * size
+        if start >= moved:
+            return bytes(self._memory[start - moved : end - moved])
+        number, at = divmod(start, size)
+        return self._spill.get(self._blocks[number])[at : at + end - start]
+
+    def drop(self) -> None:
+        """All of it."""
+        self._memory.clear()
+        self._spill.free(self._blocks)
+        self._blocks.clear()

@@ -27,6 +27,7 @@ from asr.engine import Answer, Capabilities, EngineError
 from asr.inference import Inference
 from asr.ledger import Ledger
 from asr.offline import transcribe
+from asr.patience import Patience, Verdict
 from asr.scheduler import Request
 from asr.select import select
 from asr.spill import BLOCK_BYTES, Spill
@@ -355,6 +356,22 @@ def test_stable_chars_grow_and_a_final_is_all_stable() -> None:
     pair.work()
     whole = len(text_of(b"\x01" * 200))
     assert [h.stable_chars for h in pair.got["a"]] == [0, whole, whole]
+
+
+def test_patience_is_counted_in_looks() -> None:
+    patience = Patience(hang_s=20.0, start_s=120.0)
+    assert patience.period_s == 5.0
+    starting = [patience.look(0, ready=False, needed=False) for _ in range(24)]
+    assert starting == [Verdict.FINE] * 23 + [Verdict.HUNG], "a load may take start_s"
+    patience = Patience(hang_s=20.0, start_s=120.0)
+    verdicts = [patience.look(signs, ready=True, needed=True) for signs in (1, 2, 2, 2, 2, 3, 3, 3, 3, 3)]
+    assert verdicts[:6] == [Verdict.ASK] * 2 + [Verdict.FINE] * 3 + [Verdict.ASK], "an answer at the last moment"
+    assert verdicts[6:] == [Verdict.FINE] * 3 + [Verdict.HUNG]
+    patience = Patience(hang_s=20.0, start_s=120.0)
+    patience.look(1, ready=True, needed=False)
+    resting = [patience.look(1, ready=True, needed=False) for _ in range(100)]
+    assert resting == [Verdict.FINE] * 100, "nobody asks while nobody needs it"
+    assert [patience.look(1, ready=True, needed=True) for _ in range(5)][-1] is Verdict.HUNG
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
