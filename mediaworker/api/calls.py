@@ -82,10 +82,7 @@ class Calls:
 
     async def patch(self, request: Request) -> Response:
         self._context.authorize(request, "admin")
-        try:
-            patch = msgspec.json.decode(await _body(request), type=Patch)
-        except msgspec.DecodeError as error:
-            raise Problem(400, str(error)) from None
+        patch = parse_patch(await _body(request))
         record = await self._record(request)
         legs = {leg.leg for leg in record.legs}
         if unknown := patch.names.keys() - legs:
@@ -136,6 +133,14 @@ class Calls:
         if record is None:
             raise Problem(404, "no such call")
         return record
+
+
+def parse_patch(body: bytes) -> Patch:
+    """Raises Problem 400."""
+    try:
+        return msgspec.json.decode(body, type=Patch)
+    except (ValueError, RecursionError) as error:  # not the type, not UTF-8, nested too deep
+        raise Problem(400, str(error)) from None
 
 
 async def _body(request: Request) -> bytes:

@@ -1,0 +1,144 @@
+"""`python -m fuzz [--inputs N] [--seed S] [--target NAME]…`: mutated inputs for every target, and what they found.
+
+`--guided` has atheris look for inputs that reach new code, one process per target; what it finds joins the seeds in
+`fuzz/corpus`, and the next run begins there. An input that breaks something is kept in `tests/data/fuzz`, as a
+regression test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import logging
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from fuzz.mutate import MAX_BYTES, Mutator
+
+ROOT = Path(__file__).parent.parent
+FOUND, CORPUS = ROOT / "tests/data/fuzz", ROOT / "fuzz/corpus"
+SLOW_S = 2.0
+"""No input of 4 kB may hold up the loop for so long."""
+
+
+def run(name: str, count: int, seed: int) -> tuple[int, float]:
+    """Crashes and seconds."""
+    with _quiet():
+        return _run(name, count, seed)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What a target logs of its inputs is not news."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _run(name: str, count: int, seed: int) -> tuple[int, float]:
+    from fuzz.targets import TARGETS
+
+    target = TARGETS[name]
+    take, crashes = target.make(), 0
+    mutator = Mutator([*target.seeds(), *corpus(name)], target.words, seed)
+    begun = time.perf_counter()
+    for _ in range(count):
+        data = mutator.next()
+        at = time.process_time()
+        try:
+            take(data)
+            assert time.process_time() - at < SLOW_S, "an input that takes too long"
+        except Exception:
+            crashes += 1
+            keep(name, data)
+            if crashes <= 3:
+                traceback.print_exc()
+            take = target.make()
+    return crashes, time.perf_counter() - begun
+
+
+def corpus(name: str) -> list[bytes]:
+    return [path.read_bytes()[:MAX_BYTES] for path in sorted((CORPUS / name).glob("*"))]
+
+
+def keep(name: str, data: bytes) -> Path:
+    FOUND.mkdir(parents=True, exist_ok=True)
+    path = FOUND / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}.bin"
+    path.write_bytes(data)
+    return path
+
+
+def guided(name: str, count: int) -> int:
+    """Runs under atheris; never returns."""
+    import atheris
+
+    with atheris.instrument_imports(include=["audio", "sip", "mediaworker", "config"], enable_loader_override=False):
+        from fuzz.targets import TARGETS
+    target = TARGETS[name]
+    folder = CORPUS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in target.seeds():
+        (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    take = target.make()
+    prefix = FOUND / f"{name}-"
+    atheris.Setup(
+        [sys.argv[0], f"-runs={count}", f"-max_len={MAX_BYTES}", f"-artifact_prefix={prefix}", "-print_final_stats=1",
+         "-verbosity=0", str(folder)],
+        lambda data: take(bytes(data)),
+    )  # fmt: skip
+    atheris.Fuzz()
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=20_000, help="over all targets (default 20000)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", action="append", help="only this one; may be repeated")
+    parser.add_argument("--guided", action="store_true", help="coverage-guided, by atheris")
+    parser.add_argument("--guided-child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.guided_child:
+        return guided(args.guided_child, args.inputs)
+    from fuzz.targets import TARGETS
+
+    names = args.target or list(TARGETS)
+    shares = sum(TARGETS[name].share for name in names)
+    total = failed = 0
+    spent = 0.0
+    for name in names:
+        count = max(1, args.inputs * TARGETS[name].share // shares)
+        if args.guided:
+            command = [sys.executable, "-m", "fuzz", "--guided-child", name, "--inputs", str(count)]
+            begun = time.perf_counter()
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace")
+            seconds, crashes = time.perf_counter() - begun, int(done.returncode != 0)
+            if crashes:
+                sys.stderr.write(done.stderr[-4000:])
+            note = f"  {len(list((CORPUS / name).glob('*')))} in the corpus"
+        else:
+            crashes, seconds = run(name, count, args.seed)
+            note = ""
+        print(_line(name, count, seconds, crashes) + note, flush=True)
+        total, failed, spent = total + count, failed + crashes, spent + seconds
+    print(_line("all", total, spent, failed))
+    return 1 if failed else 0
+
+
+def _line(name: str, count: int, seconds: float, crashes: int) -> str:
+    return f"{name:12} {count:8} inputs {seconds:7.1f} s {count / seconds:9.0f}/s  {crashes} crashes"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""Targets with calls in them: datagrams and Twilio messages beside a call whose audio must stay exact."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr.utterance import Hypothesis, Utterance
+from audio import Codec, Detector, RtpPacket, TelephoneEvent
+from audio.bulk import MAX_BYTES, Datagrams
+from config import Endpointing, Settings
+from mediaworker.events import schema as events
+from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
+from mediaworker.media import MediaLoop
+from mediaworker.registry import CallRegistry
+
+PTIME_S, SIZE, EVENT = 0.020, 160, 101
+PER_TICK = 40
+"""Inputs in each 20 ms."""
+_ONE, _ROW = np.zeros(1, np.intp), np.zeros(1, np.intp)
+
+
+class Victim:
+    """A leg that gets a packet every 20 ms and reads back what it was sent."""
+
+    def __init__(self, detector: Detector) -> None:
+        self._leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp", telephone_event=EVENT)
+        self._codes = np.random.default_rng(7).integers(0, 0x7E, 1 << 16, np.uint8).tobytes()
+        self._number = self._checked = 0
+
+    def speak(self, now: float) -> None:
+        at = self._number * SIZE % len(self._codes)
+        payload = (self._codes + self._codes)[at : at + SIZE]
+        self._leg.receive_rtp(bytes(RtpPacket(0, self._number & 0xFFFF, self._number * SIZE, 99, payload)), now)
+        self._number += 1
+
+    def check(self) -> None:
+        """Everything consumed since the last look is what was sent, and none of it lost."""
+        start, end = self._checked, self._leg.position
+        at = start % len(self._codes)
+        wanted = (self._codes * (2 + (end - start) // len(self._codes)))[at : at + end - start]
+        assert self._leg.read(start, end) == wanted, "the audio of another leg has changed"
+        assert self._leg.lost(start, end) == 0 and self._leg.discarded == 0
+        self._checked = end
+
+
+class Rtp:
+    """Datagrams at a leg. The first byte of an input says what is made right about the rest, so that it gets deep."""
+
+    def __init__(self, *, digits: bool = False) -> None:
+        self._detector, self._now, self._count, self._digits = Detector(), 100.0, 0, digits
+        self._victim = Victim(self._detector)
+        self._room = Datagrams(1)
+        self._open()
+
+    def _open(self) -> None:
+        codec = (Codec.PCMU, Codec.PCMA, Codec.G722)[self._count // 4096 % 3]
+        self._leg = self._detector.open(codec, Endpointing(), transport="rtp", telephone_event=EVENT)
+        self._type, self._sequence, self._timestamp = codec.payload_type, 0, 0
+
+    def __call__(self, data: bytes) -> None:
+        datagram = self._prepared(data)
+        if len(datagram) <= MAX_BYTES:  # as the sockets' reader has it: the plain ones at once, the others one by one
+            self._room.put(0, datagram, self._now)
+            _ROW[0] = self._leg.index
+            taken = bool(self._detector.receive(self._room, _ONE, _ROW)[0])
+        else:
+            taken = False
+        if not taken:
+            self._leg.receive_rtp(datagram, self._now)
+        self._count += 1
+        if self._count % PER_TICK == 0:
+            self._tick()
+        if self._count % 4096 == 0:
+            self._leg.finish("hangup")
+            self._leg.close()
+            self._open()
+
+    def _prepared(self, data: bytes) -> bytes:
+        how = data[0] if data else 0
+        body = bytearray(data[1:])
+        if how & 1 and len(body) >= 12:  # the next packet of the stream
+            self._sequence = self._sequence + (how >> 4 & 3) & 0xFFFF
+            self._timestamp = self._timestamp + SIZE * (how >> 4 & 3) & 0xFFFFFFFF
+            kind = EVENT if self._digits else self._type
+            struct.pack_into("!BBHII", body, 0, body[0] if how & 2 else 0x80, kind, self._sequence, self._timestamp, 7)
+        return bytes(body)
+
+    def _tick(self) -> None:
+        self._now += PTIME_S
+        self._victim.speak(self._now)
+        for detections in self._detector.step(self._now):
+            for detection in detections:
+                assert detection.leg is self._leg or not self._digits or detection.leg is not None
+        self._victim.check()
+        leg = self._leg
+        assert 0 <= leg.position <= (self._now - 100.0) * 8000 + 320_000
+        leg.read(max(0, leg.position - 800), leg.position)
+        leg.lost(0, leg.position)
+
+
+class Engine:
+    """Answers every final at once, as a recognizer would."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Callable[[Hypothesis], None]] = {}
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
+        self._open[utterance.id] = on_hypothesis
+
+    def append(self, utterance_id: str, audio: bytes) -> None: ...
+
+    def partial(self, utterance_id: str, revision: int) -> None: ...
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+        self._open[utterance_id](Hypothesis(utterance_id, revision, "x", "en", 1, True))
+
+    def commit(self, utterance_id: str) -> None:
+        self._open.pop(utterance_id, None)
+
+    def cancel(self, utterance_id: str) -> None:
+        self._open.pop(utterance_id, None)
+
+
+class Twilio:
+    """Messages, one on a line, to a session with a real registry behind it; every event must encode."""
+
+    def __init__(self) -> None:
+        self._now, self._count, self._row = 100.0, 0, 0
+        self._detector = Detector()
+        self._victim = Victim(self._detector)
+        self._registry = CallRegistry(
+            Settings(),
+            detector=self._detector,
+            recognizer=Engine(),
+            publish=self._publish,
+            clock=lambda: self._now,
+        )
+        self._media = MediaLoop(self._detector, lambda: self._registry)
+
+    def _publish(self, call_id: str, at_ms: int, body: events.EventBody) -> None:
+        self._row += 1
+        try:
+            frame = events.encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", body))
+        except UnicodeEncodeError:
+            frame = events.encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", events.printable(body)))
+        json.loads(frame)
+
+    def __call__(self, data: bytes) -> None:
+        policy = TwilioPolicy(5.0, True, lambda token, call, stream: token == "right")
+        session = TwilioSession(policy, self._registry.open, self._now)
+        for line in data.split(b"\n")[:20]:
+            session.receive(line, self._now)
+            session.is_ahead()
+        self._count += 1
+        if self._count % PER_TICK == 0:
+            self._now += PTIME_S
+            self._victim.speak(self._now)
+            self._tick()
+            self._victim.check()
+        session.expire(self._now + 100.0)
+        session.connection_lost(self._now)
+        if self._count % PER_TICK == 0:
+            self._tick()
+            assert len(self._registry) <= PER_TICK + 1, "calls stay"
+
+    def _tick(self) -> None:
+        tick = self._media._tick(self._now)
+        with contextlib.suppress(StopIteration):
+            while True:  # it only lets the loop breathe, and there is none
+                tick.send(None)
+
+
+def rtp_seeds(folder: Path) -> list[bytes]:
+    packets = [path.read_bytes() for path in sorted((folder / "rtp").glob("*.bin"))]
+    return [bytes([how]) + packet for packet in packets for how in (0, 0x11, 0x13, 0x21)]
+
+
+def event_seeds() -> list[bytes]:
+    made = []
+    for how in (0x01, 0x11):
+        for event in (0, 5, 11, 15, 16, 255):
+            payload = bytes(TelephoneEvent(event, 800, end=event % 2 == 0))
+            made.append(bytes([how]) + bytes(RtpPacket(EVENT, 1, 160, 7, payload)))
+    return made
+
+
+def twilio_seeds(folder: Path) -> list[bytes]:
+    made: list[bytes] = []
+    for name in ("golden", "connect", "reordered", "missing"):
+        lines = (folder / f"twilio/{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        made += ["\n".join(lines[at : at + 6]).encode() for at in (0, 1, len(lines) // 2, len(lines) - 6)]
+        made.append("\n".join(lines[1:4] + lines[-3:]).encode())
+    for name in ("hostile", "malformed"):
+        for line in (folder / f"twilio/{name}.jsonl").read_text(encoding="utf-8").splitlines():
+            case: dict[str, Any] = json.loads(line)
+            made.append("\n".join(case.get("messages") or [case["text"]]).encode(errors="replace"))
+    return made

@@ -1,0 +1,79 @@
+"""What is fuzzed: how each target is made, what it begins with, and its share of the inputs."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuzz import media, text
+
+DATA = Path(__file__).parent.parent / "tests/data"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    make: Callable[[], Callable[[bytes], None]]
+    """A new one: `take(data)` raises only for a defect of ours."""
+    seeds: Callable[[], Sequence[bytes]]
+    words: tuple[bytes, ...] = ()
+    share: int = 1
+
+
+def _stateless(take: Callable[[bytes], None]) -> Callable[[], Callable[[bytes], None]]:
+    return lambda: take
+
+
+def _capture_seeds() -> list[bytes]:
+    return [gzip.decompress(path.read_bytes())[:2000] for path in sorted((DATA / "replay").glob("*.gz"))]
+
+
+TARGETS: dict[str, Target] = {
+    "rtp": Target(media.Rtp, lambda: media.rtp_seeds(DATA), share=4),
+    "digits": Target(lambda: media.Rtp(digits=True), media.event_seeds, share=2),
+    "twilio": Target(
+        media.Twilio,
+        lambda: media.twilio_seeds(DATA),
+        (b'"event":"media"', b'"event":"start"', b'"event":"stop"', b'"dtmf":{"digit":"5"}', b"[" * 500, b"\\ud800"),
+        share=3,
+    ),
+    "sdp": Target(
+        _stateless(text.sdp),
+        lambda: [text.SDP],
+        (b"a=sendonly", b"c=IN IP4 0.0.0.0", b"m=audio 9 RTP/AVP 0", b"\r"),
+        share=2,
+    ),
+    "sip": Target(
+        _stateless(text.sip),
+        lambda: [text.INVITE + text.MULTIPART, text.INVITE + b"\r\n", text.INFO],
+        (b"Content-Type: application/dtmf\r\n", b"\r\n ", b"--b", b'"' * 200, b"<" * 200, b" " * 200, b"Signal="),
+        share=2,
+    ),
+    "http": Target(
+        _stateless(text.http),
+        lambda: [
+            b"GET /v1/events?call=* HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nOrigin: http://127.0.0.1:8080\r\n"
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: bearer, wrong-key\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+            b"PATCH / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer wrong-key\r\nContent-Length: 3\r\n\r\nabc",
+        ],
+        (b"Transfer-Encoding: chunked\r\n", b"Content-Length: 1\r\n", b"Host: [\r\n", b"Forwarded: x\r\n", b"[::1"),
+    ),
+    "query": Target(
+        _stateless(text.query),
+        lambda: [b"call=0193&after=0a1b:12&types=call.started,dtmf", b"after=a:0", b"call=*"],
+        (b"&call=", b"&after=", b"%3A", b"dtmf", b"%ff"),
+    ),
+    "patch": Target(
+        _stateless(text.patch),
+        lambda: [b'{"names":{"inbound":"Ann"},"language":"en"}', b'{"names":{}}', b'{"language":""}'],
+        (b"[" * 2000, b'{"a":' * 700, b"\\ud800", b'"names"', b"null", b"\\u0000"),
+    ),
+    "webhook": Target(
+        _stateless(text.webhook),
+        lambda: [b"CallSid=CA1&From=%2B1555&To=&Direction=inbound", b"StreamEvent=stream-error&StreamError=x"],
+        (b"%00", b"%ED%A0%80", b"]]>", b"&a", b"%0B", b"%EF%BF%BE"),
+    ),
+    "capture": Target(_stateless(text.capture), _capture_seeds),
+}

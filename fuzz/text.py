@@ -1,0 +1,144 @@
+"""Targets that read text: SDP, SIP, HTTP, queries, forms, JSON. What is wrong is refused in the parser's own way, and
+what is accepted prints as it was read."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.etree import ElementTree
+
+import h11
+from starlette.datastructures import QueryParams
+
+from audio.codec import Codec
+from config.settings import ApiKey, Secret
+from mediaworker.api import calls, events
+from mediaworker.api.auth import decide
+from mediaworker.api.problem import Problem
+from mediaworker.api.protocol import Connection
+from mediaworker.events.schema import EventError
+from mediaworker.events.subscription import Cursor
+from mediaworker.ingress.access import is_local
+from mediaworker.ingress.twilio_webhook import StreamTwiml, verify
+from mediaworker.replay import pcap
+from mediaworker.replay.datagrams import Counters, datagrams
+from sip import trace
+from sip.errors import PeerError
+from sip.messages import SipMessage, address_uri, dtmf_info
+from sip.negotiation import make_answer, negotiate
+from sip.sdp import Origin, SessionDescription
+
+CODECS = (Codec.G722, Codec.PCMU, Codec.PCMA)
+SDP = b"""v=0\r\no=caller 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\na=sendrecv\r\n\
+m=audio 10000 RTP/AVP 9 0 8 101\r\na=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-15\r\na=ptime:20\r\n\
+m=video 0 RTP/AVP 96\r\nc=IN IP6 2001:db8::1\r\na=rtpmap:96 H264/90000\r\na=inactive\r\n"""
+INVITE = (
+    b"INVITE sip:100@192.0.2.2 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bK1\r\n"
+    b'f: "A \\"B\\" <x>" <sip:4711:secret@192.0.2.1;a=b?c=d>;tag=1\r\nTo: <sip:100@192.0.2.2>\r\ni: 1@x\r\n'
+    b"CSeq: 1 INVITE\r\nSubject: folded\r\n  on\r\nAuthorization: Digest username=a\r\n"
+)
+MULTIPART = (
+    b"Content-Type: multipart/mixed;boundary=b\r\n\r\n--b\r\nContent-Type: application/sdp\r\n\r\n" + SDP + b"--b--"
+)
+INFO = b"INFO sip:x SIP/2.0\r\nc: application/dtmf-relay\r\n\r\nSignal=5\r\nDuration=160\r\n"
+
+
+def sdp(data: bytes) -> None:
+    try:
+        offer = SessionDescription.parse(data.decode("latin-1"))
+    except PeerError:
+        return
+    printed = str(offer)
+    assert str(SessionDescription.parse(printed)) == printed
+    try:
+        streams = negotiate(offer, CODECS)
+    except PeerError:
+        return
+    ports = {stream.index: 10000 for stream in streams}
+    answer = make_answer(offer, streams, ports, address="192.0.2.2", origin=Origin("-", "1", "1", "192.0.2.2"))
+    assert len(answer.media) == len(offer.media)
+    assert SessionDescription.parse(str(answer)).media[streams[0].index].port == 10000
+
+
+def sip(data: bytes) -> None:
+    text = data.decode("utf-8", errors="replace")
+    trace.mask_message(text)
+    trace.parse(f"RX {len(text)} bytes Request msg INVITE/cseq=1 (r0x1) from UDP 192.0.2.1:5060:\n{text}\n--end msg--")
+    try:
+        message = SipMessage.parse(text)
+    except PeerError:
+        return
+    assert not {"authorization", "proxy-authorization"} & message.public_headers().keys()
+    for name in ("from", "to", "contact"):
+        address_uri(message.header(name))
+    message.part("application/sdp")
+    digit = dtmf_info(message.header("content-type"), message.body)
+    assert digit is None or (digit[0] in "0123456789*#ABCD" and 0 <= digit[1] < 100_000)
+
+
+def http(data: bytes) -> None:
+    connection = Connection(h11.SERVER, 16384)
+    try:
+        connection.receive_data(data)
+        for _ in range(1000):
+            event = connection.next_event()
+            if event in (h11.NEED_DATA, h11.PAUSED) or isinstance(event, h11.ConnectionClosed):
+                return
+            if isinstance(event, h11.Request):
+                event.target.decode("ascii")
+                headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers]
+                is_local(headers, "127.0.0.1")
+                assert not decide(headers, "127.0.0.1", KEYS, "admin").allowed or b"right-key" in data
+        raise AssertionError("no end")
+    except h11.RemoteProtocolError:
+        assert connection.status in (400, 431, 501, 505)
+
+
+KEYS = (ApiKey(name="k", key=Secret("right-key"), scopes=("admin",)),)
+
+
+def query(data: bytes) -> None:
+    asked: Any = SimpleNamespace(query_params=QueryParams(data.decode("latin-1")))
+    try:
+        events._types(asked.query_params.getlist("types"))
+        call, after = events._one(asked, "call"), events._one(asked, "after")
+    except Problem as problem:
+        assert problem.status == 400
+        problem.response()
+        return
+    assert call is None or events.CALL_ID.fullmatch(call) is None or call.isascii()
+    try:
+        cursor = Cursor.parse(after or "")
+    except EventError:
+        return
+    assert str(cursor) == after and cursor.row < 1 << 63
+
+
+def patch(data: bytes) -> None:
+    try:
+        found = calls.parse_patch(data)
+    except Problem as problem:
+        assert problem.status == 400
+        problem.response()
+        return
+    assert all(len(name) <= 200 for name in found.names.values())
+
+
+def webhook(data: bytes) -> None:
+    try:
+        pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=200)
+    except ValueError:
+        return
+    assert not verify(("12345",), data[:40].decode("latin-1"), "https://twilio.test/twilio/voice", pairs)
+    twiml = StreamTwiml("wss://twilio.test/twilio/stream", "", "start").render(("mw_from", value) for _, value in pairs)
+    assert len(ElementTree.fromstring(twiml).findall("Start/Stream/Parameter")) == len(pairs)
+
+
+def capture(data: bytes) -> None:
+    try:
+        for datagram in datagrams(pcap._frames(io.BytesIO(data)), Counters()):
+            assert len(datagram.payload) <= len(data)
+    except pcap.CaptureError:
+        pass
