@@ -27,7 +27,7 @@ MAX_LEGS = 1 << 16
 """Rows of the table: memory is taken for those in use only."""
 _COUNTERS = (
     "packets", "lost_packets", "late", "duplicates", "malformed", "wrong_payload", "discarded", "refused", "rtcp",
-    "ssrc_changes", "jumps",
+    "ssrc_changes", "jumps", "refused_digits",
 )  # fmt: skip
 
 

@@ -184,6 +184,11 @@ class Leg(Intake):
         return self._clock.discarded
 
     @property
+    def refused_digits(self) -> int:
+        """Faster than anybody dials."""
+        return self._digits.rate.refused
+
+    @property
     def ssrc_changes(self) -> int:
         return self._clock.ssrc_changes
 

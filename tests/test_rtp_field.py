@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import dropwhile
 from operator import attrgetter
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +24,7 @@ from audio.clock import Arrival as AudioArrival
 from audio.clock import RtpClock
 from audio.timeline import MAX_GAPS, MAX_SILENCES
 from config import Endpointing
+from mediaworker.ingress.sip import SipIngress
 from mediaworker.replay.link import Arrival, Faults, Link
 from sip.errors import PortsExhausted
 from sip.latch import SourceLatch
@@ -486,6 +487,30 @@ def test_nobody_dials_faster_than_twenty_digits_a_second(detector: Detector, ope
         for detections in detector.step(number * 0.004):
             digits += sum(isinstance(detection, Digit) for detection in detections)
     assert digits == 40 + 4 * 20 - 1
+    assert leg.refused_digits == 1000 - digits
     event = bytes([5, 0x80, 0, 160])
     leg.receive_rtp(bytes(Sent(7, 1000, 90_000, event, EVENT)), 20.0)
     assert [d.digit for found in detector.step(20.0) for d in found if isinstance(d, Digit)] == ["5"]
+
+
+def test_nobody_dials_faster_by_sip_info_either() -> None:
+    class Dialled:
+        members, elapsed, digits = {"main": None}, 0, 0
+
+        def elapsed_ms(self) -> int:
+            self.elapsed += 4
+            return self.elapsed
+
+        def dtmf(self, leg: str, digit: str, duration_ms: int) -> None:
+            self.digits += leg == "main"
+
+        def end(self, reason: str) -> None:
+            pass
+
+    call, sip, ingress = Dialled(), object(), SipIngress(cast(Any, None))
+    ingress._calls[cast(Any, sip)] = cast(Any, call)
+    for _ in range(1000):
+        ingress.on_dtmf(cast(Any, sip), "5", 100)
+    assert call.digits == 40 + 4 * 20 - 1
+    ingress.on_end(cast(Any, sip), "hangup")
+    assert not ingress._dialled

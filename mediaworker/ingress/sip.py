@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from audio.dtmf import DigitRate
 from mediaworker.call import Call, LegSpec
 from mediaworker.registry import CallRegistry, Refused
 from sip.call import SipCall
@@ -21,6 +22,7 @@ class SipIngress:
     def __init__(self, registry: CallRegistry) -> None:
         self._registry = registry
         self._calls: dict[SipCall, Call] = {}
+        self._dialled: dict[SipCall, DigitRate] = {}
 
     def can_accept(self) -> int:
         refusal = self._registry.refusal()
@@ -86,10 +88,12 @@ class SipIngress:
 
     def on_dtmf(self, sip: SipCall, digit: str, duration_ms: int) -> None:
         call = self._calls.get(sip)
-        if call is not None:
+        # By SIP INFO; the leg holds those of RFC 4733 to the same rate.
+        if call is not None and self._dialled.setdefault(sip, DigitRate()).allow(call.elapsed_ms() / 1000):
             call.dtmf(next(iter(call.members)), digit, duration_ms)
 
     def on_end(self, sip: SipCall, reason: str) -> None:
+        self._dialled.pop(sip, None)
         call = self._calls.pop(sip, None)
         if call is not None:
             call.end(reason)
