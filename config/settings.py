@@ -44,7 +44,7 @@ class Http(Section, frozen=True, kw_only=True):
     tls_key: str = ""
     """PEM file with the certificate's private key; empty: it is in the same file."""
     max_connections: Positive = 4096
-    """Beyond it a connection is answered 503 and closed. Half of what the limit on open files leaves, if that is less."""
+    """Beyond it a connection is answered 503 and closed. A third of what the limit on open files leaves, if less."""
     max_per_peer: Positive = 2048
     """Of these, from one IPv4 address or one IPv6 /64. A proxy in front is one peer."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 10.0
@@ -103,7 +103,7 @@ class Sip(Section, frozen=True, kw_only=True):
     max_invites_per_s: Annotated[float, Meta(ge=0)] = 50.0
     """New calls from one address; more, beyond a burst of two seconds' worth, are answered 503. 0: no limit."""
     max_tcp: Positive = 512
-    """TCP connections to the SIP port; a quarter of them for addresses that may not call, 16 each."""
+    """TCP connections to the SIP port, bounded by open files as well; a quarter of them for who may not call, 16 each."""
     codecs: tuple[Literal["PCMU", "PCMA", "G722"], ...] = ("G722", "PCMU", "PCMA")
     """Codecs accepted; the order of the offer decides (RFC 3264 section 6.1), this is what is left of it."""
     send_audio: Literal["silence", "none"] = "silence"
@@ -228,7 +228,7 @@ class Retention(Section, frozen=True, kw_only=True):
     """Calls that ended longer ago are erased; 0: never. Off, because nobody's transcripts should go unasked."""
     max_bytes: Annotated[int, Meta(ge=0)] = 20_000_000_000
     """While the store's file is larger the calls that ended first are erased; 0: never. On, because a full disk stops
-    the worker from taking calls; about a million calls of five minutes."""
+    the worker from taking calls; about 400,000 calls of thirty utterances."""
     every_s: Annotated[float, Meta(gt=0)] = 60.0
     """How often the store is looked through."""
 

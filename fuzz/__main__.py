@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import hashlib
 import logging
+import re
 import subprocess
 import sys
 import time
@@ -94,7 +95,7 @@ def guided(name: str, count: int) -> int:
     prefix = FOUND / f"{name}-"
     atheris.Setup(
         [sys.argv[0], f"-runs={count}", f"-max_len={MAX_BYTES}", f"-artifact_prefix={prefix}", "-print_final_stats=1",
-         "-verbosity=0", str(folder)],
+         "-timeout=10", str(folder)],
         lambda data: take(bytes(data)),
     )  # fmt: skip
     atheris.Fuzz()
@@ -126,7 +127,8 @@ def main() -> int:
             seconds, crashes = time.perf_counter() - begun, int(done.returncode != 0)
             if crashes:
                 sys.stderr.write(done.stderr[-4000:])
-            note = f"  {len(list((CORPUS / name).glob('*')))} in the corpus"
+            reached = re.findall(r"cov: (\d+)", done.stderr)
+            note = f"  {reached[-1] if reached else '?'} edges, {len(list((CORPUS / name).glob('*')))} in the corpus"
         else:
             crashes, seconds = run(name, count, args.seed)
             note = ""

@@ -157,6 +157,8 @@ class Worker:
         room = affordable(self.settings.max_calls)
         for limit in (self.http.guard.limit, self.listener.limit):
             limit.lower(room)
+        if self.sip is not None:
+            self.sip.door.lower(room)
 
     def _make_sip(self) -> SipEndpoint | None:
         if not self.settings.sip.enabled:

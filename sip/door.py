@@ -56,6 +56,10 @@ class Door:
     def guests(self) -> int:
         return len(self._guests)
 
+    def lower(self, max_tcp: int) -> None:
+        """No more TCP connections than so many, whatever was configured."""
+        self._guests.limit = min(self._guests.limit, max_tcp)
+
     def judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
         verdict = self._gate.judge(request, self._clock())
         if verdict == DROP:

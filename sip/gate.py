@@ -101,7 +101,7 @@ class Guests:
     """The TCP connections that others have opened to the SIP port."""
 
     def __init__(self, allows: Callable[[str], bool], limit: int) -> None:
-        self._allows, self._limit = allows, limit
+        self._allows, self.limit = allows, limit
         self._open: dict[int, _Guest] = {}
 
     def __len__(self) -> int:
@@ -114,8 +114,8 @@ class Guests:
         """Whether it may stay. It is counted until `left`."""
         strange = not self._allows(peer)
         strangers = [guest.peer for guest in self._open.values() if guest.strange] if strange else []
-        full = len(self._open) >= self._limit
-        crowded = len(strangers) >= self._limit // 4 or strangers.count(peer) >= STRANGER_TCP_EACH
+        full = len(self._open) >= self.limit
+        crowded = len(strangers) >= self.limit // 4 or strangers.count(peer) >= STRANGER_TCP_EACH
         self._open[handle] = _Guest(peer, strange, now)
         return not full and not (strange and crowded)
 

@@ -24,8 +24,9 @@ class ConnectionLimit:
         self._by_peer: Counter[str] = Counter()
 
     def lower(self, total: int) -> None:
-        """No more than so many, whatever was configured."""
-        self._total = min(self._total, total)
+        """No more than so many, whatever was configured; then no peer takes more than half."""
+        if total < self._total:
+            self._total, self._per_peer = total, min(self._per_peer, max(1, total // 2))
 
     def enter(self, peer: str) -> str:
         """Counts the connection and returns "", or returns why it is refused."""
@@ -62,10 +63,10 @@ def peer_key(peer: str) -> str:
 
 
 def affordable(calls: int, *, files: int | None = None) -> int:
-    """How many connections each of two ports may hold when every call has a descriptor as well."""
+    """How many TCP connections each of three ports may hold when every call has a descriptor as well."""
     if files is None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(16, (files - RESERVED_FILES - calls) // 2)
+    return max(16, (files - RESERVED_FILES - calls) // 3)
 
 
 def raise_open_files() -> None:
