@@ -103,7 +103,7 @@ class Sip(Section, frozen=True, kw_only=True):
     max_invites_per_s: Annotated[float, Meta(ge=0)] = 50.0
     """New calls from one address; more, beyond a burst of two seconds' worth, are answered 503. 0: no limit."""
     max_tcp: Positive = 512
-    """TCP connections to the SIP port, bounded by open files as well; a quarter of them for who may not call, 16 each."""
+    """TCP connections to the SIP port, bounded by open files too; a quarter of them for who may not call, 16 each."""
     codecs: tuple[Literal["PCMU", "PCMA", "G722"], ...] = ("G722", "PCMU", "PCMA")
     """Codecs accepted; the order of the offer decides (RFC 3264 section 6.1), this is what is left of it."""
     send_audio: Literal["silence", "none"] = "silence"

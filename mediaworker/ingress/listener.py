@@ -147,9 +147,14 @@ class MediaListener:
             close_timeout=CLOSE_TIMEOUT_S,
             server_header=None,
             logger=_quiet,
-            ssl=self.certificate.context if self.certificate is not None else None,
+            **self._tls(),
         )
         log.info("media listener", host=settings.host, port=self.port)
+
+    def _tls(self) -> dict[str, Any]:
+        if self.certificate is None:
+            return {}
+        return {"ssl": self.certificate.context, "ssl_handshake_timeout": self._settings.start_timeout_s or None}
 
     async def stop(self) -> None:
         """Close the port and every connection (1001); returns when the last handler has ended."""
