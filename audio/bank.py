@@ -1,8 +1,8 @@
-"""The endpointers of up to 128 legs as arrays: `audio.endpointing.TABLE` applied to all due legs at once."""
+"""The endpointers of all legs as arrays: `audio.endpointing.TABLE` applied to all due legs at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,13 +34,14 @@ _ACTION = np.zeros(len(State) * len(Event), np.uint8)
 for (_state, _event), (_next, _action) in TABLE.items():
     _NEXT[_state * len(Event) + _event], _ACTION[_state * len(Event) + _event] = _next, _action
 Rows = NDArray[np.intp]
+Legs = Callable[[int], "Leg"]
 
 
 class EndpointBank:
     """`rows` endpointers. Equal, detection for detection, to one `audio.endpointing.Endpointer` for each row."""
 
     def __init__(self, rows: int) -> None:
-        self._limits: list[Limits | None] = [None] * rows
+        self._limits: dict[int, Limits] = {}
         self._enter, self._exit = np.zeros(rows), np.zeros(rows)
         self._min_speech = np.zeros(rows, np.int32)
         # Silent windows from which LAPSE, PAUSE and END hold; the count of those reached is the event.
@@ -63,13 +64,11 @@ class EndpointBank:
         for values in self._values():
             values[row] = 0
 
-    def move(self, row: int, other: EndpointBank, other_row: int) -> None:
-        """Take over the endpointer in `other_row` of another bank."""
-        limits = other._limits[other_row]
-        assert limits is not None
-        self.open(row, limits)
-        for values, others in zip(self._values(), other._values(), strict=True):
-            values[row] = others[other_row]
+    def move(self, row: int, other_row: int) -> None:
+        """Go on in `row` with the endpointer in `other_row`."""
+        self.open(row, self._limits.pop(other_row))
+        for values in self._values():
+            values[row] = values[other_row]
 
     def bar(self, row: int, position: int) -> None:
         """No utterance of this row reaches back before `position`."""
@@ -80,9 +79,9 @@ class EndpointBank:
         return bool(self._state[row] == State.IDLE)
 
     def step(
-        self, rows: Rows, starts: NDArray[np.int64], probabilities: NDArray[np.float32], legs: Sequence[Leg | None]
+        self, rows: Rows, starts: NDArray[np.int64], probabilities: NDArray[np.float32], legs: Legs
     ) -> list[Detection]:
-        """One window for each of `rows` (distinct), beginning at `starts`; `legs` is indexed by row."""
+        """One window for each of `rows` (distinct), beginning at `starts`; `legs` gives the leg of a row."""
         state, silent = self._state[rows], self._silent[rows]
         speaking = ((state == State.ONSET) | (state == State.SPEECH)) & (silent == 0)
         voiced = probabilities >= np.where(speaking, self._exit[rows], self._enter[rows])
@@ -130,9 +129,8 @@ class EndpointBank:
         full = (state >= State.SPEECH) & (stops - self._audio_start[rows] > self._room[rows])
         return np.where(full, Event.FULL, np.where(confirmed, Event.CONFIRMED, Event.VOICED))
 
-    def _act(self, row: int, action: Action, legs: Sequence[Leg | None]) -> list[Detection]:
-        leg, limits, utterance = legs[row], self._limits[row], self._utterance(row)
-        assert leg is not None and limits is not None
+    def _act(self, row: int, action: Action, legs: Legs) -> list[Detection]:
+        leg, limits, utterance = legs(row), self._limits[row], self._utterance(row)
         detections = act(action, leg, limits, utterance)
         self._store(row, utterance)
         if action in (Action.SPLIT, Action.RESUME_AND_SPLIT):
@@ -142,7 +140,6 @@ class EndpointBank:
     def finish(self, row: int, reason: EndReason, leg: Leg, consumed: int) -> list[Detection]:
         """End the row's open utterance, if there is one; the row goes on from IDLE."""
         limits, utterance = self._limits[row], self._utterance(row)
-        assert limits is not None
         detections = finish(State(int(self._state[row])), reason, leg, limits, utterance, consumed)
         self._store(row, utterance)
         self._state[row] = State.IDLE

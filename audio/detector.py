@@ -7,20 +7,24 @@ here changes a global setting.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.block import Block
+from audio.bank import EndpointBank
+from audio.block import Block, Rows
 from audio.bulk import Datagrams, receive
 from audio.codec import Codec
+from audio.decimate import LAG
 from audio.detections import Detection, EndReason
 from audio.endpointing import Limits
 from audio.intake import Transport
 from audio.legs import Leg
 from audio.plane import ROWS
 from audio.table import LegTable
-from audio.vad import WINDOW, SileroVad
+from audio.vad import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 from config import Endpointing
 
 MAX_LEGS = 1 << 16
@@ -29,6 +33,12 @@ _COUNTERS = (
     "packets", "lost_packets", "late", "duplicates", "malformed", "wrong_payload", "discarded", "refused", "rtcp",
     "ssrc_changes", "jumps", "refused_digits",
 )  # fmt: skip
+
+
+class _Heard(NamedTuple):
+    rows: Rows
+    starts: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
 
 
 class Detector:
@@ -40,8 +50,14 @@ class Detector:
         self.jitter_s, self.stall_s = jitter_s, stall_s
         self.windows = 0
         """Windows taken through the VAD since the start."""
-        self._table = LegTable(MAX_LEGS)
+        self.table = LegTable(MAX_LEGS)
+        self.bank = EndpointBank(MAX_LEGS)
         self._blocks: list[Block] = []
+        # The network's state of each leg.
+        self._hidden, self._cell = np.zeros((MAX_LEGS, HIDDEN), np.float32), np.zeros((MAX_LEGS, HIDDEN), np.float32)
+        self._context = np.zeros((MAX_LEGS, CONTEXT), np.float32)
+        self._heard: list[_Heard] = []
+        """Windows whose probabilities have not been through the endpointers."""
         self._vad: SileroVad | None = None
         self._queue: list[Detection] = []
         self._pressed: set[Leg] = set()
@@ -66,21 +82,29 @@ class Detector:
             raise ValueError("L16 is for stream transports")
         if self._vad is None:
             self._vad = SileroVad()
-        block = self._block(codec.wide)
-        row = block.take()
-        block.bank.open(row, Limits.of(endpointing))
+        block, row = self._take(wide=codec.wide)
+        self.bank.open(block.base + row, Limits.of(endpointing))
         leg = Leg(self, block, row, transport)
         leg.describe(codec, telephone_event, payload_type)
         block.legs[row] = leg
         return leg
 
-    def _block(self, wide: bool) -> Block:
-        for block in self._blocks:
-            if block.wide == wide and not block.full:
-                return block
-        assert len(self._blocks) < MAX_LEGS // ROWS, "more legs than any machine serves"
-        self._blocks.append(Block(self._table, len(self._blocks), wide=wide))
-        return self._blocks[-1]
+    def _take(self, *, wide: bool) -> tuple[Block, int]:
+        """A row, all zero but for what `SileroVad` has no state for."""
+        block = next((block for block in self._blocks if block.wide == wide and not block.full), None)
+        if block is None:
+            assert len(self._blocks) < MAX_LEGS // ROWS, "more legs than any machine serves"
+            block = Block(len(self._blocks), wide=wide)
+            self._blocks.append(block)
+            for row in range(block.base, block.base + ROWS):
+                self.table.clear(row)
+        return block, block.take()
+
+    def _free(self, block: Block, row: int) -> None:
+        index = block.base + row
+        self.table.clear(index)
+        self._hidden[index] = self._cell[index] = self._context[index] = 0
+        block.free(row)
 
     def receive(
         self, datagrams: Datagrams, which: NDArray[np.intp], rows: NDArray[np.intp]
@@ -89,7 +113,7 @@ class Detector:
 
         Says of each whether it has been taken; give the others to their legs' `receive_rtp`.
         """
-        return receive(self._table, self._blocks, datagrams, which, rows)
+        return receive(self.table, self._blocks, datagrams, which, rows)
 
     def step(self, now: float) -> Iterator[list[Detection]]:
         """Take every window that is due at `now`; yields after each batch of at most 128 legs.
@@ -98,21 +122,74 @@ class Detector:
         """
         for leg in tuple(self._pressed):
             leg.flush_digit(now)
-        if self._queue:
-            yield self._drain()
+        yield self._drain()
         # What completes while the caller's loop breathes is for the next step: taken now, window by window, it would
         # cost a whole forward each.
-        pending = [(block, block.horizon(now)) for block in self._blocks]
-        while pending:
-            for block, horizon in pending:
-                rows = block.due(now, horizon)
-                if len(rows):
-                    assert self._vad is not None
-                    self.windows += len(rows)
-                    yield block.advance(rows, self._vad)
-            pending = [(block, horizon) for block, horizon in pending if len(block.due(now, horizon))]
-        if self._queue:
-            yield self._drain()
+        used = len(self._blocks) * ROWS
+        horizon = np.maximum(self.table.received[:used], (now - self.table.base_s[:used]) * 8000)
+        wide = np.repeat([block.wide for block in self._blocks], ROWS)
+        rows = self._due(np.arange(used), now, horizon)
+        while len(rows):
+            for kind in (rows[~wide[rows]], rows[wide[rows]]):
+                for first in range(0, len(kind), MAX_BATCH):
+                    part = self._due(kind[first : first + MAX_BATCH], now, horizon)
+                    if len(part):
+                        self._hear(part)
+                        yield []
+            yield self._settle()
+            rows = self._due(np.arange(used), now, horizon)
+        yield self._drain()
+
+    def _due(self, rows: Rows, now: float, horizon: NDArray[np.float64]) -> Rows:
+        """Those of the rows whose next window is complete or overdue, and lies within `horizon`."""
+        table = self.table
+        stop = table.consumed[rows] + WINDOW
+        waiting = (table.received[rows] >= stop) | (now >= table.base_s[rows] + stop * 0.000125)
+        return rows[waiting & (stop <= horizon[rows] + 0.5)]  # half a sample: the clock's rounding
+
+    def _hear(self, rows: Rows) -> None:
+        """Take the next window of each of `rows`, ascending and of one kind, through decoder and VAD."""
+        assert self._vad is not None
+        self.windows += len(rows)
+        starts = self.table.consumed[rows]
+        stops = starts + WINDOW
+        for index in rows[self.table.received[rows] < stops].tolist():
+            leg = self._leg(index)
+            if leg.gapped:
+                leg.give_up(leg.position + WINDOW)
+        samples = self._vad.input(len(rows))
+        # Neighbours are the rule under load: a slice then gives views where an index array would copy.
+        chosen: Rows | slice = slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] < len(rows) else rows
+        samples[:, :CONTEXT] = self._context[chosen]
+        ends = np.searchsorted(rows, np.arange(rows[0] // ROWS + 1, rows[-1] // ROWS + 1) * ROWS).tolist()
+        for low, high in pairwise([0, *ends, len(rows)]):
+            if low < high:
+                block = self._blocks[int(rows[low]) // ROWS]
+                block.samples(rows[low:high] - block.base, starts[low:high], samples[low:high, CONTEXT:])
+        self._context[chosen] = samples[:, -CONTEXT:]
+        hidden, cell = self._hidden[chosen], self._cell[chosen]
+        probabilities = self._vad.forward(samples, hidden, cell)
+        if not isinstance(chosen, slice):
+            self._hidden[chosen], self._cell[chosen] = hidden, cell
+        self.table.consumed[chosen] = stops
+        if self._blocks[int(rows[0]) // ROWS].wide:
+            starts = np.maximum(starts - LAG, 0)
+        self._heard.append(_Heard(rows, starts, probabilities))
+
+    def _settle(self) -> list[Detection]:
+        """Take the probabilities of all windows heard since the last time through the endpointers."""
+        if not self._heard:
+            return []
+        heard, self._heard = self._heard, []
+        if len(heard) == 1:
+            return self.bank.step(heard[0].rows, heard[0].starts, heard[0].probabilities, self._leg)
+        rows, starts, probabilities = (np.concatenate(parts) for parts in zip(*heard, strict=True))
+        return self.bank.step(rows, starts, probabilities, self._leg)
+
+    def _leg(self, index: int) -> Leg:
+        leg = self._blocks[index // ROWS].legs[index % ROWS]
+        assert leg is not None, "a window of a leg that is closed"
+        return leg
 
     def _drain(self) -> list[Detection]:
         queue, self._queue = self._queue, []
@@ -120,18 +197,17 @@ class Detector:
 
     def finish(self, leg: Leg, reason: EndReason) -> Iterator[Detection]:
         """See `Leg.finishing`."""
-        assert self._vad is not None
+        self._queue += self._settle()
         leg.flush_digit(float("inf"))
         queued = [each for each in self._queue if each.leg is leg]
         self._queue = [each for each in self._queue if each.leg is not leg]
         yield from queued
-        block, row = leg.block, leg.row
-        only = np.array([row])
-        while block.consumed[row] < leg.end:
-            self.windows += 1
-            leg.give_up(int(block.consumed[row]) + WINDOW)
-            yield from block.advance(only, self._vad)
-        yield from block.bank.finish(row, reason, leg, int(block.consumed[row]))
+        only = np.array([leg.index])
+        while leg.position < leg.end:
+            leg.give_up(leg.position + WINDOW)
+            self._hear(only)
+            yield from self._settle()
+        yield from self.bank.finish(leg.index, reason, leg, leg.position)
 
     def publish(self, detection: Detection) -> None:
         """Have the next `step` yield it."""
@@ -146,22 +222,24 @@ class Detector:
 
     def move(self, leg: Leg, *, wide: bool) -> None:
         """Give the leg a row of the other kind, with all its state but the ring."""
-        block = self._block(wide)
-        row = block.take()
-        old, old_row = leg.block, leg.row
-        block.move(row, old, old_row)
+        old, old_row, old_index = leg.block, leg.row, leg.index
+        block, row = self._take(wide=wide)
         leg.attach(block, row)
+        for values in (self._hidden, self._cell, self._context):
+            values[leg.index] = values[old_index]
+        self.bank.move(leg.index, old_index)
         block.legs[row] = leg
-        old.free(old_row)
+        self._free(old, old_row)
 
     def close(self, leg: Leg) -> None:
         """See `Leg.close`."""
+        self._queue += self._settle()
         for name in _COUNTERS:
             self._totals[name] += getattr(leg, name)
         self._pressed.discard(leg)
         self._queue = [each for each in self._queue if each.leg is not leg]
         leg.release()
-        leg.block.free(leg.row)
+        self._free(leg.block, leg.row)
 
     @property
     def legs(self) -> int:

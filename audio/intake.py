@@ -17,7 +17,7 @@ from audio.clock import RATE_HZ, Arrival, RtpClock
 from audio.codec import Codec
 from audio.dtmf import DigitCollector
 from audio.plane import AHEAD, WINDOW, load, store
-from audio.table import Cell, Place
+from audio.table import NEVER, Cell, Place
 from audio.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Intake:
         self.block, self.row = block, row
         self.index = block.base + row
         """The leg's row among all, for `Detector.receive`; -1: closed."""
-        self.place = Place(block.table, self.index)
+        self.place = Place(detector.table, self.index)
         self._clock, self._timeline = RtpClock(self.place), Timeline(self.place)
         self._chunks, self._digits = ChunkClock(), DigitCollector()
         self._closed_at: int | None = None
@@ -68,7 +68,7 @@ class Intake:
         """Live in this row from now on."""
         self.block, self.row = block, row
         self.index = block.base + row
-        self.place.move(block.table, self.index)
+        self.place.move(self._detector.table, self.index)
 
     @property
     def closed(self) -> bool:
@@ -149,7 +149,7 @@ class Intake:
 
     def _still(self, payload: bytes) -> bool:
         """The leg is silent, and not because the VAD has yet to see an onset: the latest is no louder than before."""
-        if not self.block.bank.idle(self.row):
+        if not self._detector.bank.idle(self.index):
             return False
         if self.codec.wide:
             return True
@@ -193,7 +193,7 @@ class Intake:
         chunks, timeline = self._chunks, self._timeline
         start = max(timeline.end, self.position)
         if position is not None:
-            start = chunks.place(position, size, timeline, silent=self.block.bank.idle(self.row))
+            start = chunks.place(position, size, timeline, silent=self._detector.bank.idle(self.index))
         if not chunks.packets:
             self._begin(start, now)
         chunks.arrival_s = now
@@ -206,8 +206,10 @@ class Intake:
     def _begin(self, start: int, now: float) -> None:
         """First audio. A leg that nobody has started begins here, or a little earlier: at what was overtaken."""
         self.anchor(now - start / RATE_HZ)
-        if not self.block.started(self.row):
-            self.block.skip_to(self.row, max(0, start - REACH))
+        if self._base_s == NEVER:
+            assert self._consumed == 0
+            self._consumed = self._received = max(0, start - REACH) // WINDOW * WINDOW
+            self._detector.bank.bar(self.index, self._consumed)
         self._timeline.end = max(self._timeline.end, self.position)
         self._timeline.begin, self._chunks.begun_s = start, now
 

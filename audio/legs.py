@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from audio.bulk import spread
 from audio.codec import Codec
 from audio.detections import Detection, EndReason
 from audio.history import History, join
@@ -43,6 +44,7 @@ class Leg(Intake):
         self.codec, self._bytes = codec, codec.position_bytes
         self._mask = bytes(code ^ codec.silence for code in range(256)) if codec.silence else None
         self.block.describe(self.row, codec)
+        self._detector.table.mask[self.index] = spread(codec.silence)
         self._decoder: G722Decoder | None = None
         if codec is Codec.G722:
             from audio.g722 import G722Decoder
@@ -137,7 +139,7 @@ class Leg(Intake):
         self._epoch = position
         if codec.wide != self.codec.wide:
             self._detector.move(self, wide=codec.wide)
-        self.block.bank.bar(self.row, position)
+        self._detector.bank.bar(self.index, position)
         self._timeline.end = max(self._timeline.end, position)
         self.describe(codec, telephone_event, payload_type)
 

@@ -109,7 +109,7 @@ def test_an_impossible_event_is_a_named_error() -> None:
     bank.open(0, Limits.of(Endpointing()))
     bank._state[0] = State.PAUSED
     with pytest.raises(UndefinedTransition, match="QUIET in PAUSED"):
-        bank.step(np.array([0]), np.array([0]), np.array([0.0], np.float32), [LEG])
+        bank.step(np.array([0]), np.array([0]), np.array([0.0], np.float32), lambda row: LEG)
 
 
 PROFILES = st.builds(
@@ -155,7 +155,7 @@ def test_the_bank_equals_one_endpointer_for_each_row(legs: list[tuple[Endpointin
         rows = np.flatnonzero((rng.random(count) < 0.7) & (at < lengths))
         if len(rows):
             probabilities = np.array([series[row][at[row]] for row in rows], np.float32)
-            for detection in bank.step(rows, at[rows] * WINDOW, probabilities, names):
+            for detection in bank.step(rows, at[rows] * WINDOW, probabilities, names.__getitem__):
                 together[names.index(detection.leg)].append(detection)
             at[rows] += 1
     for row in range(count):

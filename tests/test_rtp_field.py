@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import dropwhile
@@ -15,11 +16,12 @@ from operator import attrgetter
 from random import Random
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio import Codec, Detector, Digit, Leg
+from audio import Codec, Detector, Digit, Leg, g711
 from audio.clock import Arrival as AudioArrival
 from audio.clock import RtpClock
 from audio.timeline import MAX_GAPS, MAX_SILENCES
@@ -29,6 +31,7 @@ from mediaworker.replay.link import Arrival, Faults, Link
 from sip.errors import PortsExhausted
 from sip.latch import SourceLatch
 from sip.ports import RtpPorts
+from tests.conftest import speech
 from tests.peers import ports
 from tests.test_rtp_socket import accept
 from tests.timeline_reference import Reference, Sent
@@ -116,7 +119,7 @@ PARTS = ["talk", "pause", "hold", "transfer", "jump", "restart", "press", "switc
 def compare(leg: Leg, detector: Detector, arrivals: list[Arrival[Sent]], *, tail_s: float = 0.5) -> Reference:
     """Give the arrivals to a leg and to the reference, and compare everything that can be seen of both."""
     until = arrivals[-1].at_s + tail_s
-    reference = Reference(round(until * 8000) + 60_000, lambda: leg.block.bank.idle(leg.row))
+    reference = Reference(round(until * 8000) + 60_000, lambda: detector.bank.idle(leg.index))
     tick = TICK_S
     for arrival in [*arrivals, None]:
         at_s = until if arrival is None else arrival.at_s
@@ -514,3 +517,58 @@ def test_nobody_dials_faster_by_sip_info_either() -> None:
     assert call.digits == 40 + 4 * 20 - 1
     ingress.on_end(cast(Any, sip), "hangup")
     assert not ingress._dialled
+
+
+# -- the long version: python -m tests.test_rtp_field [CALLS] [HOURS] -------------------------------------------------
+
+
+def random_calls(detector: Detector, count: int) -> None:
+    """What hypothesis does, for as long as one likes."""
+    for seed in range(count):
+        random, sender = Random(seed), Sender(seed)
+        faults = Faults(
+            loss=random.choice([0, 0, 0.01, 0.05, 0.3]), burst=random.choice([1, 1, 3, 12]),
+            jitter_ms=random.choice([0, 0, 10, 59, 120, 200]), reorder=random.choice([0, 0.1]),
+            duplicate=random.choice([0, 0.1]), drift_ppm=random.choice([0, 200, -200, 5000, -5000]), seed=seed,
+        )  # fmt: skip
+        sender.talk(20)
+        for _ in range(random.randrange(6)):
+            packets = random.randint(1, 60)
+            getattr(sender, random.choice(PARTS))(packets)
+            sender.talk(20 + packets)
+        leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp", telephone_event=EVENT)
+        compare(leg, detector, list(Link[Sent](faults).carry(sender.sent)))
+        leg.close()
+
+
+def drift(detector: Detector, hours: float) -> str:
+    """Recorded speech and its pauses from two senders, 200 ppm fast and slow, through the whole detector."""
+    codes = g711.ulaw_encode(np.concatenate([speech("demo-congrats"), np.zeros(16_000, np.int16)]))
+    pieces = [codes[start : start + SIZE] for start in range(0, len(codes) - SIZE + 1, SIZE)]
+    loud = [int(np.abs(g711.ulaw_decode(piece).astype(int)).max()) for piece in pieces]
+    legs = {ppm: detector.open(Codec.PCMU, Endpointing(), transport="rtp") for ppm in (200, -200)}
+    sent, moves, worst, loudest, tick = dict.fromkeys(legs, 0), dict.fromkeys(legs, 0), 0.0, 0, TICK_S
+    while tick < hours * 3600:
+        for ppm, leg in legs.items():
+            while (at_s := sent[ppm] * PTIME_S / (1 + ppm / 1e6)) <= tick:
+                number = sent[ppm]
+                payload, before = pieces[number % len(pieces)], leg.end
+                leg.receive_rtp(bytes(Sent(7, number, number * SIZE, payload)), at_s)
+                if number and leg.end != before + SIZE:
+                    moves[ppm] += 1
+                    loudest = max(loudest, loud[number % len(pieces)])
+                worst = max(worst, abs(leg.end / 8000 - PTIME_S - at_s))
+                sent[ppm] += 1
+        for _ in detector.step(tick):
+            pass
+        tick += TICK_S
+    for leg in legs.values():
+        assert (leg.late, leg.jumps, leg.lost_packets, leg.discarded) == (0, 0, 0, 0)
+        assert len(leg._timeline.silences) < 100 and not leg._timeline.gaps
+    return f"{hours:g} h: moves {moves}, at most {1000 * worst:.0f} ms off, loudest sample where moved {loudest}"
+
+
+if __name__ == "__main__":
+    random_calls(Detector(), int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    if len(sys.argv) > 2:
+        sys.stdout.write(drift(Detector(), float(sys.argv[2])) + "\n")
