@@ -11,10 +11,11 @@ from audio.codec import Codec
 from audio.detections import Detection, Digit, EndReason, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from audio.detector import Detector
 from audio.legs import Leg
+from audio.plane import WINDOW
 from audio.rtp import RtpError, RtpPacket, TelephoneEvent, is_rtcp
 from audio.weights import WeightsError
 
 __all__ = [
-    "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket", "SpeechEnded",
+    "WINDOW", "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket", "SpeechEnded",
     "SpeechPaused", "SpeechResumed", "SpeechStarted", "TelephoneEvent", "WeightsError", "is_rtcp",
 ]  # fmt: skip

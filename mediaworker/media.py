@@ -41,7 +41,8 @@ class MediaLoop:
         self._latency = latency or LatencyParts()
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._speaking: set[LegTranscriber] = set()
+        self._speaking: dict[LegTranscriber, int] = {}
+        """Legs with an open utterance, and the tick at which there is more to hand on."""
         self._reports: deque[Call] = deque()
         """Calls whose figures are still to be published in this period, `_share` of them a tick."""
         self._share, self._report_s = 0, 0.0
@@ -107,11 +108,13 @@ class MediaLoop:
                 transcriber: LegTranscriber | None = detection.leg.key
                 if transcriber is not None:
                     transcriber.on(detection)
-                    self._speaking.add(transcriber)
+                    self._speaking[transcriber] = self.ticks
             await asyncio.sleep(0)
-        for transcriber in tuple(self._speaking):
-            if not transcriber.feed():
-                self._speaking.discard(transcriber)
+        for transcriber in [each for each, tick in self._speaking.items() if tick <= self.ticks]:
+            if steps := transcriber.feed():
+                self._speaking[transcriber] = self.ticks + steps
+            else:
+                del self._speaking[transcriber]
         self._stepped()
 
     def _report(self, now: float) -> None:

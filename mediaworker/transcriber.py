@@ -19,7 +19,7 @@ from typing import Protocol
 import structlog
 
 from asr.utterance import Format, Hypothesis, Utterance
-from audio import Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from mediaworker.events import schema as events
 from mediaworker.latency import Endpoint, LatencyParts
 
@@ -164,17 +164,24 @@ class LegTranscriber:
         except Exception:
             self._give_up(utterance or self._current)
 
-    def feed(self) -> bool:
-        """Hand on what has been said since; called after every detector step until it returns False: nobody speaks."""
+    def feed(self) -> int:
+        """Hand on what has been said since, if it is enough. 0: nobody speaks, until a detection says otherwise.
+
+        Else the number of detector steps at real-time speed after which there is more to hand on; to be called as many
+        steps later, or earlier, and at once after a detection.
+        """
         utterance = self._current
         if utterance is None:
-            return False
-        if utterance.paused is None:
-            try:
-                self._hand_on(utterance)
-            except Exception:
-                self._give_up(utterance)
-        return True
+            return 0
+        if utterance.paused is not None:
+            return 1
+        try:
+            self._hand_on(utterance)
+        except Exception:
+            self._give_up(utterance)
+            return 1
+        due = min(utterance.next_partial, utterance.sent + APPEND_MS * POSITIONS_PER_MS)
+        return max(1, -(-(due - self.leg.position) // WINDOW))
 
     def _hand_on(self, utterance: _Open) -> None:
         position = self.leg.position
