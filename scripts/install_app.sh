@@ -7,7 +7,7 @@
 # adds requirements/cuda.lock when there is one: the engines of this version have no use for a GPU yet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${1:?usage: scripts/install_app.sh FOLDER [cpu|cuda] [--dependencies]}
+target=$(realpath -sm "${1:?usage: scripts/install_app.sh FOLDER [cpu|cuda] [--dependencies]}")
 variant=${2:-cpu}
 PYTHON=${PYTHON:-python3}
 
@@ -22,7 +22,7 @@ pip=("$target/bin/python" -m pip install -q --disable-pip-version-check --no-cac
 if [ "$variant" = cuda ] && [ -f requirements/cuda.lock ]; then
   "${pip[@]}" --require-hashes -r requirements/cuda.lock
 fi
-wheel=$(scripts/build_pjsip.sh "$(realpath -s "$target")/bin/python" | tail -n1)
+wheel=$(scripts/build_pjsip.sh "$target/bin/python" | tail -n1)
 "${pip[@]}" "$wheel"
 "$target/bin/python" -c 'import pjsua2'
 if [ "${3:-}" != --dependencies ]; then
@@ -31,6 +31,6 @@ if [ "${3:-}" != --dependencies ]; then
   trap 'rm -rf "$work"' EXIT
   cp -r pyproject.toml README.md LICENSE config audio sip asr mediaworker "$work"
   "${pip[@]}" --force-reinstall "$work"
-  "$target/bin/mediaworker" config >/dev/null
+  (cd "$work" && "$target/bin/mediaworker" config >/dev/null) # without a configuration: the defaults
   say "installed $("$target/bin/python" -c 'from importlib.metadata import version; print("mediaworker", version("mediaworker"))') into $target"
 fi

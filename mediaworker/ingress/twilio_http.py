@@ -119,10 +119,11 @@ class TwilioIngress:
             headers = dict(refusal_headers(refusal.status))
             return Response(webhook.busy(), refusal.status, headers=headers, media_type="text/xml")
         host = request.headers.get("host", "")
+        tls = "s" if request.url.scheme == "https" else ""
         twiml = webhook.StreamTwiml(
             # Without a public URL only this machine gets here, and its Host leads back.
-            stream_url=self._stream_url or f"ws://{host}{STREAM}",
-            status_url=(self._public_url or f"http://{host}") + STATUS,
+            stream_url=self._stream_url or f"ws{tls}://{host}{STREAM}",
+            status_url=(self._public_url or f"http{tls}://{host}") + STATUS,
             mode=self._settings.twilio.mode,
             then=self._then,
         )
