@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -103,7 +104,10 @@ def contents(path: Path) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(
     "broken",
-    ["CREATE TABLE more (a); INSERT INTO missing VALUES (1);", "DELETE FROM events; DROP TABLE calls; SELECT 1 FROM no;"],
+    [
+        "CREATE TABLE more (a); INSERT INTO missing VALUES (1);",
+        "DELETE FROM events; DROP TABLE calls; SELECT 1 FROM no;",
+    ],
 )
 async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -124,7 +128,8 @@ def test_a_newer_store_stops_the_start_with_one_line(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / FILE)
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     connection.close()
-    environ = {"MEDIAWORKER_DATA_DIR": str(tmp_path), "MEDIAWORKER_SIP__ENABLED": "false", "MEDIAWORKER_LOG__LEVEL": "error"}
+    settings = {"DATA_DIR": str(tmp_path), "SIP__ENABLED": "false", "LOG__LEVEL": "error"}
+    environ = {f"MEDIAWORKER_{key}": value for key, value in settings.items()}
     done = subprocess.run([*COMMAND, "serve"], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -218,7 +223,7 @@ async def test_a_file_over_its_limit_shrinks_and_loses_what_ended_first(tmp_path
 async def test_a_store_that_is_closed_is_one_file(tmp_path: Path) -> None:
     async with running_hub(tmp_path) as hub:
         await a_call(hub, "c")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "lock"]
+    assert sorted(os.listdir(tmp_path)) == [FILE, "lock"]
 
 
 async def test_a_long_call_goes_in_pieces_between_which_live_events_are_committed(
