@@ -209,7 +209,7 @@ class Events(Section, frozen=True, kw_only=True):
     heartbeat_s: Annotated[float, Meta(ge=1)] = 20.0
     """WebSocket ping interval towards subscribers."""
     queue: Annotated[int, Meta(ge=16)] = 1000
-    """Events that may wait for one subscriber before it is closed with 4008."""
+    """Events that may wait for one subscriber before it is closed with 4008. 256 may come at once: not fewer."""
     max_subscribers: Positive = 2000
     metrics_s: Annotated[float, Meta(gt=0)] = 5.0
 

@@ -190,7 +190,7 @@ async def test_answers_that_nobody_reads(scene: Scene) -> None:
         for sock in held:
             with contextlib.suppress(OSError):
                 sock.setblocking(False)
-                sock.send((b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n") * 400)
+                sock.send((b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n") * 60)
         until(lambda: scene.worker.metric("mediaworker_connections") < 10, 30, "they are cut")
         for sock in held:
             sock.close()

@@ -106,7 +106,6 @@ async def test_refused_calls_take_no_places(scene: Scene) -> None:
     async with trouble(scene):
         await asyncio.to_thread(flood, scene, stranger(), ("INVITE",), 500, per_s=2000, body=OFFER)
         assert scene.worker.metric("mediaworker_sip_dialogs") <= FRIENDS
-    assert heard(scene.worker, await asyncio.to_thread(play, scene.worker, sip=True)) == scene.undisturbed
 
 
 async def test_a_flood_of_calls_from_a_friend(scene: Scene) -> None:
@@ -185,7 +184,6 @@ async def test_what_is_not_sip(scene: Scene) -> None:
 
     async with trouble(scene):
         await asyncio.to_thread(attack)
-    assert heard(scene.worker, await asyncio.to_thread(play, scene.worker, sip=True)) == scene.undisturbed
 
 
 async def test_connections_that_say_nothing(scene: Scene) -> None:

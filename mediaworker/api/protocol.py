@@ -269,6 +269,7 @@ class WebSocketProtocol(Guarded, WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         self._guard.counters.slow_readers += self._unread_since is not None
+        self._broken = True
         super().keepalive_timeout()
         self.transport.abort()
 
