@@ -425,3 +425,11 @@ def test_delay_jitter_drift_and_order() -> None:
 
 def test_the_table_of_nothing() -> None:
     assert table([]).split()[0] == "leg"
+
+
+def test_a_speaker_who_goes_on_while_the_clock_stands_still_does_not_stop_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A pause and its end within one tick: the speculative final is never answered, and nobody waits for it."""
+    events = replayed(capsys, PCMU, "--jitter", "120", "--seed", "1")
+    assert events[-1]["type"] == "call.ended" and finals(events)["0"][0][2]

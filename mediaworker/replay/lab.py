@@ -29,6 +29,8 @@ from mediaworker.transcriber import LegTranscriber
 from sip.latch import SourceLatch
 
 METRICS_EVERY_S = 5.0
+ANSWER_S = 300.0
+"""An engine that starts may load for minutes."""
 
 
 class Patient:
@@ -55,6 +57,7 @@ class Patient:
 
     def partial(self, utterance_id: str, revision: int) -> None:
         self._recognizer.partial(utterance_id, revision)
+        self._settle(utterance_id)  # asked something newer, it owes no final: the speaker went on at once
 
     def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
         self._awaited.add(utterance_id)
@@ -149,7 +152,7 @@ class Lab:
                 await self._tick(tick)
                 if speed != 1 and not self._patient.settled.is_set():
                     before = loop.time()
-                    await self._patient.settled.wait()
+                    await asyncio.wait_for(self._patient.settled.wait(), ANSWER_S)
                     held_s += loop.time() - before
                 if tick >= report_s:
                     report_s += METRICS_EVERY_S
