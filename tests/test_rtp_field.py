@@ -442,7 +442,7 @@ def test_a_payload_switch_under_loss(detector: Detector, opened: Callable[..., L
 def test_a_stream_in_shreds_costs_bounded_memory_and_time(detector: Detector, opened: Callable[..., Leg]) -> None:
     """Every other packet of one sample: as many gaps as there are packets."""
     leg, step = opened(), 0
-    for number in range(60_000):
+    for number in range(24_000):
         now = number * 2 / 8000
         leg.receive_rtp(bytes(Sent(7, number * 2, number * 2, b"\x11")), now)
         if now > step * 2:  # the tick is late, too
@@ -450,10 +450,10 @@ def test_a_stream_in_shreds_costs_bounded_memory_and_time(detector: Detector, op
             for _ in detector.step(now):
                 pass
     timeline = leg._timeline
-    assert len(timeline.gaps) <= MAX_GAPS and len(timeline.silences) <= MAX_SILENCES + MAX_GAPS
+    assert len(timeline.gaps) <= MAX_GAPS and 1000 < len(timeline.silences) <= MAX_SILENCES + MAX_GAPS
     assert leg.lost(0, leg.position) >= leg.position // 2
-    leg.receive_rtp(bytes(Sent(7, 120_000, 120_000, b"\x22" * 160)), 15.0)
-    assert leg.end == 120_160  # what comes after goes where it belongs
+    leg.receive_rtp(bytes(Sent(7, 48_000, 48_000, b"\x22" * 160)), 6.0)
+    assert leg.end == 48_160  # what comes after goes where it belongs
 
 
 def test_the_first_chunks_may_overtake_each_other(detector: Detector, opened: Callable[..., Leg]) -> None:
