@@ -118,7 +118,6 @@ async def test_a_flood_of_calls_from_a_friend(scene: Scene) -> None:
         found = await asyncio.to_thread(attack)
         assert found[b"503"] > 1000 and found[b"200"] > 1
         assert not set(found) - {b"100", b"200", b"486", b"503"}
-    assert heard(scene.worker, await asyncio.to_thread(play, scene.worker, sip=True)) == scene.undisturbed
 
 
 def torture() -> list[bytes]:

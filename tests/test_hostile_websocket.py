@@ -200,21 +200,11 @@ async def test_upgrades_that_are_none(scene: Scene) -> None:
                 assert close_code(await asyncio.to_thread(answer, sock)) == 4009, after
 
 
-async def test_more_subscribers_than_there_are_places(scene: Scene) -> None:
-    async with trouble(scene):
-        held = [await asyncio.to_thread(open_websocket, scene.http, EVENTS) for _ in range(40)]
-        reply = await asyncio.to_thread(ask, scene.http, upgrade(EVENTS, scene.http[1]))
-        assert status(reply) == 503 and b"retry-after" in reply.lower()
-        for sock in held:
-            sock.close()
-        await asyncio.to_thread(until, lambda: scene.worker.metric("mediaworker_event_subscribers") == 0, 20)
-
-
-async def test_a_subscriber_that_talks(scene: Scene) -> None:
-    """What it says is not listened to; one that does nothing else is closed."""
+async def test_subscribers_that_are_too_many_or_talk(scene: Scene) -> None:
+    """503 beyond the places. What a subscriber says is not listened to; one that does nothing else is closed."""
     data = frame(TEXT, b'{"hello":"worker"}') * 5000
 
-    def attack() -> int | None:
+    def talk() -> int | None:
         with contextlib.closing(open_websocket(scene.http, EVENTS)) as sock:
             for _ in range(20):
                 sock.sendall(data)
@@ -223,7 +213,13 @@ async def test_a_subscriber_that_talks(scene: Scene) -> None:
             return close_code(answer(sock))
 
     async with trouble(scene):
-        assert await asyncio.to_thread(attack) == 1008
+        held = [await asyncio.to_thread(open_websocket, scene.http, EVENTS) for _ in range(40)]
+        reply = await asyncio.to_thread(ask, scene.http, upgrade(EVENTS, scene.http[1]))
+        assert status(reply) == 503 and b"retry-after" in reply.lower()
+        for sock in held:
+            sock.close()
+        await asyncio.to_thread(until, lambda: scene.worker.metric("mediaworker_event_subscribers") == 0, 20)
+        assert await asyncio.to_thread(talk) == 1008
 
 
 async def test_streams_that_are_not_twilios(tmp_path_factory: pytest.TempPathFactory) -> None:
