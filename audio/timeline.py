@@ -55,7 +55,8 @@ class Timeline:
         fresh = max(start, self.end)
         if fresh > self.end:
             self._forget()
-            if len(self.gaps) >= MAX_GAPS or len(self.silences) >= MAX_SILENCES:
+            # The last gap is for what is refused.
+            if len(self.gaps) >= MAX_GAPS - 1 or len(self.silences) >= MAX_SILENCES:
                 self._skip(self.end, stop, floor, True)
                 self.end = stop
                 return parts
