@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from audio.legs import Leg
 
 _UNDEFINED = 255
+_IDLE = int(State.IDLE)
 # The table flat, indexed by state · number of events + event.
 _NEXT = np.full(len(State) * len(Event), _UNDEFINED, np.uint8)
 _ACTION = np.zeros(len(State) * len(Event), np.uint8)
@@ -48,6 +49,7 @@ class EndpointBank:
         self._silences = np.zeros((rows, 3), np.int32)
         self._pre_roll, self._room = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._state = np.zeros(rows, np.uint8)
+        self._states: Any = memoryview(self._state)  # type: ignore[arg-type]
         self._voiced, self._silent = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         self._start, self._audio_start = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._end, self._previous_end = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -76,7 +78,8 @@ class EndpointBank:
 
     def idle(self, row: int) -> bool:
         """Neither in an utterance nor at its onset."""
-        return bool(self._state[row] == State.IDLE)
+        state: int = self._states[row]
+        return state == _IDLE
 
     def step(
         self, rows: Rows, starts: NDArray[np.int64], probabilities: NDArray[np.float32], legs: Legs

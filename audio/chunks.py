@@ -32,6 +32,11 @@ class ChunkClock:
         """When the earliest open gap was seen."""
         self._deviation = 0.0
 
+    @property
+    def exact(self) -> bool:
+        """Chunks have come, and where each said the one before had ended."""
+        return self.packets > 0 and self._deviation == 0.0
+
     def place(self, position: int, size: int, timeline: Timeline, *, silent: bool) -> int:
         """Where a chunk of `size` positions that says `position` starts; `silent`: the leg is, so it may be moved."""
         if not self.packets:

@@ -184,12 +184,27 @@ class Intake:
         `position`: where it says it starts; None: after what came before. Chunks may come out of order and positions
         may be a few milliseconds off (`audio.chunks`); a chunk for what has already gone on as silence is late.
         """
-        if self.closed:
+        if self._closed_at is not None:
             return
         size, rest = divmod(len(payload), self._bytes)
         if rest or not size or (position is not None and not 0 <= position < 1 << 48):
             self.malformed += 1
             return
+        cells, row, chunks = self.place.cells, self.place.row, self._chunks
+        goes_on = position == cells["end"][row] == cells["received"][row]
+        if position is not None and goes_on and chunks.exact and not self._refusing:
+            # The plain chunk: it goes on exactly where the one before ended, and nothing is missing.
+            consumed, end, offset = cells["consumed"][row], position + size, position * self._bytes % len(self._ring)
+            if consumed <= position and end <= consumed + AHEAD and offset + len(payload) <= len(self._ring):
+                self._ring[offset : offset + len(payload)] = payload.translate(self._mask)
+                chunks.packets += 1
+                chunks.arrival_s = now
+                cells["end"][row] = cells["received"][row] = end
+                cells["base_s"][row] = now + self._detector.stall_s - end / RATE_HZ
+                return
+        self._receive_chunk(position, size, payload, now)
+
+    def _receive_chunk(self, position: int | None, size: int, payload: bytes, now: float) -> None:
         chunks, timeline = self._chunks, self._timeline
         start = max(timeline.end, self.position)
         if position is not None:

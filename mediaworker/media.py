@@ -22,7 +22,8 @@ log = structlog.get_logger()
 class MediaLoop:
     """Runs the detector on the event loop; between chunks of 128 legs the loop serves its sockets.
 
-    `stalls_s` keeps how late the latest ticks were: what other work did to this loop. `sweep` reads what has come on
+    `stalls_s` keeps how late the latest ticks were, what other work did to this loop, and `lags_s` how long each took
+    from when it was due. `sweep` reads what has come on
     the RTP sockets, a batch at a time; `stepped` is called when the due windows have been taken.
     """
 
@@ -52,6 +53,7 @@ class MediaLoop:
         self.lag_max_s = 0.0
         """The longest that a tick took from when it was due until its last window was through the VAD."""
         self.stalls_s: deque[float] = deque(maxlen=4096)
+        self.lags_s: deque[float] = deque(maxlen=4096)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="media")
@@ -83,6 +85,7 @@ class MediaLoop:
             try:
                 await self._tick(now)
                 self._latency.ticked(due, done := loop.time())
+                self.lags_s.append(done - due)
                 self.lag_max_s = max(self.lag_max_s, done - due)
                 self._report(now)
             except Exception:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -180,8 +180,10 @@ class Worker:
         except SipError as error:
             raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
 
-    def _sweep(self, now: float) -> Iterable[None]:
-        return self.sip.receiver.sweep(now) if self.sip is not None else ()
+    def _sweep(self, now: float) -> Iterator[None]:
+        if self.sip is not None:
+            yield from self.sip.receiver.sweep(now)
+        yield from self.listener.sweep()
 
     def _calls_changed(self, count: int) -> None:
         self.recognizer.keep_alive(count > 0)

@@ -32,11 +32,21 @@ async def media_port(endpoint, throttle, max_bytes):
     settings = parse({"media": {"host": "127.0.0.1", "port": 0, "max_message_bytes": max_bytes}}).media
     listener = MediaListener(settings, {STREAM: endpoint}, throttle)
     await listener.start()
+    ticks = asyncio.create_task(sweep(listener))
     try:
         yield listener.port
     finally:
+        ticks.cancel()
         async with asyncio.timeout(TIMEOUT_S):
             await listener.stop()
+
+
+async def sweep(listener):
+    """What the media tick does for the listener's connections."""
+    while True:
+        for _ in listener.sweep():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
 
 
 @contextlib.asynccontextmanager

@@ -162,3 +162,32 @@ def test_a_closed_leg_and_a_stream_have_no_plain_packets() -> None:
     assert rtp.index == -1
     assert not detector.receive(datagrams, np.array([0]), rows).any()
     stream.close()
+
+
+@given(st.lists(st.sampled_from(["next"] * 8 + ["skip", "again", "shift", "odd", "none", "step"]), max_size=60))
+def test_a_plain_chunk_does_what_any_chunk_does(kinds: list[str]) -> None:
+    stories = []
+    for plainly in (True, False):
+        detector = Detector()
+        legs = [detector.open(codec, Endpointing(), transport="stream") for codec in (*CODECS, Codec.L16)]
+        position, now = 0, 0.0
+        for number, kind in enumerate(kinds):
+            size = 33 if kind == "odd" else 160
+            position += {"skip": 160, "again": -160, "shift": 8}.get(kind, 0)
+            for leg in legs:
+                payload = bytes([number % 100 + 1]) * size * (4 if leg.codec is Codec.L16 else 1)
+                at = None if kind == "none" else max(0, position)
+                if plainly:
+                    leg.receive_chunk(at, payload, now)
+                else:
+                    leg._receive_chunk(at, size, payload, now)
+            position, now = position + size, now + size / 8000
+            if kind == "step":
+                list(detector.step(now + 0.3))
+        list(detector.step(now + 5))
+        stories.append([
+            (leg.read(0, leg.position), leg.end, leg.packets, leg.late, leg.duplicates, leg._timeline.gaps,
+             leg._timeline.silences, leg._received, leg._base_s, leg._chunks._deviation)
+            for leg in legs
+        ])  # fmt: skip
+    assert stories[0] == stories[1]

@@ -1,4 +1,4 @@
-"""`mediaworker bench media`: legs of real RTP on loopback through this worker's media path and the usual design's.
+"""`mediaworker bench media|twilio`: legs on loopback through this worker's media path and the usual design's.
 
 Three processes: the sender (not counted), the receiver under test, and, in the same run, the baseline. The figure to
 look at is CPU time per leg and second; legs per core is its inverse.
@@ -7,6 +7,7 @@ look at is CPU time per leg and second; legs per core is its inverse.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -14,11 +15,29 @@ from typing import Any
 
 BASELINE_LEGS = 100
 """Beyond this the usual design nears the end of a core, and a saturated run would understate its cost per leg."""
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def measure(legs: int, seconds: float, *, baseline: bool = True) -> dict[str, Any]:
-    """One row: `legs` through the worker for `seconds`, then at most BASELINE_LEGS through the baseline."""
-    figures = _run("mediaworker.bench.receiver", legs, seconds)
+def measure_rtp(legs: int, seconds: float, *, baseline: bool = True) -> dict[str, Any]:
+    """One row: `legs` of RTP through the worker for `seconds`, then at most BASELINE_LEGS through the baseline."""
+    figures = _run("receiver", "sender", [_free_range(legs), str(seconds)])
+    usual_legs = min(legs, BASELINE_LEGS)
+    usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)]) if baseline else None
+    return _row(legs, seconds, figures, usual_legs, usual)
+
+
+def measure_twilio(streams: int, seconds: float, *, baseline: bool = True) -> dict[str, Any]:
+    """The same for Media Streams of two tracks, which are two legs each."""
+    figures = _run("twilio_receiver", "twilio_sender", [str(_free_port()), str(streams), str(seconds)])
+    usual_streams = min(streams, BASELINE_LEGS // 4)
+    arguments = [str(_free_port()), str(usual_streams), str(seconds)]
+    usual = _run("twilio_baseline", "twilio_sender", arguments) if baseline else None
+    return {"streams": streams} | _row(2 * streams, seconds, figures, 2 * usual_streams, usual)
+
+
+def _row(
+    legs: int, seconds: float, figures: dict[str, Any], usual_legs: int, usual: dict[str, Any] | None
+) -> dict[str, Any]:
     receiver, sender = figures["receiver"], figures["sender"]
     row: dict[str, Any] = {
         "legs": legs,
@@ -28,6 +47,7 @@ def measure(legs: int, seconds: float, *, baseline: bool = True) -> dict[str, An
         "cpu_share": round(receiver["cpu_s"] / seconds, 4),
         "cpu_s_per_leg_s": receiver["cpu_s"] / (legs * seconds),
         "loop_stall_p99_ms": receiver["loop_stall_p99_ms"],
+        "vad_lag_p99_ms": receiver["vad_lag_p99_ms"],
         "vad_lag_max_ms": receiver["vad_lag_max_ms"],
         "utterances": receiver["utterances"],
         "events": receiver["events"],
@@ -37,11 +57,9 @@ def measure(legs: int, seconds: float, *, baseline: bool = True) -> dict[str, An
         "baseline_cpu_s_per_leg_s": None,
         "ratio": None,
     }
-    if baseline:
-        count = min(legs, BASELINE_LEGS)
-        usual = _run("mediaworker.bench.baseline", count, seconds)["receiver"]
-        row["baseline_legs"] = count
-        row["baseline_cpu_s_per_leg_s"] = usual["cpu_s"] / (count * seconds)
+    if usual is not None:
+        row["baseline_legs"] = usual_legs
+        row["baseline_cpu_s_per_leg_s"] = usual["receiver"]["cpu_s"] / (usual_legs * seconds)
         row["ratio"] = round(row["baseline_cpu_s_per_leg_s"] / row["cpu_s_per_leg_s"], 1)
     return row
 
@@ -55,21 +73,24 @@ def has_baseline() -> bool:
     return True
 
 
-def _run(module: str, legs: int, seconds: float) -> dict[str, Any]:
-    ports = _free_range(legs)
-    command = [sys.executable, "-m", module, ports, str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
-        assert receiver.stdout is not None
-        if receiver.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"{module} did not start")
-        sender = subprocess.run(
-            [sys.executable, "-m", "mediaworker.bench.sender", ports, str(seconds)],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        answer = receiver.stdout.read()
-    return {"receiver": json.loads(answer), "sender": json.loads(sender.stdout)}
+def _run(receiver: str, sender: str, arguments: list[str]) -> dict[str, Any]:
+    environment = os.environ | _ENVIRONMENT
+    command = [sys.executable, "-m", f"mediaworker.bench.{receiver}", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as under_test:
+        assert under_test.stdout is not None
+        if under_test.stdout.readline().strip() != "ready":
+            raise RuntimeError(f"{receiver} did not start")
+        command = [sys.executable, "-m", f"mediaworker.bench.{sender}", *arguments]
+        sent = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+        answer = under_test.stdout.read()
+    return {"receiver": json.loads(answer), "sender": json.loads(sent.stdout)}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _free_range(legs: int) -> str:

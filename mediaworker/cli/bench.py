@@ -14,10 +14,15 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("bench", help="measure this machine: a table and the same figures as JSON")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     media = kinds.add_parser("media", help="legs of RTP on loopback through VAD, endpointing and events")
+    twilio = kinds.add_parser("twilio", help="Twilio streams of two tracks through the same")
+    twilio.add_argument(
+        "--streams", type=_counts, default=[50], metavar="N[,N…]", help="streams at once, two legs each (default 50)"
+    )
     media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
-    media.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
-    media.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
-    media.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
+    for kind in (media, twilio):
+        kind.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
+        kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
+        kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
 
 def _counts(text: str) -> list[int]:
@@ -26,7 +31,7 @@ def _counts(text: str) -> list[int]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number or a list of numbers") from None
     if any(not 1 <= count <= 5000 for count in counts):
-        raise argparse.ArgumentTypeError("between 1 and 5000 legs")
+        raise argparse.ArgumentTypeError("between 1 and 5000")
     return counts
 
 
@@ -48,11 +53,15 @@ def run(args: argparse.Namespace) -> int:
         print("mediaworker: aiortc and onnxruntime are not installed, so there is no baseline", file=sys.stderr)
         baseline = False
     rows = []
-    for legs in args.legs:
-        print(f"{legs} legs for {args.seconds:g} s …", file=sys.stderr, flush=True)
-        rows.append(media.measure(legs, args.seconds, baseline=baseline))
+    rtp = args.kind == "media"
+    measure = media.measure_rtp if rtp else media.measure_twilio
+    for count in args.legs if rtp else args.streams:
+        print(f"{count} {'legs' if rtp else 'streams'} for {args.seconds:g} s …", file=sys.stderr, flush=True)
+        rows.append(measure(count, args.seconds, baseline=baseline))
     machine = platform.processor() or platform.machine()
-    print(f"RTP in → VAD → endpointing → events, one core, {machine}; usual: aiortc, one ONNX call per leg")
+    usual = "aiortc" if rtp else "a web framework's WebSocket, json"
+    what = "RTP" if rtp else "Twilio streams"
+    print(f"{what} in → VAD → endpointing → events, one core, {machine}; usual: {usual}, one ONNX call per leg")
     print(_table(rows))
     if args.json:
         # One run: its figures stand at the top level as well.
@@ -62,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [("legs", "received", "CPU", "µs/leg·s", "usual", "ratio", "stall p99", "VAD lag max", "RSS")]
+    lines = [("legs", "received", "CPU", "µs/leg·s", "usual", "ratio", "stall p99", "VAD lag p99", "max", "RSS")]
     for row in rows:
         usual = row["baseline_cpu_s_per_leg_s"]
         lines.append(
@@ -74,6 +83,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
                 "-" if usual is None else f"{1e6 * usual:.0f} at {row['baseline_legs']}",
                 "-" if usual is None else f"{row['ratio']}",
                 f"{row['loop_stall_p99_ms']:.1f} ms",
+                f"{row['vad_lag_p99_ms']:.1f} ms",
                 f"{row['vad_lag_max_ms']:.1f} ms",
                 f"{row['rss_mb']:.0f} MB",
             )

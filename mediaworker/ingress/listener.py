@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -16,10 +17,12 @@ import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 from websockets.typing import Subprotocol
 
 from config.settings import Media
 from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.ingress.frames import split
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import Endpoint, SessionFactory, Upgrade
 from mediaworker.ingress.shell import PROBLEM, RETRY_AFTER_S, Throttle, drive, refusal_body, refusal_headers
@@ -30,6 +33,10 @@ log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
 BACKLOG = 1024
+SWEEP = 128
+"""Connections that are read before the event loop has its turn."""
+READ_BYTES = 1 << 14
+"""Read from one connection at a time, about a second of one track: so much more than `MAX_AHEAD_S` may come in."""
 QUEUED_MESSAGES = 64
 """Per connection, read and not yet taken: 640 ms of a two-track stream; beyond it the socket is not read."""
 
@@ -55,6 +62,13 @@ class MediaConnection(ServerConnection):
     def __init__(self, listener: MediaListener, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._listener, self._peer = listener, ""
+        self._take: Callable[[bytes], bool] | None = None
+        self._ahead: Callable[[], bool] = lambda: False
+        self._framed = False
+        """What comes in begins with a frame, and has been cut into frames so far."""
+        self._rest = b""
+        self.swept = False
+        """Read once per media tick, past the event loop's readers."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")
@@ -68,7 +82,72 @@ class MediaConnection(ServerConnection):
         super().connection_made(transport)
         self.recv_messages.resume = self._resume
 
+    def data_received(self, data: bytes) -> None:
+        if self.protocol.state is State.CONNECTING:
+            super().data_received(data)
+            self._framed = data.endswith(b"\r\n\r\n")
+            return
+        if not self._framed:
+            super().data_received(data)
+            return
+        data = self._rest + data
+        texts, control, self._rest, self._framed = split(data, self._listener.max_message_bytes)
+        if self._take is None or self.protocol.state is not State.OPEN:
+            texts, control = [], data[: len(data) - len(self._rest)]
+        for text in texts:
+            if not self._take(text):  # type: ignore[misc]
+                self.relax()
+        if not self._framed:
+            control, self._rest, self._take = control + self._rest, b"", None
+            self.relax()
+        if control:
+            super().data_received(control)
+            if self.protocol.state is not State.OPEN:
+                self.relax()
+
+    def quicken(self, take: Callable[[bytes], bool], ahead: Callable[[], bool]) -> None:
+        """Plain text goes straight to `take` from now on, and is read once per media tick unless `ahead`.
+
+        `take` returns False when this is to end. Nothing happens where it is not possible: with TLS, and for clients
+        that send other frames.
+        """
+        if not self._framed or self._take is not None or len(self.recv_messages.frames):
+            return
+        self._take, self._ahead = take, ahead
+        if self.transport.get_extra_info("sslcontext") is None:
+            self.swept = True
+            self.transport.pause_reading()
+            self._listener.sweeping[self] = self.transport.get_extra_info("socket").fileno()
+
+    def relax(self) -> None:
+        """Back to the event loop's readers."""
+        if self.swept:
+            self.swept = False
+            del self._listener.sweeping[self]
+            if not self.paused:
+                self.transport.resume_reading()
+
+    def sweep(self, fd: int, room: bytearray) -> None:
+        """Read what has come."""
+        if self.paused or self._ahead():
+            return
+        try:
+            count = os.readv(fd, [room])
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self.relax()  # the end of the stream, or a fault, is for the transport to find
+            return
+        self.data_received(bytes(memoryview(room)[:count]))
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        self.relax()
+        await super().close(code, reason)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.sweeping.pop(self, None)
         self._listener.left(self._peer, asked=self.request is not None)
         super().connection_lost(exc)
 
@@ -79,11 +158,11 @@ class MediaConnection(ServerConnection):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if not self.recv_messages.paused:
+        if not self.recv_messages.paused and not self.swept:
             self.transport.resume_reading()
 
     def _resume(self) -> None:
-        if not self.paused:
+        if not self.paused and not self.swept:
             self.transport.resume_reading()
 
     async def receive(self) -> str | bytes | None:
@@ -97,7 +176,7 @@ class _Socket:
     """`shell.MediaSocket` over a connection of the library."""
 
     def __init__(self, connection: MediaConnection) -> None:
-        self.receive = connection.receive
+        self.receive, self.quicken = connection.receive, connection.quicken
         self._connection = connection
 
     async def send(self, text: str) -> None:
@@ -122,6 +201,10 @@ class MediaListener:
         self.unfinished = 0
         """Connections that went without a request, or with one that is not HTTP."""
         self._settings, self._endpoints, self._throttle = settings, endpoints, throttle
+        self.max_message_bytes = settings.max_message_bytes
+        self.sweeping: dict[MediaConnection, int] = {}
+        """Connections that are read once per media tick, and their file descriptors."""
+        self._room = bytearray(READ_BYTES)
         self.certificate = certificate("media", settings)
         self._server: Server | None = None
         self._notices = Notices()
@@ -159,9 +242,23 @@ class MediaListener:
     async def stop(self) -> None:
         """Close the port and every connection (1001); returns when the last handler has ended."""
         if self._server is not None:
+            for connection in tuple(self.sweeping):
+                connection.relax()
             self._server.close()
             await self._server.wait_closed()
             self._server = None
+
+    def sweep(self) -> Iterator[None]:
+        """Read what has come since the last time: to be called once per media tick. Yields after every few connections.
+
+        Audio is looked at once per tick; reading each message as it comes would cost a wake-up of the event loop, a
+        task switch and a system call for each.
+        """
+        for number, (connection, fd) in enumerate(tuple(self.sweeping.items()), 1):
+            if connection.swept:
+                connection.sweep(fd, self._room)
+            if number % SWEEP == 0:
+                yield
 
     @property
     def port(self) -> int:

@@ -88,6 +88,10 @@ class MediaSession(Protocol):
     def deadline(self) -> float | None:
         """When `expire` wants to be called; it may move later without notice, and `expire` then does nothing."""
 
+    @property
+    def streaming(self) -> bool:
+        """It is a call now, and messages are audio: they need no answer."""
+
     def is_ahead(self) -> bool:
         """What has arrived is more than `MAX_AHEAD_S` ahead of what the VAD has taken: read no further for now."""
 

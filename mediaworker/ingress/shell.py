@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.responses import Response
@@ -34,6 +34,9 @@ def refusal_headers(status: int) -> list[tuple[str, str]]:
 class MediaSocket(Protocol):
     async def receive(self) -> str | bytes | None:
         """The next message, or None when the connection is gone. Cancelling it loses nothing."""
+
+    def quicken(self, take: Callable[[bytes], bool], ahead: Callable[[], bool]) -> None:
+        """Give messages straight to `take` from now on, if this socket can; see `listener.MediaConnection`."""
 
     async def send(self, text: str) -> None: ...
 
@@ -71,12 +74,21 @@ class Throttle:
 async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
     """Run a session until its connection is gone. Whatever happens, the session hears `connection_lost`."""
     loop = asyncio.get_running_loop()
-    closing: set[asyncio.Task[None]] = set()
+    closing: set[asyncio.Task[Any]] = set()
 
-    def hang_up() -> None:
-        task = loop.create_task(socket.close(1000, "call ended by the worker"))
+    def apart(work: Coroutine[Any, Any, Any]) -> None:
+        task = loop.create_task(work)
         closing.add(task)
         task.add_done_callback(closing.discard)
+
+    def hang_up() -> None:
+        apart(socket.close(1000, "call ended by the worker"))
+
+    def take(message: bytes) -> bool:
+        outputs = session.receive(message, loop.time())
+        if outputs:
+            apart(_perform(outputs, socket))
+        return session.streaming
 
     session.on_hangup(hang_up)
     try:
@@ -84,7 +96,7 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
             # The deadline moves with every message; looking at it only when it has passed costs nothing per message.
             try:
                 async with asyncio.timeout_at(session.deadline) as timeout:
-                    await _pump(session, socket, throttle, loop.time)
+                    await _pump(session, socket, throttle, loop.time, take)
                     return
             except TimeoutError:
                 if not timeout.expired():
@@ -97,13 +109,21 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
             await asyncio.wait(closing)
 
 
-async def _pump(session: MediaSession, socket: MediaSocket, throttle: Throttle, clock: Callable[[], float]) -> None:
+async def _pump(
+    session: MediaSession,
+    socket: MediaSocket,
+    throttle: Throttle,
+    clock: Callable[[], float],
+    take: Callable[[bytes], bool],
+) -> None:
     while (message := await socket.receive()) is not None:
         outputs = session.receive(message, clock())
         if outputs and await _perform(outputs, socket):
             return
         if session.is_ahead():
             await throttle.wait(session)
+        if session.streaming:
+            socket.quicken(take, session.is_ahead)
 
 
 async def _perform(outputs: Sequence[Output], socket: MediaSocket) -> bool:
@@ -131,6 +151,9 @@ class _StarletteSocket:
             await self.close(1009, "message too big")
             return None
         return data
+
+    def quicken(self, take: Callable[[bytes], bool], ahead: Callable[[], bool]) -> None:
+        """The framework has taken each message apart already."""
 
     async def send(self, text: str) -> None:
         await self._websocket.send_text(text)

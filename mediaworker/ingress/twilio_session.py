@@ -111,6 +111,10 @@ class TwilioSession:
     def deadline(self) -> float | None:
         return None if self.state is State.CLOSED else self._waits_from + self._patience_s
 
+    @property
+    def streaming(self) -> bool:
+        return self.state is State.STREAMING
+
     def is_ahead(self) -> bool:
         if not self._maybe_ahead:
             return False

@@ -1,0 +1,149 @@
+"""The worker's media path as the benchmarks measure it: rings, VAD, endpointing, events and their store.
+
+Everything is the real thing but recognition, which lives in another process: here it answers every final at once with
+no words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+import numpy as np
+
+from asr.utterance import Hypothesis, Utterance
+from audio import Detector
+from config import Settings
+from mediaworker.events.hub import EventHub
+from mediaworker.events.store import EventStore
+from mediaworker.ingress.connections import raise_open_files
+from mediaworker.media import MediaLoop
+from mediaworker.registry import CallRegistry
+
+
+class NoWords:
+    """A recognizer that takes audio as the real client does and knows no words."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._heard: dict[str, Callable[[Hypothesis], None]] = {}
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
+        self._heard[utterance.id] = on_hypothesis
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self.bytes += len(audio)
+
+    def partial(self, utterance_id: str, revision: int) -> None:
+        self._answer(utterance_id, revision, "…", final=False)
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+        self._answer(utterance_id, revision, "", final=True)
+
+    def commit(self, utterance_id: str) -> None:
+        self._heard.pop(utterance_id, None)
+
+    def cancel(self, utterance_id: str) -> None:
+        self._heard.pop(utterance_id, None)
+
+    def _answer(self, utterance_id: str, revision: int, text: str, *, final: bool) -> None:
+        heard = self._heard.get(utterance_id)
+        if heard is not None:
+            hypothesis = Hypothesis(
+                utterance_id=utterance_id, revision=revision, text=text, language="", stable_chars=0, final=final
+            )
+            asyncio.get_running_loop().call_soon(heard, hypothesis)
+
+
+class Harness:
+    """A worker without its ports, on the running loop."""
+
+    def __init__(self, data_dir: str) -> None:
+        raise_open_files()
+        self.settings = Settings(data_dir=data_dir, max_calls=100_000)
+        settings = self.settings
+        self.hub = EventHub(settings, EventStore(data_dir))
+        self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+        self.calls = CallRegistry(
+            settings,
+            detector=self.detector,
+            recognizer=NoWords(),
+            publish=self.hub.publish,
+            clock=asyncio.get_running_loop().time,
+            calls_changed=lambda count: self._media.wake() if self._media is not None else None,
+        )
+        self._media: MediaLoop | None = None
+
+    async def measure(
+        self,
+        seconds: float,
+        *,
+        sweep: Callable[[float], Iterable[None]] = lambda now: (),
+        stepped: Callable[[], None] = lambda: None,
+        ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> dict[str, float]:
+        """Say "ready", run the media tick for `seconds` from when `ready` has been waited for, and give the figures."""
+        await self.hub.flush()
+        media = self._media = MediaLoop(self.detector, lambda: self.calls, sweep=sweep, stepped=stepped)
+        media.start()
+        gc.collect()
+        gc.freeze()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        if ready is not None:
+            await ready()
+            media.lags_s.clear()
+            media.lag_max_s = 0.0
+            gc.collect()
+            gc.freeze()
+        stalls: list[float] = []
+        probe = asyncio.create_task(_probe(stalls))
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        await asyncio.sleep(seconds)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        probe.cancel()
+        result = {
+            "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+            "loop_stall_p99_ms": round(float(np.percentile(np.array(stalls), 99)) * 1000, 2),
+            "vad_lag_p99_ms": round(float(np.percentile(np.array(media.lags_s), 99)) * 1000, 2),
+            "vad_lag_max_ms": round(media.lag_max_s * 1000, 2),
+            "utterances": self.calls.stats.utterances,
+            "events": sum(self.hub.published.values()),
+            "rss_mb": round(after.ru_maxrss / 1024, 1),
+        }
+        for call in self.calls:
+            call.end("hangup")
+        await media.stop()
+        await self.hub.stop()
+        return result
+
+
+async def _probe(stalls: list[float]) -> None:
+    """How late a timer is that asks for every 5 ms: what anybody else on this loop would have to wait."""
+    while True:
+        due = time.monotonic() + 0.005
+        await asyncio.sleep(0.005)
+        stalls.append(max(0.0, time.monotonic() - due))
+
+
+def run(main: Callable[[Harness], Awaitable[dict[str, float]]]) -> None:
+    """Run a receiver and print its figures as JSON."""
+    import uvloop
+
+    from mediaworker.logs import configure
+
+    configure(Settings().log.__class__(level="error"))
+
+    async def measured() -> dict[str, float]:
+        with tempfile.TemporaryDirectory() as folder:
+            harness = Harness(folder)
+            await harness.hub.start()
+            return await main(harness)
+
+    sys.stdout.write(json.dumps(uvloop.run(measured())))

@@ -1,0 +1,50 @@
+"""A media stream's frames as they nearly always are: whole, masked text of 126 to 65,535 bytes (RFC 6455 section 5.2).
+
+Thousands of them a second come in, so they are cut out of what was read in one go. Everything else is the WebSocket
+library's: control frames whole, and from the first frame that is neither, all that follows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from websockets.frames import apply_mask  # type: ignore[attr-defined]  # in C where the library has it
+
+_TEXT, _CONTROL, _MASKED = 0x81, 0x88, 0x80
+
+
+class Split(NamedTuple):
+    texts: list[bytes]
+    """Payloads of the text frames, unmasked."""
+    control: bytes
+    """Control frames (close, ping, pong), as they came."""
+    rest: bytes
+    """The start of a frame that has not come whole; when not `plain`, everything from there on."""
+    plain: bool
+    """False: what follows is for the library, from `rest` on and for good."""
+
+
+def split(data: bytes, limit: int) -> Split:
+    """Cut `data`, which begins with a frame, into frames. Longer ones than `limit` bytes are not plain."""
+    texts: list[bytes] = []
+    control = b""
+    at, size = 0, len(data)
+    while size - at >= 2:
+        first, second = data[at], data[at + 1]
+        length, head = second & 0x7F, at + 6
+        if length == 126:
+            if size - at < 4:
+                break
+            length, head = data[at + 2] << 8 | data[at + 3], at + 8
+        is_text = first == _TEXT
+        if second < _MASKED or length > limit or second == 0xFF or not (is_text or (first & 0xF8 == _CONTROL)):
+            return Split(texts, control, data[at:], False)
+        end = head + length
+        if end > size:
+            break
+        if is_text:
+            texts.append(apply_mask(data[head:end], data[head - 4 : head]))
+        else:
+            control += data[at:end]
+        at = end
+    return Split(texts, control, data[at:], True)
