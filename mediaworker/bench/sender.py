@@ -18,6 +18,7 @@ from audio.g711 import ulaw_encode
 
 PTIME_S = 0.020
 SAMPLES = 160
+CYCLE = 8
 TALK_S, PAUSE_S = 4.0, 3.0
 """A turn of a phone call: somebody talks for 4 s and listens for 3."""
 
@@ -55,8 +56,10 @@ def main(first: int, last: int, seconds: float) -> dict[str, float]:
     offset = [(index * 37) % len(turn) for index in range(len(targets))]
     sent = late = 0
     packets = int(seconds / PTIME_S)
-    # The legs are spread over the 20 ms, in slots of 1 ms, as independent phones are.
+    # The legs are spread over the 20 ms in slots of 1 ms, and begin over 160 ms, after which 8 packets and 5 windows
+    # are in step again: as independent phones are.
     slots = [range(slot, len(targets), 20) for slot in range(20)]
+    begins = [leg // 20 % CYCLE for leg in range(len(targets))]
     start = time.perf_counter() + 0.2
     for number in range(packets):
         for slot, members in enumerate(slots):
@@ -67,6 +70,8 @@ def main(first: int, last: int, seconds: float) -> dict[str, float]:
             elif delay < -PTIME_S:
                 late += 1
             for leg in members:
+                if number < begins[leg]:
+                    continue
                 head = header.pack(0x80, 0, number & 0xFFFF, number * SAMPLES & 0xFFFFFFFF, 0x1000 + leg)
                 out.sendto(head + turn[(offset[leg] + number) % len(turn)], targets[leg])
                 sent += 1

@@ -1,4 +1,4 @@
-"""Twilio of the Twilio benchmark: streams of two tracks, 20 ms messages on an absolute schedule, each sent by itself.
+"""Twilio of the Twilio benchmark: streams of two tracks, 20 ms messages on an absolute schedule.
 
 `python -m mediaworker.bench.twilio_sender PORT STREAMS SECONDS` prints a JSON object when done.
 """
@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from mediaworker.bench.sender import PTIME_S, payloads
+from mediaworker.bench.sender import CYCLE, PTIME_S, payloads
 
 _HANDSHAKE = (
     "GET /twilio/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -54,11 +54,11 @@ def main(port: int, count: int, seconds: float) -> dict[str, float]:
     streams = [connect(port, index) for index in range(count)]
     sent = late = blocked = 0
     messages = int(seconds / PTIME_S)
-    # Each track of each stream has its own moment within the 20 ms.
-    tracks = [(stream, index, track) for index, stream in enumerate(streams) for track in TRACKS]
-    offsets = [index * 37 % len(turn) for index in range(len(tracks))]
-    order = sorted(range(len(tracks)), key=lambda each: each * 7919 % len(tracks))
+    # Each stream has its own moment within the 20 ms, at which Twilio sends both tracks, and begins within 160 ms.
+    order = sorted(range(count), key=lambda each: each * 7919 % count)
     slots = [order[slot::20] for slot in range(20)]
+    offsets = [index * 37 % len(turn) for index in range(2 * count)]
+    ends = [f'"}},"streamSid":"MZ{index:032d}"}}' for index in range(count)]
     start = time.perf_counter() + 1.0
     for number in range(messages):
         for slot, members in enumerate(slots):
@@ -67,18 +67,21 @@ def main(port: int, count: int, seconds: float) -> dict[str, float]:
                 time.sleep(delay)
             elif delay < -PTIME_S:
                 late += 1
-            for each in members:
-                stream, index, track = tracks[each]
-                payload = turn[(offsets[each] + number) % len(turn)]
-                text = (
-                    f'{{"event":"media","sequenceNumber":"{2 * number + 2}","media":{{"track":"{track}",'
-                    f'"chunk":"{number}","timestamp":"{20 * number}","payload":"{payload}"}},'
-                    f'"streamSid":"MZ{index:032d}"}}'
-                )
-                data = frame(text.encode())
+            for index in members:
+                begun = number - index % CYCLE
+                if begun < 0:
+                    continue
+                data = b""
+                for side, track in enumerate(TRACKS):
+                    payload = turn[(offsets[2 * index + side] + number) % len(turn)]
+                    text = (
+                        f'{{"event":"media","sequenceNumber":"{2 * begun + side + 2}","media":{{"track":"{track}",'
+                        f'"chunk":"{begun + 1}","timestamp":"{20 * begun}","payload":"{payload}{ends[index]}'
+                    )
+                    data += frame(text.encode())
                 try:
-                    if stream.send(data) == len(data):
-                        sent += 1
+                    if streams[index].send(data) == len(data):
+                        sent += len(TRACKS)
                         continue
                 except BlockingIOError:
                     pass
