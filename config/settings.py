@@ -66,6 +66,10 @@ class Media(Section, frozen=True, kw_only=True):
     start_timeout_s: Seconds = 5.0
     """A media WebSocket that has not said who it is by then is closed."""
     max_message_bytes: Positive = 65536
+    shed_lag_ms: Annotated[int, Meta(ge=32)] = 100
+    """Overload: when the media tick is so late on average over two seconds, no partials are asked for."""
+    refuse_lag_ms: Annotated[int, Meta(ge=32)] = 500
+    """And from here on no call is taken (503) until it has fallen to half."""
     max_connections: Positive = 4096
     max_per_peer: Positive = 2048
     """As those of `http`."""

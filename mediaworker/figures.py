@@ -51,6 +51,9 @@ def register(metrics: Metrics, worker: Worker) -> None:
     metrics.counter("media_ticks", "Media ticks of 32 ms", lambda: media.ticks)
     metrics.counter("media_errors", "Media ticks cut short by an error of the worker", lambda: media.errors)
     metrics.gauge("media_lag_max_seconds", "Longest media tick since the start", lambda: media.lag_max_s)
+    guard = worker.guard
+    metrics.gauge("load", "0 normal, 1 sheds partials, 2 also refuses calls", lambda: float(guard.load))
+    metrics.counter("load_shed_partials", "Partials not asked for in overload", lambda: guard.shed_partials)
     _asr(metrics, worker)
     _twilio(metrics, worker)
     _connections(metrics, worker)

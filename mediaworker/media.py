@@ -12,6 +12,7 @@ import structlog
 from audio import Detector
 from mediaworker.call import Call
 from mediaworker.latency import LatencyParts
+from mediaworker.load import LoadGuard
 from mediaworker.transcriber import LegTranscriber
 
 TICK_S = 0.032
@@ -34,12 +35,13 @@ class MediaLoop:
         *,
         metrics_s: float = 5.0,
         latency: LatencyParts | None = None,
+        guard: LoadGuard | None = None,
         sweep: Callable[[float], Iterable[None]] = lambda now: (),
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
         self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
         self._sweep, self._stepped = sweep, stepped
-        self._latency = latency or LatencyParts()
+        self._latency, self._guard = latency or LatencyParts(), guard
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._speaking: dict[LegTranscriber, int] = {}
@@ -71,6 +73,8 @@ class MediaLoop:
         while True:
             if self._idle():
                 self._woken.clear()
+                if self._guard is not None:
+                    self._guard.calm()
                 await self._woken.wait()
                 due = loop.time()
                 self._report_s = due + self._metrics_s
@@ -86,6 +90,8 @@ class MediaLoop:
                 await self._tick(now)
                 self._latency.ticked(due, done := loop.time())
                 self.lags_s.append(done - due)
+                if self._guard is not None:
+                    self._guard.lagged(done - due)
                 self.lag_max_s = max(self.lag_max_s, done - due)
                 self._report(now)
             except Exception:

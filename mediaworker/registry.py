@@ -14,6 +14,7 @@ from mediaworker import logs, routing
 from mediaworker.call import Call, CallInfo, CallLeg, LegSpec
 from mediaworker.events import schema as events
 from mediaworker.latency import LatencyParts
+from mediaworker.load import Load, LoadGuard
 from mediaworker.transcriber import LegTranscriber, Recognizer, Stats
 
 log = structlog.get_logger()
@@ -24,10 +25,10 @@ FINALS_S = 30.0
 
 
 class Refused(Exception):
-    """No new call: the worker is full or draining. `status` is HTTP's; SIP answers 486 and 503."""
+    """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        self.status, self.reason = status, reason
+    def __init__(self, status: int, reason: str, *, busy: bool = False) -> None:
+        self.status, self.reason, self.busy = status, reason, busy
         super().__init__(reason)
 
 
@@ -43,6 +44,7 @@ class CallRegistry:
         publish: Callable[[str, int, events.EventBody], None],
         clock: Callable[[], float],
         latency: LatencyParts | None = None,
+        guard: LoadGuard | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.stats = Stats()
@@ -52,6 +54,7 @@ class CallRegistry:
         self._settings, self._detector, self._recognizer = settings, detector, recognizer
         self._publish, self._clock = publish, clock
         self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
+        self._guard = guard or LoadGuard(shed_s=float("inf"), refuse_s=float("inf"))
         self._calls: dict[str, Call] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -74,7 +77,9 @@ class CallRegistry:
         if self.draining:
             return Refused(503, "the worker is shutting down")
         if len(self._calls) >= self._settings.max_calls:
-            return Refused(503, f"all {self._settings.max_calls} calls are taken")
+            return Refused(503, f"all {self._settings.max_calls} calls are taken", busy=True)
+        if self._guard.load is Load.FULL:
+            return Refused(503, "the worker cannot keep up with the calls it has")
         return None
 
     def open(
@@ -159,6 +164,7 @@ class CallRegistry:
             drained=call.drained,
             stats=self.stats,
             latency=self._latency,
+            takes_partial=self._guard.takes_partial,
         )
         return CallLeg(
             spec=spec, role=role, name=plan.names.get(spec.leg, spec.name), audio=audio, transcriber=transcriber

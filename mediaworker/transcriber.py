@@ -97,6 +97,7 @@ class LegTranscriber:
         publish: takes (at_ms, event body).
         call_ms: turns a leg position into milliseconds of call time.
         drained: called whenever the last open utterance has got its final.
+        takes_partial: may a partial be asked for? Not when the worker has too much to do.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class LegTranscriber:
         drained: Callable[[], None],
         stats: Stats,
         latency: LatencyParts | None = None,
+        takes_partial: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
@@ -127,6 +129,7 @@ class LegTranscriber:
         self._speculate = speculate_ms * POSITIONS_PER_MS
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
         self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
+        self._takes_partial = takes_partial
         self._open: dict[str, _Open] = {}
         self._current: _Open | None = None
         self._given_up = False
@@ -187,9 +190,10 @@ class LegTranscriber:
         position = self.leg.position
         if position >= utterance.next_partial:
             self._append(utterance, position)
-            utterance.revision += 1
             utterance.next_partial = position + self._partial
-            self._recognizer.partial(utterance.engine_id, utterance.revision)
+            if self._takes_partial():
+                utterance.revision += 1
+                self._recognizer.partial(utterance.engine_id, utterance.revision)
         elif position - utterance.sent >= APPEND_MS * POSITIONS_PER_MS:
             self._append(utterance, position)
 

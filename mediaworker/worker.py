@@ -32,6 +32,7 @@ from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.shell import Throttle
 from mediaworker.latency import LatencyParts
+from mediaworker.load import LoadGuard
 from mediaworker.media import MediaLoop
 from mediaworker.metrics import Metrics
 from mediaworker.registry import CallRegistry
@@ -65,6 +66,9 @@ class Worker:
         self.reloads = ReloadCounters(last_s=self.started_s)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+        self.guard = LoadGuard(
+            shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000
+        )
         self.calls = CallRegistry(
             settings,
             detector=self.detector,
@@ -72,6 +76,7 @@ class Worker:
             publish=self.hub.publish,
             clock=clock,
             latency=self.latency,
+            guard=self.guard,
             calls_changed=self._calls_changed,
         )
         throttle = Throttle()
@@ -80,6 +85,7 @@ class Worker:
             lambda: self.calls,
             metrics_s=settings.events.metrics_s,
             latency=self.latency,
+            guard=self.guard,
             sweep=self._sweep,
             stepped=throttle.release,
         )

@@ -28,7 +28,7 @@ class SipIngress:
         refusal = self._registry.refusal()
         if refusal is None:
             return 0
-        return 503 if self._registry.draining else 486
+        return 486 if refusal.busy else 503
 
     def on_call(self, sip: SipCall) -> None:
         headers = {name.lower(): value for name, value in sip.headers.items()}

@@ -1,0 +1,52 @@
+"""When the media tick cannot keep up: first partials are shed, then new calls refused; calls in progress lose nothing.
+
+No I/O and no clock. What counts is the lag of the tick, averaged over about two seconds, so that a hiccup of the
+machine is not taken for overload.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+HORIZON = 64
+"""Ticks over which the lag is averaged, exponentially: two seconds of them when they keep their time."""
+CALM = 0.5
+"""A state is left when the lag has fallen below this share of what led into it."""
+
+
+class Load(IntEnum):
+    NORMAL = 0
+    SHEDDING = 1
+    """Partials are not asked for; finals are."""
+    FULL = 2
+    """And no call is taken."""
+
+
+class LoadGuard:
+    """`lagged` takes the lag of each tick; `load` says what follows from it."""
+
+    def __init__(self, *, shed_s: float, refuse_s: float) -> None:
+        """`shed_s` and `refuse_s`: the mean lags from which on partials are shed, and calls refused."""
+        self.load = Load.NORMAL
+        self.mean_s = 0.0
+        self.shed_partials = 0
+        self._limits_s = {Load.SHEDDING: shed_s, Load.FULL: max(shed_s, refuse_s)}
+
+    def lagged(self, lag_s: float) -> None:
+        """A tick was through so long after it was due."""
+        self.mean_s += (lag_s - self.mean_s) / HORIZON
+        while self.load < Load.FULL and self.mean_s >= self._limits_s[Load(self.load + 1)]:
+            self.load = Load(self.load + 1)
+        while self.load > Load.NORMAL and self.mean_s < CALM * self._limits_s[self.load]:
+            self.load = Load(self.load - 1)
+
+    def calm(self) -> None:
+        """There is nothing to do: no call, no tick."""
+        self.mean_s, self.load = 0.0, Load.NORMAL
+
+    def takes_partial(self) -> bool:
+        """Whether a partial may be asked for now; counts those that may not."""
+        if self.load is Load.NORMAL:
+            return True
+        self.shed_partials += 1
+        return False
