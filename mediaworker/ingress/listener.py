@@ -25,7 +25,7 @@ from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import Endpoint, SessionFactory, Upgrade
-from mediaworker.ingress.shell import PROBLEM, RETRY_AFTER_S, Throttle, drive, refusal_body, refusal_headers
+from mediaworker.ingress.shell import PROBLEM, RETRY_AFTER_S, Take, Throttle, drive, refusal_body, refusal_headers
 from mediaworker.registry import Refused
 from mediaworker.tls import certificate
 
@@ -62,7 +62,7 @@ class MediaConnection(ServerConnection):
     def __init__(self, listener: MediaListener, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._listener, self._peer = listener, ""
-        self._take: Callable[[bytes], bool] | None = None
+        self._take: Take | None = None
         self._ahead: Callable[[], bool] = lambda: False
         self._framed = False
         """What comes in begins with a frame, and has been cut into frames so far."""
@@ -94,9 +94,8 @@ class MediaConnection(ServerConnection):
         texts, control, self._rest, self._framed = split(data, self._listener.max_message_bytes)
         if self._take is None or self.protocol.state is not State.OPEN:
             texts, control = [], data[: len(data) - len(self._rest)]
-        for text in texts:
-            if not self._take(text):  # type: ignore[misc]
-                self.relax()
+        if texts and self._take is not None and not self._take(texts):
+            self.relax()
         if not self._framed:
             control, self._rest, self._take = control + self._rest, b"", None
             self.relax()
@@ -105,7 +104,7 @@ class MediaConnection(ServerConnection):
             if self.protocol.state is not State.OPEN:
                 self.relax()
 
-    def quicken(self, take: Callable[[bytes], bool], ahead: Callable[[], bool]) -> None:
+    def quicken(self, take: Take, ahead: Callable[[], bool]) -> None:
         """Plain text goes straight to `take` from now on, and is read once per media tick unless `ahead`.
 
         `take` returns False when this is to end. Nothing happens where it is not possible: with TLS, and for clients

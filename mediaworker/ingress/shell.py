@@ -31,11 +31,15 @@ def refusal_headers(status: int) -> list[tuple[str, str]]:
     return [("Retry-After", str(RETRY_AFTER_S))] if status == 503 else []
 
 
+Take = Callable[[Sequence[bytes]], bool]
+"""Takes messages; False when the session wants to be asked for each again."""
+
+
 class MediaSocket(Protocol):
     async def receive(self) -> str | bytes | None:
         """The next message, or None when the connection is gone. Cancelling it loses nothing."""
 
-    def quicken(self, take: Callable[[bytes], bool], ahead: Callable[[], bool]) -> None:
+    def quicken(self, take: Take, ahead: Callable[[], bool]) -> None:
         """Give messages straight to `take` from now on, if this socket can; see `listener.MediaConnection`."""
 
     async def send(self, text: str) -> None: ...
@@ -84,10 +88,11 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
     def hang_up() -> None:
         apart(socket.close(1000, "call ended by the worker"))
 
-    def take(message: bytes) -> bool:
-        outputs = session.receive(message, loop.time())
-        if outputs:
-            apart(_perform(outputs, socket))
+    def take(messages: Sequence[bytes]) -> bool:
+        now = loop.time()
+        for message in messages:
+            if outputs := session.receive(message, now):
+                apart(_perform(outputs, socket))
         return session.streaming
 
     session.on_hangup(hang_up)
@@ -114,7 +119,7 @@ async def _pump(
     socket: MediaSocket,
     throttle: Throttle,
     clock: Callable[[], float],
-    take: Callable[[bytes], bool],
+    take: Take,
 ) -> None:
     while (message := await socket.receive()) is not None:
         outputs = session.receive(message, clock())
@@ -152,7 +157,7 @@ class _StarletteSocket:
             return None
         return data
 
-    def quicken(self, take: Callable[[bytes], bool], ahead: Callable[[], bool]) -> None:
+    def quicken(self, take: Take, ahead: Callable[[], bool]) -> None:
         """The framework has taken each message apart already."""
 
     async def send(self, text: str) -> None:
