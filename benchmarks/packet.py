@@ -10,11 +10,13 @@ import statistics
 import struct
 import time
 
+import numpy as np
 from aiortc.codecs.g711 import PcmuDecoder
 from aiortc.jitterbuffer import JitterBuffer
 from aiortc.rtp import RtpPacket
 
 from audio import Codec, Detector
+from audio.bulk import Datagrams
 from config import Endpointing
 
 LEGS, ROUNDS = 100, 400
@@ -26,13 +28,17 @@ def main() -> None:
     legs = [detector.open(Codec.PCMU, Endpointing(), transport="rtp") for _ in range(LEGS)]
     buffers = [(JitterBuffer(capacity=16, prefetch=4), PcmuDecoder()) for _ in range(LEGS)]
     payload = bytes(range(96, 256))
+    datagrams, which, rows = Datagrams(LEGS), np.arange(LEGS), np.array([leg.index for leg in legs])
     pairs = []
     for number in range(ROUNDS):
         now = number * 0.020
         packets = [HEADER.pack(0x80, 0, number, number * 160, leg) + payload for leg in range(LEGS)]
+        for index, packet in enumerate(packets):
+            datagrams.put(index, packet, now)
         before = time.thread_time()
-        for leg, packet in zip(legs, packets, strict=True):
-            leg.receive_rtp(packet, now)
+        plain = detector.receive(datagrams, which, rows)
+        for index in np.flatnonzero(~plain).tolist():
+            legs[index].receive_rtp(datagrams.datagram(index), now)
         between = time.thread_time()
         for (buffer, decoder), data in zip(buffers, packets, strict=True):
             parsed = RtpPacket.parse(data)

@@ -104,11 +104,12 @@ class Harness:
             gc.freeze()
         stalls: list[float] = []
         probe = asyncio.create_task(_probe(stalls))
-        before = resource.getrusage(resource.RUSAGE_SELF)
+        before, begun = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
         await asyncio.sleep(seconds)
-        after = resource.getrusage(resource.RUSAGE_SELF)
+        wall_s, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_SELF)
         probe.cancel()
         result = {
+            "wall_s": wall_s,
             "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
             "loop_stall_p99_ms": round(float(np.percentile(np.array(stalls), 99)) * 1000, 2),
             "vad_lag_p99_ms": round(float(np.percentile(np.array(media.lags_s), 99)) * 1000, 2),

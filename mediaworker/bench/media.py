@@ -44,7 +44,7 @@ def _row(
         "seconds": seconds,
         "packets_sent": sender["sent"],
         "packets_received": receiver["packets"],
-        "cpu_share": round(receiver["cpu_s"] / seconds, 4),
+        "cpu_share": round(receiver["cpu_s"] / receiver["wall_s"], 4),
         "cpu_s_per_leg_s": receiver["cpu_s"] / (legs * seconds),
         "loop_stall_p99_ms": receiver["loop_stall_p99_ms"],
         "vad_lag_p99_ms": receiver["vad_lag_p99_ms"],
