@@ -39,6 +39,7 @@ test: lint
 
 bench: setup-dev
 	$(RUN)/mediaworker bench media --legs 1,100,500,1000 --seconds 20
+	$(RUN)/mediaworker bench twilio --streams 50,250,500 --seconds 20
 
 soak: setup-dev
 	$(RUN)/python scripts/soak.py $(SOAK)

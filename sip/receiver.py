@@ -31,6 +31,8 @@ ROOM = 8
 """Datagrams that one call reads from one socket; at 50 packets a second two have come since the last tick."""
 MAX_PASSES = 32
 """Calls per socket and tick: a flood on one port must not hold up the others, and a backlog is caught up with."""
+KEPT_S = 10.0
+"""No socket's buffer holds more than this of a call."""
 SO_TIMESTAMPNS = 35
 """socket(7); Python has no name for it."""
 _STAMP_BYTES = 32  # a control message header of 16 bytes and a timespec
@@ -91,8 +93,9 @@ class RtpReceiver:
         self._free.append(slot)
 
     def lock(self, slot: int, source: Address | None) -> None:
-        """Datagrams of this source need no decision any more; None: each does."""
-        self._source[slot] = 0 if source is None else _key(source)
+        """Datagrams of this source need no decision any more; None: each does. No effect once the socket is closed."""
+        if slot >= 0:
+            self._source[slot] = 0 if source is None else _key(source)
 
     def _grow(self) -> None:
         used = len(self._readers)
@@ -211,7 +214,7 @@ class _Buffers:
         # The kernel stamps wall-clock time. Bounds keep a step of that clock from reaching the calls.
         arrivals = seconds + nanoseconds * 1e-9 + (now - time.time())
         arrivals[self.messages["control_bytes"][:count] != _STAMP_BYTES] = now
-        np.clip(arrivals, min(since_s, now), now, out=datagrams.arrivals[:count])
+        np.clip(arrivals, min(max(since_s, now - KEPT_S), now), now, out=datagrams.arrivals[:count])
         self._reset(count)
         return datagrams
 

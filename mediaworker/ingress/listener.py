@@ -123,7 +123,7 @@ class MediaConnection(ServerConnection):
         if self.swept:
             self.swept = False
             del self._listener.sweeping[self]
-            if not self.paused:
+            if not self.paused and not self.recv_messages.paused:
                 self.transport.resume_reading()
 
     def sweep(self, fd: int, room: bytearray) -> None:
