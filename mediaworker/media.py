@@ -87,7 +87,7 @@ class MediaLoop:
             self.stalls_s.append(now - due)
             self._latency.tick(due, now)
             try:
-                await self._tick(now)
+                await self.tick(now)
                 self._latency.ticked(due, done := loop.time())
                 self.lags_s.append(done - due)
                 if self._guard is not None:
@@ -100,7 +100,6 @@ class MediaLoop:
                 if now >= quiet_until:
                     quiet_until = now + 60.0
                     log.exception("media tick failed", errors=self.errors)
-            self.ticks += 1
 
     def wake(self) -> None:
         """A call has come: without one there are no ticks."""
@@ -109,7 +108,9 @@ class MediaLoop:
     def _idle(self) -> bool:
         return not (self._detector.legs or self._speaking)
 
-    async def _tick(self, now: float) -> None:
+    async def tick(self, now: float) -> None:
+        """One step of all that hear and speak; `start` makes one every 32 ms."""
+        self.ticks += 1
         for _ in self._sweep(now):
             await asyncio.sleep(0)
         for detections in self._detector.step(now):

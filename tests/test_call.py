@@ -73,7 +73,7 @@ class Desk:
             packet = RtpPacket(payload_type, self.sequence, self.sequence * 160, 1, codes[at : at + 160])
             take(bytes(packet), self.now)
             self.now += 0.020
-            await self.media._tick(self.now)
+            await self.media.tick(self.now)
 
 
 def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
@@ -119,7 +119,7 @@ async def test_a_reinvite_may_move_digits_to_another_payload_type() -> None:
     desk.ingress.on_media(desk.sip)
     press = bytes(TelephoneEvent(event=5, end=True, volume=10, duration=800))
     desk.sip.streams[0].socket.leg.receive_rtp(bytes(RtpPacket(96, 11, 1760, 1, press)), desk.now)
-    await desk.media._tick(desk.now)
+    await desk.media.tick(desk.now)
     assert [body.digit for body in desk.of(events.Dtmf)] == ["5"]
     assert not desk.of(events.LegUpdated), "nothing that a user sees has changed"
 
@@ -150,7 +150,7 @@ async def test_a_call_whose_peer_never_sends_anything() -> None:
     desk = SipDesk(sip_call())
     for _ in range(100):
         desk.now += TICK_S
-        await desk.media._tick(desk.now)
+        await desk.media.tick(desk.now)
     desk.ingress.on_end(desk.sip, "media_timeout")
     (ended,) = desk.of(events.CallEnded)
     assert (ended.reason, ended.duration_ms, ended.legs[0].packets) == ("media_timeout", 3200, 0)

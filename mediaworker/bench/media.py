@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 BASELINE_LEGS = 100
@@ -18,9 +19,12 @@ BASELINE_LEGS = 100
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def measure_rtp(legs: int, seconds: float, *, baseline: bool = True) -> dict[str, Any]:
-    """One row: `legs` of RTP through the worker for `seconds`, then at most BASELINE_LEGS through the baseline."""
-    figures = _run("receiver", "sender", [_free_range(legs), str(seconds)])
+def measure_rtp(legs: int, seconds: float, *, baseline: bool = True, silence: bool = False) -> dict[str, Any]:
+    """One row: `legs` of RTP through the worker for `seconds`, then at most BASELINE_LEGS through the baseline.
+
+    `silence`: the worker also sends it back, which the baseline does not.
+    """
+    figures = _run("receiver", "sender", [_free_range(legs), str(seconds)], ["silence"] if silence else [])
     usual_legs = min(legs, BASELINE_LEGS)
     usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)]) if baseline else None
     return _row(legs, seconds, figures, usual_legs, usual)
@@ -73,9 +77,9 @@ def has_baseline() -> bool:
     return True
 
 
-def _run(receiver: str, sender: str, arguments: list[str]) -> dict[str, Any]:
+def _run(receiver: str, sender: str, arguments: list[str], options: Sequence[str] = ()) -> dict[str, Any]:
     environment = os.environ | _ENVIRONMENT
-    command = [sys.executable, "-m", f"mediaworker.bench.{receiver}", *arguments]
+    command = [sys.executable, "-m", f"mediaworker.bench.{receiver}", *arguments, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as under_test:
         assert under_test.stdout is not None
         if under_test.stdout.readline().strip() != "ready":

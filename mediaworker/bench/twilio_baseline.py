@@ -10,58 +10,35 @@ import base64
 import json
 import resource
 import sys
-from typing import Any
 
-import numpy as np
-import onnxruntime
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from audio.g711 import ulaw_decode
-from audio.weights import silero_path
-
-
-class Track:
-    def __init__(self, vad: Any) -> None:
-        self._vad = vad
-        self._samples = np.zeros(0, np.float32)
-        self._state = np.zeros((2, 1, 128), np.float32)
-        self._context = np.zeros((1, 32), np.float32)
-        self.windows = 0
-
-    def receive(self, codes: bytes) -> None:
-        self._samples = np.concatenate([self._samples, ulaw_decode(codes).astype(np.float32) / 32768])
-        while len(self._samples) >= 256:
-            window, self._samples = self._samples[None, :256], self._samples[256:]
-            samples = np.concatenate([self._context, window], 1)
-            feed = {"input": samples, "state": self._state, "sr": np.array(8000, np.int64)}
-            _, self._state = self._vad.run(None, feed)
-            self._context = window[:, -32:]
-            self.windows += 1
+from mediaworker.bench.usual import OnnxVad, session
 
 
 async def main(port: int, streams: int, seconds: float) -> dict[str, float]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    vad = onnxruntime.InferenceSession(str(silero_path()), options, providers=["CPUExecutionProvider"])
+    vad = session()
     started = packets = 0
 
     async def stream(websocket: WebSocket) -> None:
         nonlocal started, packets
         await websocket.accept()
-        tracks: dict[str, Track] = {}
+        tracks: dict[str, OnnxVad] = {}
         try:
             while True:
                 message = json.loads(await websocket.receive_text())
                 if message["event"] == "start":
-                    tracks = {name: Track(vad) for name in message["start"]["tracks"]}
+                    tracks = {name: OnnxVad(vad) for name in message["start"]["tracks"]}
                     started += 1
                 elif message["event"] == "media":
                     packets += 1
-                    tracks[message["media"]["track"]].receive(base64.b64decode(message["media"]["payload"]))
+                    tracks[message["media"]["track"]].receive(
+                        ulaw_decode(base64.b64decode(message["media"]["payload"]))
+                    )
         except WebSocketDisconnect:
             pass
 

@@ -19,6 +19,7 @@ def add_parser(subparsers: Any) -> None:
         "--streams", type=_counts, default=[50], metavar="N[,N…]", help="streams at once, two legs each (default 50)"
     )
     media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
+    media.add_argument("--silence", action="store_true", help="send silence back, as SIP calls do by default")
     for kind in (media, twilio):
         kind.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
         kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
@@ -57,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     measure = media.measure_rtp if rtp else media.measure_twilio
     for count in args.legs if rtp else args.streams:
         print(f"{count} {'legs' if rtp else 'streams'} for {args.seconds:g} s …", file=sys.stderr, flush=True)
-        rows.append(measure(count, args.seconds, baseline=baseline))
+        options = {"silence": args.silence} if rtp else {}
+        rows.append(measure(count, args.seconds, baseline=baseline, **options))
     machine = platform.processor() or platform.machine()
     usual = "aiortc" if rtp else "a web framework's WebSocket, json"
     what = "RTP" if rtp else "Twilio streams"

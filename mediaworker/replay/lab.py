@@ -21,11 +21,10 @@ from config import Settings
 from mediaworker.call import Call
 from mediaworker.events import schema as events
 from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
-from mediaworker.media import TICK_S
+from mediaworker.media import TICK_S, MediaLoop
 from mediaworker.registry import FINALS_S, CallRegistry
 from mediaworker.replay.rtp_call import Action, RtpCall
 from mediaworker.replay.source import Messages, Packets
-from mediaworker.transcriber import LegTranscriber
 from sip.latch import SourceLatch
 
 METRICS_EVERY_S = 5.0
@@ -121,7 +120,7 @@ class Lab:
         self._seq: dict[str, int] = {}
         self._row = 0
         self._legs: list[tuple[LegResult, Leg, SourceLatch | None]] = []
-        self._speaking: set[LegTranscriber] = set()
+        self._media = MediaLoop(self._detector, lambda: self._calls)
 
     async def run(self, source: Packets | Messages, speed: float) -> list[LegResult]:
         """`speed`: times real time; 0: as fast as possible."""
@@ -149,7 +148,7 @@ class Lab:
                 self.now = tick
                 if speed and (wait_s := started_s + held_s + tick / speed - loop.time()) > 0:
                     await asyncio.sleep(wait_s)
-                await self._tick(tick)
+                await self._media.tick(tick)
                 if speed != 1 and not self._patient.settled.is_set():
                     before = loop.time()
                     await asyncio.wait_for(self._patient.settled.wait(), ANSWER_S)
@@ -161,19 +160,6 @@ class Lab:
                 tick += TICK_S
             self.now = at_s
             act(at_s)
-
-    async def _tick(self, now: float) -> None:
-        """What `mediaworker.media.MediaLoop` does at each of its ticks."""
-        for detections in self._detector.step(now):
-            for detection in detections:
-                transcriber: LegTranscriber | None = detection.leg.key
-                if transcriber is not None:
-                    transcriber.on(detection)
-                    self._speaking.add(transcriber)
-        await asyncio.sleep(0)
-        for transcriber in tuple(self._speaking):
-            if not transcriber.feed():
-                self._speaking.discard(transcriber)
 
     # -- RTP ----------------------------------------------------------------------------------------------------------
 
