@@ -32,10 +32,11 @@ A, B, C = ("192.0.2.1", 4000), ("192.0.2.2", 5000), ("2001:db8::3", 6000)
 NONE = Faults()
 
 
-def replayed(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> list[dict[str, Any]]:
-    """The events of a replay in this process."""
-    assert main(["replay", str(path), "--json", *options]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def replayed(path: Path, *options: str) -> list[dict[str, Any]]:
+    """The events of a replay; nothing else is on its output."""
+    done = command("replay", str(path), "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def finals(events: list[dict[str, Any]]) -> dict[str, list[tuple[int, int, str]]]:
@@ -51,14 +52,14 @@ def finals(events: list[dict[str, Any]]) -> dict[str, list[tuple[int, int, str]]
 
 @pytest.mark.parametrize(("path", "codec", "packets"), [(PCMU, Codec.PCMU, (333, 334)), (G722, Codec.G722, (215, 216))])
 def test_a_captured_call_says_what_it_said_live(
-    capsys: pytest.CaptureFixture[str], path: Path, codec: Codec, packets: tuple[int, int]
+    path: Path, codec: Codec, packets: tuple[int, int]
 ) -> None:
     """Captured by tcpdump on loopback and, for G.722, on `any`: the caller's prompt, and the worker's silence back."""
     source = load(path, NONE)
     assert isinstance(source, Packets)
     assert [stream.descriptions[0].codec for stream in source.streams] == [codec, codec]
     assert len({stream.call for stream in source.streams}) == 1  # by the Call-ID of the SIP in it
-    events = replayed(capsys, path)
+    events = replayed(path)
     payloads = [RtpPacket.parse(datagram.payload).payload for datagram in source.streams[0].packets]
     (expected,) = utterances(codec, payloads)
     ((start_ms, end_ms, text),) = finals(events)["0"]
@@ -71,9 +72,9 @@ def test_a_captured_call_says_what_it_said_live(
     assert kinds == ["call.started", "speech.started", "speech.ended", "transcript.final", "call.ended"]
 
 
-def test_the_text_is_the_same_at_every_speed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_is_the_same_at_every_speed() -> None:
     """Real time included; and a stream replayed from its recording says what it said live."""
-    runs = [finals(replayed(capsys, TWILIO, "--speed", speed)) for speed in ("0", "1")]
+    runs = [finals(replayed(TWILIO, "--speed", speed)) for speed in ("0", "1")]
     assert runs[0] == runs[1]
     texts = {leg: [text for *_, text in spoken] for leg, spoken in runs[0].items()}
     assert set(texts) == {"inbound", "outbound"} and texts["outbound"] == ["thank you"]
@@ -427,9 +428,7 @@ def test_the_table_of_nothing() -> None:
     assert table([]).split()[0] == "leg"
 
 
-def test_a_speaker_who_goes_on_while_the_clock_stands_still_does_not_stop_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_speaker_who_goes_on_while_the_clock_stands_still_does_not_stop_it() -> None:
     """A pause and its end within one tick: the speculative final is never answered, and nobody waits for it."""
-    events = replayed(capsys, PCMU, "--jitter", "120", "--seed", "1")
+    events = replayed(PCMU, "--jitter", "120", "--seed", "1")
     assert events[-1]["type"] == "call.ended" and finals(events)["0"][0][2]
