@@ -33,8 +33,8 @@ log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
 BACKLOG = 1024
-SWEEP = 128
-"""Connections that are read before the event loop has its turn."""
+SWEEP_BYTES = 1 << 16
+"""Read, from however many connections, before the event loop has its turn: 200 messages, less than 2 ms of work."""
 READ_BYTES = 1 << 14
 """Read from one connection at a time, about a second of one track: so much more than `MAX_AHEAD_S` may come in."""
 QUEUED_MESSAGES = 64
@@ -126,20 +126,21 @@ class MediaConnection(ServerConnection):
             if not self.paused and not self.recv_messages.paused:
                 self.transport.resume_reading()
 
-    def sweep(self, fd: int, room: bytearray) -> None:
-        """Read what has come."""
+    def sweep(self, fd: int, room: bytearray) -> int:
+        """Read what has come; gives its size."""
         if self.paused or self._ahead():
-            return
+            return 0
         try:
             count = os.readv(fd, [room])
         except BlockingIOError:
-            return
+            return 0
         except OSError:
             count = 0
         if not count:
             self.relax()  # the end of the stream, or a fault, is for the transport to find
-            return
+            return 0
         self.data_received(bytes(memoryview(room)[:count]))
+        return count
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         self.relax()
@@ -248,15 +249,17 @@ class MediaListener:
             self._server = None
 
     def sweep(self) -> Iterator[None]:
-        """Read what has come since the last time: to be called once per media tick. Yields after every few connections.
+        """Read what has come since the last time: to be called once per media tick. Yields now and then.
 
         Audio is looked at once per tick; reading each message as it comes would cost a wake-up of the event loop, a
         task switch and a system call for each.
         """
-        for number, (connection, fd) in enumerate(tuple(self.sweeping.items()), 1):
+        taken = 0
+        for connection, fd in tuple(self.sweeping.items()):
             if connection.swept:
-                connection.sweep(fd, self._room)
-            if number % SWEEP == 0:
+                taken += connection.sweep(fd, self._room)
+            if taken >= SWEEP_BYTES:
+                taken = 0
                 yield
 
     @property
