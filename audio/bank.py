@@ -81,6 +81,11 @@ class EndpointBank:
         state: int = self._states[row]
         return state == _IDLE
 
+    def at_rest(self, rows: Rows) -> NDArray[np.bool_]:
+        """`idle` of each."""
+        rest: NDArray[np.bool_] = self._state[rows] == _IDLE
+        return rest
+
     def step(
         self, rows: Rows, starts: NDArray[np.int64], probabilities: NDArray[np.float32], legs: Legs
     ) -> list[Detection]:

@@ -69,14 +69,30 @@ class Block:
         window: NDArray[Any] = self.plane.windows[row, start // WINDOW % WINDOWS]
         return window
 
-    def samples(self, rows: Rows, starts: NDArray[np.int64], out: Floats) -> None:
-        """The windows that begin at `starts`, as 8 kHz samples in [-1, 1); they have been consumed then."""
-        index = starts // WINDOW
+    def samples(self, rows: Rows, starts: NDArray[np.int64], out: Floats) -> NDArray[np.bool_]:
+        """The windows that begin at `starts`, as 8 kHz samples in [-1, 1); they have been consumed then.
+
+        Says of each whether it is digital silence, which windows of wide blocks are never said to be.
+        """
         if self._memory is None:
-            out[:] = _SAMPLES[self.plane.windows[rows, index % WINDOWS] + self._law[rows]]
+            codes = self.plane.windows[rows, starts // WINDOW % WINDOWS]
+            out[:] = _SAMPLES[codes + self._law[rows]]
+            silent = np.logical_not(codes.any(axis=1))
         else:
             self._narrow(rows, starts, out)
-        # Zero what comes into reach next; on the first lap it is untouched memory and stays so.
+            silent = np.zeros(len(rows), np.bool_)
+        self._reach(rows, starts // WINDOW)
+        return silent
+
+    def skip(self, rows: Rows, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these windows are digital silence; those have been consumed then. Not for wide blocks."""
+        index = starts // WINDOW
+        silent = np.logical_not(self.plane.windows[rows, index % WINDOWS].any(axis=1))
+        self._reach(rows[silent], index[silent])
+        return silent
+
+    def _reach(self, rows: Rows, index: NDArray[np.int64]) -> None:
+        """Zero what comes into reach next; on the first lap it is untouched memory and stays so."""
         used = index + AHEAD_WINDOWS >= WINDOWS
         if used.any():
             self.plane.windows[rows[used], (index[used] + AHEAD_WINDOWS) % WINDOWS] = 0

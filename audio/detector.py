@@ -29,6 +29,8 @@ from config import Endpointing
 
 MAX_LEGS = 1 << 16
 """Rows of the table: memory is taken for those in use only."""
+SILENT_WINDOWS = 16
+"""Half a second: as long as an utterance is waited for to go on."""
 _COUNTERS = (
     "packets", "lost_packets", "late", "duplicates", "malformed", "wrong_payload", "discarded", "refused", "rtcp",
     "ssrc_changes", "jumps", "refused_digits",
@@ -50,6 +52,8 @@ class Detector:
         self.jitter_s, self.stall_s = jitter_s, stall_s
         self.windows = 0
         """Windows taken through the VAD since the start."""
+        self.skipped = 0
+        """Windows of digital silence that were not."""
         self.table = LegTable(MAX_LEGS)
         self.bank = EndpointBank(MAX_LEGS)
         self._blocks: list[Block] = []
@@ -130,7 +134,7 @@ class Detector:
         wide = np.repeat([block.wide for block in self._blocks], ROWS)
         rows = self._due(np.arange(used), now, horizon)
         while len(rows):
-            for kind in (rows[~wide[rows]], rows[wide[rows]]):
+            for kind in (self._skip(rows[~wide[rows]]), rows[wide[rows]]):
                 for first in range(0, len(kind), MAX_BATCH):
                     part = self._due(kind[first : first + MAX_BATCH], now, horizon)
                     if len(part):
@@ -147,25 +151,59 @@ class Detector:
         waiting = (table.received[rows] >= stop) | (now >= table.base_s[rows] + stop * 0.000125)
         return rows[waiting & (stop <= horizon[rows] + 0.5)]  # half a sample: the clock's rounding
 
+    def _skip(self, rows: Rows) -> Rows:
+        """Take the next windows of those that go on in digital silence past the VAD; gives the other rows.
+
+        The network would say nothing new of them: it hears the first SILENT_WINDOWS, and no utterance is open. A leg
+        that is muted or on hold then costs next to nothing.
+        """
+        still = (self.table.silent[rows] >= SILENT_WINDOWS) & self.bank.at_rest(rows)
+        if not still.any():
+            return rows
+        candidates = rows[still]
+        starts = self.table.consumed[candidates]
+        self._give_up(candidates, starts + WINDOW)
+        silent = np.zeros(len(candidates), np.bool_)
+        for low, high, block in self._spans(candidates):
+            silent[low:high] = block.skip(candidates[low:high] - block.base, starts[low:high])
+        skipped, starts = candidates[silent], starts[silent]
+        self.table.consumed[skipped] = starts + WINDOW
+        self.skipped += len(skipped)
+        if len(skipped):
+            self._heard.append(_Heard(skipped, starts, np.zeros(len(skipped), np.float32)))
+        still[still] = silent
+        return rows[~still]
+
+    def _spans(self, rows: Rows) -> Iterator[tuple[int, int, Block]]:
+        """The stretches of ascending rows that lie in one block."""
+        ends = np.searchsorted(rows, np.arange(rows[0] // ROWS + 1, rows[-1] // ROWS + 1) * ROWS).tolist()
+        for low, high in pairwise([0, *ends, len(rows)]):
+            if low < high:
+                yield low, high, self._blocks[int(rows[low]) // ROWS]
+
+    def _give_up(self, rows: Rows, stops: NDArray[np.int64]) -> None:
+        """What is missing before the end of the windows about to be taken stays silence."""
+        for index in rows[self.table.received[rows] < stops].tolist():
+            leg = self._leg(index)
+            if leg.gapped:
+                leg.give_up(leg.position + WINDOW)
+
     def _hear(self, rows: Rows) -> None:
         """Take the next window of each of `rows`, ascending and of one kind, through decoder and VAD."""
         assert self._vad is not None
         self.windows += len(rows)
         starts = self.table.consumed[rows]
         stops = starts + WINDOW
-        for index in rows[self.table.received[rows] < stops].tolist():
-            leg = self._leg(index)
-            if leg.gapped:
-                leg.give_up(leg.position + WINDOW)
+        self._give_up(rows, stops)
         samples = self._vad.input(len(rows))
         # Neighbours are the rule under load: a slice then gives views where an index array would copy.
         chosen: Rows | slice = slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] < len(rows) else rows
         samples[:, :CONTEXT] = self._context[chosen]
-        ends = np.searchsorted(rows, np.arange(rows[0] // ROWS + 1, rows[-1] // ROWS + 1) * ROWS).tolist()
-        for low, high in pairwise([0, *ends, len(rows)]):
-            if low < high:
-                block = self._blocks[int(rows[low]) // ROWS]
-                block.samples(rows[low:high] - block.base, starts[low:high], samples[low:high, CONTEXT:])
+        silent = np.zeros(len(rows), np.bool_)
+        for low, high, block in self._spans(rows):
+            out = samples[low:high, CONTEXT:]
+            silent[low:high] = block.samples(rows[low:high] - block.base, starts[low:high], out)
+        self.table.silent[rows] = np.where(silent, self.table.silent[rows] + 1, 0)
         self._context[chosen] = samples[:, -CONTEXT:]
         hidden, cell = self._hidden[chosen], self._cell[chosen]
         probabilities = self._vad.forward(samples, hidden, cell)
@@ -205,7 +243,8 @@ class Detector:
         only = np.array([leg.index])
         while leg.position < leg.end:
             leg.give_up(leg.position + WINDOW)
-            self._hear(only)
+            if leg.codec.wide or len(self._skip(only)):
+                self._hear(only)
             yield from self._settle()
         yield from self.bank.finish(leg.index, reason, leg, leg.position)
 

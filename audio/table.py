@@ -14,7 +14,7 @@ NEVER = float("inf")
 UNKNOWN = float("nan")
 _INTS = (
     "consumed", "received", "end", "next_sequence", "next_timestamp", "next_position", "ssrc", "packets", "head",
-    "room",
+    "room", "silent",
 )  # fmt: skip
 _FLOATS = ("base_s", "origin_s", "transit", "min_transit", "jitter")
 T = TypeVar("T", int, float)
@@ -47,6 +47,8 @@ class LegTable:
         """The first 16 bits of the leg's plain packet without its marker; 0: no packet is plain."""
         self.room = np.zeros(rows, np.int64)
         """Positions in the leg's ring."""
+        self.silent = np.zeros(rows, np.int64)
+        """Windows in a row, up to the latest, that are digital silence."""
         self.mask = np.zeros(rows, np.uint64)
         """Eight times the code that is XORed over the leg's audio."""
         self.cells: dict[str, Any] = {name: memoryview(getattr(self, name)) for name in _INTS + _FLOATS}

@@ -171,7 +171,7 @@ class Twilio:
             assert len(self._registry) <= PER_TICK + 1, "calls stay"
 
     def _tick(self) -> None:
-        tick = self._media._tick(self._now)
+        tick = self._media.tick(self._now)
         with contextlib.suppress(StopIteration):
             while True:  # it only lets the loop breathe, and there is none
                 tick.send(None)

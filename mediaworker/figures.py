@@ -35,6 +35,7 @@ def register(metrics: Metrics, worker: Worker) -> None:
         labels=("kind",),
     )
     metrics.counter("vad_windows", "Windows of 32 ms taken through the VAD", lambda: detector.windows)
+    metrics.counter("vad_windows_skipped", "Windows of digital silence that were not", lambda: detector.skipped)
     metrics.counters(
         "transcripts",
         calls.stats,

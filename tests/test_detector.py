@@ -292,3 +292,50 @@ def test_the_types_of_detections_are_frozen() -> None:
     ended = SpeechEnded(cast(Any, None), 0, 1, 2, "endpoint")
     with pytest.raises(AttributeError):
         ended.end = 5  # type: ignore[misc]
+
+
+def test_long_digital_silence_is_not_put_through_the_vad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speech after it is found no later than with all windows heard; noise and open utterances are always heard.
+
+    The network drifts while it hears nothing but zeros, and then needs longer for an onset: up to 12 windows.
+    """
+    rng = np.random.default_rng(0)
+    silence = np.zeros(8000 * 5, np.int16)
+    noise = rng.integers(-40, 40, 8000 * 5).astype(np.int16)
+    words = [speech(name) for name in ("vm-intro", "auth-thankyou", "demo-abouttotry")]
+    quiet = g711.ulaw_encode(np.concatenate([part for word in words for part in (silence, word)] + [silence]))
+    noisy = g711.ulaw_encode(np.concatenate([part for word in words for part in (noise, word)]))
+
+    def found(codes: bytes) -> tuple[list[tuple[type, int]], int, int]:
+        detector = Detector()
+        leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
+        seen: list[Detection] = []
+        for at in range(0, len(codes), 160):
+            leg.receive_chunk(at, codes[at : at + 160], at / 8000)
+            seen += step(detector, at / 8000)
+        seen += leg.finish("hangup")
+        places = [
+            (type(d), d.start if isinstance(d, SpeechStarted) else d.end)
+            for d in seen
+            if isinstance(d, SpeechStarted | SpeechEnded)
+        ]
+        return places, detector.windows, detector.skipped
+
+    places, heard, skipped = found(quiet)
+    assert skipped > 0.8 * 4 * 5 * 31 and found(noisy)[2] == 0
+    monkeypatch.setattr("audio.detector.SILENT_WINDOWS", 10**9)
+    every, all_heard, none = found(quiet)
+    assert none == 0 and heard + skipped == all_heard
+    assert [kind for kind, _ in places] == [kind for kind, _ in every]
+    for (kind, at), (_, late) in zip(places, every, strict=True):
+        assert late - 12 * 256 <= at <= late + (0 if kind is SpeechStarted else 4 * 256)
+
+
+def test_a_leg_on_hold_costs_no_windows() -> None:
+    detector = Detector()
+    leg = detector.open(Codec.PCMA, Endpointing(), transport="rtp")
+    leg.receive_rtp(bytes(RtpPacket(8, 1, 0, 1, b"\xd5" * 160)), 0.0)
+    for tick in range(1, 10 * 31):
+        assert step(detector, tick * 0.032) == []
+    assert leg.position > 9 * 8000 and detector.windows < 30 and detector.skipped > 200
+    leg.close()

@@ -11,7 +11,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 BASELINE_LEGS = 100
@@ -19,23 +18,26 @@ BASELINE_LEGS = 100
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def measure_rtp(legs: int, seconds: float, *, baseline: bool = True, silence: bool = False) -> dict[str, Any]:
+def measure_rtp(
+    legs: int, seconds: float, *, baseline: bool = True, noise: bool = False, silence: bool = False
+) -> dict[str, Any]:
     """One row: `legs` of RTP through the worker for `seconds`, then at most BASELINE_LEGS through the baseline.
 
-    `silence`: the worker also sends it back, which the baseline does not.
+    `noise`: in the pauses, which are digital silence otherwise; `silence`: the worker also sends it back, which the
+    baseline does not.
     """
-    figures = _run("receiver", "sender", [_free_range(legs), str(seconds)], ["silence"] if silence else [])
+    figures = _run("receiver", "sender", [_free_range(legs), str(seconds)], noise=noise, silence=silence)
     usual_legs = min(legs, BASELINE_LEGS)
-    usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)]) if baseline else None
+    usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)], noise=noise) if baseline else None
     return _row(legs, seconds, figures, usual_legs, usual)
 
 
-def measure_twilio(streams: int, seconds: float, *, baseline: bool = True) -> dict[str, Any]:
+def measure_twilio(streams: int, seconds: float, *, baseline: bool = True, noise: bool = False) -> dict[str, Any]:
     """The same for Media Streams of two tracks, which are two legs each."""
-    figures = _run("twilio_receiver", "twilio_sender", [str(_free_port()), str(streams), str(seconds)])
+    figures = _run("twilio_receiver", "twilio_sender", [str(_free_port()), str(streams), str(seconds)], noise=noise)
     usual_streams = min(streams, BASELINE_LEGS // 4)
     arguments = [str(_free_port()), str(usual_streams), str(seconds)]
-    usual = _run("twilio_baseline", "twilio_sender", arguments) if baseline else None
+    usual = _run("twilio_baseline", "twilio_sender", arguments, noise=noise) if baseline else None
     return {"streams": streams} | _row(2 * streams, seconds, figures, 2 * usual_streams, usual)
 
 
@@ -77,14 +79,16 @@ def has_baseline() -> bool:
     return True
 
 
-def _run(receiver: str, sender: str, arguments: list[str], options: Sequence[str] = ()) -> dict[str, Any]:
+def _run(
+    receiver: str, sender: str, arguments: list[str], *, noise: bool, silence: bool = False
+) -> dict[str, Any]:
     environment = os.environ | _ENVIRONMENT
-    command = [sys.executable, "-m", f"mediaworker.bench.{receiver}", *arguments, *options]
+    command = [sys.executable, "-m", f"mediaworker.bench.{receiver}", *arguments, *(["silence"] if silence else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as under_test:
         assert under_test.stdout is not None
         if under_test.stdout.readline().strip() != "ready":
             raise RuntimeError(f"{receiver} did not start")
-        command = [sys.executable, "-m", f"mediaworker.bench.{sender}", *arguments]
+        command = [sys.executable, "-m", f"mediaworker.bench.{sender}", *arguments, *(["noise"] if noise else [])]
         sent = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
         answer = under_test.stdout.read()
     return {"receiver": json.loads(answer), "sender": json.loads(sent.stdout)}

@@ -1,7 +1,7 @@
 """The far end of the media benchmark: RTP of many legs, 20 ms µ-law packets on an absolute schedule.
 
-Run as its own process, so that its CPU time is not the worker's: `python -m mediaworker.bench.sender PORTS SECONDS`,
-ports as `first-last` (even numbers). Prints a JSON object when done.
+Run as its own process, so that its CPU time is not the worker's: `python -m mediaworker.bench.sender PORTS SECONDS
+[noise]`, ports as `first-last` (even numbers). Prints a JSON object when done.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ def speech_like(seconds: float, rate_hz: int = 8000) -> np.ndarray:
     return np.asarray(sound / np.abs(sound).max() * 9000, np.int16)
 
 
-def payloads() -> list[bytes]:
-    """One turn as µ-law packets: the legs play it in a loop, each from another place."""
-    turn = np.concatenate([speech_like(TALK_S), np.zeros(int(PAUSE_S * 8000), np.int16)])
+def payloads(*, noise: bool) -> list[bytes]:
+    """One turn as µ-law packets: the legs play it in a loop, each from another place. `noise`: in its pause."""
+    pause = np.random.default_rng(0).integers(-24, 25, int(PAUSE_S * 8000)).astype(np.int16)
+    turn = np.concatenate([speech_like(TALK_S), pause if noise else np.zeros_like(pause)])
     codes = bytes(ulaw_encode(turn))
     return [codes[i : i + SAMPLES] for i in range(0, len(codes) - SAMPLES + 1, SAMPLES)]
 
 
-def main(first: int, last: int, seconds: float) -> dict[str, float]:
+def main(first: int, last: int, seconds: float, *, noise: bool) -> dict[str, float]:
     ports = range(first, last + 1, 2)
-    turn = payloads()
+    turn = payloads(noise=noise)
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     header = struct.Struct("!BBHII")
@@ -80,4 +81,4 @@ def main(first: int, last: int, seconds: float) -> dict[str, float]:
 
 if __name__ == "__main__":
     low, high = sys.argv[1].split("-")
-    sys.stdout.write(json.dumps(main(int(low), int(high), float(sys.argv[2]))))
+    sys.stdout.write(json.dumps(main(int(low), int(high), float(sys.argv[2]), noise=sys.argv[3:] == ["noise"])))

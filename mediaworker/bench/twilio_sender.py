@@ -1,6 +1,6 @@
 """Twilio of the Twilio benchmark: streams of two tracks, 20 ms messages on an absolute schedule.
 
-`python -m mediaworker.bench.twilio_sender PORT STREAMS SECONDS` prints a JSON object when done.
+`python -m mediaworker.bench.twilio_sender PORT STREAMS SECONDS [noise]` prints a JSON object when done.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def connect(port: int, index: int) -> socket.socket:
     return stream
 
 
-def main(port: int, count: int, seconds: float) -> dict[str, float]:
-    turn = [base64.b64encode(payload).decode() for payload in payloads()]
+def main(port: int, count: int, seconds: float, *, noise: bool) -> dict[str, float]:
+    turn = [base64.b64encode(payload).decode() for payload in payloads(noise=noise)]
     streams = [connect(port, index) for index in range(count)]
     sent = late = blocked = 0
     messages = int(seconds / PTIME_S)
@@ -93,4 +93,5 @@ def main(port: int, count: int, seconds: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))))
+    loud = sys.argv[4:] == ["noise"]
+    sys.stdout.write(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), noise=loud)))

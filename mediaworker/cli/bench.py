@@ -23,6 +23,7 @@ def add_parser(subparsers: Any) -> None:
     for kind in (media, twilio):
         kind.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
         kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
+        kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
         kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     for count in args.legs if rtp else args.streams:
         print(f"{count} {'legs' if rtp else 'streams'} for {args.seconds:g} s …", file=sys.stderr, flush=True)
         options = {"silence": args.silence} if rtp else {}
-        rows.append(measure(count, args.seconds, baseline=baseline, **options))
+        rows.append(measure(count, args.seconds, baseline=baseline, noise=args.noise, **options))
     machine = platform.processor() or platform.machine()
     usual = "aiortc" if rtp else "a web framework's WebSocket, json"
     what = "RTP" if rtp else "Twilio streams"
