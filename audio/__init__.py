@@ -9,13 +9,14 @@ installation's; `ValueError` from `Leg.read` and `Detector.open` is the caller's
 
 from audio.codec import Codec
 from audio.detections import Detection, Digit, EndReason, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
-from audio.detector import Detector
+from audio.detector import WHOLE, Detector, Turn
 from audio.legs import Leg
 from audio.plane import WINDOW
 from audio.rtp import RtpError, RtpPacket, TelephoneEvent, is_rtcp
 from audio.weights import WeightsError
 
 __all__ = [
-    "WINDOW", "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket", "SpeechEnded",
-    "SpeechPaused", "SpeechResumed", "SpeechStarted", "TelephoneEvent", "WeightsError", "is_rtcp",
+    "WHOLE", "WINDOW", "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket",
+    "SpeechEnded", "SpeechPaused", "SpeechResumed", "SpeechStarted", "TelephoneEvent", "Turn", "WeightsError",
+    "is_rtcp",
 ]  # fmt: skip

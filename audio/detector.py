@@ -37,6 +37,20 @@ _COUNTERS = (
 )  # fmt: skip
 
 
+class Turn(NamedTuple):
+    """Some of the legs: those in every `of`-th block of 128, from block `number` on."""
+
+    number: int = 0
+    of: int = 1
+
+    def has(self, index: int) -> bool:
+        """Whether it is the turn of the leg with that `index`."""
+        return index // ROWS % self.of == self.number
+
+
+WHOLE = Turn()
+
+
 class _Heard(NamedTuple):
     rows: Rows
     starts: NDArray[np.int64]
@@ -119,8 +133,8 @@ class Detector:
         """
         return receive(self.table, self._blocks, datagrams, which, rows)
 
-    def step(self, now: float) -> Iterator[list[Detection]]:
-        """Take every window that is due at `now`; yields after each batch of at most 128 legs.
+    def step(self, now: float, turn: Turn = WHOLE) -> Iterator[list[Detection]]:
+        """Take every window that is due at `now`, of the legs whose turn it is; yields after each batch of at most 128.
 
         Between two batches the caller may let its event loop breathe; legs may be opened, fed and closed meanwhile.
         """
@@ -132,7 +146,10 @@ class Detector:
         used = len(self._blocks) * ROWS
         horizon = np.maximum(self.table.received[:used], (now - self.table.base_s[:used]) * 8000)
         wide = np.repeat([block.wide for block in self._blocks], ROWS)
-        rows = self._due(np.arange(used), now, horizon)
+        mine = np.arange(used)
+        if turn.of > 1:
+            mine = mine[mine // ROWS % turn.of == turn.number]
+        rows = self._due(mine, now, horizon)
         while len(rows):
             for kind in (self._skip(rows[~wide[rows]]), rows[wide[rows]]):
                 for first in range(0, len(kind), MAX_BATCH):
@@ -141,7 +158,7 @@ class Detector:
                         self._hear(part)
                         yield []
             yield self._settle()
-            rows = self._due(np.arange(used), now, horizon)
+            rows = self._due(mine, now, horizon)
         yield self._drain()
 
     def _due(self, rows: Rows, now: float, horizon: NDArray[np.float64]) -> Rows:
@@ -279,6 +296,12 @@ class Detector:
         self._queue = [each for each in self._queue if each.leg is not leg]
         leg.release()
         self._free(leg.block, leg.row)
+
+    @property
+    def turns(self) -> int:
+        """In how many turns to step: all legs at once would keep the first to speak waiting for the last."""
+        used = sum(block.free_rows < ROWS for block in self._blocks)
+        return 1 if used <= 2 else 2 if used <= 4 else 4
 
     @property
     def legs(self) -> int:

@@ -32,9 +32,9 @@ class LoadGuard:
         self.shed_partials = 0
         self._limits_s = {Load.SHEDDING: shed_s, Load.FULL: max(shed_s, refuse_s)}
 
-    def lagged(self, lag_s: float) -> None:
-        """A tick was through so long after it was due."""
-        self.mean_s += (lag_s - self.mean_s) / HORIZON
+    def lagged(self, lag_s: float, share: float = 1.0) -> None:
+        """A tick, or that share of one, was through so long after it was due."""
+        self.mean_s += (lag_s - self.mean_s) * share / HORIZON
         while self.load < Load.FULL and self.mean_s >= self._limits_s[Load(self.load + 1)]:
             self.load = Load(self.load + 1)
         while self.load > Load.NORMAL and self.mean_s < CALM * self._limits_s[self.load]:

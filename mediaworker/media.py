@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from audio import Detector
+from audio import WHOLE, Detector, Turn
 from mediaworker.call import Call
 from mediaworker.latency import LatencyParts
 from mediaworker.load import LoadGuard
@@ -36,7 +36,7 @@ class MediaLoop:
         metrics_s: float = 5.0,
         latency: LatencyParts | None = None,
         guard: LoadGuard | None = None,
-        sweep: Callable[[float], Iterable[None]] = lambda now: (),
+        sweep: Callable[[float, Turn], Iterable[None]] = lambda now, turn: (),
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
         self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
@@ -70,7 +70,9 @@ class MediaLoop:
         due = loop.time()
         self._report_s = due + self._metrics_s
         quiet_until = due
+        turn = Turn()
         while True:
+            turn = Turn(turn.number + 1, turn.of) if turn.number + 1 < turn.of else Turn(0, self._detector.turns)
             if self._idle():
                 self._woken.clear()
                 if self._guard is not None:
@@ -78,7 +80,7 @@ class MediaLoop:
                 await self._woken.wait()
                 due = loop.time()
                 self._report_s = due + self._metrics_s
-            due += TICK_S
+            due += TICK_S / turn.of
             now = loop.time()
             if due < now:  # behind: catch up from here instead of running a burst of ticks
                 due = now
@@ -87,13 +89,14 @@ class MediaLoop:
             self.stalls_s.append(now - due)
             self._latency.tick(due, now)
             try:
-                await self.tick(now)
+                await self.tick(now, turn)
                 self._latency.ticked(due, done := loop.time())
                 self.lags_s.append(done - due)
                 if self._guard is not None:
-                    self._guard.lagged(done - due)
+                    self._guard.lagged(done - due, 1 / turn.of)
                 self.lag_max_s = max(self.lag_max_s, done - due)
-                self._report(now)
+                if turn.number == 0:
+                    self._report(now)
             except Exception:
                 # Every call's audio comes through here: the next tick must come, whatever went wrong in this one.
                 self.errors += 1
@@ -108,19 +111,20 @@ class MediaLoop:
     def _idle(self) -> bool:
         return not (self._detector.legs or self._speaking)
 
-    async def tick(self, now: float) -> None:
-        """One step of all that hear and speak; `start` makes one every 32 ms."""
-        self.ticks += 1
-        for _ in self._sweep(now):
+    async def tick(self, now: float, turn: Turn = WHOLE) -> None:
+        """One step of all that hear and speak; `start` makes one every 32 ms, or several of a part each."""
+        self.ticks += turn.number == 0
+        for _ in self._sweep(now, turn):
             await asyncio.sleep(0)
-        for detections in self._detector.step(now):
+        for detections in self._detector.step(now, turn):
             for detection in detections:
                 transcriber: LegTranscriber | None = detection.leg.key
                 if transcriber is not None:
                     transcriber.on(detection)
                     self._speaking[transcriber] = self.ticks
             await asyncio.sleep(0)
-        for transcriber in [each for each, tick in self._speaking.items() if tick <= self.ticks]:
+        speaking = self._speaking if turn.number == 0 else {}
+        for transcriber in [each for each, tick in speaking.items() if tick <= self.ticks]:
             if steps := transcriber.feed():
                 self._speaking[transcriber] = self.ticks + steps
             else:

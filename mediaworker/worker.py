@@ -18,7 +18,7 @@ import uvloop
 
 from asr.client import Recognizer
 from asr.utterance import EngineState
-from audio import Detector
+from audio import Detector, Turn
 from config import Settings
 from mediaworker import figures, logs
 from mediaworker.api.app import ApiContext, HttpServer, create_app
@@ -186,10 +186,10 @@ class Worker:
         except SipError as error:
             raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
 
-    def _sweep(self, now: float) -> Iterator[None]:
+    def _sweep(self, now: float, turn: Turn) -> Iterator[None]:
         if self.sip is not None:
-            yield from self.sip.receiver.sweep(now)
-        yield from self.listener.sweep()
+            yield from self.sip.receiver.sweep(now, turn)
+        yield from self.listener.sweep(turn)
 
     def _calls_changed(self, count: int) -> None:
         self.recognizer.keep_alive(count > 0)

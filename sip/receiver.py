@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audio import Detector
+from audio import WHOLE, Detector, Turn
 from audio.bulk import LEAD, MAX_BYTES, Datagrams
+from audio.plane import ROWS
 
 if TYPE_CHECKING:
     from sip.latch import Address
@@ -74,7 +75,9 @@ class RtpReceiver:
         self.truncated = 0
         """Datagrams longer than any RTP packet."""
         self.errors = 0
-        self._swept_s = 0.0
+        self._swept_s = [0.0]
+        """When each turn was read last."""
+        self._turns: list[list[_Reader]] = []
         self._buffers: _Buffers | None = None
 
     def add(self, reader: RtpSocket, bound: socket.socket) -> int:
@@ -106,20 +109,36 @@ class RtpReceiver:
             self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
         self._free = [slot for slot in reversed(range(len(self._source))) if slot not in self._readers]
 
-    def sweep(self, now: float) -> Iterator[None]:
-        """Read what has come. Yields after each batch, for the caller's loop to breathe."""
+    def sweep(self, now: float, turn: Turn = WHOLE) -> Iterator[None]:
+        """Read what has come for the legs whose turn it is. Yields after each batch: the caller's loop may breathe."""
         if not self._readers:
             return
+        if turn.of != len(self._swept_s):
+            self._swept_s = [0.0] * turn.of
+        if turn.number == 0 or turn.of != len(self._turns):
+            self._turns = self._deal(turn.of)
         if self._buffers is None:
             self._buffers = _Buffers()
-        waiting: Sequence[_Reader] = tuple(self._readers.items())
+        waiting: Sequence[_Reader] = self._turns[turn.number]
+        since_s, self._swept_s[turn.number] = self._swept_s[turn.number], now
         for _ in range(MAX_PASSES):
-            waiting = yield from self._read(self._buffers, waiting)
+            waiting = yield from self._read(self._buffers, waiting, since_s)
             if not waiting:
                 break
-        self._swept_s = now
 
-    def _read(self, buffers: _Buffers, readers: Sequence[_Reader]) -> Generator[None, None, Sequence[_Reader]]:
+    def _deal(self, turns: int) -> list[list[_Reader]]:
+        """Sockets by the turn of their legs; those without a leg come in the first."""
+        if turns == 1:
+            return [list(self._readers.items())]
+        dealt: list[list[_Reader]] = [[] for _ in range(turns)]
+        for reader in self._readers.items():
+            leg = reader[1][1].leg
+            dealt[0 if leg is None else leg.index // ROWS % turns].append(reader)
+        return dealt
+
+    def _read(
+        self, buffers: _Buffers, readers: Sequence[_Reader], since_s: float
+    ) -> Generator[None, None, Sequence[_Reader]]:
         """Once from each. Returns those that may have more."""
         heads = buffers.heads
         filled = 0
@@ -129,7 +148,7 @@ class RtpReceiver:
         for reader in readers:
             slot, own = reader
             if filled + ROOM > BATCH:
-                self._take(buffers, filled, sockets, counts)
+                self._take(buffers, filled, sockets, counts, since_s)
                 filled, sockets, counts = 0, [], []
                 yield
             if self._readers.get(slot) is not own:
@@ -145,11 +164,13 @@ class RtpReceiver:
             if count == ROOM:
                 more.append(reader)
         if filled:
-            self._take(buffers, filled, sockets, counts)
+            self._take(buffers, filled, sockets, counts, since_s)
         return more
 
-    def _take(self, buffers: _Buffers, filled: int, sockets: list[RtpSocket], counts: list[int]) -> None:
-        datagrams = buffers.finish(filled, self._swept_s)
+    def _take(
+        self, buffers: _Buffers, filled: int, sockets: list[RtpSocket], counts: list[int], since_s: float
+    ) -> None:
+        datagrams = buffers.finish(filled, since_s)
         runs = np.array(counts)
         owner = np.repeat(np.arange(len(sockets)), runs)
         slots = np.array([reader.slot for reader in sockets])[owner]

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from audio import Codec, Detection, Detector, Leg, RtpPacket, SpeechEnded, SpeechPaused, SpeechStarted, g711
+from audio import Codec, Detection, Detector, Leg, RtpPacket, SpeechEnded, SpeechPaused, SpeechStarted, Turn, g711
 from audio.endpointing import WINDOW, Endpointer
 from audio.weights import silero_path
 from config import Endpointing
@@ -339,3 +339,37 @@ def test_a_leg_on_hold_costs_no_windows() -> None:
         assert step(detector, tick * 0.032) == []
     assert leg.position > 9 * 8000 and detector.windows < 30 and detector.skipped > 200
     leg.close()
+
+
+def test_many_legs_take_turns_and_hear_what_they_hear_at_once() -> None:
+    codes = g711.ulaw_encode(padded("auth-thankyou"))
+    detector = Detector()
+    assert detector.turns == 1
+    legs = [detector.open(Codec.PCMU, Endpointing(), transport="stream") for _ in range(600)]
+    assert detector.turns == 4
+    alone = Detector()
+    only = alone.open(Codec.PCMU, Endpointing(), transport="stream")
+    expected: list[Detection] = []
+    talking = [legs[0], legs[127], legs[128], legs[300], legs[500], legs[599]]
+    found: dict[Leg, list[Detection]] = {leg: [] for leg in talking}
+    for at in range(0, len(codes), 256):
+        now = at / 8000
+        for leg in (*talking, only):
+            leg.receive_chunk(at, codes[at : at + 256], now)
+        expected += step(alone, now)
+        for number in range(4):
+            before = {leg: leg.position for leg in talking}
+            for detections in detector.step(now, Turn(number, 4)):
+                for detection in detections:
+                    found[detection.leg].append(detection)
+            assert {leg.index // 128 % 4 for leg in talking if leg.position > before[leg]} <= {number}
+    assert [type(each) for each in expected][:1] == [SpeechStarted]
+    for leg in talking:
+        assert [(type(d), vars_of(d)) for d in found[leg]] == [(type(d), vars_of(d)) for d in expected]
+    for leg in legs:
+        leg.close()
+    assert detector.turns == 1
+
+
+def vars_of(detection: Detection) -> list[Any]:
+    return [getattr(detection, name) for name in detection.__slots__ if name != "leg"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio import Codec
+from audio import Codec, Turn
 from audio.g711 import ulaw_encode
 from mediaworker.call import LegSpec
 from mediaworker.events import schema as events
@@ -86,7 +86,7 @@ class BusyDesk(Desk):
         )
         self.media = MediaLoop(self.detector, lambda: self.registry, guard=self.guard, sweep=self.work)
 
-    def work(self, now: float) -> Iterator[None]:
+    def work(self, now: float, turn: Turn) -> Iterator[None]:
         time.sleep(self.work_s)
         yield
 

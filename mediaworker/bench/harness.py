@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import numpy as np
 
 from asr.utterance import Hypothesis, Utterance
-from audio import Detector
+from audio import Detector, Turn
 from config import Settings
 from mediaworker.events.hub import EventHub
 from mediaworker.events.store import EventStore
@@ -84,7 +84,7 @@ class Harness:
         self,
         seconds: float,
         *,
-        sweep: Callable[[float], Iterable[None]] = lambda now: (),
+        sweep: Callable[[float, Turn], Iterable[None]] = lambda now, turn: (),
         stepped: Callable[[], None] = lambda: None,
         ready: Callable[[], Awaitable[None]] | None = None,
     ) -> dict[str, float]:

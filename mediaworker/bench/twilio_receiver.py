@@ -24,7 +24,7 @@ async def main(harness: Harness, port: int, streams: int, seconds: float) -> dic
             await asyncio.sleep(0.01)
 
     figures = await harness.measure(
-        seconds + 2, sweep=lambda now: listener.sweep(), stepped=throttle.release, ready=connected
+        seconds + 2, sweep=lambda now, turn: listener.sweep(turn), stepped=throttle.release, ready=connected
     )
     await listener.stop()
     return {"packets": twilio.counters.media} | figures

@@ -20,6 +20,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.typing import Subprotocol
 
+from audio import WHOLE, Turn
 from config.settings import Media
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.frames import split
@@ -33,6 +34,8 @@ log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
 BACKLOG = 1024
+LEGS = 2
+"""Of most connections."""
 SWEEP_BYTES = 1 << 16
 """Read, from however many connections, before the event loop has its turn: 200 messages, less than 2 ms of work."""
 READ_BYTES = 1 << 14
@@ -248,15 +251,17 @@ class MediaListener:
             await self._server.wait_closed()
             self._server = None
 
-    def sweep(self) -> Iterator[None]:
-        """Read what has come since the last time: to be called once per media tick. Yields now and then.
+    def sweep(self, turn: Turn = WHOLE) -> Iterator[None]:
+        """Read what has come since the last time, on the connections whose turn it is. Yields now and then.
+
+        Calls that began one after the other have neighbouring legs: connections take their turns in that order.
 
         Audio is looked at once per tick; reading each message as it comes would cost a wake-up of the event loop, a
         task switch and a system call for each.
         """
         taken = 0
-        for connection, fd in tuple(self.sweeping.items()):
-            if connection.swept:
+        for number, (connection, fd) in enumerate(tuple(self.sweeping.items())):
+            if connection.swept and turn.has(LEGS * number):
                 taken += connection.sweep(fd, self._room)
             if taken >= SWEEP_BYTES:
                 taken = 0
