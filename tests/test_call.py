@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asr.utterance import Hypothesis, Utterance
-from audio import Codec, Detector
+from audio import Codec, Detector, Turn
 from audio.g711 import alaw_encode, ulaw_encode
 from audio.rtp import RtpPacket, TelephoneEvent
 from config import Settings
@@ -199,12 +199,12 @@ async def test_a_failed_tick_is_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
     desk, steps = Desk(), 0
     step = desk.detector.step
 
-    def faulty(now: float) -> Any:
+    def faulty(now: float, turn: Turn) -> Any:
         nonlocal steps
         steps += 1
         if steps == 2:
             raise RuntimeError("a bug")
-        return step(now)
+        return step(now, turn)
 
     monkeypatch.setattr(desk.detector, "step", faulty)
     desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
