@@ -301,7 +301,7 @@ class Detector:
     def turns(self) -> int:
         """In how many turns to step: all legs at once would keep the first to speak waiting for the last."""
         used = sum(block.free_rows < ROWS for block in self._blocks)
-        return 1 if used <= 2 else 2 if used <= 4 else 4
+        return 1 if used <= 2 else 2
 
     @property
     def legs(self) -> int:
