@@ -25,6 +25,8 @@ from fuzz.mutate import MAX_BYTES, Mutator
 
 ROOT = Path(__file__).parent.parent
 FOUND, CORPUS = ROOT / "tests/data/fuzz", ROOT / "fuzz/corpus"
+KEPT = 10
+"""Inputs of a target that are kept in one run: when everything breaks it, they all say the same."""
 SLOW_S = 2.0
 """No input of 4 kB may hold up the loop for so long."""
 
@@ -61,7 +63,8 @@ def _run(name: str, count: int, seed: int) -> tuple[int, float]:
             assert time.process_time() - at < SLOW_S, "an input that takes too long"
         except Exception:
             crashes += 1
-            keep(name, data)
+            if crashes <= KEPT:
+                keep(name, data)
             if crashes <= 3:
                 traceback.print_exc()
             take = target.make()
