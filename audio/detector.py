@@ -108,7 +108,7 @@ class Detector:
         return leg
 
     def _take(self, *, wide: bool) -> tuple[Block, int]:
-        """A row, all zero but for what `SileroVad` has no state for."""
+        """A free row of that kind, with nothing left of the leg before; a new block when all are taken."""
         block = next((block for block in self._blocks if block.wide == wide and not block.full), None)
         if block is None:
             assert len(self._blocks) < MAX_LEGS // ROWS, "more legs than any machine serves"

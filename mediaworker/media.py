@@ -24,8 +24,8 @@ class MediaLoop:
     """Runs the detector on the event loop; between chunks of 128 legs the loop serves its sockets.
 
     `stalls_s` keeps how late the latest ticks were, what other work did to this loop, and `lags_s` how long each took
-    from when it was due. `sweep` reads what has come on
-    the RTP sockets, a batch at a time; `stepped` is called when the due windows have been taken.
+    from when it was due. `sweep` reads what has come on the RTP sockets, a batch at a time; `stepped` is called when
+    the due windows have been taken.
     """
 
     def __init__(
@@ -123,13 +123,17 @@ class MediaLoop:
                     transcriber.on(detection)
                     self._speaking[transcriber] = self.ticks
             await asyncio.sleep(0)
-        speaking = self._speaking if turn.number == 0 else {}
-        for transcriber in [each for each, tick in speaking.items() if tick <= self.ticks]:
+        if turn.number == 0:
+            self._feed()
+        self._stepped()
+
+    def _feed(self) -> None:
+        """Hand on what has been said since, of the legs where it is enough to be worth it."""
+        for transcriber in [each for each, tick in self._speaking.items() if tick <= self.ticks]:
             if steps := transcriber.feed():
                 self._speaking[transcriber] = self.ticks + steps
             else:
                 del self._speaking[transcriber]
-        self._stepped()
 
     def _report(self, now: float) -> None:
         """Each call's figures once a period, a few calls at a time: all at once would hold up the audio."""

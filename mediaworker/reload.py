@@ -74,10 +74,10 @@ class Reloader:
             worker.sip.allow(settings.sip.allow)
             worker.sip.trace(settings.log.sip_trace)
         worker.settings = settings
-        log.info("configuration reloaded", changed=list(merged.changed))
-        logs.configure_worker(settings)
         if merged.waiting:
             log.warning("these keys need a restart", keys=list(merged.waiting))
+        log.info("configuration reloaded", changed=list(merged.changed))
+        logs.configure_worker(settings)
 
     def _certificates(self, settings: Settings) -> list[tuple[Certificate, Http | Media]]:
         """The listeners that speak TLS, with their files: a file is read again though its name has not changed."""

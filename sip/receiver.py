@@ -65,7 +65,7 @@ class RtpReceiver:
         """`detector`: of the legs that the sockets deliver to; without one every datagram goes its own way."""
         self._detector = detector
         self._readers: dict[int, tuple[int, RtpSocket]] = {}
-        self._free: list[int] = []
+        self._free = list(range(64))
         self._source = np.zeros(64, np.uint64)
         """The locked source per slot as the first 8 bytes of its sockaddr_in; 0: none."""
         self.heard_s = np.zeros(64)
@@ -101,22 +101,21 @@ class RtpReceiver:
             self._source[slot] = 0 if source is None else _key(source)
 
     def _grow(self) -> None:
-        used = len(self._readers)
-        size = max(used, len(self._source) if used else 0)
-        if size:
-            self._source = np.concatenate([self._source, np.zeros(size, np.uint64)])
-            self.heard_s = np.concatenate([self.heard_s, np.zeros(size)])
-            self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
-        self._free = [slot for slot in reversed(range(len(self._source))) if slot not in self._readers]
+        """Twice the slots."""
+        size = len(self._source)
+        self._source = np.concatenate([self._source, np.zeros(size, np.uint64)])
+        self.heard_s = np.concatenate([self.heard_s, np.zeros(size)])
+        self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
+        self._free = list(range(size, 2 * size))
 
     def sweep(self, now: float, turn: Turn = WHOLE) -> Iterator[None]:
         """Read what has come for the legs whose turn it is. Yields after each batch: the caller's loop may breathe."""
         if not self._readers:
             return
-        if turn.of != len(self._swept_s):
-            self._swept_s = [0.0] * turn.of
         if turn.number == 0 or turn.of != len(self._turns):
             self._turns = self._deal(turn.of)
+            if turn.of != len(self._swept_s):
+                self._swept_s = [0.0] * turn.of
         if self._buffers is None:
             self._buffers = _Buffers()
         waiting: Sequence[_Reader] = self._turns[turn.number]

@@ -7,6 +7,9 @@ import base64
 import contextlib
 import gc
 import json
+import logging
+import socket
+import struct
 import weakref
 
 import pytest
@@ -246,16 +249,46 @@ async def test_a_stream_becomes_a_call(shell):
     assert (counters.messages, counters.media, counters.malformed, counters.stopped) == (54, 50, 1, 1)
 
 
-async def test_a_dropped_connection_ends_the_call(shell):
+@pytest.mark.parametrize("linger", [None, struct.pack("ii", 1, 0)], ids=["end of stream", "reset"])
+async def test_a_dropped_connection_ends_the_call(shell, linger, caplog):
     desk = Desk()
     async with shell(TwilioIngress(parse({}), desk)) as url:
         websocket = await client(url)
         await websocket.send(json.dumps(START))
         await websocket.send(media(0))
         await until(lambda: desk.calls and desk.calls[0].legs["inbound"].chunks)
+        library = logging.getLogger("mediaworker.ingress.websockets")
+        library.addHandler(caplog.handler)
+        if linger:
+            peer = websocket.transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         websocket.transport.abort()
         await until(lambda: desk.calls[0].ends)
+    library.removeHandler(caplog.handler)
     assert desk.calls[0].ends == ["disconnected"]
+    assert caplog.text == "", "nothing broke on the way"
+
+
+async def test_a_connection_whose_transport_gives_up_is_swept_no_more(caplog):
+    desk = Desk()
+    settings = parse({"media": {"host": "127.0.0.1", "port": 0}}).media
+    listener = MediaListener(settings, {STREAM: TwilioIngress(parse({}), desk)}, Throttle())
+    library = logging.getLogger("mediaworker.ingress.websockets")
+    library.addHandler(caplog.handler)
+    await listener.start()
+    try:
+        async with client(f"ws://127.0.0.1:{listener.port}{STREAM}") as websocket:
+            await websocket.send(json.dumps(START))
+            await until(lambda: listener.sweeping)
+            [connection] = listener.sweeping
+            connection.transport.abort()  # as it does itself when it cannot write
+            await until(lambda: desk.calls[0].ends)
+        await until(lambda: not listener.connections)
+    finally:
+        await listener.stop()
+        library.removeHandler(caplog.handler)
+    assert desk.calls[0].ends == ["disconnected"] and not listener.sweeping
+    assert caplog.text == "", "nothing broke on the way"
 
 
 async def test_a_hangup_by_the_worker_closes_the_stream(shell):

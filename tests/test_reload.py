@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import signal
 import socket
 import ssl
@@ -134,7 +135,8 @@ def configured(
             file.write_text(changed)
             at = len(running.log.read_text())
             running.process.send_signal(signal.SIGHUP)
-            return str(until(lambda: (said := running.log.read_text()[at:]).endswith("\n") and said, 20))
+            over = re.compile(r'"event": "configuration (not )?reloaded.*\n')
+            return str(until(lambda: over.search(said := running.log.read_text()[at:]) and said, 20))
 
         yield running, reload
 

@@ -65,15 +65,24 @@ class Guard:
             connection.look(now)
 
 
-class Guarded:
+class Guarded(asyncio.Protocol):
     """A connection that the sweep looks at: it is cut when its peer does not take what is sent."""
 
+    loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _guard: Guard
     _peer: str
     _unread_since: float | None = None
     """Since when more waits to be sent than the transport likes to hold."""
     _closing_since: float | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread_since = None
 
     def look(self, now: float) -> None:
         if self.transport.is_closing() and self._closing_since is None:
@@ -232,14 +241,6 @@ class HttpProtocol(Guarded, H11Protocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread_since = self.loop.time()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._unread_since = None
-
 
 class WebSocketProtocol(Guarded, WebSocketsSansIOProtocol):
     """One WebSocket of the HTTP port.
@@ -273,13 +274,8 @@ class WebSocketProtocol(Guarded, WebSocketsSansIOProtocol):
         super().keepalive_timeout()
         self.transport.abort()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread_since = self.loop.time()
-
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread_since = None
         if self._held:
             self._held = False
             if not self.read_paused:
