@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -200,14 +201,32 @@ async def test_a_reinvite_changes_the_codec_and_a_refused_one_changes_nothing(si
         assert handler.log[1:-1] == [("media", "PCMA", "sendrecv", "live")]
 
 
-async def test_cancel_in_the_same_burst_as_the_invite(sipp: Sipp) -> None:
+async def test_cancel_in_the_same_burst_as_the_invite() -> None:
+    def message(method: str, port: int, body: str = "", to_tag: str = "") -> bytes:
+        return (
+            f"{method} sip:1000@127.0.0.1:{port} SIP/2.0\r\nVia: SIP/2.0/TCP 127.0.0.1:9;branch=z9hG4bK1\r\n"
+            f"From: <sip:4711@127.0.0.1>;tag=1\r\nTo: <sip:1000@127.0.0.1:{port}>{to_tag}\r\nCall-ID: burst\r\n"
+            f"CSeq: 1 {method}\r\nContact: <sip:4711@127.0.0.1:9;transport=tcp>\r\nMax-Forwards: 70\r\n"
+            f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        ).encode()
+
     handler = Recorder()
-    async with worker(handler) as endpoint:
-        # A 100 may come while SIPp is still sending: not a reason to break off.
-        patient = ("-default_behaviors", "all,-abortunexp")
-        await sipp.run("cancel", f"127.0.0.1:{endpoint.port}", transport="t1", options=patient, **PCMU)
+    offer = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 40000 RTP/AVP 0\r\n"
+    async with worker(handler) as endpoint, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(message("INVITE", endpoint.port, offer) + message("CANCEL", endpoint.port))
+        heard = ""
+        while "SIP/2.0 487" not in heard or "CSeq: 1 CANCEL" not in heard:
+            heard += (await reader.read(65536)).decode()
+        statuses = re.findall(r"^SIP/2.0 (\d+).*?^CSeq: 1 (\w+)", heard, re.MULTILINE | re.DOTALL)
+        assert set(statuses) - {("100", "INVITE")} == {("200", "CANCEL"), ("487", "INVITE")}
+        to = re.search(r"SIP/2.0 487.*?To: [^\r]*>(;tag=[^\r]*)", heard, re.DOTALL)
+        assert to is not None
+        writer.write(message("ACK", endpoint.port, to_tag=to[1]))
         await until(lambda: endpoint.counters.cancelled == 1)
         assert handler.log == []
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_an_offer_in_the_200_is_answered_in_the_ack(sipp: Sipp, codes: Path) -> None:
