@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +47,20 @@ class PhoneResult:
         return self.status == 200 and not self.hung_up_by_peer
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A call that has been answered, for as long as something is sent over it."""
+
+    stream: NegotiatedStream
+    socket: RtpSocket
+    receiver: RtpReceiver
+    over: asyncio.Event
+    """Set when the peer has hung up."""
+
+
+Speak = Callable[[Line], Awaitable[None]]
+
+
 class SipPhone:
     """Places one call at a time. It is pjsua2 too, so no SipEndpoint may live in the same process."""
 
@@ -68,6 +83,14 @@ class SipPhone:
         """Call `uri` (`sip:USER@HOST:PORT`), play `samples`, hang up.
 
         samples: int16 mono, 16 kHz for G.722 and 8 kHz for the others; the last packet is padded with silence.
+        Otherwise as `talk`.
+        """
+        packets = encode(samples, self._codec)
+        return await self.talk(uri, lambda line: play(line, packets), answer_s=answer_s)
+
+    async def talk(self, uri: str, speak: Speak, *, answer_s: float = 30.0) -> PhoneResult:
+        """Call `uri`, let `speak` send what it likes once there is an answer, hang up.
+
         Cancelling the task cancels the call or hangs it up.
 
         Raises:
@@ -76,7 +99,6 @@ class SipPhone:
         found = _TARGET.fullmatch(uri)
         if not found:
             raise SipError(f"not a SIP URI: {uri}")
-        packets = encode(samples, self._codec)
         loop = asyncio.get_running_loop()
         address = facing(found[1])
         stack = Stack(max_calls=1, log_level=self._log_level, user_agent="mediaworker-phone")
@@ -93,7 +115,7 @@ class SipPhone:
             socket = RtpSocket(ports, receiver, counters, SilenceTicker(loop), loop)
             dialog = _Outgoing(account, self._codec, socket.port, address, loop)
             dialog.place(self._with_transport(uri))
-            return await self._talk(dialog, socket, receiver, packets, answer_s)
+            return await self._talk(dialog, socket, receiver, speak, answer_s)
         finally:
             if dialog is not None:
                 dialog.finish()
@@ -105,7 +127,7 @@ class SipPhone:
             stack.destroy()
 
     async def _talk(
-        self, dialog: _Outgoing, socket: RtpSocket, receiver: RtpReceiver, packets: list[bytes], answer_s: float
+        self, dialog: _Outgoing, socket: RtpSocket, receiver: RtpReceiver, speak: Speak, answer_s: float
     ) -> PhoneResult:
         try:
             stream = await asyncio.wait_for(asyncio.shield(dialog.answered), answer_s)
@@ -114,7 +136,7 @@ class SipPhone:
         except CallFailed as failure:
             return PhoneResult(failure.status, failure.reason, 0, 0, False)
         socket.expect(stream.remote, stream.codec, stream.payload_type, silence=False)
-        await play(socket, packets, dialog.over, receiver)
+        await speak(Line(stream, socket, receiver, dialog.over))
         hung_up_by_peer = dialog.over.is_set()
         return PhoneResult(200, "OK", socket.sent, socket.packets, hung_up_by_peer)
 
@@ -155,17 +177,17 @@ def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
     return [payload[start : start + SAMPLES] for start in range(0, len(payload), SAMPLES)]
 
 
-async def play(socket: RtpSocket, packets: list[bytes], over: asyncio.Event, receiver: RtpReceiver) -> None:
-    """Send one packet every 20 ms on an absolute schedule, so that no delay adds up, until `over` is set.
+async def play(line: Line, packets: list[bytes]) -> None:
+    """Send one packet every 20 ms on an absolute schedule, so that no delay adds up, until the peer hangs up.
 
     What comes back meanwhile is counted.
     """
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     for index, packet in enumerate(packets):
-        socket.send(packet)
-        over_now = await _reached(start_s + (index + 1) * PTIME_S, over)
-        for _ in receiver.sweep(loop.time()):
+        line.socket.send(packet)
+        over_now = await _reached(start_s + (index + 1) * PTIME_S, line.over)
+        for _ in line.receiver.sweep(loop.time()):
             pass
         if over_now:
             return

@@ -143,6 +143,11 @@ class RtpSocket:
             self._sequence += 1
         self._timestamp += SAMPLES
 
+    def forward(self, datagram: bytes, target: Address) -> None:
+        """Send a datagram as it is."""
+        self._socket.sendto(datagram, target)
+        self.sent += 1
+
     def close(self) -> None:
         """Idempotent. The port rests before another stream gets it."""
         if self._socket.fileno() < 0:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
 from mediaworker.cli.stream import StreamError, Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter
 from mediaworker.ingress.twilio_webhook import sign
@@ -36,14 +34,16 @@ async def to_websocket(url: str, source: Messages, auth_token: str | None) -> st
 async def to_sip(uri: str, source: Packets, index: int) -> str:
     """Places a call with the stream's codec and sends its packets. Raises LiveError, and ValueError for `index`."""
     try:
-        from mediaworker.replay.phone import ReplayPhone
+        from mediaworker.replay.phone import repeat
+        from sip.phone import SipPhone
     except ImportError as error:
         raise LiveError(f"SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh") from None
     if not 0 <= index < len(source.streams):
         raise ValueError(f"--leg {index}: the capture has {len(source.streams)} streams")
-    phone = ReplayPhone(source.streams[index].descriptions[0], source.arrivals[index])
+    description, arrivals = source.streams[index].descriptions[0], source.arrivals[index]
     try:
-        result = await phone.call(uri, np.zeros(0, np.int16))
+        phone = SipPhone(codec=description.codec, user="replay")
+        result = await phone.talk(uri, lambda line: repeat(line, description, arrivals))
     except SipError as error:
         raise LiveError(f"{uri}: {error}") from None
     if not result.ok:
