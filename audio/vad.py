@@ -26,10 +26,10 @@ HIDDEN = 128
 """Width of the hidden and of the cell state."""
 MAX_BATCH = 128
 
-_FRAME, _HOP, _FRAMES, _BINS = 128, 64, 4, 64
+_FRAME, _HOP, _FRAMES, _BINS = 128, 64, 4, 65
 _FIRST, _SECOND, _THIRD = 128, 64, 64  # features per frame of the convolutions
-_ENCODER_ROWS = _FRAMES * (_FRAME + _BINS + 2 * _FIRST + 1) + 1 + 2 * _SECOND + _THIRD
-_DECODER_ROWS = (2 + 4 + 1 + 1) * HIDDEN + 1
+_ROWS = _FRAMES * (_FRAME + _BINS) + (1 + 1 + 2) * HIDDEN + 1
+_FLOOR_ROWS = 32  # of zeros: small enough to stay in the innermost cache
 Floats = NDArray[np.float32]
 
 
@@ -47,45 +47,30 @@ class SileroVad:
             raise WeightsError(f"{path} does not hold the 8 kHz network expected: {error}") from error
         self._input = np.zeros((MAX_BATCH, CONTEXT + WINDOW), np.float32)
         # One block of scratch memory, cut up anew when the batch size changes; only what a batch needs is ever touched.
-        self._memory = np.zeros(MAX_BATCH * (_ENCODER_ROWS + _DECODER_ROWS), np.float32)
-        self._zeros = np.zeros(MAX_BATCH * _FRAMES * _FIRST, np.float32)
+        self._memory = np.zeros(MAX_BATCH * _ROWS, np.float32)
+        self._zeros = np.zeros(MAX_BATCH * _FLOOR_ROWS, np.float32)
         self._resize(1)
 
     def _load_encoder(self, tensors: dict[str, Floats]) -> None:
-        # A real signal's bins 0 and 64 have no imaginary part. Rows: real parts of bins 0-63; bin 64; imaginary parts
-        # of bins 1-63. Bin 64 then travels apart from the rest, so that everything else is 64 wide and aligned.
-        basis = tensors["stft.forward_basis_buffer"].reshape(2 * (_BINS + 1), _FRAME)
-        self._basis = np.concatenate([basis[: _BINS + 1], basis[_BINS + 2 : 2 * _BINS + 1]])
+        # A real signal's bins 0 and 64 have no imaginary part. Rows: real parts of bins 0-64, imaginary ones of 1-63.
+        basis = tensors["stft.forward_basis_buffer"].reshape(2 * _BINS, _FRAME)
+        self._basis = np.concatenate([basis[:_BINS], basis[_BINS + 1 : -1]])
         # The last frame runs 32 samples past the end; those are reflections of samples it holds already: fold them in.
         self._basis_last = self._basis[:, : _FRAME - CONTEXT].copy()
         self._basis_last[:, -1 - CONTEXT : -1] += self._basis[:, _FRAME - CONTEXT :][:, ::-1]
 
-        def convolution(index: int, out: int, into: int) -> tuple[Floats, Floats]:
-            weight = tensors[f"encoder.{index}.reparam_conv.weight"].reshape(out, into, 3)
-            return weight.transpose(0, 2, 1), tensors[f"encoder.{index}.reparam_conv.bias"]  # (out, tap, in)
+        def convolution(index: int, out: int, into: int, taps: slice, frames: int) -> tuple[Floats, Floats]:
+            """Weights (out, tap · in) and the bias of so many frames."""
+            weight = tensors[f"encoder.{index}.reparam_conv.weight"].reshape(out, into, 3).transpose(0, 2, 1)[:, taps]
+            bias = tensors[f"encoder.{index}.reparam_conv.bias"]
+            return np.ascontiguousarray(weight.reshape(out, -1)), np.tile(bias, frames)[:, None]
 
-        def flat(weight: Floats) -> Floats:
-            return np.ascontiguousarray(weight.reshape(len(weight), -1))
-
-        # Frames outside the four are zero, so a product at the rim leaves that tap out.
-        first, bias = convolution(0, _FIRST, _BINS + 1)
-        bins = first[:, :, :_BINS]
-        self._first_left, self._first, self._first_right = flat(bins[:, 1:]), flat(bins), flat(bins[:, :2])
-        # Bin 64's part of the first layer, and its bias as the weight of a constant 1.
-        edge = np.zeros((_FRAMES, _FIRST, _FRAMES + 1), np.float32)
-        edge[:, :, _FRAMES] = bias
-        for frame in range(_FRAMES):
-            for tap in range(3):
-                if 0 <= frame + tap - 1 < _FRAMES:
-                    edge[frame, :, frame + tap - 1] = first[:, tap, _BINS]
-        self._edge_first = edge.reshape(_FRAMES * _FIRST, _FRAMES + 1)
-        second, bias = convolution(1, _SECOND, _FIRST)
-        self._second_left, self._second = flat(second[:, 1:]), flat(second)
-        self._second_bias = np.tile(bias, 2)[:, None]
-        third, bias = convolution(2, _THIRD, _SECOND)
-        self._third, self._third_bias = flat(third[:, 1:]), bias[:, None]
-        fourth, bias = convolution(3, HIDDEN, _THIRD)
-        self._fourth, self._fourth_bias = flat(fourth[:, 1:2]), bias[:, None]  # one frame in, one out: the centre tap
+        # Frames outside the four are zero: a product at the rim leaves that tap out. The second and the third layer
+        # take every other frame; of the fourth's three taps only the middle one has a frame.
+        self._first, self._first_bias = convolution(0, _FIRST, _BINS, slice(3), _FRAMES)
+        self._second, self._second_bias = convolution(1, _SECOND, _FIRST, slice(3), 2)
+        self._third, self._third_bias = convolution(2, _THIRD, _SECOND, slice(1, 3), 1)
+        self._fourth, self._fourth_bias = convolution(3, HIDDEN, _THIRD, slice(1, 2), 1)
 
     def _load_decoder(self, tensors: dict[str, Floats]) -> None:
         # The file's gates are input, forget, cell, output; here the three sigmoids come first, side by side.
@@ -112,14 +97,14 @@ class SileroVad:
             return self._memory[used - rows * batch : used].reshape(rows, batch)
 
         self._batch = batch
-        self._spectrum = cut(_FRAMES * _FRAME).reshape(_FRAMES, _FRAME, batch)
-        self._frames = cut(_FRAMES * _BINS)
-        self._layer1, self._edge_layer1 = cut(_FRAMES * _FIRST), cut(_FRAMES * _FIRST)
-        self._layer2, self._layer3 = cut(2 * _SECOND), cut(_THIRD)
-        self._gates, self._cell, self._output = cut(4 * HIDDEN), cut(HIDDEN), cut(HIDDEN)
-        self._edge, self._joint = cut(_FRAMES + 1), cut(2 * HIDDEN + 1)
-        self._edge[-1] = self._joint[-1] = 1.0
-        self._floor = self._zeros[: _FRAMES * _FIRST * batch].reshape(-1, batch)
+        # What a layer leaves behind makes room for a later one: weights and layers together just fill a core's cache.
+        wide = cut(_FRAMES * _FRAME)
+        self._spectrum, self._layer1, self._gates = wide.reshape(_FRAMES, _FRAME, batch), wide, wide
+        self._frames = narrow = cut(_FRAMES * _BINS)
+        self._layer2, self._layer3 = narrow[: 2 * _SECOND], narrow[2 * _SECOND : 2 * _SECOND + _THIRD]
+        self._cell, self._output, self._joint = cut(HIDDEN), cut(HIDDEN), cut(2 * HIDDEN + 1)
+        self._joint[-1] = 1.0
+        self._floor = self._zeros[: _FLOOR_ROWS * batch]
 
     def forward(self, samples: Floats, hidden: Floats, cell: Floats) -> Floats:
         """One window of `batch` ≤ 128 independent streams.
@@ -135,31 +120,29 @@ class SileroVad:
         self._recur(self._output)
         cell[:] = self._cell.T
         hidden[:] = self._output.T
-        np.maximum(self._output, self._floor[:HIDDEN], out=self._output)
+        self._clip(self._output)
         logits = self._head @ self._output
         probabilities: Floats = 1.0 / (1.0 + np.exp(-(logits + self._head_bias)))
         return probabilities
 
     def _encode(self, samples: Floats, out: Floats) -> None:
         """(288, batch) → (128, batch)."""
-        spectrum, frames, edge = self._spectrum, self._frames, self._edge[:_FRAMES]
+        spectrum, frames = self._spectrum, self._frames
         for frame in range(_FRAMES - 1):
             np.matmul(self._basis, samples[frame * _HOP : frame * _HOP + _FRAME], out=spectrum[frame])
         np.matmul(self._basis_last, samples[(_FRAMES - 1) * _HOP :], out=spectrum[-1])
         np.multiply(spectrum, spectrum, out=spectrum)
-        np.sqrt(spectrum[:, _BINS], out=edge)
-        spectrum[:, _BINS] = 0.0
-        np.add(spectrum[:, :_BINS], spectrum[:, _BINS:], out=frames.reshape(_FRAMES, _BINS, -1))
-        np.sqrt(frames, out=frames)
+        power = spectrum[:, :_BINS]
+        power[:, 1:-1] += spectrum[:, _BINS:]
+        np.sqrt(power, out=frames.reshape(power.shape))
 
         layer1, layer2 = self._layer1, self._layer2
-        np.matmul(self._first_left, frames[: 2 * _BINS], out=layer1[:_FIRST])
+        np.matmul(self._first[:, _BINS:], frames[: 2 * _BINS], out=layer1[:_FIRST])
         np.matmul(self._first, frames[: 3 * _BINS], out=layer1[_FIRST : 2 * _FIRST])
         np.matmul(self._first, frames[_BINS:], out=layer1[2 * _FIRST : 3 * _FIRST])
-        np.matmul(self._first_right, frames[2 * _BINS :], out=layer1[3 * _FIRST :])
-        np.matmul(self._edge_first, self._edge, out=self._edge_layer1)
-        self._rectify(layer1, self._edge_layer1)
-        np.matmul(self._second_left, layer1[: 2 * _FIRST], out=layer2[:_SECOND])
+        np.matmul(self._first[:, : 2 * _BINS], frames[2 * _BINS :], out=layer1[3 * _FIRST :])
+        self._rectify(layer1, self._first_bias)
+        np.matmul(self._second[:, _FIRST:], layer1[: 2 * _FIRST], out=layer2[:_SECOND])
         np.matmul(self._second, layer1[_FIRST:], out=layer2[_SECOND:])
         self._rectify(layer2, self._second_bias)
         np.matmul(self._third, layer2, out=self._layer3)
@@ -184,5 +167,9 @@ class SileroVad:
 
     def _rectify(self, layer: Floats, bias: Floats) -> None:
         layer += bias
+        self._clip(layer)
+
+    def _clip(self, layer: Floats) -> None:
         # An array of zeros takes numpy's vector path, a scalar does not: five times faster.
-        np.maximum(layer, self._floor[: len(layer)], out=layer)
+        blocks = layer.reshape(-1, len(self._floor))
+        np.maximum(blocks, self._floor, out=blocks)

@@ -48,13 +48,13 @@ class LatencyParts:
         """Of a leg, at the end of its call."""
         self._tick_s: float | None = None
 
-    def tick(self, due_s: float, now_s: float) -> None:
-        """A media tick begins, that was due then."""
+    def tick(self, ready_s: float, now_s: float) -> None:
+        """A media tick begins, that might have begun then."""
         self._tick_s = now_s
-        self.stall.observe(max(0.0, now_s - due_s))
+        self.stall.observe(max(0.0, now_s - ready_s))
 
     def ticked(self, due_s: float, now_s: float) -> None:
-        """Its last window is through the VAD."""
+        """The last window of a tick that was due then is through the VAD."""
         self.vad_lag.observe(max(0.0, now_s - due_s))
 
     def endpoint(self, *, speech_end_s: float, window_end_s: float, now_s: float) -> Endpoint:

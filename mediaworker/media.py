@@ -21,11 +21,11 @@ log = structlog.get_logger()
 
 
 class MediaLoop:
-    """Runs the detector on the event loop; between chunks of 128 legs the loop serves its sockets.
+    """Runs the detector on the event loop; between batches of at most 128 windows the loop serves its sockets.
 
-    `stalls_s` keeps how late the latest ticks were, what other work did to this loop, and `lags_s` how long each took
-    from when it was due. `sweep` reads what has come on the RTP sockets, a batch at a time; `stepped` is called when
-    the due windows have been taken.
+    `stalls_s` keeps how late the latest ticks began, what other work did to this loop, and `lags_s` how long after it
+    was due each was over, what the tick before it took too long included. `sweep` reads what has come on the RTP
+    sockets, a batch at a time; `stepped` is called when the due windows have been taken.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class MediaLoop:
                 await self._woken.wait()
                 due = loop.time()
                 self._report_s = due + self._metrics_s
-            due += TICK_S / turn.of
+            ready = loop.time()
+            # Behind by more than a tick: what is due is taken now, and there is no burst of ticks to make up for it.
+            due = max(due + TICK_S / turn.of, ready - TICK_S)
+            ready = max(due, ready)
+            await asyncio.sleep(ready - loop.time())
             now = loop.time()
-            if due < now:  # behind: catch up from here instead of running a burst of ticks
-                due = now
-            await asyncio.sleep(due - now)
-            now = loop.time()
-            self.stalls_s.append(now - due)
-            self._latency.tick(due, now)
+            self.stalls_s.append(now - ready)
+            self._latency.tick(ready, now)
             try:
                 await self.tick(now, turn)
                 self._latency.ticked(due, done := loop.time())

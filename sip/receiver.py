@@ -54,7 +54,9 @@ _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
 _recvmmsg.restype = ctypes.c_int
 
 
-_Reader = tuple[int, tuple[int, "RtpSocket"]]
+# The arguments of the call are kept as ctypes objects: converting numbers would cost as much as the call.
+_ROOM, _NOW, _FOR_EVER = ctypes.c_uint(ROOM), ctypes.c_int(socket.MSG_DONTWAIT), ctypes.c_void_p(None)
+_Reader = tuple[int, tuple[ctypes.c_int, "RtpSocket"]]
 """Slot, (file descriptor, socket)."""
 
 
@@ -64,7 +66,7 @@ class RtpReceiver:
     def __init__(self, detector: Detector | None = None) -> None:
         """`detector`: of the legs that the sockets deliver to; without one every datagram goes its own way."""
         self._detector = detector
-        self._readers: dict[int, tuple[int, RtpSocket]] = {}
+        self._readers: dict[int, tuple[ctypes.c_int, RtpSocket]] = {}
         self._free = list(range(64))
         self._source = np.zeros(64, np.uint64)
         """The locked source per slot as the first 8 bytes of its sockaddr_in; 0: none."""
@@ -88,7 +90,7 @@ class RtpReceiver:
         slot = self._free.pop()
         self._source[slot] = self.packets[slot] = 0
         self.heard_s[slot] = 0.0
-        self._readers[slot] = (bound.fileno(), reader)
+        self._readers[slot] = (ctypes.c_int(bound.fileno()), reader)
         return slot
 
     def remove(self, slot: int) -> None:
@@ -152,7 +154,7 @@ class RtpReceiver:
                 yield
             if self._readers.get(slot) is not own:
                 continue  # closed while the loop had its turn
-            count = _recvmmsg(own[0], heads[filled], ROOM, socket.MSG_DONTWAIT, None)
+            count = _recvmmsg(own[0], heads[filled], _ROOM, _NOW, _FOR_EVER)
             if count <= 0:
                 if ctypes.get_errno() != errno.EAGAIN:
                     self.errors += 1
@@ -220,7 +222,7 @@ class _Buffers:
         self.messages["name"], self.messages["control"] = _addresses(self.names), _addresses(self._stamps)
         self.messages["vector"], self.messages["vectors"] = _addresses(vectors), 1
         self._reset(BATCH)
-        self.heads: list[int] = _addresses(self.messages).tolist()
+        self.heads = [ctypes.c_void_p(address) for address in _addresses(self.messages).tolist()]
 
     def _reset(self, count: int) -> None:
         self.messages["name_bytes"][:count] = _NAME_BYTES

@@ -13,6 +13,7 @@ import pytest
 
 from audio import Codec, Detection, Detector, Leg, RtpPacket, SpeechEnded, SpeechPaused, SpeechStarted, Turn, g711
 from audio.endpointing import WINDOW, Endpointer
+from audio.vad import MAX_BATCH
 from audio.weights import silero_path
 from config import Endpointing
 from tests.conftest import SPEECH, speech
@@ -194,7 +195,7 @@ def test_a_codec_change_in_speech_flushes_the_utterance() -> None:
     leg.close()
 
 
-def test_three_hundred_legs_are_stepped_in_chunks_of_128_and_equal_one_alone() -> None:
+def test_three_hundred_legs_are_stepped_in_batches_and_equal_one_alone() -> None:
     """Legs open, fall behind and close between the chunks; each hears what it would hear alone."""
     codes = g711.ulaw_encode(padded("vm-intro"))[: 8000 * 4]
     detector = Detector()
@@ -214,7 +215,7 @@ def test_three_hundred_legs_are_stepped_in_chunks_of_128_and_equal_one_alone() -
                 leg.receive_chunk(low, codes[low : (second + 1) * 8000], float(second))
         before = detector.windows
         for detections in detector.step(second + 0.9):
-            assert detector.windows - before <= 128
+            assert detector.windows - before <= MAX_BATCH
             before = detector.windows
             for detection in detections:
                 found.setdefault(detection.leg, []).append(detection)

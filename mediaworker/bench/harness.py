@@ -13,9 +13,10 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asr.utterance import Hypothesis, Utterance
 from audio import Detector, Turn
@@ -25,6 +26,8 @@ from mediaworker.events.store import EventStore
 from mediaworker.ingress.connections import raise_open_files
 from mediaworker.media import MediaLoop
 from mediaworker.registry import CallRegistry
+
+Figures = dict[str, float | None]
 
 
 class NoWords:
@@ -87,7 +90,7 @@ class Harness:
         sweep: Callable[[float, Turn], Iterable[None]] = lambda now, turn: (),
         stepped: Callable[[], None] = lambda: None,
         ready: Callable[[], Awaitable[None]] | None = None,
-    ) -> dict[str, float]:
+    ) -> Figures:
         """Say "ready", run the media tick for `seconds` from when `ready` has been waited for, and give the figures."""
         await self.hub.flush()
         media = self._media = MediaLoop(self.detector, lambda: self.calls, sweep=sweep, stepped=stepped)
@@ -103,17 +106,22 @@ class Harness:
             gc.collect()
             gc.freeze()
         stalls: list[float] = []
-        probe = asyncio.create_task(_probe(stalls))
+        speed = _Speed(media.lags_s)
+        probes = [asyncio.create_task(_probe(stalls)), asyncio.create_task(speed.watch())]
         before, begun = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
         await asyncio.sleep(seconds)
         wall_s, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_SELF)
-        probe.cancel()
+        for probe in probes:
+            probe.cancel()
         result = {
             "wall_s": wall_s,
             "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
             "loop_stall_p99_ms": round(float(np.percentile(np.array(stalls), 99)) * 1000, 2),
+            "vad_lag_p50_ms": round(float(np.percentile(np.array(media.lags_s), 50)) * 1000, 2),
             "vad_lag_p99_ms": round(float(np.percentile(np.array(media.lags_s), 99)) * 1000, 2),
             "vad_lag_max_ms": round(media.lag_max_s * 1000, 2),
+            "vad_lag_steady_p99_ms": speed.steady_p99_ms(),
+            "slowed_share": round(float(speed.slowed().mean()), 2),
             "utterances": self.calls.stats.utterances,
             "events": sum(self.hub.published.values()),
             "rss_mb": round(after.ru_maxrss / 1024, 1),
@@ -133,7 +141,44 @@ async def _probe(stalls: list[float]) -> None:
         stalls.append(max(0.0, time.monotonic() - due))
 
 
-def run(main: Callable[[Harness], Awaitable[dict[str, float]]]) -> None:
+class _Speed:
+    """How fast the processor is meanwhile: virtual ones change their speed, some by half and every other second."""
+
+    EVERY_S = 0.05
+    SLOWED = 4 / 3
+    """Times what a piece of work takes in the best tenth of the run."""
+    CALM = 12
+    """Looks in a row without slowing, after which a lag is the worker's own: it has caught up by then."""
+
+    def __init__(self, lags_s: Sequence[float]) -> None:
+        self._lags_s = lags_s
+        self._looks: list[tuple[int, float]] = []
+        """How many ticks there had been, and how long the same small piece of work took."""
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.EVERY_S)
+            begun = time.perf_counter()
+            sum(range(2000))
+            self._looks.append((len(self._lags_s), time.perf_counter() - begun))
+
+    def slowed(self) -> NDArray[np.bool_]:
+        """Of each look."""
+        took = np.array([took_s for _, took_s in self._looks])
+        slowed: NDArray[np.bool_] = took > self.SLOWED * np.percentile(took, 10)
+        return slowed
+
+    def steady_p99_ms(self) -> float | None:
+        """The 99th percentile of the lags at full speed; None when there was no such time."""
+        slowed, lags = self.slowed(), list(self._lags_s)
+        steady: list[float] = []
+        for look in range(self.CALM, len(slowed)):
+            if not slowed[look - self.CALM : look + 1].any():
+                steady += lags[self._looks[look - 1][0] : self._looks[look][0]]
+        return round(float(np.percentile(steady, 99)) * 1000, 2) if steady else None
+
+
+def run(main: Callable[[Harness], Awaitable[Figures]]) -> None:
     """Run a receiver and print its figures as JSON."""
     import uvloop
 
@@ -141,7 +186,7 @@ def run(main: Callable[[Harness], Awaitable[dict[str, float]]]) -> None:
 
     configure(Settings().log.__class__(level="error"))
 
-    async def measured() -> dict[str, float]:
+    async def measured() -> Figures:
         with tempfile.TemporaryDirectory() as folder:
             harness = Harness(folder)
             await harness.hub.start()

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from typing import Any
 
+from mediaworker.bench.sender import PTIME_S
+
 BASELINE_LEGS = 100
 """Beyond this the usual design nears the end of a core, and a saturated run would understate its cost per leg."""
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -45,16 +47,20 @@ def _row(
     legs: int, seconds: float, figures: dict[str, Any], usual_legs: int, usual: dict[str, Any] | None
 ) -> dict[str, Any]:
     receiver, sender = figures["receiver"], figures["sender"]
+    cpu_s_per_leg_s = _cost(figures)
     row: dict[str, Any] = {
         "legs": legs,
         "seconds": seconds,
         "packets_sent": sender["sent"],
         "packets_received": receiver["packets"],
-        "cpu_share": round(receiver["cpu_s"] / receiver["wall_s"], 4),
-        "cpu_s_per_leg_s": receiver["cpu_s"] / (legs * seconds),
+        "cpu_share": round(cpu_s_per_leg_s * legs, 4),
+        "cpu_s_per_leg_s": cpu_s_per_leg_s,
         "loop_stall_p99_ms": receiver["loop_stall_p99_ms"],
+        "vad_lag_p50_ms": receiver["vad_lag_p50_ms"],
         "vad_lag_p99_ms": receiver["vad_lag_p99_ms"],
         "vad_lag_max_ms": receiver["vad_lag_max_ms"],
+        "vad_lag_steady_p99_ms": receiver["vad_lag_steady_p99_ms"],
+        "slowed_share": receiver["slowed_share"],
         "utterances": receiver["utterances"],
         "events": receiver["events"],
         "rss_mb": receiver["rss_mb"],
@@ -65,9 +71,15 @@ def _row(
     }
     if usual is not None:
         row["baseline_legs"] = usual_legs
-        row["baseline_cpu_s_per_leg_s"] = usual["receiver"]["cpu_s"] / (usual_legs * seconds)
-        row["ratio"] = round(row["baseline_cpu_s_per_leg_s"] / row["cpu_s_per_leg_s"], 1)
+        row["baseline_cpu_s_per_leg_s"] = _cost(usual)
+        row["ratio"] = round(row["baseline_cpu_s_per_leg_s"] / cpu_s_per_leg_s, 1)
     return row
+
+
+def _cost(figures: dict[str, Any]) -> float:
+    """CPU time for one leg's audio of a second; the legs began one after the other, so packets tell how much it was."""
+    cost: float = figures["receiver"]["cpu_s"] / (figures["sender"]["sent"] * PTIME_S)
+    return cost
 
 
 def has_baseline() -> bool:

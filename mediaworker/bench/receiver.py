@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 from audio import Codec
-from mediaworker.bench.harness import Harness, run
+from mediaworker.bench.harness import Figures, Harness, run
 from mediaworker.call import LegSpec
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
@@ -19,7 +19,7 @@ DISCARD = 9
 """RFC 863: nobody listens, and a packet costs the sender the same."""
 
 
-async def main(harness: Harness, first: int, last: int, seconds: float, *, silence: bool) -> dict[str, float]:
+async def main(harness: Harness, first: int, last: int, seconds: float, *, silence: bool) -> Figures:
     loop = asyncio.get_running_loop()
     receiver = RtpReceiver(harness.detector)
     ports = RtpPorts(first, last + 1, host="127.0.0.1")
@@ -29,7 +29,7 @@ async def main(harness: Harness, first: int, last: int, seconds: float, *, silen
         socket.expect(("127.0.0.1", DISCARD) if silence else None, Codec.PCMU, 0, silence=silence)
         socket.leg = harness.calls.open(source="sip", legs=[LegSpec("main", Codec.PCMU)]).legs["main"]
     figures = await harness.measure(seconds + 1, sweep=receiver.sweep)
-    return {"packets": counters.packets, "silence_sent": counters.sent} | figures
+    return {"packets": counters.packets, "silence_sent": counters.sent, **figures}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from audio.g711 import ulaw_encode
 
 PTIME_S = 0.020
 SAMPLES = 160
-CYCLE = 8
+BEGIN_S = 2.0
+"""Calls begin one after the other within this time, or within a quarter of a short run."""
 TALK_S, PAUSE_S = 4.0, 3.0
 """A turn of a phone call: somebody talks for 4 s and listens for 3."""
 
@@ -47,6 +48,12 @@ def payloads(*, noise: bool) -> list[bytes]:
     return [codes[i : i + SAMPLES] for i in range(0, len(codes) - SAMPLES + 1, SAMPLES)]
 
 
+def beginnings(count: int, seconds: float) -> list[int]:
+    """With which packet each leg begins, in a run of that length."""
+    span = int(min(BEGIN_S, seconds / 4) / PTIME_S)
+    return [index * span // count for index in range(count)]
+
+
 def main(first: int, last: int, seconds: float, *, noise: bool) -> dict[str, float]:
     ports = range(first, last + 1, 2)
     turn = payloads(noise=noise)
@@ -57,10 +64,8 @@ def main(first: int, last: int, seconds: float, *, noise: bool) -> dict[str, flo
     offset = [(index * 37) % len(turn) for index in range(len(targets))]
     sent = late = 0
     packets = int(seconds / PTIME_S)
-    # The legs are spread over the 20 ms in slots of 1 ms, and begin over 160 ms, after which 8 packets and 5 windows
-    # are in step again: as independent phones are.
-    slots = [range(slot, len(targets), 20) for slot in range(20)]
-    begins = [leg // 20 % CYCLE for leg in range(len(targets))]
+    slots = [range(slot, len(targets), 20) for slot in range(20)]  # of 1 ms, as independent phones are
+    begins = beginnings(len(targets), seconds)
     start = time.perf_counter() + 0.2
     for number in range(packets):
         for slot, members in enumerate(slots):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from mediaworker.bench.harness import Harness, run
+from mediaworker.bench.harness import Figures, Harness, run
 from mediaworker.ingress import twilio_http
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.shell import Throttle
 
 
-async def main(harness: Harness, port: int, streams: int, seconds: float) -> dict[str, float]:
+async def main(harness: Harness, port: int, streams: int, seconds: float) -> Figures:
     settings = harness.settings
     throttle = Throttle()
     twilio = twilio_http.TwilioIngress(settings, harness.calls.open)
@@ -27,7 +27,7 @@ async def main(harness: Harness, port: int, streams: int, seconds: float) -> dic
         seconds + 2, sweep=lambda now, turn: listener.sweep(turn), stepped=throttle.release, ready=connected
     )
     await listener.stop()
-    return {"packets": twilio.counters.media} | figures
+    return {"packets": twilio.counters.media, **figures}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from mediaworker.bench.sender import CYCLE, PTIME_S, payloads
+from mediaworker.bench.sender import PTIME_S, beginnings, payloads
 
 _HANDSHAKE = (
     "GET /twilio/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -54,11 +54,12 @@ def main(port: int, count: int, seconds: float, *, noise: bool) -> dict[str, flo
     streams = [connect(port, index) for index in range(count)]
     sent = late = blocked = 0
     messages = int(seconds / PTIME_S)
-    # Each stream has its own moment within the 20 ms, at which Twilio sends both tracks, and begins within 160 ms.
+    # Each stream has its own moment within the 20 ms, at which Twilio sends both tracks.
     order = sorted(range(count), key=lambda each: each * 7919 % count)
     slots = [order[slot::20] for slot in range(20)]
     offsets = [index * 37 % len(turn) for index in range(2 * count)]
     ends = [f'"}},"streamSid":"MZ{index:032d}"}}' for index in range(count)]
+    begins = beginnings(count, seconds)
     start = time.perf_counter() + 1.0
     for number in range(messages):
         for slot, members in enumerate(slots):
@@ -68,7 +69,7 @@ def main(port: int, count: int, seconds: float, *, noise: bool) -> dict[str, flo
             elif delay < -PTIME_S:
                 late += 1
             for index in members:
-                begun = number - index % CYCLE
+                begun = number - begins[index]
                 if begun < 0:
                     continue
                 data = b""

@@ -74,9 +74,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [("legs", "received", "CPU", "µs/leg·s", "usual", "ratio", "stall p99", "VAD lag p99", "max", "RSS")]
+    costs = ("legs", "received", "CPU", "µs/leg·s", "usual", "ratio", "RSS")
+    lines = [(*costs, "stall p99", "VAD lag p99", "max", "at full speed", "slowed")]
     for row in rows:
-        usual = row["baseline_cpu_s_per_leg_s"]
+        usual, steady_ms = row["baseline_cpu_s_per_leg_s"], row["vad_lag_steady_p99_ms"]
         lines.append(
             (
                 str(row["legs"]),
@@ -85,10 +86,12 @@ def _table(rows: list[dict[str, Any]]) -> str:
                 f"{1e6 * row['cpu_s_per_leg_s']:.0f}",
                 "-" if usual is None else f"{1e6 * usual:.0f} at {row['baseline_legs']}",
                 "-" if usual is None else f"{row['ratio']}",
+                f"{row['rss_mb']:.0f} MB",
                 f"{row['loop_stall_p99_ms']:.1f} ms",
                 f"{row['vad_lag_p99_ms']:.1f} ms",
                 f"{row['vad_lag_max_ms']:.1f} ms",
-                f"{row['rss_mb']:.0f} MB",
+                "-" if steady_ms is None else f"{steady_ms:.1f} ms",
+                f"{100 * row['slowed_share']:.0f} %",
             )
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
