@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sip.latch import Address
     from sip.sockets import RtpSocket
 
-BATCH = 1024
+BATCH = 512
 """Datagrams that are read before they are handed on, and the event loop may do something else."""
 ROOM = 8
 """Datagrams that one call reads from one socket; at 50 packets a second two have come since the last tick."""
