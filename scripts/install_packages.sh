@@ -20,8 +20,10 @@ case $kind in
   *) say "build, run or dev, not $kind"; exit 2 ;;
 esac
 if [ "$kind" = dev ]; then
-  # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words.
-  packages+=(openssl sip-tester asterisk-core-sounds-en asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722)
+  # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words;
+  # espeak-ng speaks what the tiny model is trained on.
+  packages+=(openssl sip-tester asterisk-core-sounds-en asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722
+    libespeak-ng1 espeak-ng-data)
 fi
 
 missing=()
