@@ -71,6 +71,8 @@ class Recognizer:
         self._ready_s: float | None = None
         self._hung: str | None = None
         """Why the process that has just ended was killed by us."""
+        self._unusable: str | None = None
+        """Why it had no engine."""
 
     async def start(self) -> None:
         """Say which engine will serve. The inference process starts with the first call."""
@@ -198,10 +200,11 @@ class Recognizer:
             await self._wanted.wait()
             if self.state is not EngineState.FAILED:
                 self._enter(EngineState.WARMING_UP, "starting the inference process")
-            answers, self._ready_s, self._retired, self._hung = self._answers, None, False, None
+            answers, self._ready_s, self._retired = self._answers, None, False
+            self._hung = self._unusable = None
             try:
                 reason = f"the inference process died ({child.how(await self._live())})"
-                reason = self._hung or reason
+                reason = self._unusable or self._hung or reason
             except OSError as error:  # no process, memory or file descriptor to be had just now
                 reason = f"the inference process cannot be started ({error.strerror or error})"
             if self._retired:
@@ -211,12 +214,12 @@ class Recognizer:
             lived = self._ready_s is not None and asyncio.get_running_loop().time() - self._ready_s >= GOOD_LIFE_S
             blamed = any(name in self._ledger for name in self._ledger.working)
             deaths = (0.0 if lived or self._answers > answers else deaths) + (0.5 if blamed else 1.0)
-            if self._hung and self._ready_s is None:
-                deaths = max(deaths, FAILED_AFTER)  # whoever waits has waited long enough
+            if self._unusable or (self._hung and self._ready_s is None):
+                deaths = max(deaths, FAILED_AFTER)  # it will not get better, or whoever waits has waited long enough
             log.error("engine died", reason=reason, deaths=f"{deaths:g}", open_utterances=len(self._ledger))
             self._deliver(self._ledger.restart(reason))
             if deaths >= FAILED_AFTER:
-                self._enter(EngineState.FAILED, f"{reason}, {deaths:g} times in a row")
+                self._enter(EngineState.FAILED, self._unusable or f"{reason}, {deaths:g} times in a row")
                 self._fail_finals(reason)
             await asyncio.sleep(_backoff_s(deaths))
 
@@ -301,7 +304,7 @@ class Recognizer:
 
     async def _send(self, writer: asyncio.StreamWriter) -> None:
         settings = self._settings
-        hello = messages.Configure(self.engine, settings.asr.decoders, settings.log.level, settings.log.format)
+        hello = messages.Configure(self.engine, settings.asr, settings.qwen, settings.log.level, settings.log.format)
         writer.write(messages.encode(hello))
         while not self._retired:
             self._dirty.clear()
@@ -319,6 +322,8 @@ class Recognizer:
                 self.languages = message.languages
                 self._ready_s = asyncio.get_running_loop().time()
                 self._enter(EngineState.READY, self._selection.reason)
+            case messages.Unusable():
+                self._unusable = message.reason
             case messages.Working():
                 self._ledger.working = message.utterance_ids
             case messages.Heard():

@@ -25,6 +25,10 @@ class EngineError(Exception):
         super().__init__(f"{utterance_id}: {reason}")
 
 
+class EngineUnusable(Exception):
+    """It cannot be built here: no weights, the wrong ones, no such device. The message says what to do about it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     speculative: bool

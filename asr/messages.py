@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from asr.utterance import Hypothesis, Utterance
+from config.settings import Asr, Qwen
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 MAX_AUDIO_BYTES = 256 * 1024
@@ -30,7 +31,8 @@ class Configure(Message, frozen=True):
     """The first message."""
 
     engine: str
-    decoders: int
+    asr: Asr
+    qwen: Qwen
     log_level: str
     log_format: str
 
@@ -80,6 +82,12 @@ class Ready(Message, frozen=True):
     words: bool
 
 
+class Unusable(Message, frozen=True):
+    """Instead of `Ready`: there will be no engine, whatever is tried; the process ends."""
+
+    reason: str
+
+
 class Working(Message, frozen=True):
     """Sent before the engine touches other utterances than last time: whoever is named here when the process dies may
     be what killed it."""
@@ -102,7 +110,7 @@ class Pong(Message, frozen=True):
 
 
 ToEngine = Configure | Open | Append | Partial | Final | Close | Ping
-FromEngine = Ready | Working | Heard | Dropped | Pong
+FromEngine = Ready | Unusable | Working | Heard | Dropped | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

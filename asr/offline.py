@@ -9,11 +9,13 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import count
 
+from msgspec.structs import replace
+
 from asr import messages
 from asr.inference import Inference
 from asr.select import create, select
 from asr.utterance import Format, Hypothesis, Utterance
-from config.settings import Settings
+from config.settings import Asr, Qwen, Settings
 
 _ids = count()
 
@@ -25,7 +27,7 @@ def transcribe(settings: Settings, format: Format, audio: bytes, *, language: st
 
 def recognize(settings: Settings, utterance: Utterance, audio: bytes) -> Hypothesis:
     """The final hypothesis. Raises RuntimeError when the engine fails on it."""
-    inference = _inference(select(settings.asr).engine)
+    inference = _inference(select(settings.asr).engine, settings.asr, settings.qwen)
     inference.receive(messages.Open(utterance), 0.0)
     inference.receive(messages.Append(utterance.id, 0, audio), 0.0)
     inference.receive(messages.Final(utterance.id, 1, len(audio), commit=True), 0.0)
@@ -39,5 +41,5 @@ def recognize(settings: Settings, utterance: Utterance, audio: bytes) -> Hypothe
 
 
 @lru_cache(maxsize=1)
-def _inference(engine: str) -> Inference:
-    return Inference(create(engine, decoders=1))
+def _inference(engine: str, asr: Asr, qwen: Qwen) -> Inference:
+    return Inference(create(engine, replace(asr, decoders=1), qwen))

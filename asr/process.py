@@ -22,8 +22,20 @@ from typing import Any
 
 import structlog
 
+from asr.engine import EngineUnusable
 from asr.inference import Inference
-from asr.messages import Configure, Frames, FromEngine, Ping, Pong, ToEngine, Working, decode_to_engine, encode
+from asr.messages import (
+    Configure,
+    Frames,
+    FromEngine,
+    Ping,
+    Pong,
+    ToEngine,
+    Unusable,
+    Working,
+    decode_to_engine,
+    encode,
+)
 from asr.select import create
 
 RECEIVE_BYTES = 256 * 1024
@@ -70,7 +82,11 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
     first = inbox.get()
     assert isinstance(first, Configure), "the first message configures"
     _configure_log(first)
-    engine = create(first.engine, decoders=first.decoders)
+    try:
+        engine = create(first.engine, first.asr, first.qwen)
+    except EngineUnusable as error:
+        _send(channel, Unusable(str(error)))
+        return
     engine.warm_up()
     inference = Inference(engine)
     _send(channel, inference.ready())

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asr import languages, weights
 from asr.engine import Engine
-from config.settings import Asr
+from config.settings import Asr, Qwen
 
-LANGUAGES: dict[str, tuple[str, ...]] = {"pocketsphinx": ("en",)}
+LANGUAGES: dict[str, tuple[str, ...]] = {"pocketsphinx": ("en",), "qwen": tuple(languages.QWEN3_ASR)}
 """By engine, known before it is loaded."""
+_WEAKNESS = (
+    "PocketSphinx: English only, meant for trying the path out; on 8 kHz telephone audio two words of three are"
+    " wrong, on G.722 one of four"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +28,25 @@ class Selection:
 
 def select(settings: Asr) -> Selection:
     """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads."""
-    weakness = (
-        "PocketSphinx: English only, meant for trying the path out; on 8 kHz telephone audio two words of three are"
-        " wrong, on G.722 one of four"
-    )
-    if settings.engine == "auto":
-        return Selection("pocketsphinx", f"auto: this version has no other engine (Qwen3-ASR comes next). {weakness}")
-    return Selection(settings.engine, f"asr.engine = {settings.engine!r}. {weakness}")
+    folder = weights.find(settings.model)
+    if settings.engine == "qwen":
+        where = str(folder) if folder is not None else weights.missing(settings.model)
+        return Selection("qwen", f"asr.engine = 'qwen': {where}")
+    if settings.engine == "pocketsphinx":
+        return Selection("pocketsphinx", f"asr.engine = 'pocketsphinx'. {_WEAKNESS}")
+    if folder is not None:
+        return Selection("qwen", f"auto: {settings.model} is in {folder}")
+    return Selection("pocketsphinx", f"auto: {weights.missing(settings.model)}. Until then {_WEAKNESS}")
 
 
-def create(engine: str, *, decoders: int) -> Engine:
+def create(engine: str, asr: Asr, qwen: Qwen) -> Engine:
     """Build an engine; in the inference process only, since importing one may take seconds and hundreds of MB."""
     if engine == "pocketsphinx":
         from asr.pocketsphinx import PocketSphinxEngine
 
-        return PocketSphinxEngine(decoders)
+        return PocketSphinxEngine(asr.decoders)
+    if engine == "qwen":
+        from asr.qwen.build import build
+
+        return build(asr.model, qwen)
     raise ValueError(f"no engine {engine!r}")

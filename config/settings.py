@@ -162,7 +162,10 @@ class Profiles(Section, frozen=True, kw_only=True):
 
 
 class Asr(Section, frozen=True, kw_only=True):
-    engine: Literal["auto", "pocketsphinx"] = "auto"
+    engine: Literal["auto", "qwen", "pocketsphinx"] = "auto"
+    """`auto`: Qwen3-ASR when the weights of `model` are on this machine, else PocketSphinx. Nothing is downloaded."""
+    model: str = "Qwen/Qwen3-ASR-0.6B"
+    """qwen: a name on the Hugging Face hub whose files `mediaworker models pull` has brought, or a folder."""
     language: str = ""
     """ISO 639-1 code forced on every call without a language of its own; empty: the engine detects."""
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
@@ -178,6 +181,32 @@ class Asr(Section, frozen=True, kw_only=True):
     """An inference process that does not answer for so long while it is needed is replaced."""
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
     """So long it may take to load its model; then the engine counts as failed, and is tried again."""
+
+
+class Qwen(Section, frozen=True, kw_only=True):
+    """The engine Qwen3-ASR: where it runs, how much at once, how exact."""
+
+    device: str = "auto"
+    """`auto`: a GPU when there is one; else `cpu`, `cuda`, `cuda:1`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """`auto`: float32 on a CPU, bfloat16 on a GPU."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Of the audio encoder."""
+    threads: Annotated[int, Meta(ge=1, le=256)] = 1
+    """Of a CPU."""
+    slots: Annotated[int, Meta(ge=1, le=4096)] = 32
+    """Utterances whose keys and values are kept. Beyond it they are computed again, those of files first."""
+    positions: Annotated[int, Meta(ge=256, le=8192)] = 1024
+    """Of a slot: the context, 13 a second of audio, and the answer; 112 kB each for the 0.6B model in bfloat16."""
+    batch: Annotated[int, Meta(ge=1, le=1024)] = 32
+    """Requests in one step."""
+    batch_tokens: Annotated[int, Meta(ge=16, le=8192)] = 128
+    """Positions of files in one step: a live request never waits for more."""
+    window_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    """Whole seconds of audio that attend to each other: 1 to 8 were trained. 0: as published (8)."""
+    partials: Literal["frozen", "exact"] = "frozen"
+    """What a new loudest moment does to audio that has been encoded: nothing until the final, or it is encoded again
+    at once. Finals are exact in both cases."""
 
 
 class ApiKey(Section, frozen=True, kw_only=True):
@@ -251,6 +280,7 @@ class Settings(Section, frozen=True, kw_only=True):
     twilio: Twilio = Twilio()
     endpointing: Profiles = Profiles()
     asr: Asr = Asr()
+    qwen: Qwen = Qwen()
     auth: Auth = Auth()
     events: Events = Events()
     retention: Retention = Retention()

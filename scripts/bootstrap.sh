@@ -16,12 +16,15 @@ if [ "$kind" = dev ]; then scripts/install_packages.sh dev; else scripts/install
 
 lock=requirements/$kind.lock
 stamp=$VENV/.stamp-$kind
-want=$(cat "$lock" pyproject.toml scripts/build_pjsip.sh scripts/bootstrap.sh scripts/install_packages.sh | sha256sum)
+want=$(cat "$lock" requirements/torch.txt pyproject.toml scripts/build_pjsip.sh scripts/bootstrap.sh scripts/install_packages.sh | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
   say "installing Python packages into $VENV"
   [ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV
   # --no-deps: the lock names every package, and leaves out torch, which silero-vad's metadata asks for.
   $VENV/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r "$lock"
+  # A CPU build is enough for the tests. Where pip's own choice is another one, TORCH_INDEX names an index that has it.
+  [ "$kind" != dev ] || $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps \
+    ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r requirements/torch.txt
   wheel=$(scripts/build_pjsip.sh "$PWD/$VENV/bin/python" | tail -n1)
   $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps "$wheel"
   $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .

@@ -14,11 +14,16 @@ class Expected:
     start_ms: int
     end_ms: int
     text: str
+    audio: bytes
+    """In the codec, as the engine is given it."""
 
 
-def utterances(codec: Codec, payloads: list[bytes], *, recognise: bool = True) -> list[Expected]:
-    """20 ms payloads of the codec → the utterances of the default profile, with the engine's text."""
-    settings = Settings()
+DEFAULT = Settings()
+
+def utterances(
+    codec: Codec, payloads: list[bytes], *, recognise: bool = True, settings: Settings = DEFAULT
+) -> list[Expected]:
+    """20 ms payloads of the codec → the utterances of the profile `assist`, with the engine's text."""
     detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
     leg = detector.open(codec, settings.endpointing.assist, transport="stream")
     found: list[Expected] = []
@@ -33,7 +38,7 @@ def utterances(codec: Codec, payloads: list[bytes], *, recognise: bool = True) -
                 heard = leg.read(audio_start, detection.audio_end)
                 form = "L16" if codec.wide else codec.name
                 text = transcribe(settings, form, heard) if recognise else ""
-                found.append(Expected(detection.start // 8, detection.end // 8, text))
+                found.append(Expected(detection.start // 8, detection.end // 8, text, heard))
 
     now = 100.0
     leg.start(now)

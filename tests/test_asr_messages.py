@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.messages import FrameError, Frames, FromEngine, ToEngine
 from asr.utterance import Hypothesis, Utterance
+from config.settings import Asr, Qwen
 
 text = st.text(max_size=40)
 number = st.integers(0, 2**40)
@@ -44,6 +45,8 @@ FIELDS = {
     tuple[str, ...]: st.lists(text, max_size=4).map(tuple),
     Utterance: utterances,
     Hypothesis: hypotheses,
+    Asr: st.builds(Asr, model=text, decoders=st.integers(1, 16)),
+    Qwen: st.builds(Qwen, device=text, slots=st.integers(1, 4096), partials=st.sampled_from(["frozen", "exact"])),
 }
 
 

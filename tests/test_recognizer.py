@@ -21,7 +21,7 @@ from conftest import speech
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr import child, messages
+from asr import child, messages, weights
 from asr.client import EngineState, Hypothesis, Recognizer, Utterance
 from asr.engine import Answer, Capabilities, EngineError
 from asr.inference import Inference
@@ -35,6 +35,7 @@ from audio.g711 import ulaw_encode
 from config.settings import Asr, Settings
 
 ROOT = Path(__file__).parent.parent
+TINY = ROOT / "models" / "qwen3-asr-tiny"
 SETTINGS = Settings(asr=Asr(decoders=1))
 PROMPT = "agent-loggedoff"
 LIMIT_S = 40.0
@@ -614,6 +615,16 @@ async def test_an_engine_that_does_not_start_fails_the_finals_and_says_so(capfd:
     assert "no engine 'no such engine'" in capfd.readouterr().err
 
 
+async def test_an_engine_that_cannot_be_built_says_why_at_once() -> None:
+    async with client(Settings(asr=Asr(engine="qwen", model="nobody/nothing"))) as c:
+        c.say("a", codes(PROMPT))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert "`mediaworker models pull nobody/nothing`" in str(c.finals("a")[0].error)
+        assert c.states == [EngineState.WARMING_UP, EngineState.FAILED]
+        assert c.recognizer.counters.crashes == 1
+
+
 async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     spawn, refusals = child.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
 
@@ -713,8 +724,33 @@ def test_the_client_loads_no_engine() -> None:
     assert not loaded & {"pocketsphinx", "torch", "transformers", "onnxruntime", "numpy"}
 
 
-@pytest.mark.parametrize("engine", ["auto", "pocketsphinx"])
-def test_selection_says_why_in_one_line(engine: str) -> None:
-    selection = select(Asr(engine=engine))  # type: ignore[arg-type]
-    assert selection.engine == "pocketsphinx"
-    assert engine in selection.reason and "\n" not in selection.reason
+@pytest.mark.parametrize(
+    ("engine", "model", "chosen", "why"),
+    [
+        ("auto", "nobody/nothing", "pocketsphinx", "`mediaworker models pull nobody/nothing`"),
+        ("auto", "/no/such/folder", "pocketsphinx", "set asr.model to one"),
+        ("auto", str(TINY), "qwen", str(TINY)),
+        ("pocketsphinx", str(TINY), "pocketsphinx", "two words of three"),
+        ("qwen", str(TINY), "qwen", str(TINY)),
+        ("qwen", "nobody/nothing", "qwen", "are not on this machine"),
+    ],
+)
+def test_selection_says_why_in_one_line(engine: str, model: str, chosen: str, why: str) -> None:
+    selection = select(Asr(engine=engine, model=model))  # type: ignore[arg-type]
+    assert selection.engine == chosen
+    assert engine in selection.reason and why in selection.reason and "\n" not in selection.reason
+
+
+def test_a_pulled_model_is_found_where_the_hub_library_keeps_it(tmp_path: Path) -> None:
+    kept = tmp_path / "models--Qwen--Qwen3-ASR-0.6B"
+    for revision in ("old", "new"):
+        (kept / "snapshots" / revision).mkdir(parents=True)
+        (kept / "snapshots" / revision / "config.json").write_text("{}")
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("new")
+    where = {"HF_HUB_CACHE": str(tmp_path)}
+    assert weights.find("Qwen/Qwen3-ASR-0.6B", where) == kept / "snapshots" / "new"
+    assert weights.find("Qwen/Qwen3-ASR-1.7B", where) is None
+    assert weights.find("../etc", where) is None
+    assert weights.hub({"HF_HOME": "/x"}) == Path("/x/hub")
+    assert weights.hub({}) == Path("~/.cache/huggingface/hub").expanduser()

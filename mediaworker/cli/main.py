@@ -13,6 +13,7 @@ COMMANDS = {
     "replay": "run a capture or a recorded stream through the worker's path, with faults",
     "watch": "follow live events in the terminal",
     "health": "exit 0 when the worker on this machine answers",
+    "models": "download model weights",
     "config": "print the effective configuration, secrets masked",
     "bench": "measure this machine: a table and the same figures as JSON",
 }

@@ -1,0 +1,43 @@
+"""From the configuration to an engine: which device, which precision, which folder."""
+
+from __future__ import annotations
+
+import torch
+
+from asr import weights
+from asr.engine import EngineUnusable
+from asr.qwen.encoder import Settling
+from asr.qwen.engine import QwenEngine, Shape
+from asr.qwen.loader import load
+from config.settings import Qwen
+
+
+def build(model: str, settings: Qwen) -> QwenEngine:
+    """Raises EngineUnusable."""
+    folder = weights.find(model)
+    if folder is None:
+        raise EngineUnusable(weights.missing(model))
+    torch.set_num_threads(settings.threads)
+    device = _device(settings.device)
+    kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
+    loaded = load(folder, device=device, dtype=getattr(torch, kind), attention=settings.attention)
+    shape = Shape(
+        slots=settings.slots,
+        positions=settings.positions,
+        batch=settings.batch,
+        batch_tokens=settings.batch_tokens,
+        window_s=settings.window_s or None,
+        settling=Settling(settings.partials),
+    )
+    try:
+        return QwenEngine(loaded, shape)
+    except ValueError as error:
+        raise EngineUnusable(f"qwen.window_s = {settings.window_s:g}: {error}") from None
+
+
+def _device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted != "cpu" and not torch.cuda.is_available():
+        raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees no GPU here")
+    return wanted

@@ -1,0 +1,175 @@
+"""The audio tower over growing utterances: what is finished is computed once, and many utterances share one pass.
+
+Convolutions look at seconds (chunks of 100 frames), attention at windows of some seconds and no further, so a finished
+window has its final embeddings. Both depend on the loudest frame so far, to which frames are clamped: a louder one
+makes them anew, or not, as `Settling` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from asr.qwen.mel import View, normalise
+
+CONV_CHUNKS = 32
+"""In one pass of the convolutions: they need 60 times the memory of what they take."""
+
+
+class Settling(StrEnum):
+    """What a new maximum does to finished windows."""
+
+    EXACT = "exact"
+    """They are made anew: what comes out is that of the whole utterance heard at once."""
+    FROZEN = "frozen"
+    """They keep the maximum they were made with; only finals are exact."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    maximum: float
+    tokens: Tensor
+
+
+@dataclass(slots=True)
+class _Window:
+    maximum: float
+    embeddings: Tensor
+
+
+@dataclass(slots=True)
+class Audio:
+    """The embeddings of one utterance so far."""
+
+    chunks: dict[int, _Chunk] = field(default_factory=dict)
+    """Finished ones of windows that are not."""
+    windows: dict[int, _Window] = field(default_factory=dict)
+    """Finished ones."""
+
+
+@dataclass(slots=True)
+class Counters:
+    chunks: int = 0
+    windows: int = 0
+    tokens: int = 0
+    """Through the encoder's layers."""
+
+
+@dataclass(slots=True)
+class Encoding:
+    """An utterance on its way through the encoder."""
+
+    audio: Audio
+    view: View
+    exact: bool
+    done: dict[int, Tensor] = field(default_factory=dict)
+    """Embeddings by window."""
+
+
+class Encoder:
+    """Runs the model's own modules; holds no utterance's state."""
+
+    def __init__(self, model: Any, *, window_s: float | None = None) -> None:
+        """`window_s`: seconds that attend to each other, instead of the model's own."""
+        tower = model.model.audio_tower
+        self._tower, self._project = tower, model.model.multi_modal_projector
+        self.chunk = 2 * int(tower.n_window)
+        """Frames per chunk."""
+        self.window = int(tower.n_window_infer) if window_s is None else round(100 * window_s)
+        """Frames per window, a multiple of a chunk."""
+        if self.window <= 0 or self.window % self.chunk:
+            raise ValueError(f"a window is a multiple of {self.chunk / 100:g} s")
+        weight = tower.conv2d1.weight
+        self._device, self._dtype = weight.device, weight.dtype
+        self.counters = Counters()
+
+    def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:
+        """What has to be done for this view of the utterance; `run` does it."""
+        encoding = Encoding(audio, view, settling is Settling.EXACT)
+        for number in range(self._windows(view)):
+            known = audio.windows.get(number)
+            if known is not None and (known.maximum == view.maximum or not encoding.exact):
+                encoding.done[number] = known.embeddings
+        return encoding
+
+    def _windows(self, view: View) -> int:
+        return -(-len(view.frames) // self.window)
+
+    def missing(self, encoding: Encoding) -> int:
+        """Windows still to be computed."""
+        return self._windows(encoding.view) - len(encoding.done)
+
+    def run(self, work: Sequence[tuple[Encoding, int]]) -> None:
+        """Compute the first so many missing windows of each, all of them together."""
+        todo = [
+            (encoding, number)
+            for encoding, limit in work
+            for number in [n for n in range(self._windows(encoding.view)) if n not in encoding.done][:limit]
+        ]
+        if not todo:
+            return
+        self._convolve(todo)
+        tokens = [self._tokens(encoding, number) for encoding, number in todo]
+        lengths = torch.tensor([0, *(len(each) for each in tokens)])
+        bounds = lengths.cumsum(0, dtype=torch.int32).to(self._device)
+        hidden = torch.cat(tokens)
+        for layer in self._tower.layers:
+            hidden = layer(hidden, bounds, max_seqlen=int(lengths.max()))[0]
+        embedded = self._project(self._tower.ln_post(hidden)).split(lengths[1:].tolist())
+        self.counters.windows += len(todo)
+        self.counters.tokens += len(hidden)
+        for (encoding, number), embeddings in zip(todo, embedded, strict=True):
+            encoding.done[number] = embeddings
+            stop, view = (number + 1) * self.window, encoding.view
+            if stop <= view.settled:
+                encoding.audio.windows[number] = _Window(view.maximum, embeddings)
+            for chunk in self._chunks(view, number) if stop <= view.settled else ():
+                encoding.audio.chunks.pop(chunk, None)
+
+    def finish(self, encoding: Encoding) -> list[Tensor]:
+        """The embeddings of all windows, (tokens, width) each; of a finished one it is the very same object again."""
+        return [encoding.done[number] for number in range(self._windows(encoding.view))]
+
+    def _chunks(self, view: View, window: int) -> range:
+        """The chunks of a window."""
+        first, stop = window * self.window, min((window + 1) * self.window, len(view.frames))
+        return range(first // self.chunk, -(-stop // self.chunk))
+
+    def _convolve(self, todo: Sequence[tuple[Encoding, int]]) -> None:
+        """Have the convolutions of every chunk of these windows."""
+        missing = [
+            (encoding, chunk)
+            for encoding, window in todo
+            for chunk in self._chunks(encoding.view, window)
+            if (known := encoding.audio.chunks.get(chunk)) is None or known.maximum != encoding.view.maximum
+        ]
+        for first in range(0, len(missing), CONV_CHUNKS):
+            part = missing[first : first + CONV_CHUNKS]
+            inputs = [self._input(encoding.view, chunk) for encoding, chunk in part]
+            x = torch.stack(inputs)[:, None].to(self._device, self._dtype)
+            tower = self._tower
+            for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
+                x = functional.gelu(convolution(x))
+            count, channels, bins, steps = x.shape
+            x = tower.conv_out(x.permute(0, 3, 1, 2).reshape(count, steps, channels * bins))
+            x = x + tower.positional_embedding.positional_embedding[:steps].to(x.dtype)  # anew in each chunk
+            for (encoding, chunk), tokens in zip(part, x, strict=True):
+                length = min(self.chunk, len(encoding.view.frames) - chunk * self.chunk)
+                made = _Chunk(encoding.view.maximum, tokens[: -(-length // 8)])
+                settled = (chunk + 1) * self.chunk <= encoding.view.settled
+                # One that still grows is of use in this pass only: no maximum equals NaN.
+                encoding.audio.chunks[chunk] = made if settled else _Chunk(float("nan"), made.tokens)
+        self.counters.chunks += len(missing)
+
+    def _input(self, view: View, chunk: int) -> Tensor:
+        frames = normalise(view.frames[chunk * self.chunk : (chunk + 1) * self.chunk], view.maximum)
+        return functional.pad(frames, (0, 0, 0, self.chunk - len(frames))).T
+
+    def _tokens(self, encoding: Encoding, window: int) -> Tensor:
+        return torch.cat([encoding.audio.chunks[chunk].tokens for chunk in self._chunks(encoding.view, window)])

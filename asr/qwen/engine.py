@@ -1,0 +1,210 @@
+"""Qwen3-ASR over many calls: one step is one pass of the encoder and one packed forward of the text model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from asr import languages
+from asr.engine import Answer, Capabilities, EngineError
+from asr.qwen.encoder import Encoder, Settling
+from asr.qwen.loader import Loaded
+from asr.qwen.mel import Features, Mel
+from asr.qwen.packed import Packed
+from asr.qwen.prompt import Prompts
+from asr.qwen.session import Session
+from asr.qwen.slots import Slots
+from asr.scheduler import LIVE, Request
+from asr.utterance import Utterance
+from audio.g711 import ulaw_encode
+
+WARM_UP_S = 9
+"""Longer than a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How much is done at once, and how much is kept."""
+
+    slots: int = 16
+    """Utterances whose keys and values are kept."""
+    positions: int = 1024
+    """Of a slot: the prompt with its context, 13 a second of audio, and the answer."""
+    batch: int = 16
+    """Requests in a step."""
+    batch_tokens: int = 128
+    """New positions of the batch lane in a step, all together: a live request waits for no more than that."""
+    live_tokens: int = 1024
+    """New positions of one live utterance in a step."""
+    window_s: float | None = None
+    """Seconds of audio that attend to each other; None: as published."""
+    settling: Settling = Settling.FROZEN
+    """Of partials; finals are exact."""
+
+
+class QwenEngine:
+    """See `asr.engine.Engine`. Used from one thread."""
+
+    name = "qwen"
+
+    def __init__(self, loaded: Loaded, shape: Shape) -> None:
+        """Takes the model over: nobody else can use it any more."""
+        self.shape = shape
+        self.capabilities = Capabilities(
+            speculative=True, languages=tuple(languages.QWEN3_ASR), words=False, batch=shape.batch
+        )
+        model = loaded.model
+        weight = model.get_input_embeddings().weight
+        text = model.config.get_text_config()
+        self.slots = Slots(
+            text, slots=shape.slots, positions=shape.positions, device=weight.device, dtype=weight.dtype
+        )
+        self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
+        self.encoder = Encoder(model, window_s=shape.window_s)
+        self.packed = Packed(model, self.slots)
+        self._mel = Mel(loaded.extractor)
+        self._sessions: dict[str, Session] = {}
+        self._used: dict[str, None] = {}
+        """Owners of slots, the one that has waited longest first."""
+
+    # -- utterances -------------------------------------------------------------------------------------------------
+
+    def open(self, utterance: Utterance) -> None:
+        assert utterance.id not in self._sessions, f"{utterance.id} is open"
+        prompt = self.prompts.build(context=utterance.context, language=utterance.language)
+        self._sessions[utterance.id] = Session(utterance, prompt, Features(self._mel))
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self._sessions[utterance_id].append(audio)
+
+    def close(self, utterance_id: str) -> None:
+        del self._sessions[utterance_id]
+        self._give(utterance_id)
+
+    def ahead(self) -> tuple[str, ...]:
+        return ()
+
+    def feed(self, utterance_ids: tuple[str, ...]) -> None:
+        raise AssertionError("nothing is done ahead")
+
+    # -- slots ------------------------------------------------------------------------------------------------------
+
+    def runnable(self, request: Request) -> bool:
+        name = request.utterance_id
+        return self.slots.of(name) is not None or self._victim(name, ()) is not None or self.slots.free > 0
+
+    def _victim(self, name: str, working: Sequence[str]) -> str | None:
+        """Whose slot `name` may have: of the batch lane first, and of those who have not had a turn for longest."""
+        if not self._sessions[name].utterance.live:
+            return None
+        others = [owner for owner in self._used if owner not in working]
+        batch = (owner for owner in others if not self._sessions[owner].utterance.live)
+        return next(batch, None) or next(iter(others), None)
+
+    def _slot(self, name: str, working: Sequence[str]) -> int | None:
+        slot = self.slots.of(name)
+        if slot is None:
+            if not self.slots.free:
+                victim = self._victim(name, working)
+                if victim is None:
+                    return None
+                self._sessions[victim].evict()
+                self._give(victim)
+            slot = self.slots.take(name)
+        self._used.pop(name, None)
+        self._used[name] = None
+        return slot
+
+    def _give(self, name: str) -> None:
+        self.slots.give(name)
+        self._used.pop(name, None)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        names = [request.utterance_id for request in requests]
+        working: list[tuple[Session, int]] = []
+        for request in requests:
+            slot = self._slot(request.utterance_id, names)
+            if slot is not None:
+                session = self._sessions[request.utterance_id]
+                session.begin(request)
+                working.append((session, slot))
+        self._encode([session for session, _ in working])
+        return self._decode(working)
+
+    def _encode(self, sessions: Sequence[Session]) -> None:
+        """Bring their audio through the encoder: of live ones all of it, of one of the batch lane a window."""
+        fresh = [session for session in sessions if session.now is not None and session.now.encoding is None]
+        segments = [session.features.segments(session.end(session.now.request)) for session in fresh if session.now]
+        made = iter(self._mel([segment for each in segments for segment in each]) if fresh else ())
+        for session, each in zip(fresh, segments, strict=True):
+            now = session.now
+            assert now is not None
+            view = session.features.view(session.end(now.request), [next(made) for _ in each])
+            settling = Settling.EXACT if now.request.final else self.shape.settling
+            now.encoding = self.encoder.begin(session.audio, view, settling)
+        work = []
+        batch = 1
+        for session in sessions:
+            now = session.now
+            if now is None or now.encoding is None or now.input is not None:
+                continue
+            missing = self.encoder.missing(now.encoding)
+            if not session.utterance.live:
+                missing = min(missing, batch)
+                batch -= missing
+            work.append((now.encoding, missing))
+        self.encoder.run(work)
+        for session in sessions:
+            now = session.now
+            if now is not None and now.encoding is not None and now.input is None:
+                if not self.encoder.missing(now.encoding):
+                    try:
+                        session.prefill(self.encoder.finish(now.encoding), self.packed, self.shape.positions)
+                    except ValueError as error:
+                        raise EngineError(session.utterance.id, str(error)) from error
+
+    def _decode(self, working: Sequence[tuple[Session, int]]) -> list[Answer]:
+        rows, speaking = [], []
+        batch_tokens = self.shape.batch_tokens
+        for session, slot in working:
+            if session.now is None or session.now.input is None:
+                continue
+            live = session.utterance.live
+            limit = self.shape.live_tokens if live else batch_tokens
+            if limit <= 0:
+                continue
+            row = session.row(slot, limit)
+            if not live:
+                batch_tokens -= len(row.embeddings)
+            rows.append(row)
+            speaking.append(session)
+        answers = []
+        for session, row, logits in zip(speaking, rows, self.packed(rows) if rows else (), strict=True):
+            assert session.now is not None
+            request = session.now.request
+            tokens = session.take(row, logits, self.packed, self.prompts)
+            if tokens is not None:
+                language, text = self.prompts.read(tokens, session.prompt)
+                answers.append(Answer(request, text, language))
+        return answers
+
+    def warm_up(self) -> None:
+        """One utterance of speech-like sound through every stage, at the shapes that calls will have."""
+        utterance = Utterance("warm-up", "PCMU", live=True)
+        rng = np.random.default_rng(0)
+        seconds = np.arange(WARM_UP_S * 8000) / 8000
+        envelope = (0.5 + 0.5 * np.sin(2 * np.pi * 4 * seconds)) ** 2
+        sound = envelope * (np.sin(2 * np.pi * 220 * seconds) + 0.3 * rng.standard_normal(len(seconds)))
+        self.open(utterance)
+        self.append(utterance.id, ulaw_encode((3000 * sound).astype(np.int16)))
+        for revision, final in enumerate((False, True)):
+            request = Request(utterance.id, revision, LIVE[-1], final, WARM_UP_S * 8000, 0.0)
+            while not self.step([request]):
+                pass
+        self.close(utterance.id)

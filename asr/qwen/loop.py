@@ -1,0 +1,22 @@
+"""A language model that hears noise may say the same for ever. Nobody does: generation ends there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LONGEST = 12
+"""Tokens of a pattern."""
+TIMES = 8
+"""It has been said in a row; a single token twice as often, for numbers have many zeros."""
+
+
+def is_loop(tokens: Sequence[int]) -> bool:
+    """Whether the answer so far ends in a loop."""
+    for size in range(1, LONGEST + 1):
+        times = 2 * TIMES if size == 1 else TIMES
+        if len(tokens) < size * times:
+            break
+        tail = tokens[-size * times :]
+        if all(tail[at] == tail[at + size] for at in range(len(tail) - size)):
+            return True
+    return False

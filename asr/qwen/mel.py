@@ -1,0 +1,145 @@
+"""Log-mel frames of growing utterances, equal to those the model's feature extractor makes of the whole.
+
+A frame covers 25 ms around its centre, so all but the last are final as soon as their samples are there; the last one
+sees the reflected right edge and is made anew for every end that is asked for. Frames here are rows: (frames, 128),
+log10 of the power before the extractor's clamp at (maximum - 8), for the maximum may still grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The frames of an utterance's first samples."""
+
+    frames: Tensor
+    """(frames, bins), float32."""
+    settled: int
+    """So many of them no later sample can change."""
+    maximum: float
+
+
+class Mel:
+    """The filters: rows of samples in, rows of log-mel out, for many utterances at once."""
+
+    def __init__(self, extractor: Any) -> None:
+        """`extractor`: the library's `Qwen3ASRFeatureExtractor`."""
+        self.size: int = extractor.n_fft
+        self.hop: int = extractor.hop_length
+        self.least: int = extractor.min_length
+        """Samples; shorter ones are padded with zeros."""
+        self._window = torch.hann_window(self.size)
+        self._filters = torch.from_numpy(extractor.mel_filters).float()
+
+    def __call__(self, segments: Sequence[Samples]) -> list[Tensor]:
+        """Of each segment the frames that lie in it whole: (len - size) // hop + 1 of them."""
+        if not segments:
+            return []
+        cut = [torch.from_numpy(segment).unfold(0, self.size, self.hop) for segment in segments]
+        spectrum = torch.fft.rfft(torch.cat(cut) * self._window)
+        power = spectrum.real.square() + spectrum.imag.square()
+        frames = (power @ self._filters).clamp(min=1e-10).log10()
+        return list(frames.split([len(each) for each in cut]))
+
+
+class Features:
+    """The samples of one utterance and its frames so far."""
+
+    def __init__(self, mel: Mel) -> None:
+        self._mel = mel
+        self._samples = np.zeros(0, np.float32)
+        self._count = 0
+        self._frames: list[Tensor] = []
+        self._settled = 0
+        self._maxima = np.zeros(0, np.float32)
+        """Of each settled frame and all before it."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, samples: Samples) -> None:
+        """float32 in [-1, 1) at 16 kHz."""
+        need = self._count + len(samples)
+        if need > len(self._samples):
+            grown = np.zeros(max(need, 2 * len(self._samples), 32768), np.float32)
+            grown[: self._count] = self._samples[: self._count]
+            self._samples = grown
+        self._samples[self._count : need] = samples
+        self._count = need
+
+    def _final(self, end: int) -> int:
+        """Frames that need nothing past `end`."""
+        return max(0, (end - self._mel.size // 2) // self._mel.hop + 1)
+
+    def _reflected(self, end: int) -> Samples:
+        """The first `end` samples, at least as many as the extractor takes, with its reflections on both sides."""
+        samples = self._samples[:end]
+        if end < self._mel.least:
+            samples = np.pad(samples, (0, self._mel.least - end))
+        return np.pad(samples, self._mel.size // 2, mode="reflect")
+
+    def segments(self, end: int) -> list[Samples]:
+        """What `Mel` must see before `view(end)`: the new settled frames, and the frames at the edge."""
+        mel = self._mel
+        if end < mel.least:
+            return [self._reflected(end)[: (self._total(end) - 1) * mel.hop + mel.size]]
+        out: list[Samples] = []
+        first, final = self._settled, self._final(self._count)
+        if final > first:
+            stop = (final - 1) * mel.hop + mel.size // 2
+            if first == 0:
+                left = self._samples[1 : mel.size // 2 + 1][::-1]
+                out.append(np.concatenate([left, self._samples[:stop]]))
+            else:
+                out.append(self._samples[first * mel.hop - mel.size // 2 : stop])
+        if (total := self._total(end)) > (final := self._final(end)):
+            low = final * mel.hop - mel.size // 2
+            edge = np.pad(self._samples[low:end], (0, mel.size // 2), mode="reflect")
+            out.append(edge[: (total - 1 - final) * mel.hop + mel.size])
+        return out
+
+    def _total(self, end: int) -> int:
+        return max(end, self._mel.least) // self._mel.hop
+
+    def view(self, end: int, made: Sequence[Tensor]) -> View:
+        """`made`: what `Mel` gave for `segments(end)`; nothing has been appended since."""
+        total, made = self._total(end), list(made)
+        if end < self._mel.least:
+            return View(made[0], 0, float(made[0].max()))
+        if self._final(self._count) > self._settled:
+            self._keep(made.pop(0))
+        settled = min(self._final(end), total)
+        frames = self._take(settled)
+        maximum = float(self._maxima[settled - 1]) if settled else -np.inf
+        if made:
+            frames = torch.cat([frames, made[0]])
+            maximum = max(maximum, float(made[0].max()))
+        return View(frames, settled, maximum)
+
+    def _keep(self, frames: Tensor) -> None:
+        self._frames.append(frames)
+        self._settled += len(frames)
+        before = self._maxima[-1:] if len(self._maxima) else np.full(1, -np.inf, np.float32)
+        grown = np.maximum.accumulate(np.concatenate([before, frames.amax(dim=1).numpy()]))[1:]
+        self._maxima = np.concatenate([self._maxima, grown])
+
+    def _take(self, count: int) -> Tensor:
+        if len(self._frames) > 1:
+            self._frames = [torch.cat(self._frames)]
+        return self._frames[0][:count] if self._frames else torch.zeros(0, self._mel._filters.shape[1])
+
+
+def normalise(frames: Tensor, maximum: float) -> Tensor:
+    """What the encoder takes."""
+    return (frames.clamp(min=maximum - 8.0) + 4.0) / 4.0

@@ -1,0 +1,58 @@
+"""The prompt around the audio, and what comes back: token ids on one side, a language and words on the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from asr import languages
+from asr.text import ASR_TAG, parse_output
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+AUDIO_START, AUDIO_END, AUDIO_PAD = "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"
+END_OF_TEXT = "<|endoftext|>"
+SPECIAL = (IM_START, IM_END, AUDIO_START, AUDIO_END, AUDIO_PAD, END_OF_TEXT, ASR_TAG)
+MAX_CONTEXT = 256
+"""Tokens of a context that are used; the rest is left out, at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What stands before and behind an utterance's audio."""
+
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+    language: str
+    """ISO 639 code of the language that is forced; empty: the model says which it heard."""
+
+
+class Prompts:
+    """Builds prompts as the model was trained with them."""
+
+    def __init__(self, tokenizer: Any, *, ends: tuple[int, ...]) -> None:
+        """`ends`: ids after which there is no more text."""
+        self._tokenizer, self.ends = tokenizer, frozenset(ends)
+        self._before = self._plain(f"{IM_START}system\n")
+        self._between = self._plain(f"{IM_END}\n{IM_START}user\n{AUDIO_START}")
+        self._after = self._plain(f"{AUDIO_END}{IM_END}\n{IM_START}assistant\n")
+        self.never = tokenizer.convert_tokens_to_ids(AUDIO_PAD)
+        """The placeholder of audio, which is no answer."""
+
+    def _plain(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def build(self, *, context: str = "", language: str = "") -> Prompt:
+        """`language`: an ISO 639 code; one that the model does not know is not forced."""
+        # A context is words and nothing else: a special token in it would end the system's turn.
+        words = self._tokenizer(context, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        name = languages.name(language) if language else None
+        forced = self._plain(f"language {name}{ASR_TAG}") if name else ()
+        return Prompt(
+            head=(*self._before, *words[:MAX_CONTEXT], *self._between),
+            tail=(*self._after, *forced),
+            language=languages.code(name) if name else "",
+        )
+
+    def read(self, tokens: list[int], prompt: Prompt) -> tuple[str, str]:
+        """(ISO 639 code, text) of an answer without its end."""
+        return parse_output(self._tokenizer.decode(tokens, skip_special_tokens=False), prompt.language)

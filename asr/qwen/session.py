@@ -1,0 +1,170 @@
+"""One utterance in the engine: from its bytes to the tokens of an answer, a bounded piece at a time.
+
+A hypothesis is decoded greedily. The one before it is a draft: it is verified in the same forward that prefills the new
+audio, so that an answer that has only grown costs one forward, and is token for token what decoding from nothing gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.qwen.encoder import Audio, Encoding
+from asr.qwen.loop import is_loop
+from asr.qwen.mel import Features
+from asr.qwen.packed import Packed, Row
+from asr.qwen.prompt import Prompt, Prompts
+from asr.resample import Upsampler
+from asr.samples import decode
+from asr.scheduler import Request
+from asr.utterance import BYTES_PER_S, Utterance
+
+MODEL_HZ = 16000
+
+
+def longest(seconds: float) -> int:
+    """Tokens of an answer to so much audio: nobody speaks more, in any of the languages."""
+    return 24 + round(16 * seconds)
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """An answer on its way."""
+
+    request: Request
+    limit: int
+    """Tokens at most."""
+    encoding: Encoding | None = None
+    """The audio, on its way through the encoder."""
+    windows: list[Tensor] = field(default_factory=list)
+    """What came out."""
+    input: Tensor | None = None
+    """Embeddings from position `start` on that are still to be prefilled; the last `draft` of them are a draft."""
+    start: int = 0
+    draft: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    """Decided so far."""
+
+
+class Session:
+    """See the module. Used by `QwenEngine`, which decides whose turn it is and runs what is asked for here."""
+
+    def __init__(self, utterance: Utterance, prompt: Prompt, features: Features) -> None:
+        self.utterance, self.prompt = utterance, prompt
+        self.features = features
+        self.audio = Audio()
+        self.now: _Decoding | None = None
+        self._upsampler = Upsampler() if utterance.format != "L16" else None
+        self._rest = b""
+        self._kept: list[Tensor] = []
+        """Embeddings of the windows whose positions are in the slot, right behind the head."""
+        self._drafted: list[int] = []
+        """The hypothesis before."""
+
+    def append(self, audio: bytes) -> None:
+        data = self._rest + audio
+        if self._upsampler is None:
+            whole = len(data) // 2 * 2
+            self._rest = data[whole:]
+            self.features.append(decode("L16", data[:whole]).astype(np.float32) * np.float32(1 / 32768))
+        else:
+            self.features.append(self._upsampler.feed(decode(self.utterance.format, data)))
+
+    def end(self, request: Request) -> int:
+        """Samples at 16 kHz that a request may hear."""
+        return request.end * MODEL_HZ // BYTES_PER_S[self.utterance.format]
+
+    # -- a request --------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request) -> bool:
+        """Work on this one from now on; False when that has been so."""
+        if self.now is not None and self.now.request is request:
+            return False
+        self.drop()
+        self.now = _Decoding(request, longest(self.end(request) / MODEL_HZ))
+        return True
+
+    def drop(self) -> None:
+        """Give up the answer on its way. What it has said so far is as good a draft as any."""
+        now, self.now = self.now, None
+        if now is None:
+            return
+        if len(now.tokens) > len(self._drafted):
+            self._drafted = now.tokens
+        if now.windows:
+            self._keep(now)
+
+    def evict(self) -> None:
+        """The slot is gone, and with it all that was in it; drafts and embeddings stay."""
+        self.drop()
+        self._kept = []
+
+    def prefill(self, windows: Sequence[Tensor], packed: Packed, positions: int) -> None:
+        """The audio is through the encoder. `positions`: of a slot."""
+        now = self.now
+        assert now is not None
+        known = 0
+        for mine, theirs in zip(self._kept, windows, strict=False):
+            if mine is not theirs:
+                break
+            known += 1
+        self._kept, now.windows = list(windows[:known]), list(windows)
+        head, tail = self.prompt.head, self.prompt.tail
+        audio = sum(len(window) for window in windows)
+        if len(head) + audio + len(tail) >= positions:
+            raise ValueError(f"{audio} tokens of audio do not fit into {positions} positions")
+        now.limit = min(now.limit, positions - len(head) - audio - len(tail))
+        now.draft = self._drafted[: now.limit - 1]
+        now.start = len(head) + sum(len(window) for window in windows[:known]) if known else 0
+        parts = [] if known else [packed.embed(head)]
+        now.input = torch.cat([*parts, *windows[known:], packed.embed([*tail, *now.draft])])
+
+    def _keep(self, now: _Decoding) -> None:
+        """Note how much of the audio is in the slot."""
+        stop = len(self.prompt.head)
+        self._kept = []
+        for window in now.windows:
+            stop += len(window)
+            if stop > now.start:
+                break
+            self._kept.append(window)
+
+    def row(self, slot: int, limit: int) -> Row:
+        """The next positions, at most `limit`; the last ones, which say how the answer goes on, stay together."""
+        now = self.now
+        assert now is not None and now.input is not None
+        telling = len(now.draft) + 1
+        count = len(now.input)
+        if count > max(limit, telling):
+            return Row(slot, now.start, now.input[: min(limit, count - telling)], 0)
+        return Row(slot, now.start, now.input, telling)
+
+    def take(self, row: Row, logits: Tensor, packed: Packed, prompts: Prompts) -> list[int] | None:
+        """What the forward said of `row`. The answer's tokens when it is complete."""
+        now = self.now
+        assert now is not None and now.input is not None
+        now.start += len(row.embeddings)
+        now.input = now.input[len(row.embeddings) :]
+        if len(now.input):
+            return None
+        logits[:, prompts.never] = -torch.inf
+        said = logits.argmax(dim=1).tolist()
+        agreed = next((at for at, token in enumerate(now.draft) if said[at] != token), len(now.draft))
+        # The rejected rest of the draft is in the slot, past what is valid.
+        now.start -= len(now.draft) - agreed
+        now.tokens += now.draft[:agreed]
+        now.draft = []
+        following = said[agreed]
+        over = following in prompts.ends
+        if not over:
+            now.tokens.append(following)
+        if over or len(now.tokens) >= now.limit or is_loop(now.tokens):
+            self._keep(now)
+            self._drafted, self.now = now.tokens, None
+            return now.tokens
+        now.input = packed.embed([following])
+        return None

@@ -1,0 +1,48 @@
+"""Where a model's files are on this machine. Looks and never downloads; imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+HUB_FOLDERS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+
+
+def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder of `model`: a folder itself, or `OWNER/NAME` in the Hugging Face cache. None when it is not here.
+
+    The layout of that cache is documented by `huggingface_hub`: `models--OWNER--NAME/snapshots/REVISION`, and the
+    revision that is current in `refs/main`.
+    """
+    folder = Path(model).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+        return None
+    kept = hub(environ) / f"models--{model.replace('/', '--')}"
+    try:
+        revision = (kept / "refs" / "main").read_text().strip()
+    except OSError:
+        return None
+    snapshot = kept / "snapshots" / revision
+    return snapshot if (snapshot / "config.json").is_file() else None
+
+
+def hub(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the Hugging Face cache."""
+    for name in HUB_FOLDERS:
+        if value := environ.get(name):
+            return Path(value).expanduser()
+    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(home).expanduser() / "hub"
+
+
+def missing(model: str) -> str:
+    """What to tell somebody whose model is not here."""
+    if model.count("/") == 1 and not model.startswith((".", "/", "~")):
+        return (
+            f"the weights of {model} are not on this machine: `mediaworker models pull {model}` downloads them;"
+            " without a network, copy the model's folder here and set asr.model to it"
+        )
+    return f"{model} is no folder with a model (config.json, *.safetensors, tokenizer): set asr.model to one"

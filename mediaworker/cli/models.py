@@ -1,0 +1,68 @@
+"""`mediaworker models pull`: bring a model's files to this machine, where `asr.engine = "auto"` finds them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from asr import weights
+from config import ConfigError
+from config.load import load
+
+FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+"""What the engine reads; a repository may hold the same weights in other formats as well."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("models", help="download model weights")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
+    pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: asr.model of the configuration")
+    pull.add_argument("--config", metavar="FILE", help="configuration file")
+
+
+def run(args: argparse.Namespace) -> int:
+    name = args.name
+    if name is None:
+        try:
+            name = load(args.config).asr.model
+        except ConfigError as error:
+            print(f"mediaworker: {error}", file=sys.stderr)
+            return 2
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        print(f"mediaworker: {name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B", file=sys.stderr)
+        return 2
+    return _pull(name)
+
+
+def _pull(name: str) -> int:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
+    except ImportError:
+        print("mediaworker: pulling needs the extra `qwen`: pip install 'mediaworker[qwen]'", file=sys.stderr)
+        return 1
+    try:
+        folder = snapshot_download(name, allow_patterns=FILES)
+    except HFValidationError as error:
+        why, code = str(error).splitlines()[0], 2
+    except GatedRepoError:
+        why, code = f"{name} is given only to those who have asked for it: set HF_TOKEN to the token of one", 1
+    except RepositoryNotFoundError:
+        why, code = f"the hub knows no model {name}, or wants a token for it (HF_TOKEN)", 1
+    except LocalEntryNotFoundError:
+        why, code = f"the hub cannot be reached. {weights.missing(name)}", 1
+    except (HfHubHTTPError, OSError) as error:
+        why, code = f"{name} could not be downloaded: {str(error).splitlines()[0]}", 1
+    else:
+        print(folder)
+        return 0
+    print(f"mediaworker: {why}", file=sys.stderr)
+    return code
