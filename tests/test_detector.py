@@ -234,7 +234,7 @@ def test_three_hundred_legs_are_stepped_in_batches_and_equal_one_alone() -> None
     assert detector.legs == 0
     del leg, legs, extra, found, detections, detection
     gc.collect()
-    assert not [each for each in gc.get_objects() if isinstance(each, Leg) and each.closed]
+    assert not [each for each in gc.get_objects() if type(each) is Leg and each.closed]
 
 
 def test_counters_outlive_their_legs() -> None:
