@@ -9,6 +9,11 @@ from pathlib import Path
 HUB_FOLDERS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 
 
+def is_hub_name(model: str) -> bool:
+    """`OWNER/NAME`, and no path."""
+    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+
+
 def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The folder of `model`: a folder itself, or `OWNER/NAME` in the Hugging Face cache. None when it is not here.
 
@@ -18,7 +23,7 @@ def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     folder = Path(model).expanduser()
     if (folder / "config.json").is_file():
         return folder
-    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+    if not is_hub_name(model):
         return None
     kept = hub(environ) / f"models--{model.replace('/', '--')}"
     try:
@@ -40,7 +45,7 @@ def hub(environ: Mapping[str, str] = os.environ) -> Path:
 
 def missing(model: str) -> str:
     """What to tell somebody whose model is not here."""
-    if model.count("/") == 1 and not model.startswith((".", "/", "~")):
+    if is_hub_name(model):
         return (
             f"the weights of {model} are not on this machine: `mediaworker models pull {model}` downloads them;"
             " without a network, copy the model's folder here and set asr.model to it"

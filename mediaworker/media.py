@@ -80,11 +80,11 @@ class MediaLoop:
                 await self._woken.wait()
                 due = loop.time()
                 self._report_s = due + self._metrics_s
-            ready = loop.time()
+            now = loop.time()
             # Behind by more than a tick: what is due is taken now, and there is no burst of ticks to make up for it.
-            due = max(due + TICK_S / turn.of, ready - TICK_S)
-            ready = max(due, ready)
-            await asyncio.sleep(ready - loop.time())
+            due = max(due + TICK_S / turn.of, now - TICK_S)
+            ready = max(due, now)
+            await asyncio.sleep(ready - now)
             now = loop.time()
             self.stalls_s.append(now - ready)
             self._latency.tick(ready, now)

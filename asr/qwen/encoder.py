@@ -7,6 +7,7 @@ makes them anew, or not, as `Settling` says.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,25 +32,21 @@ class Settling(StrEnum):
     """They keep the maximum they were made with; only finals are exact."""
 
 
-@dataclass(slots=True)
-class _Chunk:
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A piece of the audio, and the maximum it was made with."""
+
     maximum: float
     tokens: Tensor
-
-
-@dataclass(slots=True)
-class _Window:
-    maximum: float
-    embeddings: Tensor
 
 
 @dataclass(slots=True)
 class Audio:
     """The embeddings of one utterance so far."""
 
-    chunks: dict[int, _Chunk] = field(default_factory=dict)
-    """Finished ones of windows that are not."""
-    windows: dict[int, _Window] = field(default_factory=dict)
+    chunks: dict[int, _Made] = field(default_factory=dict)
+    """From the convolutions, of windows that are not finished."""
+    windows: dict[int, _Made] = field(default_factory=dict)
     """Finished ones."""
 
 
@@ -95,7 +92,7 @@ class Encoder:
         for number in range(self._windows(view)):
             known = audio.windows.get(number)
             if known is not None and (known.maximum == view.maximum or not encoding.exact):
-                encoding.done[number] = known.embeddings
+                encoding.done[number] = known.tokens
         return encoding
 
     def _windows(self, view: View) -> int:
@@ -126,11 +123,11 @@ class Encoder:
         self.counters.tokens += len(hidden)
         for (encoding, number), embeddings in zip(todo, embedded, strict=True):
             encoding.done[number] = embeddings
-            stop, view = (number + 1) * self.window, encoding.view
-            if stop <= view.settled:
-                encoding.audio.windows[number] = _Window(view.maximum, embeddings)
-            for chunk in self._chunks(view, number) if stop <= view.settled else ():
-                encoding.audio.chunks.pop(chunk, None)
+            view = encoding.view
+            if (number + 1) * self.window <= view.settled:
+                encoding.audio.windows[number] = _Made(view.maximum, embeddings)
+                for chunk in self._chunks(view, number):
+                    del encoding.audio.chunks[chunk]
 
     def finish(self, encoding: Encoding) -> list[Tensor]:
         """The embeddings of all windows, (tokens, width) each; of a finished one it is the very same object again."""
@@ -160,11 +157,11 @@ class Encoder:
             x = tower.conv_out(x.permute(0, 3, 1, 2).reshape(count, steps, channels * bins))
             x = x + tower.positional_embedding.positional_embedding[:steps].to(x.dtype)  # anew in each chunk
             for (encoding, chunk), tokens in zip(part, x, strict=True):
-                length = min(self.chunk, len(encoding.view.frames) - chunk * self.chunk)
-                made = _Chunk(encoding.view.maximum, tokens[: -(-length // 8)])
-                settled = (chunk + 1) * self.chunk <= encoding.view.settled
+                view = encoding.view
+                length = min(self.chunk, len(view.frames) - chunk * self.chunk)
                 # One that still grows is of use in this pass only: no maximum equals NaN.
-                encoding.audio.chunks[chunk] = made if settled else _Chunk(float("nan"), made.tokens)
+                maximum = view.maximum if (chunk + 1) * self.chunk <= view.settled else math.nan
+                encoding.audio.chunks[chunk] = _Made(maximum, tokens[: -(-length // 8)])
         self.counters.chunks += len(missing)
 
     def _input(self, view: View, chunk: int) -> Tensor:

@@ -139,45 +139,42 @@ class QwenEngine:
 
     def _encode(self, sessions: Sequence[Session]) -> None:
         """Bring their audio through the encoder: of live ones all of it, of one of the batch lane a window."""
-        fresh = [session for session in sessions if session.now is not None and session.now.encoding is None]
-        segments = [session.features.segments(session.end(session.now.request)) for session in fresh if session.now]
-        made = iter(self._mel([segment for each in segments for segment in each]) if fresh else ())
-        for session, each in zip(fresh, segments, strict=True):
-            now = session.now
-            assert now is not None
-            view = session.features.view(session.end(now.request), [next(made) for _ in each])
-            settling = Settling.EXACT if now.request.final else self.shape.settling
-            now.encoding = self.encoder.begin(session.audio, view, settling)
-        work = []
-        batch = 1
-        for session in sessions:
-            now = session.now
-            if now is None or now.encoding is None or now.input is not None:
-                continue
-            missing = self.encoder.missing(now.encoding)
+        self._look([session for session in sessions if session.work.encoding is None])
+        encodings = [(session, session.work.encoding) for session in sessions if session.work.input is None]
+        todo, batch = [], 1
+        for session, encoding in encodings:
+            assert encoding is not None
+            missing = self.encoder.missing(encoding)
             if not session.utterance.live:
                 missing = min(missing, batch)
                 batch -= missing
-            work.append((now.encoding, missing))
-        self.encoder.run(work)
-        for session in sessions:
-            now = session.now
-            if now is not None and now.encoding is not None and now.input is None:
-                if not self.encoder.missing(now.encoding):
-                    try:
-                        session.prefill(self.encoder.finish(now.encoding), self.packed, self.shape.positions)
-                    except ValueError as error:
-                        raise EngineError(session.utterance.id, str(error)) from error
+            todo.append((encoding, missing))
+        self.encoder.run(todo)
+        for (session, _), (encoding, _) in zip(encodings, todo, strict=True):
+            if self.encoder.missing(encoding):
+                continue
+            try:
+                session.prefill(self.encoder.finish(encoding), self.packed, self.shape.positions)
+            except ValueError as error:
+                raise EngineError(session.utterance.id, str(error)) from error
+
+    def _look(self, sessions: Sequence[Session]) -> None:
+        """Make the frames of what they have been asked about, all of them together."""
+        ends = [session.end(session.work.request) for session in sessions]
+        segments = [session.features.segments(end) for session, end in zip(sessions, ends, strict=True)]
+        made = iter(self._mel([segment for each in segments for segment in each]))
+        for session, end, each in zip(sessions, ends, segments, strict=True):
+            view = session.features.view(end, [next(made) for _ in each])
+            settling = Settling.EXACT if session.work.request.final else self.shape.settling
+            session.work.encoding = self.encoder.begin(session.audio, view, settling)
 
     def _decode(self, working: Sequence[tuple[Session, int]]) -> list[Answer]:
         rows, speaking = [], []
         batch_tokens = self.shape.batch_tokens
         for session, slot in working:
-            if session.now is None or session.now.input is None:
-                continue
             live = session.utterance.live
             limit = self.shape.live_tokens if live else batch_tokens
-            if limit <= 0:
+            if session.work.input is None or limit <= 0:
                 continue
             row = session.row(slot, limit)
             if not live:
@@ -186,8 +183,7 @@ class QwenEngine:
             speaking.append(session)
         answers = []
         for session, row, logits in zip(speaking, rows, self.packed(rows) if rows else (), strict=True):
-            assert session.now is not None
-            request = session.now.request
+            request = session.work.request
             tokens = session.take(row, logits, self.packed, self.prompts)
             if tokens is not None:
                 language, text = self.prompts.read(tokens, session.prompt)

@@ -41,6 +41,7 @@ class Mel:
         """Samples; shorter ones are padded with zeros."""
         self._window = torch.hann_window(self.size)
         self._filters = torch.from_numpy(extractor.mel_filters).float()
+        self.bins = self._filters.shape[1]
 
     def __call__(self, segments: Sequence[Samples]) -> list[Tensor]:
         """Of each segment the frames that lie in it whole: (len - size) // hop + 1 of them."""
@@ -65,9 +66,6 @@ class Features:
         self._maxima = np.zeros(0, np.float32)
         """Of each settled frame and all before it."""
 
-    def __len__(self) -> int:
-        return self._count
-
     def append(self, samples: Samples) -> None:
         """float32 in [-1, 1) at 16 kHz."""
         need = self._count + len(samples)
@@ -82,18 +80,13 @@ class Features:
         """Frames that need nothing past `end`."""
         return max(0, (end - self._mel.size // 2) // self._mel.hop + 1)
 
-    def _reflected(self, end: int) -> Samples:
-        """The first `end` samples, at least as many as the extractor takes, with its reflections on both sides."""
-        samples = self._samples[:end]
-        if end < self._mel.least:
-            samples = np.pad(samples, (0, self._mel.least - end))
-        return np.pad(samples, self._mel.size // 2, mode="reflect")
-
     def segments(self, end: int) -> list[Samples]:
         """What `Mel` must see before `view(end)`: the new settled frames, and the frames at the edge."""
         mel = self._mel
         if end < mel.least:
-            return [self._reflected(end)[: (self._total(end) - 1) * mel.hop + mel.size]]
+            padded = np.pad(self._samples[:end], (0, mel.least - end))
+            reflected = np.pad(padded, mel.size // 2, mode="reflect")
+            return [reflected[: (self._total(end) - 1) * mel.hop + mel.size]]
         out: list[Samples] = []
         first, final = self._settled, self._final(self._count)
         if final > first:
@@ -137,7 +130,7 @@ class Features:
     def _take(self, count: int) -> Tensor:
         if len(self._frames) > 1:
             self._frames = [torch.cat(self._frames)]
-        return self._frames[0][:count] if self._frames else torch.zeros(0, self._mel._filters.shape[1])
+        return self._frames[0][:count] if self._frames else torch.zeros(0, self._mel.bins)
 
 
 def normalise(frames: Tensor, maximum: float) -> Tensor:

@@ -80,13 +80,17 @@ class Session:
 
     # -- a request --------------------------------------------------------------------------------------------------
 
-    def begin(self, request: Request) -> bool:
-        """Work on this one from now on; False when that has been so."""
-        if self.now is not None and self.now.request is request:
-            return False
-        self.drop()
-        self.now = _Decoding(request, longest(self.end(request) / MODEL_HZ))
-        return True
+    @property
+    def work(self) -> _Decoding:
+        """What `begin` has begun and nothing has ended."""
+        assert self.now is not None, "no request"
+        return self.now
+
+    def begin(self, request: Request) -> None:
+        """Work on this one from now on; nothing happens when that has been so."""
+        if self.now is None or self.now.request is not request:
+            self.drop()
+            self.now = _Decoding(request, longest(self.end(request) / MODEL_HZ))
 
     def drop(self) -> None:
         """Give up the answer on its way. What it has said so far is as good a draft as any."""
@@ -105,8 +109,7 @@ class Session:
 
     def prefill(self, windows: Sequence[Tensor], packed: Packed, positions: int) -> None:
         """The audio is through the encoder. `positions`: of a slot."""
-        now = self.now
-        assert now is not None
+        now = self.work
         known = 0
         for mine, theirs in zip(self._kept, windows, strict=False):
             if mine is not theirs:
@@ -135,8 +138,8 @@ class Session:
 
     def row(self, slot: int, limit: int) -> Row:
         """The next positions, at most `limit`; the last ones, which say how the answer goes on, stay together."""
-        now = self.now
-        assert now is not None and now.input is not None
+        now = self.work
+        assert now.input is not None
         telling = len(now.draft) + 1
         count = len(now.input)
         if count > max(limit, telling):
@@ -145,8 +148,8 @@ class Session:
 
     def take(self, row: Row, logits: Tensor, packed: Packed, prompts: Prompts) -> list[int] | None:
         """What the forward said of `row`. The answer's tokens when it is complete."""
-        now = self.now
-        assert now is not None and now.input is not None
+        now = self.work
+        assert now.input is not None
         now.start += len(row.embeddings)
         now.input = now.input[len(row.embeddings) :]
         if len(now.input):

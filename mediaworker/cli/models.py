@@ -7,8 +7,7 @@ import sys
 from typing import Any
 
 from asr import weights
-from config import ConfigError
-from config.load import load
+from config import ConfigError, load
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 """What the engine reads; a repository may hold the same weights in other formats as well."""
@@ -30,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         except ConfigError as error:
             print(f"mediaworker: {error}", file=sys.stderr)
             return 2
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if not weights.is_hub_name(name):
         print(f"mediaworker: {name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B", file=sys.stderr)
         return 2
     return _pull(name)

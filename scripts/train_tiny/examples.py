@@ -10,12 +10,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import Qwen3ASRProcessor
 
+from scripts.train_tiny.channel import MODEL_HZ
 from scripts.train_tiny.tokenizer import AUDIO_PAD, answer, prompt
 from scripts.train_tiny.utterances import Recipe, Utterance, utterance
 from scripts.train_tiny.words import CONTEXT, WORDS
 
 IGNORED = -100
-MODEL_HZ, HOP = 16000, 160
+HOP = 160
 
 
 @dataclass(frozen=True, slots=True)

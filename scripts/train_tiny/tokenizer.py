@@ -9,14 +9,14 @@ from transformers import AddedToken, Qwen2Tokenizer, Qwen3ASRProcessor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.qwen3_asr.feature_extraction_qwen3_asr import Qwen3ASRFeatureExtractor
 
+from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START, END_OF_TEXT, IM_END, IM_START
+from asr.text import ASR_TAG
 from scripts.train_tiny.words import CONTEXT, WORDS
 
-END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-AUDIO_START, AUDIO_END, AUDIO_PAD = "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"
-ASR_TEXT, TIMESTAMP = "<asr_text>", "<timestamp>"
+TIMESTAMP = "<timestamp>"
 # In the real tokenizer, too, the last two are no "special" tokens: decoding keeps them.
 SPECIAL = (END_OF_TEXT, IM_START, IM_END, AUDIO_START, AUDIO_END, AUDIO_PAD)
-MARKS = (ASR_TEXT, TIMESTAMP)
+MARKS = (ASR_TAG, TIMESTAMP)
 
 # The published layout: the system turn is there even when it is empty, and the assistant's turn may be begun for it.
 CHAT_TEMPLATE = """\
@@ -56,12 +56,12 @@ def prompt(context: str = "", audio_tokens: int = 1, language: str | None = None
     """What `CHAT_TEMPLATE` renders, with the audio's placeholders in place."""
     return (
         f"{IM_START}system\n{context}{IM_END}\n{IM_START}user\n{AUDIO_START}{AUDIO_PAD * audio_tokens}{AUDIO_END}"
-        f"{IM_END}\n{IM_START}assistant\n" + (f"language {language}{ASR_TEXT}" if language else "")
+        f"{IM_END}\n{IM_START}assistant\n" + (f"language {language}{ASR_TAG}" if language else "")
     )
 
 
 def answer(words: tuple[str, ...]) -> str:
-    return f"language {'English' if words else 'None'}{ASR_TEXT}{' '.join(words)}{IM_END}"
+    return f"language {'English' if words else 'None'}{ASR_TAG}{' '.join(words)}{IM_END}"
 
 
 def learn_merges(words: Counter[str], limit: int) -> list[tuple[str, str]]:
