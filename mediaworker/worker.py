@@ -210,8 +210,8 @@ async def _bind(section: str, port: int, server: MediaListener | HttpServer) -> 
 def serve(settings: Settings, read: Callable[[], Settings]) -> int:
     """Run a worker until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code.
 
-    SIGHUP takes over what `read` finds in the configuration by then; when it means that the terminal has been closed,
-    it ends the worker. Raises ConfigError, StartError.
+    SIGHUP takes over what `read` finds in the configuration by then, after the start if it came during it; when it means
+    that the terminal has been closed, it ends the worker. Raises ConfigError, StartError.
     """
     logs.configure_worker(settings)
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
@@ -220,15 +220,19 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
         loop = asyncio.get_running_loop()
         asked, hurried = asyncio.Event(), asyncio.Event()
         reloader: Reloader | None = None
+        early = False
 
         def stop() -> None:
             (hurried if asked.is_set() else asked).set()
 
         def reload() -> None:
+            nonlocal early
             if at_terminal and not _terminal():
                 stop()
             elif reloader is not None:
                 reloader.reload()
+            else:
+                early = True
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
@@ -245,6 +249,8 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
                 sip=worker.sip.port if worker.sip is not None else None,
                 engine=worker.recognizer.engine,
             )
+            if early:
+                reloader.reload()
             await asked.wait()
             manager.stopping()
             drain, hurry = loop.create_task(worker.drain()), loop.create_task(hurried.wait())

@@ -29,7 +29,7 @@ from config.reload import merge
 from mediaworker.systemd import ServiceManager
 from mediaworker.tls import Certificate, expiry
 from tests.conftest import SPEECH, speech
-from tests.peers import COMMAND, ROOT, Worker, command, ports, until, worker
+from tests.peers import COMMAND, ROOT, Worker, alive, command, launch, ports, until, worker
 
 OLD, NEW = "old-key-12345", "new-key-12345"
 
@@ -328,12 +328,24 @@ def test_access_to_sip_and_the_trace_change_while_running(tmp_path: Path) -> Non
         assert traced(running) == 2
 
 
-def test_a_signal_during_the_start_is_no_reload_and_no_end(tmp_path: Path) -> None:
-    with worker(tmp_path, SIP__ENABLED="false") as running:
-        for _ in range(20):
-            running.process.send_signal(signal.SIGHUP)
-        until(lambda: running.metric("mediaworker_config_reloads_total") >= 1, 20)
-        assert running.get("/healthz") == {"status": "ok"}
+def test_a_signal_during_the_start_is_a_reload_after_it(tmp_path: Path) -> None:
+    running = launch(tmp_path)
+    try:
+        until(lambda: caught(running.process.pid, signal.SIGHUP), 60)
+        running.process.send_signal(signal.SIGHUP)
+        until(lambda: alive(running), 60)
+        until(lambda: running.metric("mediaworker_config_reloads_total") == 1, 20)
+    finally:
+        assert running.stop() == 0
+    lines = running.log.read_text().splitlines()
+    said = [index for index, line in enumerate(lines) if "ready" in line or "configuration reloaded" in line]
+    assert len(said) == 2 and "configuration reloaded" in lines[said[1]], lines
+
+
+def caught(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for this signal (proc_pid_status(5): SigCgt)."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(line.split()[1], 16) >> number - 1 & 1)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

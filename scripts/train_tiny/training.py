@@ -23,7 +23,7 @@ AVERAGE = 0.998
 @dataclass(frozen=True, slots=True)
 class Plan:
     seed: int = 1
-    steps: int = 12000
+    steps: int = 9000
     batch: int = 16
     peak_rate: float = 2e-3
     warmup_steps: int = 200
@@ -65,17 +65,17 @@ class Run:
         saved = time.monotonic()
         # Of the processor: the machine is shared, and the run may be stopped for a while.
         before_s = self.spent_s - time.process_time()
-        seen = torch.zeros(3)
+        seen, since = torch.zeros(3), self.step
         while self.step < plan.steps:
             seen += self._update(next(batches))
             self.spent_s = before_s + time.process_time()
             if self.step % 50 == 0:
-                transcript, saying, said = (seen / 50).tolist()
+                transcript, saying, said = (seen / (self.step - since)).tolist()
                 _log(
                     f"step {self.step} loss {transcript:.4f} saying {saying:.3f} said {said:.3f} "
                     f"rate {plan.rate(self.step):.2e} {self.spent_s / self.step:.3f} s a step"
                 )
-                seen.zero_()
+                seen, since = torch.zeros(3), self.step
             if self.step % plan.evaluate_every == 0:
                 self._evaluate()
             if time.monotonic() - saved > plan.checkpoint_every_s or self.step == plan.steps:
