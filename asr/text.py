@@ -20,6 +20,8 @@ WORDS_PER_S = 8.0
 """Nobody talks faster: more words than this are not from the audio."""
 QUIET_DBFS = -50.0
 """Loudest 100 ms of an utterance that holds no speech: idle line noise is at −60 to −70 dBFS, a whisper above −45."""
+SILENT_DBFS = -56.0
+"""Below it there was nothing to hear, whatever the engine makes of it."""
 ECHO_MIN_WORDS = 4
 """In loud audio an echo of the context must be the whole context and at least this long: names alone may be said."""
 
@@ -79,6 +81,10 @@ class Evidence:
     def quiet(self) -> bool:
         return self.peak_dbfs < QUIET_DBFS
 
+    @property
+    def silent(self) -> bool:
+        return self.peak_dbfs < SILENT_DBFS
+
 
 def words(text: str) -> list[str]:
     """The words for comparing: case-folded, without punctuation; one per character in unspaced scripts."""
@@ -109,7 +115,9 @@ def _stands_in(part: list[str], whole: list[str]) -> bool:
 
 
 def clean(text: str, *, context: str = "", previous: str = "", evidence: Evidence) -> str:
-    """An engine's text as it may be shown: loops cut, spaces collapsed, empty when it is an echo."""
+    """An engine's text as it may be shown: loops cut, spaces collapsed, empty when it is an echo or from silence."""
+    if evidence.silent:
+        return ""
     text = " ".join(cut_repetitions(text).split())
     if context and is_recital(text, context, evidence):
         return ""

@@ -16,7 +16,7 @@ from asr.inference import Inference
 from asr.qwen import session
 from asr.qwen.encoder import Settling
 from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.loop import is_loop
+from asr.qwen.loop import is_loop, once
 from asr.qwen.mel import Features, Mel, normalise
 from asr.qwen.session import longest
 from asr.scheduler import Lane, Request
@@ -251,6 +251,15 @@ def test_a_language_that_is_not_known_is_not_forced() -> None:
 )  # fmt: skip
 def test_what_is_a_loop(tokens: list[int], looped: bool) -> None:
     assert is_loop(tokens) is looped
+    assert len(once(tokens)) < len(tokens) if looped else once(tokens) == tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cut"),
+    [([5] * 40, [5]), ([7, *[5] * 20], [7, 5]), ([9, 2, *[1, 2] * 9], [9, 2, 1, 2]), ([3, 4, 5] * 8, [3, 4, 5]), ([], [])],
+)
+def test_a_loop_said_once(tokens: list[int], cut: list[int]) -> None:
+    assert once(tokens) == cut
 
 
 def test_a_loop_ends_the_answer() -> None:

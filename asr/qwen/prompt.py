@@ -56,3 +56,6 @@ class Prompts:
     def read(self, tokens: list[int], prompt: Prompt) -> tuple[str, str]:
         """(ISO 639 code, text) of an answer without its end."""
         return parse_output(self._tokenizer.decode(tokens, skip_special_tokens=False), prompt.language)
+
+    def has_letters(self, tokens: list[int]) -> bool:
+        return any(character.isalpha() for character in self._tokenizer.decode(tokens, skip_special_tokens=True))

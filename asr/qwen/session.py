@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.qwen.encoder import Audio, Encoding
-from asr.qwen.loop import is_loop
+from asr.qwen.loop import is_loop, once
 from asr.qwen.mel import Features
 from asr.qwen.packed import Packed, Row
 from asr.qwen.prompt import Prompt, Prompts
@@ -163,11 +163,15 @@ class Session:
         now.draft = []
         following = said[agreed]
         over = following in prompts.ends
-        if not over:
+        looped = is_loop(now.tokens)  # a draft did, and it is not gone on with
+        if not over and not looped:
             now.tokens.append(following)
-        if over or len(now.tokens) >= now.limit or is_loop(now.tokens):
+            looped = is_loop(now.tokens)
+        if over or looped or len(now.tokens) >= now.limit:
             self._keep(now)
             self._drafted, self.now = now.tokens, None
-            return now.tokens
+            cut = once(now.tokens) if looped else now.tokens
+            # What was said again and again may be a number if it has no letters.
+            return cut if prompts.has_letters(now.tokens[len(cut) :]) else now.tokens
         now.input = packed.embed([following])
         return None
