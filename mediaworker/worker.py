@@ -210,8 +210,8 @@ async def _bind(section: str, port: int, server: MediaListener | HttpServer) -> 
 def serve(settings: Settings, read: Callable[[], Settings]) -> int:
     """Run a worker until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code.
 
-    SIGHUP takes over what `read` finds in the configuration by then, after the start if it came during it; when it means
-    that the terminal has been closed, it ends the worker. Raises ConfigError, StartError.
+    SIGHUP takes over what `read` finds in the configuration by then, after the start if it came during it; when it
+    means that the terminal has been closed, it ends the worker. Raises ConfigError, StartError.
     """
     logs.configure_worker(settings)
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
