@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,23 @@ def add_parser(subparsers: Any) -> None:
     )
     media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
     media.add_argument("--silence", action="store_true", help="send silence back, as SIP calls do by default")
+    engine = kinds.add_parser(
+        "engine", help="Qwen3-ASR on one core, beside generate() and the official streaming recipe"
+    )
+    engine.add_argument(
+        "--calls", type=_counts, default=[1, 8, 32], metavar="N[,N…]", help="legs that speak at once (default 1,8,32)"
+    )
+    engine.add_argument(
+        "--model", default="", metavar="FOLDER-OR-NAME", help="default: the tiny one of a checkout, in models/"
+    )
+    engine.add_argument(
+        "--audio", nargs="+", default=[], metavar="FILE", help="what is said (default: tests/data/digits of a checkout)"
+    )
     for kind in (media, twilio):
+        kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
+    for kind in (media, twilio, engine):
         kind.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
         kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
-        kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
         kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
 
@@ -48,6 +62,31 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
+    return _engine(args) if args.kind == "engine" else _legs(args)
+
+
+def _engine(args: argparse.Namespace) -> int:
+    from mediaworker.bench import engine
+
+    rows: list[dict[str, Any]] = []
+    try:
+        audio = engine.clips(args.audio)
+        designs = engine.designs(args.model, baseline=not args.no_baseline)
+    except engine.BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    for count in args.calls:
+        print(f"{count} calls for {args.seconds:g} s …", file=sys.stderr, flush=True)
+        rows += designs.measure(count, args.seconds, audio)
+    print(f"utterances in → partials and finals, one core, {_machine()}; a file in the batch lane all the time")
+    for lines in engine.tables(rows):
+        print(_aligned(lines), end="\n\n")
+    # The engine's figures of a single number of calls stand at the top level as well.
+    _write(args.json, rows, top=rows[0] if len(args.calls) == 1 else {})
+    return 0
+
+
+def _legs(args: argparse.Namespace) -> int:
     from mediaworker.bench import media
 
     baseline = not args.no_baseline
@@ -61,16 +100,22 @@ def run(args: argparse.Namespace) -> int:
         print(f"{count} {'legs' if rtp else 'streams'} for {args.seconds:g} s …", file=sys.stderr, flush=True)
         options = {"silence": args.silence} if rtp else {}
         rows.append(measure(count, args.seconds, baseline=baseline, noise=args.noise, **options))
-    machine = platform.processor() or platform.machine()
     usual = "aiortc" if rtp else "a web framework's WebSocket, json"
     what = "RTP" if rtp else "Twilio streams"
-    print(f"{what} in → VAD → endpointing → events, one core, {machine}; usual: {usual}, one ONNX call per leg")
+    print(f"{what} in → VAD → endpointing → events, one core, {_machine()}; usual: {usual}, one ONNX call per leg")
     print(_table(rows))
-    if args.json:
-        # One run: its figures stand at the top level as well.
-        figures = (rows[0] if len(rows) == 1 else {}) | {"runs": rows}
-        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    # One run: its figures stand at the top level as well.
+    _write(args.json, rows, top=rows[0] if len(rows) == 1 else {})
     return 0
+
+
+def _machine() -> str:
+    return platform.processor() or platform.machine()
+
+
+def _write(file: str | None, rows: list[dict[str, Any]], *, top: dict[str, Any]) -> None:
+    if file:
+        Path(file).write_text(json.dumps(top | {"runs": rows}, indent=2) + "\n", encoding="utf-8")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -94,5 +139,9 @@ def _table(rows: list[dict[str, Any]]) -> str:
                 f"{100 * row['slowed_share']:.0f} %",
             )
         )
+    return _aligned(lines)
+
+
+def _aligned(lines: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -1,0 +1,116 @@
+"""What an engine spends on whom: the engine under test with counters around its encoder and its text model.
+
+Imports torch: loaded only when the engine is measured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from asr.engine import Answer, Engine
+from asr.qwen.encoder import Audio, Encoder, Encoding
+from asr.qwen.engine import QwenEngine, Shape
+from asr.qwen.loader import Loaded
+from asr.qwen.packed import Packed, Row
+from asr.scheduler import Request
+
+
+@dataclass(slots=True)
+class Spent:
+    """On one utterance in one step, or on all of a kind."""
+
+    forwards: int = 0
+    """Of the text model in which it had a row."""
+    tokens: int = 0
+    """Its positions through the text model: prompt, audio, drafts and what was decoded."""
+    windows: int = 0
+    """Of the encoder."""
+    chunks: int = 0
+    """Of the convolutions."""
+    frames: int = 0
+    """Tokens of audio through the encoder's layers."""
+
+    def add(self, other: Spent) -> None:
+        self.forwards += other.forwards
+        self.tokens += other.tokens
+        self.windows += other.windows
+        self.chunks += other.chunks
+        self.frames += other.frames
+
+    @property
+    def positions(self) -> int:
+        """A measure of its share in a step that others have a part in, too."""
+        return self.tokens + self.frames
+
+
+@dataclass(slots=True)
+class Meter:
+    spent: dict[str, Spent] = field(default_factory=dict)
+    """By utterance, in the last step."""
+    forwards: int = 0
+    rows: int = 0
+    """In all of these forwards."""
+
+
+class Metered(Engine, Protocol):
+    meter: Meter
+
+
+class _Encoder(Encoder):
+    """Counts by utterance, which its audio stands for."""
+
+    spent: dict[int, Spent]
+
+    def _convolve(self, todo: Sequence[tuple[Encoding, int]]) -> None:
+        before = {id(encoding.audio): (encoding.audio, dict(encoding.audio.chunks)) for encoding, _ in todo}
+        super()._convolve(todo)
+        for encoding, window in todo:
+            spent = self.spent[id(encoding.audio)]
+            spent.windows += 1
+            spent.frames += len(self._tokens(encoding, window))
+        for key, (audio, known) in before.items():
+            self.spent[key].chunks += sum(made is not known.get(at) for at, made in audio.chunks.items())
+
+    def of(self, audio: Audio) -> Spent:
+        return self.spent[id(audio)]
+
+
+class _Packed(Packed):
+    """Keeps the rows of the last forward."""
+
+    rows: list[Row]
+
+    def __call__(self, rows: Sequence[Row]) -> list[Tensor]:
+        self.rows = list(rows)
+        return super().__call__(rows)
+
+
+class MeteredEngine(QwenEngine):
+    """The engine as it is, and what each step of it was spent on."""
+
+    def __init__(self, loaded: Loaded, shape: Shape) -> None:
+        super().__init__(loaded, shape)
+        self.meter = Meter()
+        self.encoder: _Encoder = _Encoder(loaded.model, window_s=shape.window_s)
+        self.encoder.spent = defaultdict(Spent)
+        self.packed: _Packed = _Packed(loaded.model, self.slots)
+
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        self.encoder.spent, self.packed.rows = defaultdict(Spent), []
+        answers = super().step(requests)
+        rows = {row.slot: len(row.embeddings) for row in self.packed.rows}
+        meter, meter.spent = self.meter, {}
+        for request in requests:
+            spent = self.encoder.of(self._sessions[request.utterance_id].audio)
+            slot = self.slots.of(request.utterance_id)
+            if slot is not None and slot in rows:
+                spent.forwards, spent.tokens = 1, rows[slot]
+            meter.spent[request.utterance_id] = spent
+        meter.forwards += bool(rows)
+        meter.rows += len(rows)
+        return answers
