@@ -15,7 +15,7 @@ from config.settings import Asr
 from mediaworker.bench.engine_meter import Meter, Metered, MeteredEngine
 from mediaworker.bench.engine_native import Refeed, Rollback
 from mediaworker.bench.engine_plan import arrivals, pieces, plan
-from mediaworker.bench.engine_run import Run, figures
+from mediaworker.bench.engine_run import Clock, Run, figures
 
 BATCH = 16
 SLOTS = 32
@@ -42,15 +42,18 @@ class Designs:
         for design in self._designs.values():
             design.warm_up()
 
-    def measure(self, calls: int, seconds: float, audio: Sequence[bytes], *, seed: int = SEED) -> list[dict[str, Any]]:
+    def measure(
+        self, calls: int, seconds: float, audio: Sequence[bytes], *, cpu_clock: bool = False, seed: int = SEED
+    ) -> list[dict[str, Any]]:
         """A row for each design, all with the same arrivals. `audio`: clips in µ-law."""
         coming = arrivals(plan(audio, calls=calls, seconds=seconds, seed=seed), partial_ms=Asr().partial_ms)
         rows = []
         for name, design in self._designs.items():
             design.meter = Meter()
-            run = Run(design, coming, pieces(audio), seconds)
+            run = Run(design, coming, pieces(audio), seconds, Clock(cpu=cpu_clock))
             run.run()
-            row = {"design": name, "calls": calls, "seconds": seconds}
+            clock = "cpu" if cpu_clock else "real"
+            row = {"design": name, "calls": calls, "seconds": seconds, "clock": clock}
             rows.append(row | figures(run, self._whole))
         return compared(rows)
 
