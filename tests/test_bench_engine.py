@@ -35,6 +35,9 @@ CLIPS = [CUSTOMER, AGENT]
 def test_a_clip_is_cut_at_its_pauses() -> None:
     assert [len(utterances(clip)) for clip in (CUSTOMER, AGENT, LONG)] == [2, 2, 1]
     assert utterances(b"\xff" * 8000) == utterances(b"") == []
+    ((start, end),) = utterances(LONG)
+    endless = utterances(5 * LONG[start:end])
+    assert len(endless) == 2 and endless[0] == (0, 240_000), "30 s are the most"
     (start, end), _ = utterances(CUSTOMER)
     piece = cut(CUSTOMER, (start, end), 60)
     assert len(piece) == end - start + (60 + 160) * 8 and CUSTOMER[start:end] in piece

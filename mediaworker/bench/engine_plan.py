@@ -20,6 +20,8 @@ QUIET = 0.02
 """RMS of a frame against that of the loudest one: below it nobody speaks."""
 PAUSE_FRAMES = 20
 """So many quiet frames end an utterance."""
+LONGEST = 30_000 * CODES_PER_MS
+"""Of an utterance, as `max_utterance_s` has it."""
 TAIL_MS = 160
 """Of quiet that a final hears, as `speculate_ms` has it."""
 LEADS_MS = range(40, 241, 20)
@@ -53,14 +55,14 @@ class Arrival:
 
 
 def utterances(clip: bytes) -> list[tuple[int, int]]:
-    """Where somebody speaks in a µ-law clip: (start, end), cut at its pauses."""
+    """Where somebody speaks in a µ-law clip: (start, end), cut at its pauses, and where one grows too long."""
     frames = ulaw_decode(clip[: len(clip) // FRAME * FRAME]).astype(np.float64).reshape(-1, FRAME)
     rms = np.sqrt(np.square(frames).mean(axis=1))
     loud = np.flatnonzero(rms > max(1.0, QUIET * float(rms.max(initial=0.0))))
     found: list[tuple[int, int]] = []
     for frame in loud.tolist():
         start, end = frame * FRAME, (frame + 1) * FRAME
-        if found and start - found[-1][1] < PAUSE_FRAMES * FRAME:
+        if found and start - found[-1][1] < PAUSE_FRAMES * FRAME and end - found[-1][0] <= LONGEST:
             found[-1] = (found[-1][0], end)
         else:
             found.append((start, end))

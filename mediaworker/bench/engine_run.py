@@ -75,11 +75,11 @@ class Run:
     ) -> None:
         """`files`: pieces of a file in the batch lane, asked for one after the other during `seconds`."""
         self.clock, self.tally = clock, Tally()
-        self._engine, self._inference = engine, Inference(engine)
+        self.engine, self._inference = engine, Inference(engine)
         self._arrivals, self._at = arrivals, 0
         self._files, self._count, self._seconds = files, 0, seconds
         self._pending: dict[str, list[_Asked]] = defaultdict(list)
-        self._live: set[str] = set()
+        self.live: set[str] = set()
 
     def run(self) -> None:
         while True:
@@ -109,7 +109,7 @@ class Run:
         tally = self.tally
         match message:
             case messages.Open(utterance=utterance) if utterance.live:
-                self._live.add(utterance.id)
+                self.live.add(utterance.id)
             case messages.Append(utterance_id=name, audio=audio):
                 tally.audio[name] = tally.audio.get(name, b"") + audio
             case messages.Partial(utterance_id=name) | messages.Final(utterance_id=name):
@@ -119,7 +119,7 @@ class Run:
         tally.cpu_s[payer] += self.clock.timed(lambda: self._inference.receive(message, now))
 
     def _lane(self, name: str, *, final: bool) -> Lane:
-        if name not in self._live:
+        if name not in self.live:
             return Lane.BATCH
         if final:
             return Lane.FINAL
@@ -146,7 +146,7 @@ class Run:
 
     def _account(self, kinds: dict[str, str], used_s: float) -> None:
         """The CPU time of a shared step is divided by the positions that each of them had in it."""
-        spent = self._engine.meter.spent
+        spent = self.engine.meter.spent
         # A step that has not moved anybody on cost all of them the same.
         total = sum(spent[name].positions for name in kinds)
         for name, kind in kinds.items():
@@ -202,14 +202,14 @@ def changed(texts: Sequence[str]) -> int:
 
 def figures(run: Run, reference: Callable[[bytes], str]) -> dict[str, Any]:
     """What goes into the JSON. `reference`: the text of a whole utterance."""
-    tally, meter = run.tally, run._engine.meter
+    tally, meter = run.tally, run.engine.meter
     row: dict[str, Any] = {"lanes": lanes(tally)}
     for kind in ("partial", "final", "batch"):
         spent, count = tally.spent[kind], tally.answers[kind]
         for what in ("forwards", "tokens", "windows", "chunks"):
             row[f"{what}_per_{kind}"] = _per(getattr(spent, what), count)
         row[f"cpu_ms_per_{kind}"] = _per(1000 * tally.cpu_s[kind], count)
-    live = [name for name in tally.finals if name in run._live]
+    live = [name for name in tally.finals if name in run.live]
     live_s, file_s = (
         sum(len(tally.audio[name]) for name in names) / CODES_PER_MS / 1000
         for names in (live, tally.finals.difference(live))
