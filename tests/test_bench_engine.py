@@ -110,16 +110,16 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 
 class Slow(Clock):
-    """Everything that is done takes a tenth of a second."""
+    """Everything that is done takes as long: too long for four legs."""
 
     def timed(self, work: Callable[[], None]) -> float:
         work()
-        self.now += 0.1
-        return 0.1
+        self.now += 0.03
+        return 0.03
 
 
 def test_in_overload_every_request_is_counted_and_every_step_accounted_for() -> None:
-    """Steps so slow that most partials are replaced; what is charged to requests is what the model did."""
+    """Steps so slow that partials are replaced; what is charged to requests is what the model did."""
     made = MeteredEngine(load(TINY), Shape(slots=4, batch=4))
     spoken = plan(CLIPS, calls=4, seconds=3, seed=1)
     coming = arrivals(spoken, partial_ms=500)
@@ -133,7 +133,9 @@ def test_in_overload_every_request_is_counted_and_every_step_accounted_for() -> 
     live = [lanes[name] for name in ("final", "first_partial", "partial")]
     assert sum(lane["asked"] for lane in live) == len(asked)
     assert lanes["final"]["asked"] == len(spoken) and lanes["final"]["replaced"] == 0
-    assert sum(lane["replaced"] for lane in live) > len(spoken), "nothing was replaced"
+    replaced = sum(lane["replaced"] for lane in live)
+    partials = sum(lane["asked"] for lane in live[1:])
+    assert 0 < replaced < partials and row["partials_answered"] == round(1 - replaced / partials, 4)
     assert row["finals"] == len(spoken) + lanes["batch"]["count"] and row["finals_equal"] == 1.0
     assert row["rows_per_forward"] > 1
     spent = run.tally.spent.values()

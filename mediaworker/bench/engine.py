@@ -59,46 +59,31 @@ def designs(model: str, *, baseline: bool) -> Designs:
         raise BenchError(f"--model: {error}") from None
 
 
+_EXACT = ("finals equal", "partials changed")
+"""In both tables: how fast says nothing without how right."""
+_SPENT = ("forwards", "tokens", "windows", "chunks")
+_WAITS = ("design", "calls", "final p50/p95/p99", "first partial", "partial", "batch", "partials answered", *_EXACT)
+_COSTS = (
+    "design", "calls", *_SPENT, "CPU/partial", *_SPENT, "CPU/final", "rows/forward", "CPU s/audio s", "ratio", *_EXACT,
+)  # fmt: skip
+
+
 def tables(rows: Sequence[dict[str, Any]]) -> list[list[tuple[str, ...]]]:
     """How long answers take, and what they cost: lines of cells, the first one heads them."""
-    return [
-        [
-            ("design", "calls", "final p50/p95/p99", "first partial", "partial", "batch", *_EXACT),
-            *((*_who(row), *map(_waits, row["lanes"].values()), *_exact(row)) for row in rows),
-        ],
-        [
-            (
-                "design", "calls", *_SPENT, "CPU/partial", *_SPENT, "CPU/final", "rows/forward", "CPU s/audio s",
-                "ratio", *_EXACT,
-            ),
-            *(
-                (
-                    *_who(row),
-                    *_spent(row, "partial"),
-                    *_spent(row, "final"),
-                    _number(row["rows_per_forward"], ".2f"),
-                    _number(row["cpu_s_per_audio_s"], ".4f"),
-                    _number(row["ratio"], ".1f"),
-                    *_exact(row),
-                )
-                for row in rows
-            ),
-        ],
-    ]  # fmt: skip
+    waits: list[tuple[str, ...]] = [_WAITS]
+    costs: list[tuple[str, ...]] = [_COSTS]
+    for row in rows:
+        who = (row["design"], str(row["calls"]))
+        exact = (_share(row["finals_equal"]), _share(row["partials_changed"]))
+        waits.append((*who, *map(_waits, row["lanes"].values()), _share(row["partials_answered"]), *exact))
+        shared = _number(row["rows_per_forward"], ".2f")
+        cost = (_number(row["cpu_s_per_audio_s"], ".4f"), _number(row["ratio"], ".1f"))
+        costs.append((*who, *_spent(row, "partial"), *_spent(row, "final"), shared, *cost, *exact))
+    return [waits, costs]
 
 
-_EXACT = ("finals equal", "partials changed")
-_SPENT = ("forwards", "tokens", "windows", "chunks")
-
-
-def _who(row: dict[str, Any]) -> tuple[str, str]:
-    return row["design"], str(row["calls"])
-
-
-def _exact(row: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(
-        "-" if row[what] is None else f"{100 * row[what]:.1f} %" for what in ("finals_equal", "partials_changed")
-    )
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _waits(lane: dict[str, Any]) -> str:

@@ -215,6 +215,7 @@ def figures(run: Run, reference: Callable[[bytes], str]) -> dict[str, Any]:
         for names in (live, tally.finals.difference(live))
     )
     partials = sum(len(tally.shown[name]) - 1 for name in live)
+    asked = tally.asked[Lane.FIRST_PARTIAL] + tally.asked[Lane.PARTIAL]
     equal = sum(tally.shown[name][-1] == reference(tally.audio[name]) for name in tally.finals)
     return row | {
         "rows_per_forward": _per(meter.rows, meter.forwards),
@@ -228,6 +229,7 @@ def figures(run: Run, reference: Callable[[bytes], str]) -> dict[str, Any]:
         "finals": len(tally.finals),
         "finals_equal": _per(equal, len(tally.finals)),
         "partials": partials,
+        "partials_answered": _per(partials, asked),
         "partials_changed": _per(sum(changed(tally.shown[name]) for name in live), partials),
     }
 
