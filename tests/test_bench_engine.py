@@ -56,6 +56,13 @@ def test_a_seed_decides_who_speaks_when() -> None:
         assert all(one.end_s + 0.5 <= two.start_s for one, two in zip(mine, mine[1:], strict=False))
 
 
+def test_pieces_are_joined_into_long_utterances_that_no_pause_ends() -> None:
+    for join in (2, 8):
+        for each in plan([LONG, AGENT], calls=3, seconds=30, seed=1, join=join):
+            assert len(utterances(each.codes)) == 1 and len(each.codes) <= 240_000
+    assert max(len(each.codes) for each in plan([LONG], calls=3, seconds=30, seed=1, join=2)) > 14 * 8000
+
+
 def test_nobody_in_the_clips_is_an_error() -> None:
     with pytest.raises(ValueError, match="nobody speaks"):
         plan([b"\xff" * 8000], calls=1, seconds=1, seed=1)
@@ -136,7 +143,7 @@ def test_in_overload_every_request_is_counted_and_every_step_accounted_for() -> 
     replaced = sum(lane["replaced"] for lane in live)
     partials = sum(lane["asked"] for lane in live[1:])
     assert 0 < replaced < partials and row["partials_answered"] == round(1 - replaced / partials, 4)
-    assert row["finals"] == len(spoken) + lanes["batch"]["count"] and row["finals_equal"] == 1.0
+    assert row["finals"] == len(spoken) and row["finals_equal"] == row["batch_finals_equal"] == 1.0
     assert row["rows_per_forward"] > 1
     spent = run.tally.spent.values()
     assert sum(each.windows for each in spent) == made.encoder.counters.windows
@@ -216,7 +223,7 @@ def test_the_command_measures_every_design(tmp_path: Path, capsys: pytest.Captur
         assert run["calls"] == 2 and list(lanes) == ["final", "first_partial", "partial", "batch"]
         assert all(lane["count"] == lane["asked"] > 0 for lane in lanes.values())
         assert all(0 < lane["p50_ms"] <= lane["p95_ms"] <= lane["p99_ms"] for lane in lanes.values())
-        assert lanes["final"]["count"] == len(spoken) and run["finals"] == len(spoken) + lanes["batch"]["count"]
+        assert lanes["final"]["count"] == run["finals"] == len(spoken) and run["batch_finals_equal"] == 1.0
         assert run["audio_s"] == pytest.approx(sum(len(each.codes) for each in spoken) / 8000, abs=0.01)
         for kind in ("partial", "final"):
             for what in ("forwards", "tokens", "windows", "chunks"):

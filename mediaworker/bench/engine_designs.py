@@ -43,17 +43,18 @@ class Designs:
             design.warm_up()
 
     def measure(
-        self, calls: int, seconds: float, audio: Sequence[bytes], *, cpu_clock: bool = False, seed: int = SEED
+        self, calls: int, seconds: float, audio: Sequence[bytes], *, join: int = 1, cpu_clock: bool = False
     ) -> list[dict[str, Any]]:
         """A row for each design, all with the same arrivals. `audio`: clips in µ-law."""
-        coming = arrivals(plan(audio, calls=calls, seconds=seconds, seed=seed), partial_ms=Asr().partial_ms)
+        spoken = plan(audio, calls=calls, seconds=seconds, seed=SEED, join=join)
+        coming = arrivals(spoken, partial_ms=Asr().partial_ms)
         rows = []
         for name, design in self._designs.items():
             design.meter = Meter()
             run = Run(design, coming, pieces(audio), seconds, Clock(cpu=cpu_clock))
             run.run()
             clock = "cpu" if cpu_clock else "real"
-            row = {"design": name, "calls": calls, "seconds": seconds, "clock": clock}
+            row = {"design": name, "calls": calls, "seconds": seconds, "join": join, "clock": clock}
             rows.append(row | figures(run, self._whole))
         return compared(rows)
 

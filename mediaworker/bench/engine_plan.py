@@ -29,6 +29,8 @@ LEADS_MS = range(40, 241, 20)
 LISTENS_S = (0.5, 2.5)
 """Between two utterances of a leg."""
 STAGGER_S = 2.0
+BREATH_MS = 200
+"""Between pieces that are said in one utterance: shorter than what ends it."""
 SILENCE = b"\xff"
 
 
@@ -77,9 +79,9 @@ def cut(clip: bytes, where: tuple[int, int], lead_ms: int) -> bytes:
     return before.rjust(lead, SILENCE) + clip[start:end] + after.ljust(tail, SILENCE)
 
 
-def plan(clips: Sequence[bytes], *, calls: int, seconds: float, seed: int) -> list[Spoken]:
+def plan(clips: Sequence[bytes], *, calls: int, seconds: float, seed: int, join: int = 1) -> list[Spoken]:
     """What `calls` legs say: each begins at a moment of its own and speaks, listens, speaks. The last utterances begin
-    before `seconds` and end after.
+    before `seconds` and end after. `join`: pieces of the clips in one utterance, as far as 30 s hold them.
     """
     rng = random.Random(seed)
     known = [(clip, where) for clip in clips for where in utterances(clip)]
@@ -92,7 +94,12 @@ def plan(clips: Sequence[bytes], *, calls: int, seconds: float, seed: int) -> li
         start_s, number = rng.uniform(0, min(STAGGER_S, seconds / 2)), 0
         while start_s < seconds:
             (clip, where), lead_ms = mine.choice(known), mine.choice(LEADS_MS)
-            each = Spoken(f"leg-{leg}/{number}", start_s, lead_ms, cut(clip, where, lead_ms))
+            codes = cut(clip, where, lead_ms)
+            for _ in range(join - 1):
+                clip, where = mine.choice(known)
+                more = cut(clip, where, BREATH_MS - TAIL_MS)
+                codes += more if len(codes) + len(more) <= LONGEST else b""
+            each = Spoken(f"leg-{leg}/{number}", start_s, lead_ms, codes)
             spoken.append(each)
             start_s, number = each.end_s + mine.uniform(*LISTENS_S), number + 1
     return sorted(spoken, key=lambda each: each.start_s)

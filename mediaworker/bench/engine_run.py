@@ -210,13 +210,14 @@ def figures(run: Run, reference: Callable[[bytes], str]) -> dict[str, Any]:
             row[f"{what}_per_{kind}"] = _per(getattr(spent, what), count)
         row[f"cpu_ms_per_{kind}"] = _per(1000 * tally.cpu_s[kind], count)
     live = [name for name in tally.finals if name in run.live]
-    live_s, file_s = (
-        sum(len(tally.audio[name]) for name in names) / CODES_PER_MS / 1000
-        for names in (live, tally.finals.difference(live))
+    files = [name for name in tally.finals if name not in run.live]
+    live_s, file_s = (sum(len(tally.audio[name]) for name in names) / CODES_PER_MS / 1000 for names in (live, files))
+    # Apart: a file has no partials, from which a recipe may go wrong.
+    equal, files_equal = (
+        sum(tally.shown[name][-1] == reference(tally.audio[name]) for name in names) for names in (live, files)
     )
     partials = sum(len(tally.shown[name]) - 1 for name in live)
     asked = tally.asked[Lane.FIRST_PARTIAL] + tally.asked[Lane.PARTIAL]
-    equal = sum(tally.shown[name][-1] == reference(tally.audio[name]) for name in tally.finals)
     return row | {
         "rows_per_forward": _per(meter.rows, meter.forwards),
         "audio_s": round(live_s, 2),
@@ -226,8 +227,9 @@ def figures(run: Run, reference: Callable[[bytes], str]) -> dict[str, Any]:
         "busy_s": round(run.clock.busy_s, 2),
         "virtual_s": round(run.clock.now, 2),
         "cpu_s": round(sum(tally.cpu_s.values()), 2),
-        "finals": len(tally.finals),
-        "finals_equal": _per(equal, len(tally.finals)),
+        "finals": len(live),
+        "finals_equal": _per(equal, len(live)),
+        "batch_finals_equal": _per(files_equal, len(files)),
         "partials": partials,
         "partials_answered": _per(partials, asked),
         "partials_changed": _per(sum(changed(tally.shown[name]) for name in live), partials),

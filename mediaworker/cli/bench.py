@@ -34,6 +34,14 @@ def add_parser(subparsers: Any) -> None:
         "--audio", nargs="+", default=[], metavar="FILE", help="what is said (default: tests/data/digits of a checkout)"
     )
     engine.add_argument(
+        "--join",
+        type=int,
+        choices=range(1, 9),
+        default=1,
+        metavar="N",
+        help="pieces of it in one utterance (default 1)",
+    )
+    engine.add_argument(
         "--clock",
         choices=("real", "cpu"),
         default="real",
@@ -83,7 +91,7 @@ def _engine(args: argparse.Namespace) -> int:
         return 2
     for count in args.calls:
         print(f"{count} calls for {args.seconds:g} s …", file=sys.stderr, flush=True)
-        rows += designs.measure(count, args.seconds, audio, cpu_clock=args.clock == "cpu")
+        rows += designs.measure(count, args.seconds, audio, join=args.join, cpu_clock=args.clock == "cpu")
     print(f"utterances in → partials and finals, one core, {_machine()}; a file in the batch lane all the time")
     for lines in engine.tables(rows):
         print(_aligned(lines), end="\n\n")
