@@ -24,7 +24,8 @@ from mediaworker.bench.engine_run import Clock, Run, changed, figures, percentil
 from mediaworker.cli.main import main
 from tests.qwen_models import TINY, generate, loaded_tiny, prompts
 
-DIGITS = Path(__file__).parent / "data" / "digits"
+ROOT = Path(__file__).parent.parent
+DIGITS = ROOT / "tests" / "data" / "digits"
 CUSTOMER, AGENT, LONG = ((DIGITS / f"{name}.ulaw").read_bytes() for name in ("customer", "agent", "long"))
 CLIPS = [CUSTOMER, AGENT]
 
@@ -261,4 +262,4 @@ def test_other_benchmarks_and_the_help_do_not_load_the_engine() -> None:
         "import sys, mediaworker.cli.bench, mediaworker.bench.media, mediaworker.bench.engine\n"
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "False"]
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split() == ["False", "False"]
