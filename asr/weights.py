@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,18 @@ def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     except OSError:
         return None
     snapshot = kept / "snapshots" / revision
-    return snapshot if (snapshot / "config.json").is_file() else None
+    return snapshot if _whole(snapshot) else None
+
+
+def _whole(snapshot: Path) -> bool:
+    """Whether its download has ended: every file is linked into the snapshot when it is complete."""
+    try:
+        parts = set(json.loads((snapshot / "model.safetensors.index.json").read_text())["weight_map"].values())
+    except OSError:
+        parts = {"model.safetensors"}
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return False
+    return all((snapshot / part).is_file() for part in ("config.json", "tokenizer_config.json", *parts))
 
 
 def hub(environ: Mapping[str, str] = os.environ) -> Path:

@@ -745,7 +745,8 @@ def test_a_pulled_model_is_found_where_the_hub_library_keeps_it(tmp_path: Path) 
     kept = tmp_path / "models--Qwen--Qwen3-ASR-0.6B"
     for revision in ("old", "new"):
         (kept / "snapshots" / revision).mkdir(parents=True)
-        (kept / "snapshots" / revision / "config.json").write_text("{}")
+        for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+            (kept / "snapshots" / revision / name).write_text("{}")
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text("new")
     where = {"HF_HUB_CACHE": str(tmp_path)}
