@@ -1,6 +1,8 @@
 # `make demo` and `make test` set everything up by themselves on a fresh Debian machine with Python 3.11.
 PYTHON ?= python3
 RUN = .venv/bin
+# Of the demo: auto, or tiny for Qwen3-ASR with the small model of this repository.
+ENGINE ?= auto
 export PYTHON
 # One BLAS thread: the VAD's matrices are small, and the event loop shares its core with nobody.
 export OPENBLAS_NUM_THREADS = 1
@@ -10,6 +12,7 @@ export OMP_NUM_THREADS = 1
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
+	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word)"
 	@echo "make run     install and serve with the default configuration"
 	@echo "make test    install and run the checks and the tests"
 	@echo "make bench   the media path against the usual design (minutes)"
@@ -25,7 +28,7 @@ setup-dev:
 	@scripts/bootstrap.sh dev
 
 demo: setup-dev
-	@$(RUN)/python scripts/demo.py
+	@$(RUN)/python scripts/demo.py --engine $(ENGINE)
 
 run: setup
 	$(RUN)/mediaworker serve

@@ -60,7 +60,7 @@ class Recognizer:
         self.state = EngineState.IDLE
         self.engine: str = self._selection.engine
         self.languages: tuple[str, ...] = LANGUAGES[self.engine]
-        self._busy = False
+        self._busy = settings.asr.preload
         self._wanted = asyncio.Event()
         self._dirty = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
@@ -75,11 +75,12 @@ class Recognizer:
         """Why it had no engine."""
 
     async def start(self) -> None:
-        """Say which engine will serve. The inference process starts with the first call."""
+        """Say which engine will serve. The inference process starts with the first call, or now: `asr.preload`."""
         log.info("engine", engine=self.engine, reason=self._selection.reason)
         self._supervisor = asyncio.create_task(self._supervise(), name="asr-supervisor")
         self._supervisor.add_done_callback(_report)
-        self._rest()
+        if self._busy:
+            self._want()
 
     async def stop(self) -> None:
         """End the inference process; open utterances get no more answers."""
@@ -130,8 +131,8 @@ class Recognizer:
 
     def keep_alive(self, busy: bool) -> None:
         """Calls or jobs are open (True): start the engine now, and do not end it before they are over (False)."""
-        self._busy = busy
-        if busy:
+        self._busy = busy or self._settings.asr.preload
+        if self._busy:
             self._want()
         else:
             self._rest()

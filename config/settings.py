@@ -171,6 +171,8 @@ class Asr(Section, frozen=True, kw_only=True):
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
     idle_s: Seconds = 300.0
     """The inference process ends after so long without a call or job."""
+    preload: bool = False
+    """Start it with the worker and keep it: no call waits for the model, and the worker is ready only when it is."""
     decoders: Annotated[int, Meta(ge=1, le=16)] = 2
     """pocketsphinx: decoders in the pool, 92 MB each."""
     max_backlog_mb: Positive = 256

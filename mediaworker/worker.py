@@ -148,6 +148,8 @@ class Worker:
             reasons.append(refusal.reason)
         if self.recognizer.state is EngineState.FAILED:
             reasons.append("the recognition engine does not start")
+        elif self.settings.asr.preload and self.recognizer.state is not EngineState.READY:
+            reasons.append("the recognition engine is loading its model")
         for registration in self.sip.registrations if self.sip is not None else ():
             if registration.state != "registered":
                 what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)

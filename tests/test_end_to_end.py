@@ -7,6 +7,7 @@ same utterance offline, and every prompt yields exactly the expected utterances 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import json
 import signal
@@ -330,6 +331,24 @@ def test_the_inference_process_ends_when_idle_and_comes_back(tmp_path: Path) -> 
             texts += [final["text"] for final in check_story(running.events(call["call_id"]))]
             until(lambda: not children(running.process.pid), 20, "no inference process")
         assert len(texts) == 2 and texts[0] == texts[1]
+
+
+def test_a_worker_that_preloads_is_ready_when_its_engine_is(tmp_path: Path) -> None:
+    with worker(tmp_path, ASR__PRELOAD="true", SIP__ENABLED="false") as running:
+        try:
+            running.get("/readyz")
+        except urllib.error.HTTPError as error:
+            with error:
+                assert error.code == 503 and b"loading its model" in error.read()
+        until(lambda: ready(running), 60)
+        assert len(children(running.process.pid)) == 1
+        assert running.metric("mediaworker_calls_active") == 0
+
+
+def ready(running: Worker) -> bool:
+    with contextlib.suppress(urllib.error.HTTPError):
+        return bool(running.get("/readyz"))
+    return False
 
 
 def children(pid: int) -> list[str]:

@@ -597,6 +597,20 @@ async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
         assert c.states == ready * 2
 
 
+async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
+    async with client(Settings(asr=Asr(decoders=1, idle_s=0.1, preload=True))) as c:
+        await c.until(lambda: c.recognizer.state is EngineState.READY)
+        pid = c.recognizer.pid
+        c.recognizer.keep_alive(True)
+        c.recognizer.keep_alive(False)
+        c.say("a", b"\xff" * 1600)
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        await asyncio.sleep(0.3)
+        assert c.recognizer.pid == pid
+        assert c.states == [EngineState.WARMING_UP, EngineState.READY]
+
+
 async def test_an_engine_that_does_not_start_fails_the_finals_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     async with client() as c:
         c.recognizer.engine = "no such engine"
