@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from asr.offline import transcribe
 from audio import Codec, Detector, SpeechEnded, SpeechStarted
 from config import Settings
+from config.settings import Asr
+from tests.peers import TINY
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,9 @@ class Expected:
     """In the codec, as the engine is given it."""
 
 
-DEFAULT = Settings()
+DEFAULT = Settings(asr=Asr(model=str(TINY)))
+TRY_OUT = Settings(asr=Asr(engine="pocketsphinx"))
+"""Starts in a tenth of the time: for tests that kill the engine by the dozen, or keep a hundred calls busy."""
 
 def utterances(
     codec: Codec, payloads: list[bytes], *, recognise: bool = True, settings: Settings = DEFAULT

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+TINY = ROOT / "models" / "qwen3-asr-tiny"
+"""The engine of the tests: `auto` takes it."""
 COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]
 
 
@@ -112,6 +114,7 @@ def launch(folder: Path, process_environ: Mapping[str, str] = {}, **environ: str
         "MEDIAWORKER_MEDIA__PORT": str(media),
         "MEDIAWORKER_SIP__PORT": str(sip),
         "MEDIAWORKER_SHUTDOWN_S": "2",
+        "MEDIAWORKER_ASR__MODEL": str(TINY),
         "OPENBLAS_NUM_THREADS": "1",
     }
     env |= {f"MEDIAWORKER_{key}": value for key, value in environ.items()} | dict(process_environ)

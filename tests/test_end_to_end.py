@@ -268,7 +268,6 @@ def start(*arguments: str) -> Any:
 
 
 def stored_calls(running: Worker) -> list[str]:
-    import contextlib
     import sqlite3
 
     with contextlib.closing(sqlite3.connect(running.data_dir / "events.sqlite3")) as store:

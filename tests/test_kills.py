@@ -15,7 +15,7 @@ from mediaworker.cli.stream import Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE, Chaos
 from tests.conftest import speech
-from tests.offline import packets, utterances
+from tests.offline import TRY_OUT, packets, utterances
 from tests.peers import Worker, worker
 from tests.story import check_story
 
@@ -58,9 +58,9 @@ async def test_poison_utterances_end_failed_and_harm_nobody_else(tmp_path: Path)
     (tmp_path / "sitecustomize.py").write_text(FAULTY)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     healthy = ulaw_encode(np.concatenate([speech("auth-thankyou"), PAUSE, speech("vm-goodbye"), PAUSE]))
-    expected = [utterance.text for utterance in utterances(Codec.PCMU, packets(healthy))]
+    expected = [utterance.text for utterance in utterances(Codec.PCMU, packets(healthy), settings=TRY_OUT)]
     assert len(expected) == 2
-    environ = {"SIP__ENABLED": "false", "ASR__HANG_S": "1.5", "MEDIA__STALL_S": "30"}
+    environ = {"SIP__ENABLED": "false", "ASR__ENGINE": "pocketsphinx", "ASR__HANG_S": "1.5", "MEDIA__STALL_S": "30"}
     with worker(tmp_path, {"PYTHONPATH": path}, **environ) as running:
         said = (healthy, poison(DEADLY), poison(HANGING), healthy)
         sids = await asyncio.gather(*(play(running, codes) for codes in said))

@@ -135,6 +135,7 @@ class Waves:
     def environ() -> dict[str, str]:
         """What the worker must be started with."""
         return {
+            "ASR__ENGINE": "pocketsphinx",
             "TWILIO__AUTH_TOKEN": f'"{TOKEN}"',
             "TWILIO__PUBLIC_URL": "https://calls.test",
             "SIP__MEDIA_TIMEOUT_S": "2",
