@@ -1,7 +1,8 @@
 """One leg's speech becomes text: detections in, recognition requests and transcript events out.
 
-What is promised here: every `speech.started` is followed by exactly one `transcript.final`; revisions of an utterance
-increase and end with the final; a hypothesis for audio that has been superseded is dropped by its revision.
+What is promised here: every `speech.started` is followed by exactly one `transcript.final`, in the order in which they
+were spoken; revisions of an utterance increase and end with the final; a hypothesis for audio that has been superseded
+is dropped by its revision.
 
 A fault in here costs the leg the utterance it happened to, which ends in a final that says so; it does not reach the
 media tick, which serves all other calls, nor the end of this one.
@@ -88,6 +89,8 @@ class _Open:
     engine_s: float = 0.0
     """How long the answer to it took."""
     endpoint: Endpoint | None = None
+    last: Hypothesis | None = None
+    """Its final, while an earlier utterance of the leg has none."""
 
 
 class LegTranscriber:
@@ -273,7 +276,7 @@ class LegTranscriber:
         call_id = self._prefix.partition("/")[0]
         about = utterance.id if utterance else None
         log.exception("an utterance failed", call_id=call_id, leg=self.name, utterance_id=about)
-        if utterance is None or utterance.id not in self._open:
+        if utterance is None or utterance.id not in self._open or utterance.last is not None:
             return
         if utterance.ended is None:
             self._given_up = True
@@ -316,7 +319,8 @@ class LegTranscriber:
     # -- from the engine --------------------------------------------------------------------------------------------
 
     def _heard(self, utterance: _Open, hypothesis: Hypothesis) -> None:
-        if utterance.id not in self._open or hypothesis.utterance_id != utterance.engine_id:
+        over = utterance.id not in self._open or utterance.last is not None
+        if over or hypothesis.utterance_id != utterance.engine_id:
             return
         if hypothesis.final and hypothesis.revision == utterance.revision:
             utterance.engine_s = self._clock() - utterance.asked_s
@@ -352,9 +356,18 @@ class LegTranscriber:
         )
 
     def _finish(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        """It is over. Its event waits for those of what was said before: a batch may answer a short one first."""
         assert utterance.ended is not None
-        del self._open[utterance.id]
         self._recognizer.commit(utterance.engine_id)
+        utterance.last = hypothesis
+        while (oldest := next(iter(self._open.values()), None)) is not None and oldest.last is not None:
+            del self._open[oldest.id]
+            self._show_last(oldest, oldest.ended, oldest.last)
+        if not self._open:
+            self._drained()
+
+    def _show_last(self, utterance: _Open, ended: SpeechEnded | None, hypothesis: Hypothesis) -> None:
+        assert ended is not None
         now_s = self._clock()
         latency_s = max(0.0, now_s - utterance.end_s)
         failed = hypothesis.error is not None
@@ -383,9 +396,7 @@ class LegTranscriber:
                 language=hypothesis.language or utterance.language,
                 lost_ms=utterance.lost_ms,
                 latency_ms=round(latency_s * 1000),
-                reason="failed" if failed else utterance.ended.reason,
+                reason="failed" if failed else ended.reason,
                 error=hypothesis.error,
             ),
         )
-        if not self._open:
-            self._drained()

@@ -163,4 +163,7 @@ def until(condition: Any, timeout_s: float = 30, what: str = "") -> Any:
 
 def command(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a `mediaworker` command to its end."""
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
+    environ = os.environ | {"MEDIAWORKER_ASR__MODEL": str(TINY)}
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, env=environ
+    )

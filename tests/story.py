@@ -14,6 +14,9 @@ def check_story(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     assert sorted(started) == sorted(final["utterance_id"] for final in finals)
     assert len(set(started)) == len(started)
     assert [event["type"] for event in events].count("metrics") == 1 and events[-2]["type"] == "metrics"
+    for leg in {final["leg"] for final in finals}:
+        starts = [final["start_ms"] for final in finals if final["leg"] == leg]
+        assert starts == sorted(starts), "in the order in which they were spoken"
     for final in finals:
         before = [event["type"] for event in events if event.get("utterance_id") == final["utterance_id"]]
         assert before == ["speech.started", "speech.ended", "transcript.final"]

@@ -159,6 +159,26 @@ def test_a_late_guess_is_the_final_when_it_comes() -> None:
     assert stage.stats.speculative_hits == 0 and stage.drained == 1
 
 
+def test_finals_come_in_the_order_in_which_they_were_said() -> None:
+    """A batch answers a short utterance before a long one that has waited with it."""
+    stage = Stage(np.concatenate([WORDS, WORDS, WORDS]))
+    requests = [stage.play_until("guess"), stage.play_until("guess"), stage.play_until("guess")]
+    stage.play()
+    first, second, third = requests
+    stage.engine.answer(third, "three")
+    stage.engine.answer(second, "two")
+    stage.engine.answer(third, "three again")  # from a process that was killed before it had heard
+    assert not stage.of(events.TranscriptFinal) and stage.transcriber.open_utterances == 3
+    assert stage.engine.closed == [third[1], second[1]], "the engine is done with them"
+    stage.engine.answer(first, "", error="it died")
+    finals = stage.of(events.TranscriptFinal)
+    assert [(final.utterance_id, final.text) for final in finals] == [
+        (first[1], ""), (second[1], "two"), (third[1], "three")
+    ]  # fmt: skip
+    assert [final.reason for final in finals] == ["failed", "endpoint", "endpoint"]
+    assert stage.transcriber.open_utterances == 0 and stage.drained == 1
+
+
 def test_the_engine_hears_up_to_the_speculation_and_no_further() -> None:
     stage = Stage(WORDS, at_once=True).play()
     (final,) = stage.of(events.TranscriptFinal)
