@@ -2,8 +2,8 @@
 
 Rules:
 - Lanes in this order: final, first partial, partial refresh, batch. Inside a live lane the earliest deadline first.
-- One request per utterance waits: a newer revision replaces it and keeps the earlier deadline if the lane is the same,
-  so that an utterance whose partials are refreshed faster than they are served does not lose its place for ever.
+- One request per utterance waits: a newer revision replaces it and keeps the earlier deadline, or in batch its place,
+  if the lane is the same, so that an utterance that is refreshed faster than it is served does not wait for ever.
 - Batch takes turns between streams, streams with a client waiting first.
 - `take` hands a request out; it comes back through `finish` or, after a bounded step that was not enough, `put_back`.
   In between it may be superseded or cancelled: identity (utterance, revision) decides, never the order of events.
@@ -12,11 +12,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 
 class Lane(IntEnum):
@@ -69,13 +69,10 @@ class Scheduler:
         """Utterance → (ticket, request). A heap entry whose ticket is not the one here is dead."""
         self._taken: dict[str, Request] = {}
         self._heaps: dict[Lane, list[tuple[float, int, str]]] = {lane: [] for lane in LIVE}
-        self._oldest: dict[Lane, OrderedDict[str, None]] = {
-            Lane.FIRST_PARTIAL: OrderedDict(),
-            Lane.PARTIAL: OrderedDict(),
-        }
-        """Waiting partials in the order in which their utterances joined the lane."""
-        self._turns: tuple[OrderedDict[str, deque[tuple[int, str]]], ...] = (OrderedDict(), OrderedDict())
-        """Batch: (synchronous, other) streams in the order of their turns, each with its requests."""
+        self._oldest: dict[Lane, OrderedDict[str, None]] = {lane: OrderedDict() for lane in LIVE}
+        """Who waits in a live lane, in the order in which they joined it."""
+        self._turns: tuple[OrderedDict[str, OrderedDict[str, None]], ...] = (OrderedDict(), OrderedDict())
+        """Batch: (synchronous, other) streams in the order of their turns, each with its utterances."""
         self._tickets = 0
 
     def __len__(self) -> int:
@@ -97,14 +94,17 @@ class Scheduler:
             return False
         self.counters.submitted += 1
         self._newest[name] = request.revision
-        old = self._remove(name)
-        if old is None and name in self._taken:
-            old = self._taken.pop(name)
+        taken = self._taken.pop(name, None)
+        _, old = self._waiting.get(name, (0, taken))
+        same = old is not None and old.lane is request.lane
         if old is not None:
             self.counters.replaced += 1
-            if old.lane is request.lane:
+            if same:
                 request = replace(request, deadline_s=min(request.deadline_s, old.deadline_s))
-        self._put(request)
+        assert old is None or (old.stream, old.synchronous) == (request.stream, request.synchronous)
+        if not same or request.lane in LIVE:
+            self._remove(name)
+        self._put(request, again=same and taken is not None)
         self._shed()
         return True
 
@@ -151,14 +151,13 @@ class Scheduler:
         name = request.utterance_id
         self._waiting[name] = (self._tickets, request)
         if request.lane is Lane.BATCH:
-            turns = self._turns[not request.synchronous]
-            queue = turns.setdefault(request.stream or name, deque())
-            # What has been begun goes on first: the engine holds state for it.
-            (queue.appendleft if again else queue.append)((self._tickets, name))
+            queue = self._turns[not request.synchronous].setdefault(request.stream or name, OrderedDict())
+            queue[name] = None
+            if again:  # what has been begun goes on first: the engine holds state for it
+                queue.move_to_end(name, last=False)
             return
         heappush(self._heaps[request.lane], (request.deadline_s, self._tickets, name))
-        if request.lane in self._oldest:
-            self._oldest[request.lane][name] = None
+        self._oldest[request.lane][name] = None
 
     def _take_live(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
         heap = self._heaps[lane]
@@ -179,11 +178,26 @@ class Scheduler:
         return taken
 
     def _remove(self, name: str) -> Request | None:
-        """Take the utterance's waiting request out; its heap or turn entry is dead from then on."""
+        """Take the utterance's waiting request out; its heap entry is dead from then on."""
         _, request = self._waiting.pop(name, (0, None))
-        if request is not None and request.lane in self._oldest:
+        if request is None:
+            return None
+        if request.lane is Lane.BATCH:
+            turns, stream = self._turns[not request.synchronous], request.stream or name
+            del turns[stream][name]
+            if not turns[stream]:
+                del turns[stream]
+        else:
             del self._oldest[request.lane][name]
+            self._sweep(request.lane)
         return request
+
+    def _sweep(self, lane: Lane) -> None:
+        """In a lane that the others keep waiting the dead would pile up: they go when they are more than half."""
+        heap = self._heaps[lane]
+        if len(heap) > 2 * len(self._oldest[lane]):
+            heap[:] = [entry for entry in heap if self._waiting.get(entry[2], (0, None))[0] == entry[1]]
+            heapify(heap)
 
     def _shed(self) -> None:
         refreshes, firsts = self._oldest[Lane.PARTIAL], self._oldest[Lane.FIRST_PARTIAL]
@@ -199,22 +213,9 @@ class Scheduler:
             for stream in list(turns):
                 if len(taken) >= limit:
                     return taken
-                queue = turns[stream]
-                if (request := self._first(queue, runnable)) is not None:
-                    taken.append(request)
+                _, request = self._waiting[next(iter(turns[stream]))]
+                if runnable(request):
                     turns.move_to_end(stream)
-                if not queue:
-                    del turns[stream]
+                    self._remove(request.utterance_id)
+                    taken.append(request)
         return taken
-
-    def _first(self, queue: deque[tuple[int, str]], runnable: Callable[[Request], bool]) -> Request | None:
-        while queue:
-            ticket, name = queue[0]
-            known, request = self._waiting.get(name, (0, None))
-            if request is not None and known == ticket:
-                if not runnable(request):
-                    return None
-                queue.popleft()
-                return self._remove(name)
-            queue.popleft()
-        return None

@@ -167,6 +167,34 @@ def test_overload_sheds_refreshes_first_and_the_oldest_of_them() -> None:
     assert scheduler.counters.shed == 2
 
 
+def test_a_file_that_is_asked_about_again_keeps_its_place() -> None:
+    """Its slot may be what those behind it wait for."""
+    scheduler = Scheduler()
+    for name in ("one", "two"):
+        scheduler.submit(ask(name, 1, Lane.BATCH, stream="job"))
+    scheduler.submit(ask("one", 2, Lane.BATCH, stream="job"))
+    (taken,) = scheduler.take()
+    assert (taken.utterance_id, taken.revision) == ("one", 2)
+    scheduler.submit(ask("one", 3, Lane.BATCH, stream="job"))  # while it is served
+    scheduler.put_back(taken)
+    assert order(scheduler) == [("one", 3), ("two", 1)]
+
+
+def test_what_nobody_waits_for_does_not_pile_up() -> None:
+    """In lanes that are never served, because of those above."""
+    scheduler = Scheduler(max_partials=2)
+    for revision in range(1000):
+        scheduler.submit(ask("call", revision, LIVE[revision % 3], float(revision)))
+        scheduler.submit(ask(f"shed {revision}", 1, Lane.PARTIAL, float(revision)))
+        scheduler.submit(ask(f"over {revision}", 1, LIVE[revision % 3], float(revision)))
+        scheduler.submit(ask(f"file {revision}", 1, Lane.BATCH, stream=f"job {revision}"))
+        scheduler.forget(f"over {revision}")
+        scheduler.forget(f"file {revision}")
+    assert len(scheduler) <= 3
+    assert sum(map(len, scheduler._heaps.values())) <= 2 * len(scheduler)
+    assert not any(scheduler._turns)
+
+
 NAMES = st.sampled_from([f"u{index}" for index in range(6)])
 OPERATIONS = st.lists(
     st.one_of(
