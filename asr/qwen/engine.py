@@ -54,7 +54,10 @@ class QwenEngine:
         """Takes the model over: nobody else can use it any more."""
         self.shape = shape
         self.capabilities = Capabilities(
-            speculative=True, languages=tuple(languages.QWEN3_ASR), words=False, batch=shape.batch
+            speculative=True,
+            languages=tuple(languages.QWEN3_ASR),
+            words=False,
+            batch=min(shape.batch, shape.slots),  # each request of a step must be able to have a slot
         )
         model = loaded.model
         weight = model.get_input_embeddings().weight
