@@ -442,3 +442,17 @@ def test_a_final_goes_before_partials_that_have_the_slots() -> None:
     made.apply("step")
     assert "u3" in made.packed.worked
     made.end()
+
+
+def test_a_call_takes_the_slot_of_a_file_before_that_of_a_call() -> None:
+    made = world(slots=2)
+    made.apply("open", 1, True)
+    made.apply("append", 1, 8000)
+    made.apply("partial", 1)
+    made.apply("lull", False)
+    say(made, 2, 8000, live=False)
+    made.apply("step")
+    say(made, 3, 800, live=True)
+    made.apply("step")  # the file is in it too
+    assert set(made.engine.slots._owners) == {"u1", "u3"}
+    made.end()

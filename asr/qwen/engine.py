@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,15 +99,16 @@ class QwenEngine:
         name = request.utterance_id
         return self.slots.of(name) is not None or self._victim(name, ()) is not None or self.slots.free > 0
 
-    def _victim(self, name: str, working: Sequence[str]) -> str | None:
-        """Whose slot `name` may have: of the batch lane first, and of those who have not had a turn for longest."""
+    def _victim(self, name: str, working: Collection[str]) -> str | None:
+        """Whose slot `name` may have: of the batch lane first, then of calls that are not in this step (`working`), and
+        of those who have not had a turn for longest."""
         if not self._sessions[name].utterance.live:
             return None
-        others = [owner for owner in self._used if owner not in working]
-        batch = (owner for owner in others if not self._sessions[owner].utterance.live)
-        return next(batch, None) or next(iter(others), None)
+        files = (owner for owner in self._used if not self._sessions[owner].utterance.live)
+        calls = (owner for owner in self._used if owner not in working)
+        return next(files, None) or next(calls, None)
 
-    def _slot(self, name: str, working: Sequence[str]) -> int | None:
+    def _slot(self, name: str, working: Collection[str]) -> int | None:
         slot = self.slots.of(name)
         if slot is None:
             if not self.slots.free:
@@ -129,7 +130,7 @@ class QwenEngine:
 
     @torch.inference_mode()
     def step(self, requests: Sequence[Request]) -> list[Answer]:
-        names = [request.utterance_id for request in requests]
+        names = {request.utterance_id for request in requests}
         working: list[tuple[Session, int]] = []
         for request in requests:
             slot = self._slot(request.utterance_id, names)
