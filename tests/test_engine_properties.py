@@ -456,3 +456,16 @@ def test_a_call_takes_the_slot_of_a_file_before_that_of_a_call() -> None:
     made.apply("step")  # the file is in it too
     assert set(made.engine.slots._owners) == {"u1", "u3"}
     made.end()
+
+
+@pytest.mark.parametrize("misfit", [False, True])
+def test_a_file_that_nothing_is_asked_about_keeps_no_slot_from_another(misfit: bool) -> None:
+    made = world(slots=1)
+    made.apply("open", 1, False, 1, misfit)
+    made.apply("append", 1, 4000)
+    made.apply("partial", 1)
+    made.apply("lull", False)
+    say(made, 2, 4000, live=False)
+    made.apply("lull", False)
+    assert made.finals == 1 and made.failures == misfit
+    made.end()

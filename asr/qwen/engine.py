@@ -100,13 +100,15 @@ class QwenEngine:
         return self.slots.of(name) is not None or self._victim(name, ()) is not None or self.slots.free > 0
 
     def _victim(self, name: str, working: Collection[str]) -> str | None:
-        """Whose slot `name` may have: of the batch lane first, then of calls that are not in this step (`working`), and
-        of those who have not had a turn for longest."""
-        if not self._sessions[name].utterance.live:
-            return None
-        files = (owner for owner in self._used if not self._sessions[owner].utterance.live)
-        calls = (owner for owner in self._used if owner not in working)
-        return next(files, None) or next(calls, None)
+        """Whose slot `name` may have, of those who have not had a turn for longest the first. `working`: in this step.
+
+        A call takes that of a file, or else of another call; a file that of a file which nothing has been asked about.
+        """
+        files = [owner for owner in self._used if not self._sessions[owner].utterance.live]
+        if self._sessions[name].utterance.live:
+            calls = (owner for owner in self._used if owner not in working)
+            return next(iter(files), None) or next(calls, None)
+        return next((owner for owner in files if self._sessions[owner].now is None and owner not in working), None)
 
     def _slot(self, name: str, working: Collection[str]) -> int | None:
         slot = self.slots.of(name)
@@ -160,6 +162,7 @@ class QwenEngine:
             try:
                 session.prefill(self.encoder.finish(encoding), self.packed, self.shape.positions)
             except ValueError as error:
+                session.drop()
                 raise EngineError(session.utterance.id, str(error)) from error
 
     def _look(self, sessions: Sequence[Session]) -> None:
