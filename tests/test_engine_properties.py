@@ -469,3 +469,14 @@ def test_a_file_that_nothing_is_asked_about_keeps_no_slot_from_another(misfit: b
     made.apply("lull", False)
     assert made.finals == 1 and made.failures == misfit
     made.end()
+
+
+def test_short_files_do_not_keep_another_from_the_encoder() -> None:
+    """Two jobs of short files, each of which needs it at each second step."""
+    made = world(slots=3, batch_tokens=64)
+    for number in range(1, 41):
+        say(made, number, 80, live=False, stream=1 + number % 2)
+    say(made, 0, 4000, live=False)
+    made.apply("step", 20)
+    assert "u0" not in made.known and len(made.known) > 10
+    made.end()

@@ -71,7 +71,7 @@ class QwenEngine:
         self._mel = Mel(loaded.extractor)
         self._sessions: dict[str, Session] = {}
         self._used: dict[str, None] = {}
-        """Owners of slots, the one that has waited longest first."""
+        """Owners of slots, the one that nothing was done for for longest first."""
 
     # -- utterances -------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class QwenEngine:
         return self.slots.of(name) is not None or self._victim(name, ()) is not None or self.slots.free > 0
 
     def _victim(self, name: str, working: Collection[str]) -> str | None:
-        """Whose slot `name` may have, of those who have not had a turn for longest the first. `working`: in this step.
+        """Whose slot `name` may have, of those nothing was done for for longest the first. `working`: in this step.
 
         A call takes that of a file, or else of another call; a file that of a file which nothing has been asked about.
         """
@@ -120,8 +120,7 @@ class QwenEngine:
                 self._sessions[victim].evict()
                 self._give(victim)
             slot = self.slots.take(name)
-        self._used.pop(name, None)
-        self._used[name] = None
+            self._used[name] = None
         return slot
 
     def _give(self, name: str) -> None:
@@ -140,6 +139,9 @@ class QwenEngine:
                 session = self._sessions[request.utterance_id]
                 session.begin(request)
                 working.append((session, slot))
+        # What files may have of a step goes first to the one that has had nothing of it for longest.
+        turns = {name: turn for turn, name in enumerate(self._used)}
+        working.sort(key=lambda each: 0 if each[0].utterance.live else 1 + turns[each[0].utterance.id])
         self._encode([session for session, _ in working])
         return self._decode(working)
 
@@ -154,6 +156,8 @@ class QwenEngine:
             if not session.utterance.live:
                 missing = min(missing, batch)
                 batch -= missing
+            if missing:
+                self._used_now(session)
             todo.append((encoding, missing))
         self.encoder.run(todo)
         for (session, _), (encoding, _) in zip(encodings, todo, strict=True):
@@ -186,6 +190,7 @@ class QwenEngine:
             row = session.row(slot, limit)
             if not live:
                 batch_tokens -= len(row.embeddings)
+            self._used_now(session)
             rows.append(row)
             speaking.append(session)
         answers = []
@@ -196,6 +201,10 @@ class QwenEngine:
                 language, text = self.prompts.read(tokens, session.prompt)
                 answers.append(Answer(request, text, language))
         return answers
+
+    def _used_now(self, session: Session) -> None:
+        self._used.pop(session.utterance.id)
+        self._used[session.utterance.id] = None
 
     def warm_up(self) -> None:
         """One utterance of speech-like sound through every stage, at the shapes that calls will have."""
