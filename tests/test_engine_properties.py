@@ -480,3 +480,15 @@ def test_short_files_do_not_keep_another_from_the_encoder() -> None:
     made.apply("step", 20)
     assert "u0" not in made.known and len(made.known) > 10
     made.end()
+
+
+def test_a_draft_of_a_file_is_verified_in_bounded_steps() -> None:
+    made = world(slots=1, batch_tokens=8)
+    say(made, 1, 28000, live=False)
+    while (now := made.engine._sessions["u1"].now) is None or len(now.tokens) < 11:
+        made.apply("step")
+    say(made, 2, 800, live=True)  # has its slot
+    made.apply("step")
+    assert len(made.engine._sessions["u1"]._drafted) == 11
+    made.end()
+    assert made.finals == 2

@@ -188,6 +188,11 @@ class QwenEngine:
             if session.work.input is None or limit <= 0:
                 continue
             row = session.row(slot, limit)
+            if not live and len(row.embeddings) > limit:
+                if limit < self.shape.batch_tokens:
+                    continue  # until it is the first file of a step
+                self._cut(session, limit)
+                row = session.row(slot, limit)
             if not live:
                 batch_tokens -= len(row.embeddings)
             self._used_now(session)
@@ -205,6 +210,13 @@ class QwenEngine:
     def _used_now(self, session: Session) -> None:
         self._used.pop(session.utterance.id)
         self._used[session.utterance.id] = None
+
+    def _cut(self, session: Session, limit: int) -> None:
+        """A draft is verified in one piece, of at most `limit` positions; the rest of it is said anew."""
+        work = session.work
+        assert work.input is not None
+        spare = len(work.draft) + 1 - limit
+        work.draft, work.input = work.draft[:-spare], work.input[:-spare]
 
     def warm_up(self) -> None:
         """One utterance of speech-like sound through every stage, at the shapes that calls will have."""
