@@ -13,12 +13,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from asr import messages, text
 from asr.inference import PARTIAL_ALLOWANCE_S, SPECULATIVE_ALLOWANCE_S, Inference, Work
@@ -492,3 +496,105 @@ def test_a_draft_of_a_file_is_verified_in_bounded_steps() -> None:
     assert len(made.engine._sessions["u1"]._drafted) == 11
     made.end()
     assert made.finals == 2
+
+
+# -- long walks --------------------------------------------------------------------------------------------------------
+
+SHAPES = {
+    "a slot": (Shape(slots=1, positions=POSITIONS, batch=4, batch_tokens=8), 256),
+    "fewer slots": (Shape(slots=2, positions=POSITIONS, batch=4, batch_tokens=24), 256),
+    "more slots": (Shape(slots=5, positions=POSITIONS, batch=2, batch_tokens=8), 256),
+    "shedding": (Shape(slots=4, positions=POSITIONS, batch=4, batch_tokens=16), 1),
+}
+OPERATIONS = 2500
+
+
+def draw(rng: random.Random, known: set[str], live: float) -> tuple[Any, ...]:
+    """Any operation, now and then on an utterance that is over; `live`: of so many a person waits for the words."""
+    number = rng.choice([number for number in range(NAMES) if f"u{number}" in known or rng.random() < 0.1] or [0])
+    match rng.choices(("open", "append", "partial", "final", "late", "close", "step"), (12, 22, 12, 9, 1, 2, 42))[0]:
+        case "open":
+            number = rng.choice([number for number in range(NAMES) if f"u{number}" not in known] or [0])
+            return "open", number, rng.random() < live, rng.randrange(len(STREAMS)), rng.random() < 0.04
+        case "append":
+            return "append", number, rng.choice((80, 800, 4000, 12000))
+        case "partial":
+            return "partial", number, rng.choice((0, 0, 0, 500))
+        case "final":
+            return "final", number, rng.random() < 0.7, rng.choice((0, 0, 0, 1300))
+        case "step":
+            return "step", rng.choice((1, 1, 2, 4))
+        case other:
+            return other, number
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_long_walk(shape: str) -> None:
+    seed = list(SHAPES).index(shape)
+    rng, (limits, max_partials) = random.Random(seed), SHAPES[shape]
+    made = World(limits, max_partials, texts=10)
+    try:
+        while len(made.log) < OPERATIONS:
+            if len(made.log) % 250 == 249:
+                made.apply("lull", rng.random() < 0.5)
+            busy = len(made.log) // 250 % 2
+            made.apply(*draw(rng, set(made.known), 0.8 if busy else 0.35))
+        made.end()
+    except Exception as error:
+        last = "\n".join(map(str, made.log[-60:]))
+        error.add_note(f"{shape}, seed {seed}, after {len(made.log)} operations, the last of them:\n{last}")
+        raise
+    assert len(made.log) >= OPERATIONS and made.compared == 10 and made.finals > 50 and made.failures > 2
+    assert (made.dropped > 5) == (max_partials < NAMES)
+
+
+class Calls(RuleBasedStateMachine):
+    """The same operations, for a history that hypothesis can make short."""
+
+    NUMBERS = st.integers(0, 7)
+
+    @initialize(shape=st.sampled_from(sorted(SHAPES)))
+    def start(self, shape: str) -> None:
+        self.world, self.whole = World(*SHAPES[shape]), True
+
+    def apply(self, *operation: Any) -> None:
+        self.whole = False
+        self.world.apply(*operation)
+        self.whole = True
+
+    @rule(number=NUMBERS, live=st.booleans(), stream=st.integers(0, len(STREAMS) - 1), size=st.integers(0, 20_000))
+    def open(self, number: int, live: bool, stream: int, size: int) -> None:
+        self.apply("open", number, live, stream, size % 16 == 15)
+        self.apply("append", number, size)
+
+    @rule(number=NUMBERS, size=st.integers(0, 12_000))
+    def append(self, number: int, size: int) -> None:
+        self.apply("append", number, size)
+
+    @rule(number=NUMBERS, back=st.sampled_from((0, 500)))
+    def partial(self, number: int, back: int) -> None:
+        self.apply("partial", number, back)
+
+    @rule(number=NUMBERS, commit=st.booleans(), back=st.sampled_from((0, 1300)))
+    def final(self, number: int, commit: bool, back: int) -> None:
+        self.apply("final", number, commit, back)
+
+    @rule(number=NUMBERS)
+    def late(self, number: int) -> None:
+        self.apply("late", number)
+
+    @rule(number=NUMBERS)
+    def close(self, number: int) -> None:
+        self.apply("close", number)
+
+    @rule(times=st.integers(1, 4))
+    def step(self, times: int) -> None:
+        self.apply("step", times)
+
+    def teardown(self) -> None:
+        if getattr(self, "whole", False):  # else it has failed already
+            self.world.end()
+
+
+def test_any_short_history() -> None:
+    run_state_machine_as_test(Calls, settings=settings(max_examples=60, stateful_step_count=40))
