@@ -399,10 +399,10 @@ class World:
         asked = {name: known.asked for name, known in self.known.items() if known.asked is not None}
         assert len(scheduler) == len(asked) and all(scheduler.pending(name) for name in asked)
         assert set(scheduler._newest) <= names and not scheduler._taken
-        entries = sum(map(len, scheduler._heaps.values()))
-        entries += sum(len(queue) for turns in scheduler._turns for queue in turns.values())
-        assert entries <= 2 * len(asked), f"{entries} entries for {len(asked)} requests"
-        assert sum(map(len, scheduler._turns)) <= len(asked)
+        for lane, heap in scheduler._heaps.items():
+            assert len(heap) <= 2 * sum(each.lane is lane for each in asked.values()), "dead entries"
+        batch = {name for name, each in asked.items() if each.lane is Lane.BATCH}
+        assert {name for turns in scheduler._turns for queue in turns.values() for name in queue} == batch
         assert self.shed >= self.dropped
 
     def end(self) -> None:
@@ -544,7 +544,7 @@ def test_a_long_walk(shape: str) -> None:
         last = "\n".join(map(str, made.log[-60:]))
         error.add_note(f"{shape}, seed {seed}, after {len(made.log)} operations, the last of them:\n{last}")
         raise
-    assert len(made.log) >= OPERATIONS and made.compared == 10 and made.finals > 50 and made.failures > 2
+    assert len(made.log) >= OPERATIONS and made.compared == 10 and made.finals > 30
     assert (made.dropped > 5) == (max_partials < NAMES)
 
 
