@@ -1,0 +1,162 @@
+"""Runs in the environment of the official package: questions from a folder, its answers into that folder.
+
+    python official.py FOLDER
+
+Its own classes answer, as published. The exceptions, and nothing else: `generate()` is told which tokens end an answer,
+for the numbers that are written into it are those of the published vocabulary; and a case may ask for a second answer
+under `switches`, each of which takes away one cause of a difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from qwen_asr import Qwen3ASRModel
+from qwen_asr.inference.utils import SUPPORTED_LANGUAGES, parse_asr_output
+
+HALF_SECOND = 8000
+
+
+class Official:
+    def __init__(self, folder: Path, ends: list[int]) -> None:
+        self.package = Qwen3ASRModel.from_pretrained(str(folder), dtype=torch.float32)
+        self.thinker = self.package.model.thinker
+        self.tokens: list[int] = []
+        self.asked: dict[str, Any] = {}
+        self.changes: dict[str, Any] = {}
+        generate = functools.partial(self.package.model.generate, eos_token_id=ends, pad_token_id=ends[-1])
+
+        def noted(**inputs: Any) -> Any:
+            inputs |= self.changes
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            self.asked = inputs
+            answer = generate(**inputs)
+            said = answer.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+            self.tokens = said[: next((at for at, token in enumerate(said) if token in ends), len(said))]
+            return answer
+
+        self.package.model.generate = noted
+
+    def ask(self, case: dict[str, Any], samples: np.ndarray, switches: list[str]) -> dict[str, Any]:
+        self.package.max_new_tokens = case["budget"]
+        self.changes = {}
+        if "short" in switches:
+            samples = np.pad(samples, (0, max(0, HALF_SECOND - len(samples))))
+        if "placeholder" in switches:
+            self.changes["suppress_tokens"] = [case["placeholder"]]
+        if "prompt" in switches:
+            self.changes["input_ids"] = torch.tensor([case["prompt"]])
+        language = case["language"] or None
+        with windowed(self.thinker) if "window" in switches else as_published():
+            if "loud" in switches:  # what transcribe() does after it has normalised the audio
+                parsed = parse_asr_output(self.package._infer_asr([case["context"]], [samples], [language])[0], language)
+                heard = SimpleNamespace(language=parsed[0], text=parsed[1])
+            else:
+                heard = self.package.transcribe((samples, 16000), context=case["context"], language=language)[0]
+        return {"tokens": self.tokens, "text": heard.text, "language": heard.language}
+
+    @torch.no_grad()
+    def seen(self, switches: list[str]) -> dict[str, Any]:
+        """What went into the model for the last question, and what the encoder made of it."""
+        mel, mask = self.asked["input_features"], self.asked["feature_attention_mask"]
+        with windowed(self.thinker) if "window" in switches else as_published():
+            embeddings = self.thinker.get_audio_features(mel, mask)
+        return {"mel": mel[0, :, : int(mask.sum())].numpy(), "embeddings": embeddings.numpy()}
+
+    def stream(self, case: dict[str, Any], samples: np.ndarray, *, chunk_s: float, unfixed: int) -> list[Any]:
+        """The package's streaming recipe, which it offers for vLLM only, with this model in vLLM's place."""
+        heard: list[list[int]] = []
+
+        def generate(inputs: list[Any], **_: Any) -> list[Any]:
+            (asked,) = inputs
+            ready = processor(text=[asked["prompt"]], audio=asked["multi_modal_data"]["audio"], return_tensors="pt")
+            self.package.model.generate(**ready, max_new_tokens=case["budget"])
+            heard.append(self.tokens)
+            text = processor.tokenizer.decode(self.tokens, skip_special_tokens=True)
+            return [SimpleNamespace(outputs=[SimpleNamespace(text=text)])]
+
+        processor, self.changes = self.package.processor, {}
+        recipe = Qwen3ASRModel("vllm", SimpleNamespace(generate=generate), processor)
+        state = recipe.init_streaming_state(case["context"], case["language"] or None, unfixed, 5, chunk_s)
+        out: list[Any] = []
+        with windowed(self.thinker):
+            for low in range(0, len(samples), state.chunk_size_samples):
+                chunk = samples[low : low + state.chunk_size_samples]
+                recipe.streaming_transcribe(chunk, state)
+                if len(chunk) < state.chunk_size_samples:
+                    recipe.finish_streaming_transcribe(state)
+                out.append({"end": low + len(chunk), "text": state.text, "tokens": heard[-1]})
+        return out
+
+
+@contextmanager
+def windowed(thinker: Any) -> Iterator[None]:
+    """Pass the mask that the encoder knows how to make, and never does outside of flash attention."""
+    tower = thinker.audio_tower
+
+    def masked(_: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        return args, keywords | {"attention_mask": tower._prepare_attention_mask(args[0], args[1])}
+
+    hooks = [layer.register_forward_pre_hook(masked, with_kwargs=True) for layer in tower.layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def as_published() -> Iterator[None]:
+    yield
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    asked = json.loads((folder / "questions.json").read_text(encoding="utf-8"))
+    sounds = np.load(folder / "sounds.npz")
+    models = {name: Official(folder / name, asked["ends"]) for name in asked["models"]}
+    answers: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for case in asked["cases"]:
+        official, name = models[case["model"]], case["name"]
+        samples = sounds[case["sound"]][: case["samples"]]
+        answer = official.ask(case, samples, [])
+        switches = case["switches"] + (["placeholder"] if case["placeholder"] in answer["tokens"] else [])
+        answer |= {"prompt": official.asked["input_ids"][0].tolist(), "switches": switches}
+        if case["final"]:
+            arrays |= {f"{name}/{key}": array for key, array in official.seen([]).items()}
+        if switches:
+            answer["without"] = official.ask(case, samples, switches)
+            if case["final"]:
+                arrays |= {f"{name}/{key}/without": array for key, array in official.seen(switches).items()}
+        answers[name] = answer
+    streams = []
+    for case in asked["streams"]:
+        samples = sounds[case["sound"]]
+        for chunk_s in case["chunks_s"]:
+            for unfixed in (2, 10**6):
+                heard = models[case["model"]].stream(case, samples, chunk_s=chunk_s, unfixed=unfixed)
+                streams.append({"name": case["name"], "chunk_s": chunk_s, "rolls_back": unfixed == 2, "heard": heard})
+    settings = models[asked["models"][0]].thinker.generation_config
+    said = {
+        "answers": answers,
+        "streams": streams,
+        "parsed": [parse_asr_output(raw, language or None) for raw, language in asked["raw"]],
+        "languages": SUPPORTED_LANGUAGES,
+        "decoding": {key: getattr(settings, key) for key in ("do_sample", "num_beams", "repetition_penalty")},
+    }
+    np.savez(folder / "arrays.npz", **arrays)
+    (folder / "answers.json").write_text(json.dumps(said), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,112 @@
+"""What the engine says, asked in the way that the worker asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from asr import messages
+from asr.inference import Inference
+from asr.qwen.encoder import Audio, Settling
+from asr.qwen.engine import QwenEngine, Shape
+from asr.qwen.loader import load
+from asr.qwen.mel import Features, Mel, normalise
+from asr.utterance import Utterance
+from scripts.reference.cases import Case, Talk
+
+WHOLE = Shape(window_s=60, settling=Settling.EXACT)
+"""All of an utterance in one window of the encoder."""
+EXACT = Shape(settling=Settling.EXACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    tokens: list[int]
+    text: str
+    language: str
+    """ISO 639 code."""
+
+
+@dataclass(slots=True)
+class Engine:
+    """One model under one shape."""
+
+    folder: Path
+    shape: Shape = field(default_factory=Shape)
+    _engine: QwenEngine = field(init=False)
+    _inference: Inference = field(init=False)
+    _mel: Mel = field(init=False)
+    _tokens: list[int] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        loaded = load(self.folder)
+        engine = self._engine = QwenEngine(loaded, self.shape)
+        self._mel = Mel(loaded.extractor)
+        read = engine.prompts.read
+
+        def noted(tokens: list[int], prompt: Any) -> tuple[str, str]:
+            self._tokens = list(tokens)
+            return read(tokens, prompt)
+
+        engine.prompts.read = noted  # type: ignore[method-assign]
+        self._inference = Inference(engine)
+
+    def hear(self, talk: Talk) -> dict[int, Said]:
+        """Every question of a talk, in the order in which a call asks them: by the bytes that were heard."""
+        utterance = Utterance(talk.name, talk.sound.format, talk.language, talk.context)
+        self._inference.receive(messages.Open(utterance), 0.0)
+        said, at = {}, 0
+        for revision, end in enumerate(ends := talk.ends()):
+            self._inference.receive(messages.Append(talk.name, at, talk.sound.audio[at:end]), 0.0)
+            at = end
+            final = end == ends[-1]
+            ask = messages.Final(talk.name, revision, end, commit=True) if final else None
+            self._inference.receive(ask or messages.Partial(talk.name, revision, end), 0.0)
+            said[end] = self._answer()
+        return said
+
+    def _answer(self) -> Said:
+        while (work := self._inference.choose()) is not None:
+            for message in self._inference.perform(work):
+                if isinstance(message, messages.Heard):
+                    heard = message.hypothesis
+                    assert heard.error is None, heard.error
+                    return Said(self._tokens, heard.text, heard.language)
+        raise AssertionError("no answer")
+
+    @torch.inference_mode()
+    def seen(self, case: Case) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Mel (bins, frames) as the encoder takes it, and what the encoder makes of it: (tokens, width)."""
+        features = Features(self._mel)
+        features.append(case.samples)
+        view = features.view(len(case.samples), self._mel(features.segments(len(case.samples))))
+        encoder = self._engine.encoder
+        encoding = encoder.begin(Audio(), view, Settling.EXACT)
+        encoder.run([(encoding, encoder.missing(encoding))])
+        mel = normalise(view.frames, view.maximum).T
+        return mel.numpy(), torch.cat(encoder.finish(encoding)).numpy()
+
+    def prompt(self, case: Case) -> list[int]:
+        """Its ids, with a placeholder for every token of audio."""
+        built = self._engine.prompts.build(context=case.talk.context, language=case.talk.language)
+        frames = max(len(case.samples), self._mel.least) // self._mel.hop
+        count = frames // 100 * 13 + -(-(frames % 100) // 8)
+        return [*built.head, *[self.placeholder] * count, *built.tail]
+
+    @property
+    def placeholder(self) -> int:
+        return int(self._engine.prompts.never)
+
+    @property
+    def ends(self) -> list[int]:
+        return sorted(self._engine.prompts.ends)
+
+
+def hear(engine: Engine, talks: Sequence[Talk]) -> dict[tuple[str, int], Said]:
+    return {(talk.name, end): said for talk in talks for end, said in engine.hear(talk).items()}
