@@ -8,7 +8,7 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: fuzz help demo run test lint bench soak lock schema clean setup setup-dev
+.PHONY: fuzz help reference demo run test lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench   the media path against the usual design (minutes)"
 	@echo "make soak    500 kills and 10,000 calls, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, then some guided by coverage (minutes)"
+	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
 
@@ -52,6 +53,9 @@ fuzz: setup-dev
 	$(RUN)/python -m fuzz --inputs 1000000
 	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m fuzz --guided --inputs 200000; \
 	  else echo "fuzz: no atheris for this Python: nothing is guided by coverage"; fi
+
+reference: setup-dev
+	@$(RUN)/python -m scripts.reference
 
 lock: setup-dev
 	$(RUN)/python -m pip install -q uv

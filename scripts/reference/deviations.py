@@ -42,8 +42,8 @@ def _unlike_prompt(case: Case) -> bool:
 SWITCHES = {
     "window": Switch(
         lambda case: case.seconds > WINDOW_S,
-        "outside of flash attention the package makes the mask of the encoder's 8 s windows and does not pass it, so that"
-        " every second sees the whole recording; the library's class and the engine keep to the windows",
+        "outside of flash attention the package does not pass the mask of the encoder's 8 s windows, so every"
+        " second sees the whole recording; the library's class and the engine keep to the windows",
         "with that mask passed the package equals the engine, and with one window over everything the engine equals the"
         " package as published",
     ),
@@ -53,6 +53,12 @@ SWITCHES = {
         " fill up every recording",
         "given the same sound with zeros up to 0.5 s the package equals the engine",
     ),
+    "tail": Switch(
+        lambda case: case.seconds < 1.0,
+        "the package's convolutions end where a recording of less than a second ends; the library's class and the"
+        " engine fill up its only second, as all of them fill up the last of several",
+        "with the frames filled up to a second the package equals the engine",
+    ),
     "loud": Switch(
         lambda case: float(np.abs(case.samples).max(initial=0.0)) > 1.0,
         "the package divides a sound that passes 1.0 by its peak, which a stream does not know; the engine leaves it",
@@ -60,8 +66,8 @@ SWITCHES = {
     ),
     "prompt": Switch(
         _unlike_prompt,
-        "the package takes a context as it comes: special tokens in it work, and it has no limit; in the engine they are"
-        f" letters, and {MAX_CONTEXT} tokens are used",
+        "the package takes a context as it comes: special tokens in it work, and it has no limit; in the engine they"
+        f" are letters, and {MAX_CONTEXT} tokens are used",
         "given the engine's prompt the package equals the engine",
     ),
 }
@@ -75,7 +81,6 @@ FOUND = {
         "the engine ends an answer that is longer than anybody speaks",
         "the tokens are the same up to there, and are as many as the limit",
     ),
-    "budget": ("a babbling answer is asked of the package up to a limit", "the tokens are the same up to the limit"),
     "frozen": (
         "live partials keep the loudness that a finished window was encoded with (`qwen.partials`)",
         "with `exact` the engine equals the package with its windows, and so does the final",
@@ -88,7 +93,7 @@ def switches(case: Case) -> list[str]:
 
 
 def agreement(case: Case, ours: Sequence[int], theirs: Sequence[int]) -> str | None:
-    """`equal`, or the rule by which one answer ends before the other; None when they differ."""
+    """`equal` (as far as the package was asked), the rule by which the engine's answer ends first, or None."""
     if list(ours) == list(theirs):
         return "equal"
     count = min(len(ours), len(theirs))
@@ -96,7 +101,7 @@ def agreement(case: Case, ours: Sequence[int], theirs: Sequence[int]) -> str | N
         return None
     if count == len(ours):
         return "loop" if is_loop(ours) else "limit" if count == longest(case.seconds) else None
-    return "budget" if count == case.budget else None
+    return "equal" if count == case.budget else None
 
 
 def where(ours: Sequence[object], theirs: Sequence[object]) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from qwen_asr import Qwen3ASRModel
 from qwen_asr.inference.utils import SUPPORTED_LANGUAGES, parse_asr_output
+from torch.nn.utils import rnn
 
 HALF_SECOND = 8000
 
@@ -56,9 +57,11 @@ class Official:
         if "prompt" in switches:
             self.changes["input_ids"] = torch.tensor([case["prompt"]])
         language = case["language"] or None
-        with windowed(self.thinker) if "window" in switches else as_published():
+        with changed(self.thinker, switches):
             if "loud" in switches:  # what transcribe() does after it has normalised the audio
-                parsed = parse_asr_output(self.package._infer_asr([case["context"]], [samples], [language])[0], language)
+                parsed = parse_asr_output(
+                    self.package._infer_asr([case["context"]], [samples], [language])[0], language
+                )
                 heard = SimpleNamespace(language=parsed[0], text=parsed[1])
             else:
                 heard = self.package.transcribe((samples, 16000), context=case["context"], language=language)[0]
@@ -68,7 +71,7 @@ class Official:
     def seen(self, switches: list[str]) -> dict[str, Any]:
         """What went into the model for the last question, and what the encoder made of it."""
         mel, mask = self.asked["input_features"], self.asked["feature_attention_mask"]
-        with windowed(self.thinker) if "window" in switches else as_published():
+        with changed(self.thinker, switches):
             embeddings = self.thinker.get_audio_features(mel, mask)
         return {"mel": mel[0, :, : int(mask.sum())].numpy(), "embeddings": embeddings.numpy()}
 
@@ -88,7 +91,7 @@ class Official:
         recipe = Qwen3ASRModel("vllm", SimpleNamespace(generate=generate), processor)
         state = recipe.init_streaming_state(case["context"], case["language"] or None, unfixed, 5, chunk_s)
         out: list[Any] = []
-        with windowed(self.thinker):
+        with changed(self.thinker, ["window", "tail"]):
             for low in range(0, len(samples), state.chunk_size_samples):
                 chunk = samples[low : low + state.chunk_size_samples]
                 recipe.streaming_transcribe(chunk, state)
@@ -99,24 +102,28 @@ class Official:
 
 
 @contextmanager
-def windowed(thinker: Any) -> Iterator[None]:
-    """Pass the mask that the encoder knows how to make, and never does outside of flash attention."""
-    tower = thinker.audio_tower
+def changed(thinker: Any, switches: list[str]) -> Iterator[None]:
+    """The encoder without some of its ways."""
+    tower, fill = thinker.audio_tower, rnn.pad_sequence
 
     def masked(_: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return args, keywords | {"attention_mask": tower._prepare_attention_mask(args[0], args[1])}
 
-    hooks = [layer.register_forward_pre_hook(masked, with_kwargs=True) for layer in tower.layers]
+    def filled(parts: list[torch.Tensor], **options: Any) -> torch.Tensor:
+        """Frames to a whole chunk, and the marks of what is sound to as many tokens."""
+        whole = torch.zeros((100, parts[0].shape[1]) if parts[0].dim() == 2 else 13, dtype=parts[0].dtype)
+        return fill([*parts, whole], **options)[:-1]
+
+    # With that mask passed which the encoder knows how to make, and outside of flash attention never does.
+    layers = tower.layers if "window" in switches else ()
+    hooks = [layer.register_forward_pre_hook(masked, with_kwargs=True) for layer in layers]
+    rnn.pad_sequence = filled if "tail" in switches else fill
     try:
         yield
     finally:
+        rnn.pad_sequence = fill
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def as_published() -> Iterator[None]:
-    yield
 
 
 def main(folder: Path) -> None:
@@ -136,6 +143,7 @@ def main(folder: Path) -> None:
             arrays |= {f"{name}/{key}": array for key, array in official.seen([]).items()}
         if switches:
             answer["without"] = official.ask(case, samples, switches)
+            answer["without"]["prompt"] = official.asked["input_ids"][0].tolist()
             if case["final"]:
                 arrays |= {f"{name}/{key}/without": array for key, array in official.seen(switches).items()}
         answers[name] = answer

@@ -1,0 +1,103 @@
+"""Asks both, compares, prints the table; exits 1 when something differs without a reason, 2 without the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from asr import languages
+from asr.qwen.loader import load
+from scripts.reference import checkpoints, deviations, environment, report, words
+from scripts.reference.cases import PARTIAL_S, Talk, babbler, cases, talks
+from scripts.reference.compare import Ours, compare, streamed
+from tests.qwen_models import TINY
+
+MODELS = ("tiny", "random")
+STREAMED = ("customer", "noise-3", "noise-12")
+CHUNKS_S = (PARTIAL_S, 4 * PARTIAL_S)
+
+
+def main() -> int:
+    begun = time.monotonic()
+    try:
+        python = environment.python()
+    except environment.NoReference as error:
+        print(f"reference: {error}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        checkpoints.write(load(TINY).model, TINY, folder / "tiny")
+        checkpoints.write(babbler(), TINY, folder / "random")
+        ours = Ours(folder, MODELS)
+        asked = questions(ours)
+        (folder / "questions.json").write_text(json.dumps(asked), encoding="utf-8")
+        np.savez(folder / "sounds.npz", **{talk.sound.name: talk.sound.samples for talk in talks()})
+        script = Path(__file__).parent / "official.py"
+        # Offline: with a name for a path, the hub would be asked about it.
+        environ = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        if subprocess.run([str(python), str(script), str(folder)], env=environ).returncode:
+            print("reference: the official package failed", file=sys.stderr)
+            return 2
+        said = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+        with np.load(folder / "arrays.npz") as arrays:
+            rows = [compare(case, said["answers"][case.name], arrays, ours) for case in cases()]
+    by_name = {talk.name: talk for talk in talks()}
+    anew = {(each["name"], each["chunk_s"]): each for each in said["streams"] if not each["rolls_back"]}
+    streams = [
+        streamed(each, anew[each["name"], each["chunk_s"]], by_name[each["name"]], ours) for each in said["streams"]
+    ]
+    parsed = [
+        words.rule(tuple(theirs), words.ours(*raw)) for raw, theirs in zip(words.RAW, said["parsed"], strict=True)
+    ]
+    wrong = [f"{row.case.name}: {each}" for row in rows for each in row.wrong]
+    wrong += [
+        f"{each.name}: the recipe without a beginning"
+        for each in streams
+        if not each.rolls_back and each.same < each.count
+    ]
+    wrong += [f"text of {raw}" for raw, rule in zip(words.RAW, parsed, strict=True) if rule is None]
+    if set(said["languages"]) != set(languages.QWEN3_ASR.values()):
+        wrong.append(f"languages {sorted(set(said['languages']) ^ set(languages.QWEN3_ASR.values()))}")
+    if said["decoding"] != {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0}:
+        wrong.append(f"decoding is {said['decoding']}")
+    report.show(rows, streams, parsed, wrong, time.monotonic() - begun)
+    return 1 if wrong else 0
+
+
+def questions(ours: Ours) -> dict[str, object]:
+    """What `official.py` reads."""
+    asked = []
+    for case in cases():
+        engine, talk = ours.engines[case.talk.model], case.talk
+        asked.append(
+            told(talk)
+            | {
+                "name": case.name, "samples": len(case.samples), "budget": case.budget, "final": case.final,
+                "placeholder": engine.placeholder, "prompt": engine.prompt(case),
+                "switches": deviations.switches(case),
+            }
+        )  # fmt: skip
+    streams = [
+        told(talk)
+        | {"name": talk.name, "budget": case.budget, "chunks_s": [each for each in CHUNKS_S if each >= talk.step_s]}
+        for talk in talks()
+        if talk.step_s and talk.sound.name in STREAMED
+        for case in [case for case in cases() if case.talk == talk][:1]
+    ]
+    ends = ours.engines[MODELS[0]].ends
+    return {"models": MODELS, "ends": ends, "cases": asked, "streams": streams, "raw": words.RAW}
+
+
+def told(talk: Talk) -> dict[str, str]:
+    language = (languages.name(talk.language) or "") if talk.language else ""
+    return {"model": talk.model, "sound": talk.sound.name, "language": language, "context": talk.context}
+
+
+sys.exit(main())

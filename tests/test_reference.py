@@ -1,0 +1,108 @@
+"""What the comparison with the official package rests on, as far as it can be seen without that package."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.qwen.loader import _renamed, load
+from asr.qwen.session import longest
+from scripts.reference import checkpoints, environment, words
+from scripts.reference.cases import DIGITS, Case, babbler, cases, cut_at_pauses
+from scripts.reference.deviations import SWITCHES, agreement, switches
+from tests.qwen_models import TINY
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_model_in_the_official_layout_is_the_same_model(tmp_path: Path) -> None:
+    model = babbler()
+    checkpoints.write(model, TINY, tmp_path / "official")
+    mine, again = model.state_dict(), load(tmp_path / "official").model.state_dict()
+    assert mine.keys() == again.keys()
+    assert all(torch.equal(mine[name], again[name]) for name in mine)
+    assert all(_renamed(checkpoints.old(name)) == name for name in mine if name != "lm_head.weight")
+
+
+def test_questions_have_names_and_every_cause_has_questions() -> None:
+    asked = cases()
+    assert len({case.name for case in asked}) == len(asked)
+    shown = {tuple(switches(case)) for case in asked}
+    assert () in shown and {name for names in shown for name in names} == set(SWITCHES)
+
+
+@pytest.mark.parametrize("file", ["customer", "agent", "long"])
+def test_pieces_between_pauses_are_the_whole(file: str) -> None:
+    codes = (DIGITS / f"{file}.ulaw").read_bytes()
+    pieces = cut_at_pauses(codes)
+    assert b"".join(pieces) == codes and len(pieces) == (1 if file == "long" else 2)
+
+
+def babble(count: int) -> list[int]:
+    return [number * 7 % 101 for number in range(count)]
+
+
+def some(model: str) -> Case:
+    return next(case for case in cases() if case.talk.model == model and 1 <= case.seconds <= 3)
+
+
+def test_only_a_known_end_makes_answers_agree() -> None:
+    case, tiny = some("random"), some("tiny")
+    limit = longest(case.seconds)
+    assert agreement(case, babble(20), babble(20)) == "equal"
+    assert agreement(case, babble(20), babble(21)) is None
+    assert agreement(case, babble(limit), babble(limit + 9)) == "limit"
+    assert agreement(case, [*babble(5), *[3] * 16], [*babble(5), *[3] * 40]) == "loop"
+    assert agreement(case, babble(case.budget + 3), babble(case.budget)) == "equal"
+    assert agreement(tiny, babble(70), babble(64)) is None, "the model that reads is asked to its end"
+    changed = [*babble(10), 500, *babble(limit)[11:]]
+    assert agreement(case, changed, babble(limit + 9)) is None
+    assert agreement(replace(case, end=case.end * 2), babble(limit), babble(limit + 9)) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "rule"),
+    [
+        (("English", "one two"), ("en", "one two"), "equal"),
+        (("English", "one two"), ("en", "one too"), None),
+        (("English", "one two"), ("de", "one two"), None),
+        (("English", "one  two"), ("en", "one two"), "spaces"),
+        (("English", "one  two"), ("en", "onetwo"), None),
+        (("", ""), ("en", ""), "silent"),
+        (("German", ""), ("en", ""), None),
+        (("English", "one"), ("en", ""), None),
+        (("English", "one<asr_text>two"), ("en", "onetwo"), "leaked"),
+        (("English", "one<asr_text>two"), ("en", "two"), None),
+        (("English", "10"), ("en", "1" + "0" * 30), "number"),
+        (("English", "10"), ("en", "1" + "0" * 80), None),
+        (("English", "10"), ("en", "1one"), None),
+    ],
+)
+def test_only_a_known_reason_makes_words_agree(
+    theirs: tuple[str, str], ours: tuple[str, str], rule: str | None
+) -> None:
+    assert words.rule(theirs, ours) == rule
+
+
+def test_every_package_of_the_reference_has_its_version_and_its_hashes() -> None:
+    lock = environment.LOCK.read_text(encoding="utf-8")
+    pinned = re.findall(r"^([\w.-]+)==(\S+) \\\n    --hash=sha256:", lock, re.MULTILINE)
+    assert dict(pinned)["qwen-asr"] == "0.0.6" and dict(pinned)["transformers"] == "4.57.6"
+    lines = [line for line in lock.splitlines() if line[:1].isalpha()]
+    assert len(lines) == len(pinned) and "://" not in lock
+    assert not {"torch", "gradio", "flask"} & dict(pinned).keys()
+
+
+def test_without_the_package_there_is_a_sentence() -> None:
+    environ = os.environ | {"XDG_CACHE_HOME": "/dev/null"}
+    command = [sys.executable, "-m", "scripts.reference"]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert re.fullmatch(r"reference: the environment cannot be made: .+\n", done.stderr)
