@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 
 from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
@@ -84,8 +83,3 @@ def config(native: Any) -> dict[str, Any]:
 
 def _write(path: Path, tree: dict[str, Any]) -> None:
     path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
-
-
-def parameters(model: Any) -> dict[str, torch.Tensor]:
-    """For comparing two models."""
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,3 @@ class Engine:
     @property
     def ends(self) -> list[int]:
         return sorted(self._engine.prompts.ends)
-
-
-def hear(engine: Engine, talks: Sequence[Talk]) -> dict[tuple[str, int], Said]:
-    return {(talk.name, end): said for talk in talks for end, said in engine.hear(talk).items()}
