@@ -23,7 +23,7 @@ from tests.qwen_models import TINY
 
 MODELS = ("tiny", "random")
 STREAMED = ("customer", "noise-3", "noise-12")
-CHUNKS_S = (PARTIAL_S, 4 * PARTIAL_S)
+CHUNKS_S = (PARTIAL_S, 3 * PARTIAL_S)
 
 
 def main() -> int:

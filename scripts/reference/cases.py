@@ -156,7 +156,7 @@ def talks() -> Iterator[Talk]:
         for language, context in prompts if sound.seconds <= 8.1 else prompts[:2]:
             yield Talk("random", sound, language, context)
     yield Talk("random", noises[4], "de", step_s=PARTIAL_S)
-    yield Talk("random", noises[8], "de", step_s=4 * PARTIAL_S)
+    yield Talk("random", noises[8], "de", step_s=3 * PARTIAL_S)
     for context in (WICKED, ODD, LONG):
         yield Talk("random", noises[3], context=context)
         yield Talk("tiny", spoken[0], context=context)
