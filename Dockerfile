@@ -49,6 +49,7 @@ ENV PATH=/opt/mediaworker/bin:$PATH \
     OPENBLAS_NUM_THREADS=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     MEDIAWORKER_DATA_DIR=/data \
+    HF_HOME=/data/models \
     MEDIAWORKER_LOG__FORMAT=json
 # `mediaworker.toml` is looked for here.
 WORKDIR /etc/mediaworker

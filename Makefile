@@ -62,6 +62,9 @@ lock: setup-dev
 	for extra in run dev; do \
 	  $(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
 	    --custom-compile-command 'make lock' $$( [ $$extra = dev ] && echo --extra dev ) pyproject.toml -o requirements/$$extra.lock; done
+	$(RUN)/uv pip compile -q --no-config --python-platform x86_64-manylinux_2_28 --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command 'make lock' --override requirements/cuda.overrides.txt \
+	  -c requirements/run.lock --extra qwen pyproject.toml -o requirements/cuda.lock
 
 schema: setup-dev
 	$(RUN)/python scripts/gen_docs.py

@@ -43,12 +43,12 @@ def parse_output(raw: str, forced: str = "") -> tuple[str, str]:
     head, tag, rest = raw.partition(ASR_TAG)
     code = forced
     text = raw
-    if tag:
+    if tag and not forced:
         found = _TAGGED.search(head + tag)
         text = rest
-        if found and not forced:
+        if found:
             code = languages.code(found[1])
-    # A second tag in the middle is the model starting over; the words on both sides are kept, the tag is not.
+    # A tag in the middle is the model starting over; the words on both sides are kept, the tag is not.
     return code, _SPECIAL.sub("", _TAGGED.sub("", text)).strip()
 
 
@@ -66,7 +66,7 @@ def cut_repetitions(text: str) -> str:
 def _one_copy(found: re.Match[str]) -> str:
     if any(character.isalpha() for character in found[1]):
         return found[1]
-    return found[0][:DIGITS_KEPT]
+    return found[1] * (min(len(found[0]), DIGITS_KEPT) // len(found[1]))
 
 
 @dataclass(frozen=True, slots=True)

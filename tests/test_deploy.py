@@ -219,6 +219,20 @@ def test_compose_and_image_agree() -> None:
             assert (ROOT / name).exists() and f"!{name.rstrip('/')}" in allowed, name
 
 
+def test_what_a_gpu_gets_is_what_was_tested() -> None:
+    def versions(name: str) -> dict[str, str]:
+        lines = (ROOT / "requirements" / name).read_text().splitlines()
+        found = [re.match(r"([a-z0-9-]+)==([^ ;]+)", line) for line in lines if "never" not in line]
+        return {match[1]: match[2] for match in found if match}
+
+    cuda, run, dev, torch = map(versions, ("cuda.lock", "run.lock", "dev.lock", "torch.txt"))
+    assert cuda["torch"] == torch["torch"] and cuda["transformers"] == dev["transformers"]
+    assert "nvidia-cudnn-cu13" in cuda and "rich" not in cuda
+    assert run.keys() <= cuda.keys()
+    shared = {name for name in cuda.keys() & run.keys() if name != "numpy"}  # one of two, by Python's version
+    assert {name: cuda[name] for name in shared} == {name: run[name] for name in shared}
+
+
 def test_scripts_are_sound() -> None:
     for script in (ROOT / "scripts").glob("*.sh"):
         subprocess.run(["bash", "-n", str(script)], check=True)

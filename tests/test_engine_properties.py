@@ -30,9 +30,10 @@ from asr.qwen import session
 from asr.qwen.encoder import Encoder, Encoding
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.packed import Packed, Row
+from asr.qwen.prompt import Prompt
 from asr.scheduler import Lane, Request
 from asr.utterance import Utterance
-from tests.qwen_models import generate, loaded, noise, random_model
+from tests.qwen_models import check_said, loaded, noise, random_model
 
 NAMES = 14
 POSITIONS = 96
@@ -147,11 +148,15 @@ class World:
     finals: int = 0
     failures: int = 0
     compared: int = 0
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    """Of every text that has been said."""
 
     def __post_init__(self) -> None:
         self.engine = QwenEngine(loaded(model("engine")), self.shape)
         self.packed = self.engine.packed = WatchedPacked(model("engine"), self.engine.slots)
         self.encoder = self.engine.encoder = WatchedEncoder(model("engine"))
+        self.read = self.engine.prompts.read
+        self.engine.prompts.read = self._noted  # type: ignore[method-assign]
         self.inference = Inference(self.engine, max_partials=self.max_partials)
         self.scheduler = self.inference.scheduler
         self.limit = self.engine.capabilities.batch
@@ -386,11 +391,14 @@ class World:
             del self.known[heard.utterance_id]
             self.finals += 1
 
+    def _noted(self, tokens: list[int], prompt: Prompt) -> tuple[str, str]:
+        language, said = self.read(tokens, prompt)
+        self.tokens[text.clean(said, evidence=text.Evidence(0.0, 0.0))] = list(tokens)
+        return language, said
+
     def _compare(self, known: Known, asked: Asked, shown: str) -> None:
-        prompts = self.engine.prompts
-        prompt = prompts.build(language=known.utterance.language)
-        tokens = generate(model("reference"), known.codes[: asked.end], prompt, asked.longest)
-        assert shown == text.clean(prompts.read(tokens, prompt)[1], evidence=text.Evidence(0.0, 0.0))
+        prompt = self.engine.prompts.build(language=known.utterance.language)
+        check_said(self.tokens[shown], model("reference"), known.codes[: asked.end], prompt, asked.longest)
         self.texts, self.compared = self.texts - 1, self.compared + 1
 
     # -- always -----------------------------------------------------------------------------------------------------

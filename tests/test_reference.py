@@ -15,15 +15,15 @@ import torch
 from asr.qwen.loader import _renamed, load
 from asr.qwen.session import longest
 from scripts.reference import checkpoints, environment, words
-from scripts.reference.cases import DIGITS, Case, babbler, cases, cut_at_pauses
+from scripts.reference.cases import DIGITS, Case, cases, cut_at_pauses
 from scripts.reference.deviations import SWITCHES, agreement, switches
-from tests.qwen_models import TINY
+from tests.qwen_models import TINY, random_model
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_a_model_in_the_official_layout_is_the_same_model(tmp_path: Path) -> None:
-    model = babbler()
+    model = random_model()
     checkpoints.write(model, TINY, tmp_path / "official")
     mine, again = model.state_dict(), load(tmp_path / "official").model.state_dict()
     assert mine.keys() == again.keys()
@@ -60,6 +60,7 @@ def test_only_a_known_end_makes_answers_agree() -> None:
     assert agreement(case, babble(20), babble(21)) is None
     assert agreement(case, babble(limit), babble(limit + 9)) == "limit"
     assert agreement(case, [*babble(5), *[3] * 16], [*babble(5), *[3] * 40]) == "loop"
+    assert agreement(case, [*babble(5), 3], [*babble(5), *[3] * 40]) == "loop", "said once"
     assert agreement(case, babble(case.budget + 3), babble(case.budget)) == "equal"
     assert agreement(tiny, babble(70), babble(64)) is None, "the model that reads is asked to its end"
     changed = [*babble(10), 500, *babble(limit)[11:]]

@@ -17,9 +17,9 @@ import numpy as np
 from asr import languages
 from asr.qwen.loader import load
 from scripts.reference import checkpoints, deviations, environment, report, words
-from scripts.reference.cases import PARTIAL_S, Case, Talk, babbler, cases, talks
+from scripts.reference.cases import PARTIAL_S, Case, Talk, cases, talks
 from scripts.reference.compare import Ours, Row, Stream, compare, streamed
-from tests.qwen_models import TINY
+from tests.qwen_models import TINY, random_model
 
 MODELS = ("tiny", "random")
 STREAMED = ("customer", "noise-3", "noise-12")
@@ -36,7 +36,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         checkpoints.write(load(TINY).model, TINY, folder / "tiny")
-        checkpoints.write(babbler(), TINY, folder / "random")
+        checkpoints.write(random_model(), TINY, folder / "random")
         ours = Ours(folder, MODELS)
         if not ask(python, folder, ours):
             print("reference: the official package failed", file=sys.stderr)

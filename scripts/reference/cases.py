@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from asr.resample import Upsampler
 from asr.utterance import BYTES_PER_S, Format
 from audio.g711 import ulaw_decode, ulaw_encode
-from tests.qwen_models import noise, random_model
+from tests.qwen_models import noise
 
 DIGITS = Path(__file__).parents[2] / "tests" / "data" / "digits"
 MODEL_HZ = 16000
@@ -110,15 +109,6 @@ def cut_at_pauses(codes: bytes, *, pause_s: float = 0.3, peak: int = 200) -> lis
             cuts.append((at + length // 2) * block)
         at += length
     return [codes[low:high] for low, high in zip(cuts, [*cuts[1:], len(codes)], strict=True)]
-
-
-def babbler() -> Any:
-    """A random model that says many different things, and other ones when its encoder's window is another one."""
-    model = random_model()
-    for name, parameter in model.named_parameters():
-        if "self_attn" in name:
-            parameter.data.mul_(3)
-    return model
 
 
 def speech() -> list[Sound]:

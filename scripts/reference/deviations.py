@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.qwen.loop import is_loop
+from asr.qwen.loop import is_loop, once
 from asr.qwen.prompt import MAX_CONTEXT, SPECIAL
 from asr.qwen.session import longest
 from scripts.reference.cases import Case
@@ -100,7 +100,10 @@ def agreement(case: Case, ours: Sequence[int], theirs: Sequence[int]) -> str | N
     if list(ours[:count]) != list(theirs[:count]):
         return None
     if count == len(ours):
-        return "loop" if is_loop(ours) else "limit" if count == longest(case.seconds) else None
+        said = (theirs[:end] for end in range(count, len(theirs) + 1))
+        if any(is_loop(tokens) and list(ours) in (list(tokens), once(tokens)) for tokens in said):
+            return "loop"
+        return "limit" if count == longest(case.seconds) else None
     return "equal" if count == case.budget else None
 
 
