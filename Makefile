@@ -15,7 +15,7 @@ help:
 	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word)"
 	@echo "make run     install and serve with the default configuration"
 	@echo "make test    install and run the checks and the tests"
-	@echo "make bench   the media path against the usual design (minutes)"
+	@echo "make bench   the media path and the engine against the usual designs (minutes)"
 	@echo "make soak    500 kills and 10,000 calls, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, then some guided by coverage (minutes)"
 	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
@@ -44,6 +44,7 @@ test: lint
 bench: setup-dev
 	$(RUN)/mediaworker bench media --legs 1,100,500,1000 --seconds 20
 	$(RUN)/mediaworker bench twilio --streams 50,250,500 --seconds 20
+	$(RUN)/mediaworker bench engine --calls 1,8,32 --seconds 30
 
 soak: setup-dev
 	$(RUN)/python scripts/soak.py $(SOAK)

@@ -161,7 +161,8 @@ def test_a_model_that_is_not_here_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (Qwen(device="cuda"), "sees no GPU"),
+        (Qwen(device="cuda"), "sees no GPU here"),
+        (Qwen(device="gpu"), "qwen.device = 'gpu' is no device"),
         (Qwen(window_s=0.5), "qwen.window_s"),
         (Qwen(attention="flash_attention_2"), "qwen.attention"),
     ],
@@ -172,6 +173,13 @@ def test_what_this_machine_cannot_do_is_said(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # where there is one, too
     with pytest.raises(EngineUnusable, match=says):
         build(str(native), settings)
+
+
+def test_a_gpu_that_is_not_there_is_said(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(EngineUnusable, match="qwen.device = 'cuda:2', and torch sees 2 GPUs here"):
+        build(str(native), Qwen(device="cuda:2"))
 
 
 def test_the_configuration_reaches_the_engine(native: Path) -> None:

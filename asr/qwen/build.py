@@ -38,6 +38,12 @@ def build(model: str, settings: Qwen) -> QwenEngine:
 def _device(wanted: str) -> str:
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted != "cpu" and not torch.cuda.is_available():
-        raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees no GPU here")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise EngineUnusable(f"qwen.device = {wanted!r} is no device: auto, cpu, cuda, cuda:1") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees {count or 'no'} GPU{'s' * (count > 1)} here")
     return wanted
