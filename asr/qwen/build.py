@@ -45,5 +45,6 @@ def _device(wanted: str) -> str:
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees {count or 'no'} GPU{'s' * (count > 1)} here")
+            seen = f"{count} GPUs" if count > 1 else "one GPU" if count else "no GPU"
+            raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees {seen} here")
     return wanted
