@@ -102,13 +102,16 @@ class QwenEngine:
     def _victim(self, name: str, working: Collection[str]) -> str | None:
         """Whose slot `name` may have, of those nothing was done for for longest the first. `working`: in this step.
 
-        A call takes that of a file, or else of another call; a file that of a file which nothing has been asked about.
+        A call takes that of a file, or else of another call. Files have what nothing is asked about: that of a file, or
+        when they have none that of a call; and calls leave them the last one as long as a call has one to spare.
         """
         files = [owner for owner in self._used if not self._sessions[owner].utterance.live]
-        if self._sessions[name].utterance.live:
-            calls = (owner for owner in self._used if owner not in working)
-            return next(iter(files), None) or next(calls, None)
-        return next((owner for owner in files if self._sessions[owner].now is None and owner not in working), None)
+        calls = [owner for owner in self._used if owner not in files and owner not in working]
+        spare = [owner for owner in (*files, *calls) if self._sessions[owner].now is None and owner not in working]
+        if not self._sessions[name].utterance.live:
+            return next((owner for owner in spare if owner in files or not (files or self.shape.slots == 1)), None)
+        left = next((owner for owner in spare if owner in calls), None) if len(files) == 1 < self.shape.slots else None
+        return left or next(iter((*files, *calls)), None)
 
     def _slot(self, name: str, working: Collection[str]) -> int | None:
         slot = self.slots.of(name)
