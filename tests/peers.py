@@ -161,9 +161,8 @@ def until(condition: Any, timeout_s: float = 30, what: str = "") -> Any:
     return value
 
 
-def command(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a `mediaworker` command to its end."""
-    environ = os.environ | {"MEDIAWORKER_ASR__MODEL": str(TINY)}
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, env=environ
-    )
+def command(*arguments: str, timeout_s: float = 120, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a `mediaworker` command to its end. `environ` keys are `SECTION__KEY`."""
+    environ = {"ASR__MODEL": str(TINY)} | environ
+    env = os.environ | {f"MEDIAWORKER_{key}": value for key, value in environ.items()}
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, env=env)

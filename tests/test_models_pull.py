@@ -120,7 +120,7 @@ def hub() -> Hub:
 def pull(endpoint: str, cache: Path, *name: str) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {
         "HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5",
-        "MEDIAWORKER_ASR__MODEL": NAME,
+        "MEDIAWORKER_ASR__MODEL": NAME, "NO_PROXY": "127.0.0.1",
     }  # fmt: skip
     command = [sys.executable, "-m", "mediaworker.cli.main", "models", "pull", *name]
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
