@@ -60,7 +60,7 @@ class Recognizer:
         self.state = EngineState.IDLE
         self.engine: str = self._selection.engine
         self.languages: tuple[str, ...] = LANGUAGES[self.engine]
-        self._busy = settings.asr.preload
+        self._busy = False
         self._wanted = asyncio.Event()
         self._dirty = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
@@ -79,8 +79,7 @@ class Recognizer:
         log.info("engine", engine=self.engine, reason=self._selection.reason)
         self._supervisor = asyncio.create_task(self._supervise(), name="asr-supervisor")
         self._supervisor.add_done_callback(_report)
-        if self._busy:
-            self._want()
+        self.keep_alive(self._busy)
 
     async def stop(self) -> None:
         """End the inference process; open utterances get no more answers."""

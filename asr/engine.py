@@ -29,6 +29,11 @@ class EngineUnusable(Exception):
     """It cannot be built here: no weights, the wrong ones, no such device. The message says what to do about it."""
 
 
+def first_line(error: BaseException) -> str:
+    """What a library's error says, as a part of a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     speculative: bool

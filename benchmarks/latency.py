@@ -6,63 +6,35 @@ been played, each a recorded prompt; then the means of `final_latency_part_secon
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from idle import free_port
+from idle import COMMAND, running
 
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 NAMES = ("vm-intro", "auth-thankyou", "conf-onlyperson", "demo-abouttotry", "vm-options", "conf-getpin")
 CALLS = 12
 PARTS = ("endpoint", "reorder", "vad", "queue", "engine", "commit", "fan_out")
-COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]
 
 
 def main() -> None:
     at_once = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    http, media = free_port(), free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        environ = os.environ | {
-            "MEDIAWORKER_DATA_DIR": folder,
-            "MEDIAWORKER_SIP__ENABLED": "false",
-            "MEDIAWORKER_HTTP__PORT": str(http),
-            "MEDIAWORKER_MEDIA__PORT": str(media),
-            "MEDIAWORKER_LOG__LEVEL": "error",
-        }
-        worker = subprocess.Popen([*COMMAND, "serve"], env=environ)
-        try:
-            while not answers(http):
-                time.sleep(0.1)
-            play(media, 1)  # the engine is there from now on
-            before = parts(http)
-            for _ in range(CALLS // at_once):
-                play(media, at_once)
-            after = parts(http)
-        finally:
-            worker.send_signal(signal.SIGTERM)
-            worker.wait()
+    with running(SIP__ENABLED="false") as (_, http, media):
+        play(media, 1)  # the engine is there from now on
+        before = parts(http)
+        for _ in range(CALLS // at_once):
+            play(media, at_once)
+        after = parts(http)
     count = after["endpoint"][1] - before["endpoint"][1]
     print(f"{count:.0f} finals at an endpoint, {at_once} streams at once; means in ms")
     for name in PARTS:
         (total, number), (total0, number0) = after[name], before[name]
         if number > number0:
             print(f"{name:9} {1000 * (total - total0) / (number - number0):7.1f}")
-
-
-def answers(port: int) -> bool:
-    try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 def play(port: int, count: int) -> None:

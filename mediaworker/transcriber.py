@@ -90,7 +90,7 @@ class _Open:
     """How long the answer to it took."""
     endpoint: Endpoint | None = None
     last: Hypothesis | None = None
-    """Its final, while an earlier utterance of the leg has none."""
+    """What its final says: it is over. The event waits while an earlier utterance of the leg has none."""
 
 
 class LegTranscriber:
@@ -276,7 +276,7 @@ class LegTranscriber:
         call_id = self._prefix.partition("/")[0]
         about = utterance.id if utterance else None
         log.exception("an utterance failed", call_id=call_id, leg=self.name, utterance_id=about)
-        if utterance is None or utterance.id not in self._open or utterance.last is not None:
+        if utterance is None or utterance.last is not None:
             return
         if utterance.ended is None:
             self._given_up = True
@@ -319,8 +319,7 @@ class LegTranscriber:
     # -- from the engine --------------------------------------------------------------------------------------------
 
     def _heard(self, utterance: _Open, hypothesis: Hypothesis) -> None:
-        over = utterance.id not in self._open or utterance.last is not None
-        if over or hypothesis.utterance_id != utterance.engine_id:
+        if utterance.last is not None or hypothesis.utterance_id != utterance.engine_id:
             return
         if hypothesis.final and hypothesis.revision == utterance.revision:
             utterance.engine_s = self._clock() - utterance.asked_s
@@ -362,12 +361,12 @@ class LegTranscriber:
         utterance.last = hypothesis
         while (oldest := next(iter(self._open.values()), None)) is not None and oldest.last is not None:
             del self._open[oldest.id]
-            self._show_last(oldest, oldest.ended, oldest.last)
+            self._show_last(oldest, oldest.last)
         if not self._open:
             self._drained()
 
-    def _show_last(self, utterance: _Open, ended: SpeechEnded | None, hypothesis: Hypothesis) -> None:
-        assert ended is not None
+    def _show_last(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        assert utterance.ended is not None
         now_s = self._clock()
         latency_s = max(0.0, now_s - utterance.end_s)
         failed = hypothesis.error is not None
@@ -396,7 +395,7 @@ class LegTranscriber:
                 language=hypothesis.language or utterance.language,
                 lost_ms=utterance.lost_ms,
                 latency_ms=round(latency_s * 1000),
-                reason="failed" if failed else ended.reason,
+                reason="failed" if failed else utterance.ended.reason,
                 error=hypothesis.error,
             ),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from asr.qwen.loader import Loaded, load
 from asr.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, Prompt, Prompts
 from asr.resample import Upsampler
 from audio.g711 import ulaw_decode, ulaw_encode
+from tests.peers import TINY
 
-TINY = Path(__file__).parent.parent / "models" / "qwen3-asr-tiny"
 torch.set_num_threads(1)
 
 

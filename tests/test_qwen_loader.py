@@ -20,6 +20,7 @@ from asr.qwen.build import build
 from asr.qwen.loader import load
 from asr.select import create
 from config.settings import Asr, Qwen
+from scripts.reference.checkpoints import old
 from tests.qwen_models import TINY, ends, random_model, tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -62,12 +63,6 @@ def original(native: Path, tmp_path: Path) -> Path:
         part = folder / f"model-0000{number + 1}-of-00002.safetensors"
         save_file({old(name): tensors[name] for name in names}, part)
     return folder
-
-
-def old(name: str) -> str:
-    name = name.replace("model.multi_modal_projector.linear_", "model.audio_tower.proj")
-    name = name.removeprefix("model.").replace("language_model.", "model.")
-    return f"thinker.{name}"
 
 
 def change(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:

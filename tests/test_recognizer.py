@@ -33,9 +33,8 @@ from asr.select import select
 from asr.spill import BLOCK_BYTES, Spill
 from audio.g711 import ulaw_encode
 from config.settings import Asr, Settings
+from tests.peers import ROOT, TINY
 
-ROOT = Path(__file__).parent.parent
-TINY = ROOT / "models" / "qwen3-asr-tiny"
 SETTINGS = Settings(asr=Asr(decoders=1))
 PROMPT = "agent-loggedoff"
 LIMIT_S = 40.0

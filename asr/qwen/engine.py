@@ -97,7 +97,7 @@ class QwenEngine:
 
     def runnable(self, request: Request) -> bool:
         name = request.utterance_id
-        return self.slots.of(name) is not None or self._victim(name, ()) is not None or self.slots.free > 0
+        return self.slots.of(name) is not None or self.slots.free > 0 or self._victim(name, ()) is not None
 
     def _victim(self, name: str, working: Collection[str]) -> str | None:
         """Whose slot `name` may have, of those nothing was done for for longest the first. `working`: in this step.
@@ -105,13 +105,17 @@ class QwenEngine:
         A call takes that of a file, or else of another call. Files have what nothing is asked about: that of a file, or
         when they have none that of a call; and calls leave them the last one as long as a call has one to spare.
         """
-        files = [owner for owner in self._used if not self._sessions[owner].utterance.live]
-        calls = [owner for owner in self._used if owner not in files and owner not in working]
-        spare = [owner for owner in (*files, *calls) if self._sessions[owner].now is None and owner not in working]
-        if not self._sessions[name].utterance.live:
-            return next((owner for owner in spare if owner in files or not (files or self.shape.slots == 1)), None)
-        left = next((owner for owner in spare if owner in calls), None) if len(files) == 1 < self.shape.slots else None
-        return left or next(iter((*files, *calls)), None)
+        sessions, only = self._sessions, self.shape.slots == 1
+        files = [owner for owner in self._used if not sessions[owner].utterance.live]
+        calls = [owner for owner in self._used if sessions[owner].utterance.live and owner not in working]
+        spare = [owner for owner in calls if sessions[owner].now is None]
+        if sessions[name].utterance.live:
+            candidates = spare if len(files) == 1 and spare and not only else [*files, *calls]
+        elif files or only:
+            candidates = [owner for owner in files if sessions[owner].now is None and owner not in working]
+        else:
+            candidates = spare
+        return next(iter(candidates), None)
 
     def _slot(self, name: str, working: Collection[str]) -> int | None:
         slot = self.slots.of(name)

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGe
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 from transformers.utils import logging
 
-from asr.engine import EngineUnusable
+from asr.engine import EngineUnusable, first_line
 from asr.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
 
 _AUDIO_KEYS = (
@@ -60,7 +60,7 @@ def load(
     try:
         model.model.audio_tower.set_attn_implementation(attention)
     except (ImportError, ValueError) as error:
-        raise EngineUnusable(f"qwen.attention = {attention!r}: {_first_line(error)}") from error
+        raise EngineUnusable(f"qwen.attention = {attention!r}: {first_line(error)}") from error
     tokenizer = _tokenizer(folder, model)
     ends = tuple(tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT))
     return Loaded(model.eval().to(device), tokenizer, _extractor(folder, model), ends)
@@ -83,7 +83,7 @@ def _native(folder: Path, dtype: torch.dtype) -> Any:
     try:
         model, report = library.from_pretrained(folder, dtype=dtype, output_loading_info=True, local_files_only=True)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
-        raise EngineUnusable(f"{folder}: {_first_line(error)}") from error
+        raise EngineUnusable(f"{folder}: {first_line(error)}") from error
     _complete(folder, report["missing_keys"], report["unexpected_keys"])
     if wrong := report.get("mismatched_keys"):
         raise EngineUnusable(f"{folder}: {_list([str(each) for each in wrong])} of another shape than config.json says")
@@ -106,7 +106,7 @@ def _original(folder: Path, described: dict[str, Any], dtype: torch.dtype) -> An
         model: Any = Qwen3ASRForConditionalGeneration(config)
         model = model.to(dtype)
     except (KeyError, TypeError, ValueError) as error:
-        raise EngineUnusable(f"{folder}/config.json: {_first_line(error)}") from error
+        raise EngineUnusable(f"{folder}/config.json: {first_line(error)}") from error
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise EngineUnusable(f"{folder} has no *.safetensors file")
@@ -114,7 +114,7 @@ def _original(folder: Path, described: dict[str, Any], dtype: torch.dtype) -> An
         tensors = {_renamed(name): tensor for file in files for name, tensor in load_file(file).items()}
         report = model.load_state_dict(tensors, strict=False)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise EngineUnusable(f"{folder}: {_first_line(error)}") from error
+        raise EngineUnusable(f"{folder}: {first_line(error)}") from error
     model.tie_weights()
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     _complete(folder, set(report.missing_keys) - tied, report.unexpected_keys)
@@ -148,7 +148,7 @@ def _tokenizer(folder: Path, model: Any) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EngineUnusable(f"{folder}: no usable tokenizer ({_first_line(error)})") from error
+        raise EngineUnusable(f"{folder}: no usable tokenizer ({first_line(error)})") from error
     unknown = tokenizer.unk_token_id
     for token in SPECIAL:
         ids = tokenizer(token, add_special_tokens=False)["input_ids"]
@@ -176,7 +176,3 @@ def _extractor(folder: Path, model: Any) -> Any:
         if key in stored and stored[key] != getattr(extractor, key):
             raise EngineUnusable(f"{folder}: {key} is {stored[key]}, and {getattr(extractor, key)} is what is known")
     return extractor
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

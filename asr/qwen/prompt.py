@@ -16,6 +16,11 @@ MAX_CONTEXT = 256
 """Tokens of a context that are used; the rest is left out, at its end."""
 
 
+def audio_tokens(frames: int) -> int:
+    """Positions of so many frames of sound between head and tail: 13 a second, the last of which may be cut off."""
+    return 13 * (frames // 100) + -(-(frames % 100) // 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What stands before and behind an utterance's audio."""

@@ -163,7 +163,7 @@ class Session:
         now.draft = []
         following = said[agreed]
         over = following in prompts.ends
-        looped = is_loop(now.tokens)  # a draft did, and it is not gone on with
+        looped = agreed > 0 and is_loop(now.tokens)  # a draft that did is not gone on with
         if not over and not looped:
             now.tokens.append(following)
             looped = is_loop(now.tokens)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from asr import languages
 from asr.engine import Answer, Capabilities
 from asr.qwen.loader import Loaded
-from asr.qwen.prompt import Prompt, Prompts
+from asr.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.qwen.session import MODEL_HZ, longest
 from asr.resample import Upsampler
 from asr.samples import decode
@@ -131,8 +131,7 @@ class Refeed:
             [samples], sampling_rate=MODEL_HZ, padding="longest", return_tensors="pt", return_attention_mask=True
         )
         frames = int(features["attention_mask"].sum())
-        audio = 13 * (frames // 100) + -(-(frames % 100) // 8)  # 13 tokens to a second, which is cut off by itself
-        ids = torch.tensor([[*prompt.head, *[never] * audio, *prompt.tail, *prefix]])
+        ids = torch.tensor([[*prompt.head, *[never] * audio_tokens(frames), *prompt.tail, *prefix]])
         out = loaded.model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), input_features=features["input_features"],
             input_features_mask=features["attention_mask"], max_new_tokens=longest(len(samples) / MODEL_HZ),

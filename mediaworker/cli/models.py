@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from asr import weights
+from asr.engine import first_line
 from config import ConfigError, load
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
@@ -51,28 +52,25 @@ def _pull(name: str) -> int:
     try:
         folder = snapshot_download(name, allow_patterns=FILES)
     except HFValidationError as error:
-        why, code = _first_line(error), 2
+        why, code = first_line(error), 2
     except GatedRepoError:
         why, code = f"{name} is given only to those who have asked for it: set HF_TOKEN to the token of one", 1
     except RepositoryNotFoundError:
         why, code = f"the hub knows no model {name}, or wants a token for it (HF_TOKEN)", 1
     except LocalEntryNotFoundError as error:
-        answered = isinstance(error.__cause__, HfHubHTTPError)
-        said = f"{name} could not be downloaded: {_first_line(error.__cause__)}" if answered else ""
-        why, code = said or f"the hub cannot be reached. {weights.missing(name)}", 1
+        if isinstance(error.__cause__, HfHubHTTPError):
+            why, code = f"{name} could not be downloaded: {first_line(error.__cause__)}", 1
+        else:
+            why, code = f"the hub cannot be reached. {weights.missing(name)}", 1
     except (HfHubHTTPError, OSError) as error:
-        why, code = f"{name} could not be downloaded: {_first_line(error)}", 1
+        why, code = f"{name} could not be downloaded: {first_line(error)}", 1
     except (KeyError, TypeError, ValueError):
         # The library takes what is sent for what it should be: a proxy's page, for instance.
         why, code = f"{name} could not be downloaded: something answers, and its answer is none of a hub", 1
     except Exception as error:  # of the library's own HTTP client, whichever that is
-        why, code = f"{name}: {_first_line(error)}; the same command goes on where it broke off", 1
+        why, code = f"{name}: {first_line(error)}; the same command goes on where it broke off", 1
     else:
         print(folder)
         return 0
     print(f"mediaworker: {why}", file=sys.stderr)
     return code
-
-
-def _first_line(error: BaseException | None) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -16,6 +16,7 @@ from asr.qwen.encoder import Audio, Settling
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.loader import load
 from asr.qwen.mel import Features, Mel, normalise
+from asr.qwen.prompt import audio_tokens
 from asr.utterance import Utterance
 from scripts.reference.cases import Case, Talk
 
@@ -95,8 +96,7 @@ class Engine:
         """Its ids, with a placeholder for every token of audio."""
         built = self._engine.prompts.build(context=case.talk.context, language=case.talk.language)
         frames = max(len(case.samples), self._mel.least) // self._mel.hop
-        count = frames // 100 * 13 + -(-(frames % 100) // 8)
-        return [*built.head, *[self.placeholder] * count, *built.tail]
+        return [*built.head, *[self.placeholder] * audio_tokens(frames), *built.tail]
 
     @property
     def placeholder(self) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import Qwen3ASRProcessor
 
+from asr.qwen.prompt import audio_tokens
 from scripts.train_tiny.channel import MODEL_HZ
 from scripts.train_tiny.tokenizer import AUDIO_PAD, answer, prompt
 from scripts.train_tiny.utterances import Recipe, Utterance, utterance
@@ -42,10 +43,6 @@ class Batch:
     covers: torch.Tensor
     """Of all audio positions, one utterance after the other."""
     completes: torch.Tensor
-
-
-def audio_tokens(frames: int) -> int:
-    return 13 * (frames // 100) + -(-(frames % 100) // 8)
 
 
 class Maker:
