@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 from tests.peers import ports  # noqa: E402
 
+pytest.register_assert_rewrite("tests.engine_world")  # so that what differs is shown
+
 # The machines are shared: a slow draw or run says nothing about the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
