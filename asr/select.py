@@ -48,5 +48,5 @@ def create(engine: str, asr: Asr, qwen: Qwen) -> Engine:
     if engine == "qwen":
         from asr.qwen.build import build
 
-        return build(asr.model, qwen)
+        return build(asr, qwen)
     raise ValueError(f"no engine {engine!r}")

@@ -60,7 +60,7 @@ class WatchedPacked(Packed):
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         owners = {slot: owner for owner, slot in self.memory._owners.items()}
-        self.worked = {owners[row.slot]: len(row.embeddings) for row in rows}
+        self.worked = {owners[row.slot]: len(row) for row in rows}
         return super().__call__(rows)
 
 
