@@ -72,6 +72,12 @@ class WatchedEncoder(Encoder):
         super().run(work)
 
 
+class WatchedEngine(QwenEngine):
+    _encoder_class, _packed_class = WatchedEncoder, WatchedPacked
+    encoder: WatchedEncoder
+    packed: WatchedPacked
+
+
 @dataclass(slots=True)
 class Asked:
     """The newest request of an utterance, not answered yet."""
@@ -140,9 +146,8 @@ class World:
     """Of every text that has been said."""
 
     def __post_init__(self) -> None:
-        self.engine = QwenEngine(loaded(model("engine")), self.shape)
-        self.packed = self.engine.packed = WatchedPacked(model("engine"), self.engine.slots)
-        self.encoder = self.engine.encoder = WatchedEncoder(model("engine"))
+        self.engine = WatchedEngine(loaded(model("engine")), self.shape)
+        self.packed, self.encoder = self.engine.packed, self.engine.encoder
         self.read = self.engine.prompts.read
         self.engine.prompts.read = self._noted  # type: ignore[method-assign]
         self.inference = Inference(self.engine, max_partials=self.max_partials)
