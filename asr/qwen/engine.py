@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from asr import languages
-from asr.engine import Answer, Capabilities, EngineError
+from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, first_line
 from asr.qwen.encoder import Encoder, Settling
 from asr.qwen.execution import Execution
 from asr.qwen.execution import execution as for_device
@@ -153,6 +153,15 @@ class QwenEngine:
 
     @torch.inference_mode()
     def step(self, requests: Sequence[Request]) -> list[Answer]:
+        try:
+            return self._step(requests)
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            # Nothing has been taken yet from what the models said, so everything can be asked of them again.
+            raise EngineExhausted(first_line(error)) from None
+
+    def _step(self, requests: Sequence[Request]) -> list[Answer]:
         names = {request.utterance_id for request in requests}
         working: list[tuple[Session, int]] = []
         for request in requests:
@@ -261,3 +270,9 @@ class QwenEngine:
         self.close(utterance.id)
         self.encoder.capture()
         self.packed.capture()
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """On a GPU torch has an error of its own for it; a CPU's is known by its words alone."""
+    words = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in words)
