@@ -9,6 +9,7 @@ from asr.engine import EngineUnusable
 from asr.qwen.encoder import Settling
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.loader import load
+from asr.qwen.quantise import quantise
 from config.settings import Qwen
 
 
@@ -21,6 +22,8 @@ def build(model: str, settings: Qwen) -> QwenEngine:
     device = _device(settings.device)
     kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
     loaded = load(folder, device=device, dtype=getattr(torch, kind), attention=settings.attention)
+    if settings.quantise != "none":
+        quantise(loaded.model, settings.quantise)
     shape = Shape(
         slots=settings.slots,
         positions=settings.positions,
