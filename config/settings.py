@@ -193,8 +193,8 @@ class Qwen(Section, frozen=True, kw_only=True):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
     quantise: Literal["none", "int8", "fp8"] = "none"
-    """Weights in 8 bits: half the memory of 16. `int8`: on a CPU or any GPU. `fp8`: on a GPU from Ada or Hopper on; on a
-    CPU it is only slow. A word here and there may differ (docs/performance.md)."""
+    """Linear layers in 8 bits: half the memory of 16. `int8`: on a CPU or any NVIDIA GPU. `fp8`: on a GPU, from Ada or
+    Hopper on; on a CPU it is only slow. A word here and there may differ (docs/performance.md)."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Of the audio encoder."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1

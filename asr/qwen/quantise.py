@@ -26,8 +26,8 @@ NO_OVERFLOW = 64.0
 """Of weights, on a CPU that adds two products of 8 bits in 16: 2 × 255 × 64 fits, 2 × 255 × 127 is cut off."""
 QUIETEST = 1e-12
 """A row of zeros has a scale, too."""
-FEWEST_ROWS = 32
-"""A GPU multiplies integers in tiles; cuBLAS refuses 16 rows and fewer."""
+GPU_ROWS = 32
+"""At least: cuBLAS refuses 16 rows of integers and fewer."""
 MULTIPLE = 16
 """Of both sides of a layer: int8 needs 8 on a GPU, fp8 needs 16."""
 FP8_CAPABILITY = (8, 9)
@@ -60,15 +60,22 @@ class Quantised(nn.Module):
 
 
 class Int8(Quantised):
+    def __init__(self, linear: nn.Linear, loudest: float = LOUDEST_INT8) -> None:
+        super().__init__(linear, torch.int8, loudest)
+        self.fewest_rows = GPU_ROWS if linear.weight.is_cuda else 0
+
     def _multiply(self, rows: Tensor) -> Tensor:
         scale, narrow = _narrow(rows, torch.int8, LOUDEST_INT8)
         count = len(rows)
-        if narrow.is_cuda and count < FEWEST_ROWS:
-            narrow = functional.pad(narrow, (0, 0, 0, FEWEST_ROWS - count))
+        if count < self.fewest_rows:
+            narrow = functional.pad(narrow, (0, 0, 0, self.fewest_rows - count))
         return torch._int_mm(narrow, self.weight.t())[:count] * scale * self.scale
 
 
 class Fp8(Quantised):
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear, torch.float8_e4m3fn, LOUDEST_FP8)
+
     def _multiply(self, rows: Tensor) -> Tensor:
         scale, narrow = _narrow(rows, torch.float8_e4m3fn, LOUDEST_FP8)
         # Not every GPU can give anything but bfloat16 here.
@@ -93,8 +100,7 @@ def quantise(model: Any, kind: Kind) -> None:
     """
     device = model.device
     check(kind, device)
-    int8 = kind == "int8"
-    loudest = (LOUDEST_INT8 if _adds_in_32_bits(device) else NO_OVERFLOW) if int8 else LOUDEST_FP8
+    loudest = LOUDEST_INT8 if adds_in_32_bits(device) else NO_OVERFLOW
     layers = [*model.model.audio_tower.layers, *model.model.language_model.layers]
     parents = [module for layer in layers for module in layer.modules()]
     for parent in parents:
@@ -104,8 +110,7 @@ def quantise(model: Any, kind: Kind) -> None:
             if any(side % MULTIPLE for side in linear.weight.shape):
                 shape = " × ".join(map(str, linear.weight.shape))
                 raise EngineUnusable(f"qwen.quantise = {kind!r}: {name} is {shape}, and multiples of {MULTIPLE} can be")
-            made = Int8(linear, torch.int8, loudest) if int8 else Fp8(linear, torch.float8_e4m3fn, loudest)
-            setattr(parent, name, made)
+            setattr(parent, name, Int8(linear, loudest) if kind == "int8" else Fp8(linear))
     try_out = next(module for module in model.modules() if isinstance(module, Quantised))
     try:
         try_out(torch.zeros(1, try_out.weight.shape[1], dtype=model.dtype, device=device))
@@ -127,7 +132,7 @@ def check(kind: Kind, device: torch.device) -> None:
             )
 
 
-def _adds_in_32_bits(device: torch.device) -> bool:
+def adds_in_32_bits(device: torch.device) -> bool:
     """A CPU without VNNI adds pairs of products in 16 bits, and what does not fit is cut off without a word."""
-    rows = torch.full((FEWEST_ROWS, 64), 127, dtype=torch.int8, device=device)
+    rows = torch.full((GPU_ROWS, 64), 127, dtype=torch.int8, device=device)
     return bool((torch._int_mm(rows, rows.t()) == 64 * 127 * 127).all())
