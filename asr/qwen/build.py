@@ -9,7 +9,9 @@ from asr.engine import EngineUnusable
 from asr.qwen.encoder import Settling
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.execution import execution
+from asr.qwen.fused import fuse
 from asr.qwen.loader import load
+from asr.qwen.quantise import quantise
 from config.settings import Asr, Qwen
 
 
@@ -26,6 +28,9 @@ def build(asr: Asr, settings: Qwen) -> QwenEngine:
         torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
     means = execution(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
     loaded = load(folder, device=device, dtype=dtype)
+    if settings.quantise != "none":
+        fuse(loaded.model)
+        quantise(loaded.model, settings.quantise)
     shape = Shape(
         slots=settings.slots,
         positions=settings.positions,
