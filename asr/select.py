@@ -29,13 +29,14 @@ class Selection:
 def select(settings: Asr) -> Selection:
     """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads."""
     folder = weights.find(settings.model)
+    partials = f"; partials by {settings.partials_model}" if settings.partials_model else ""
     if settings.engine == "qwen":
         where = str(folder) if folder is not None else weights.missing(settings.model)
-        return Selection("qwen", f"asr.engine = 'qwen': {where}")
+        return Selection("qwen", f"asr.engine = 'qwen': {where}{partials}")
     if settings.engine == "pocketsphinx":
         return Selection("pocketsphinx", f"asr.engine = 'pocketsphinx'. {_WEAKNESS}")
     if folder is not None:
-        return Selection("qwen", f"auto: {settings.model} is in {folder}")
+        return Selection("qwen", f"auto: {settings.model} is in {folder}{partials}")
     return Selection("pocketsphinx", f"auto: {weights.missing(settings.model)}. Until then {_WEAKNESS}")
 
 

@@ -166,6 +166,9 @@ class Asr(Section, frozen=True, kw_only=True):
     """`auto`: Qwen3-ASR when the weights of `model` are on this machine, else PocketSphinx. Nothing is downloaded."""
     model: str = "Qwen/Qwen3-ASR-0.6B"
     """qwen: a name on the Hugging Face hub whose files `mediaworker models pull` has brought, or a folder."""
+    partials_model: str = ""
+    """qwen: another, smaller model for partials; `model` then makes finals and files alone. Both are loaded, each with
+    `qwen.slots` of its own."""
     language: str = ""
     """ISO 639-1 code forced on every call without a language of its own; empty: the engine detects."""
     attention: Literal["auto", "flash", "varlen", "sdpa"] = "auto"

@@ -11,16 +11,24 @@ from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.execution import execution
 from asr.qwen.fused import fuse
 from asr.qwen.loader import load
+from asr.qwen.pair import PairEngine
 from asr.qwen.quantise import quantise
 from config.settings import Asr, Qwen
 
 
-def build(asr: Asr, settings: Qwen) -> QwenEngine:
+def build(asr: Asr, settings: Qwen) -> QwenEngine | PairEngine:
     """Raises EngineUnusable."""
-    folder = weights.find(asr.model)
-    if folder is None:
-        raise EngineUnusable(weights.missing(asr.model))
     torch.set_num_threads(settings.threads)
+    if not asr.partials_model:
+        return _engine(asr.model, asr, settings)
+    large, small = (_engine(model, asr, settings) for model in (asr.model, asr.partials_model))
+    return PairEngine(small, large)
+
+
+def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
+    folder = weights.find(model)
+    if folder is None:
+        raise EngineUnusable(weights.missing(model))
     device = _device(settings.device)
     kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
     dtype = getattr(torch, kind)

@@ -102,6 +102,17 @@ class QwenEngine:
         del self._sessions[utterance_id]
         self._give(utterance_id)
 
+    def has(self, utterance_id: str) -> bool:
+        return utterance_id in self._sessions
+
+    def said(self, utterance_id: str) -> list[int]:
+        """The tokens of its last answer."""
+        return self._sessions[utterance_id].drafted
+
+    def suggest(self, utterance_id: str, tokens: Sequence[int]) -> None:
+        """What its next answer may be; wrong ones cost a little time and change nothing."""
+        self._sessions[utterance_id].drafted = list(tokens)
+
     def ahead(self) -> tuple[str, ...]:
         return ()
 

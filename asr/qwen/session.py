@@ -61,7 +61,7 @@ class Session:
         self._rest = b""
         self._kept: list[Tensor] = []
         """Embeddings of the windows whose positions are in the slot, right behind the head."""
-        self._drafted: list[int] = []
+        self.drafted: list[int] = []
         """The hypothesis before."""
 
     def append(self, audio: bytes) -> None:
@@ -96,8 +96,8 @@ class Session:
         now, self.now = self.now, None
         if now is None:
             return
-        if len(now.tokens) > len(self._drafted):
-            self._drafted = now.tokens
+        if len(now.tokens) > len(self.drafted):
+            self.drafted = now.tokens
         if now.windows:
             self._keep(now)
 
@@ -120,7 +120,7 @@ class Session:
         if len(head) + audio + len(tail) >= positions:
             raise ValueError(f"{audio} tokens of audio do not fit into {positions} positions")
         now.limit = min(now.limit, positions - len(head) - audio - len(tail))
-        now.draft = self._drafted[: now.limit - 1]
+        now.draft = self.drafted[: now.limit - 1]
         now.start = len(head) + sum(len(window) for window in windows[:known]) if known else 0
         ids, parts = [] if known else list(head), []
         for window in windows[known:]:
@@ -169,7 +169,7 @@ class Session:
             looped = is_loop(now.tokens)
         if over or looped or len(now.tokens) >= now.limit:
             self._keep(now)
-            self._drafted, self.now = now.tokens, None
+            self.drafted, self.now = now.tokens, None
             cut = once(now.tokens) if looped else now.tokens
             # What was said again and again may be a number if it has no letters.
             return cut if prompts.has_letters(now.tokens[len(cut) :]) else now.tokens
