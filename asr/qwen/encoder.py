@@ -105,7 +105,7 @@ class Encoder:
         return encoding
 
     def _windows(self, view: View) -> int:
-        return -(-len(view.frames) // self.window)
+        return -(-view.count // self.window)
 
     def missing(self, encoding: Encoding) -> int:
         """Windows still to be computed."""
@@ -139,7 +139,7 @@ class Encoder:
 
     def _chunks(self, view: View, window: int) -> range:
         """The chunks of a window."""
-        first, stop = window * self.window, min((window + 1) * self.window, len(view.frames))
+        first, stop = window * self.window, min((window + 1) * self.window, view.count)
         return range(first // self.chunk, -(-stop // self.chunk))
 
     def _convolve(self, todo: Sequence[tuple[Encoding, int]]) -> None:
@@ -155,7 +155,7 @@ class Encoder:
             made = self._tower.convolve([self._input(encoding.view, chunk) for encoding, chunk in part])
             for (encoding, chunk), tokens in zip(part, made, strict=True):
                 view = encoding.view
-                length = min(self.chunk, len(view.frames) - chunk * self.chunk)
+                length = min(self.chunk, view.count - chunk * self.chunk)
                 # One that still grows is of use in this pass only: no maximum equals NaN.
                 maximum = view.maximum if (chunk + 1) * self.chunk <= view.settled else math.nan
                 encoding.audio.chunks[chunk] = _Made(maximum, tokens[: -(-length // 8)])

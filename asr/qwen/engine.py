@@ -213,6 +213,8 @@ class QwenEngine:
 
     def _look(self, sessions: Sequence[Session]) -> None:
         """Make the frames of what they have been asked about, all of them together."""
+        for session in sessions:
+            session.hear()
         ends = [session.end(session.work.request) for session in sessions]
         segments = [session.features.segments(end) for session, end in zip(sessions, ends, strict=True)]
         made = iter(self._mel([segment for each in segments for segment in each]))

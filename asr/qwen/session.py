@@ -58,19 +58,25 @@ class Session:
         self.audio = Audio()
         self.now: _Decoding | None = None
         self._upsampler = Upsampler() if utterance.format != "L16" else None
-        self._rest = b""
+        self._pending: list[bytes] = []
         self._kept: list[Tensor] = []
         """Embeddings of the windows whose positions are in the slot, right behind the head."""
         self.drafted: list[int] = []
         """The hypothesis before."""
 
     def append(self, audio: bytes) -> None:
-        data = self._rest + audio
+        """Kept until an answer is asked for: audio comes in many small pieces."""
+        self._pending.append(audio)
+
+    def hear(self) -> None:
+        """Make samples of what has come."""
+        data = b"".join(self._pending)
         if self._upsampler is None:
             whole = len(data) // 2 * 2
-            self._rest = data[whole:]
+            self._pending = [data[whole:]]
             self.features.append(decode("L16", data[:whole]).astype(np.float32) * np.float32(1 / 32768))
         else:
+            self._pending = []
             self.features.append(self._upsampler.feed(decode(self.utterance.format, data)))
 
     def end(self, request: Request) -> int:

@@ -14,12 +14,11 @@ from torch.nn import functional
 from asr.qwen.attention import Attention
 from asr.qwen.fused import AudioLayers
 from asr.qwen.graphs import Graphs, bucket, buckets
+from asr.qwen.mel import normalise
 from asr.qwen.staging import Staging
 
 WINDOWS = 64
 """In one pass of the layers with fixed shapes."""
-RANGE = 8.0
-"""Frames are clamped to so much below the loudest one, in powers of ten."""
 
 
 class Tower:
@@ -71,7 +70,7 @@ class Tower:
     def _convolve(self, frames: Tensor, about: Tensor) -> Tensor:
         maxima, lengths = about.T[:, :, None, None]
         inside = torch.arange(self._chunk, device=frames.device)[:, None] < lengths
-        x = torch.where(inside, (torch.maximum(frames, maxima - RANGE) + 4.0) / 4.0, 0.0)
+        x = torch.where(inside, normalise(frames, maxima), 0.0)
         x = x.transpose(1, 2)[:, None].to(self._dtype)
         tower = self._tower
         for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
