@@ -55,7 +55,9 @@ def test_all_kinds_see_the_same_slots(rows: list[tuple[int, int]], seed: int) ->
         longer=[(int(slots[at]), *rows[at]) for at in range(singles, len(rows))],
     )
     query = torch.randn(sum(lengths), 4, 8)
-    one, other = (each.over_slots(query, keys, values, spans) for each in (Sdpa(), Varlen()))
+    one, other = (
+        each.over_slots(query, keys, values, spans, each.plan(spans, 2 * PAGE)) for each in (Sdpa(), Varlen())
+    )
     assert (one - other).abs().max() < 1e-5
 
 

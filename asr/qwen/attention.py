@@ -55,7 +55,10 @@ class Attention(Protocol):
     packs: bool
     """One call does everything: nothing about the rows need be known to Python."""
 
-    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans) -> Tensor:
+    def plan(self, spans: Spans, positions: int) -> Any:
+        """What is the same in all layers. `positions`: of a slot, filled or not."""
+
+    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans, plan: Any) -> Tensor:
         """`query`: (positions, heads, width). `keys`, `values`: (slots, positions, fewer heads, width), with the new
         ones in them. → (positions, heads, width)."""
 
@@ -67,30 +70,36 @@ class Attention(Protocol):
 class Sdpa:
     packs = False
 
-    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans) -> Tensor:
+    def plan(self, spans: Spans, positions: int) -> tuple[Tensor, list[Tensor]]:
+        """Masks: of the rows of one position, and of each longer one."""
+        device = spans.slots.device
+        seen = torch.arange(spans.seen, device=device) < spans.used[: spans.singles, None]
+        # Each position sees those before it and itself.
+        longer = [
+            torch.ones(length, start + length, dtype=torch.bool, device=device).tril(start)
+            for _, start, length in spans.longer
+        ]
+        return seen[:, None, None], longer
+
+    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans, plan: Any) -> Tensor:
+        seen, masks = plan
         parts = []
         if spans.singles:
-            parts.append(self._singles(query[: spans.singles], keys, values, spans))
+            slots = spans.slots[: spans.singles]
+            out = functional.scaled_dot_product_attention(
+                query[: spans.singles, :, None],
+                keys[slots, : spans.seen].transpose(1, 2),
+                values[slots, : spans.seen].transpose(1, 2),
+                attn_mask=seen,
+                enable_gqa=True,
+            )
+            parts.append(out[:, :, 0])
         low = spans.singles
-        for slot, start, length in spans.longer:
+        for (slot, start, length), mask in zip(spans.longer, masks, strict=True):
             high, stop = low + length, start + length
-            mask = torch.ones(length, stop, dtype=torch.bool, device=query.device).tril(start)
             parts.append(_heads_first(query[low:high], keys[slot, :stop], values[slot, :stop], mask))
             low = high
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _singles(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans) -> Tensor:
-        slots = spans.slots[: spans.singles]
-        positions = torch.arange(spans.seen, device=query.device)
-        mask = positions < spans.used[: spans.singles, None]
-        out = functional.scaled_dot_product_attention(
-            query[:, :, None],
-            keys[slots, : spans.seen].transpose(1, 2),
-            values[slots, : spans.seen].transpose(1, 2),
-            attn_mask=mask[:, None, None],
-            enable_gqa=True,
-        )
-        return out[:, :, 0]
 
     def over_windows(self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, lengths: Sequence[int]) -> Tensor:
         queries, keys, values = (torch.split(each, list(lengths)) for each in (query, key, value))
@@ -118,15 +127,18 @@ class Varlen:
 
         self._attend: Callable[..., Any] = varlen_attn
 
-    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans) -> Tensor:
-        slots, positions = keys.shape[:2]
-        per_slot = positions // PAGE
+    def plan(self, spans: Spans, positions: int) -> Tensor:
+        """The pages of each row, (rows, pages of a slot)."""
         assert positions % PAGE == 0, "slots are whole pages"
-        pages = spans.slots[:, None] * per_slot + torch.arange(per_slot, device=query.device)
+        count = positions // PAGE
+        pages = spans.slots[:, None] * count + torch.arange(count, device=spans.slots.device)
+        return pages.to(torch.int32)
+
+    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans, plan: Any) -> Tensor:
         out: Tensor = self._attend(
             query,
-            keys.view(slots * per_slot, PAGE, *keys.shape[2:]),
-            values.view(slots * per_slot, PAGE, *values.shape[2:]),
+            keys.view(-1, PAGE, *keys.shape[2:]),
+            values.view(-1, PAGE, *values.shape[2:]),
             spans.bounds,
             None,
             spans.longest,
@@ -134,7 +146,7 @@ class Varlen:
             window_size=(-1, 0),
             enable_gqa=True,
             seqused_k=spans.used,
-            block_table=pages.to(torch.int32),
+            block_table=plan,
         )
         return out
 

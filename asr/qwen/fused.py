@@ -73,6 +73,7 @@ class TextLayers:
         """`hidden`: (positions, width). `where`: of all positions of all slots, one after the other, those of the new
         keys and values."""
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        plan = self._attention.plan(spans, self._memory.keys.shape[2])
         heads, both, width = self._heads, self._heads + self._fewer, self._width
         for number, layer in enumerate(self._layers):
             keys, values = self._memory.keys[number], self._memory.values[number]
@@ -83,7 +84,7 @@ class TextLayers:
             turned = turned * cos + torch.cat((-high, low), dim=-1) * sin
             keys.flatten(0, 1).index_copy_(0, where, turned[:, heads:])
             values.flatten(0, 1).index_copy_(0, where, projected[:, both:])
-            seen = self._attention.over_slots(turned[:, :heads], keys, values, spans)
+            seen = self._attention.over_slots(turned[:, :heads], keys, values, spans, plan)
             hidden = hidden + layer.self_attn.o_proj(seen.reshape(len(hidden), -1))
             gate, up = layer.mlp.gate_up_proj(self._normal(hidden, layer.post_attention_layernorm.weight)).chunk(2, -1)
             hidden = hidden + layer.mlp.down_proj(functional.silu(gate) * up)
