@@ -13,8 +13,6 @@ from mediaworker.events import schema as events
 from mediaworker.transcriber import LegTranscriber
 
 Transport = Literal["rtp", "stream"]
-WORDS_S = 5.0
-"""So long the end of a call waits for the times of words, once its last final is out."""
 SETTLED_MS = 60_000
 """No leg is so far behind the others, and no utterance so long, that speech older than this would still come up."""
 
@@ -71,6 +69,7 @@ class Call:
 
     Args:
         later: runs a function after so many seconds.
+        words_wait_s: so long the end waits for the times of words, once its last final is out.
     """
 
     def __init__(
@@ -82,12 +81,14 @@ class Call:
         clock: Callable[[], float],
         closed: Callable[[Call], None],
         later: Callable[[float, Callable[[], None]], object],
+        words_wait_s: float,
     ) -> None:
         self.info, self.id, self.start_s = info, info.id, start_s
         self.members: dict[str, CallLeg] = {}
         self.on_hangup: Callable[[], None] | None = None
         """Set by the ingress: how to end the call at the peer."""
-        self._publish, self._clock, self._closed, self._later = publish, clock, closed, later
+        self._publish, self._clock, self._closed = publish, clock, closed
+        self._later, self._words_wait_s = later, words_wait_s
         self._ending: str | None = None
         self._ended = self._waits_for_words = False
         self._media: list[events.LegMedia] = []
@@ -218,7 +219,7 @@ class Call:
         if any(member.transcriber.words for member in self.members.values()):
             if not self._waits_for_words:
                 self._waits_for_words = True
-                self._later(WORDS_S, self._without_words)
+                self._later(self._words_wait_s, self._without_words)
             return
         self._ended = True
         self.publish_metrics(durable=True)

@@ -116,7 +116,15 @@ class CallRegistry:
             custom=dict(custom or {}),
         )
         now = self._clock()
-        call = Call(info, start_s=now, publish=self._publish, clock=self._clock, closed=self._closed, later=_later)
+        call = Call(
+            info,
+            start_s=now,
+            publish=self._publish,
+            clock=self._clock,
+            closed=self._closed,
+            later=_later,
+            words_wait_s=self._settings.asr.words_wait_s,
+        )
         for spec in legs:
             call.add(self._leg(call, spec, plan))
         self._calls[call.id] = call

@@ -22,7 +22,8 @@ from asr.samples import decode
 from scripts.reference.checkpoints import old
 from tests.qwen_models import TINY, random_model, tokenizer
 
-CLASSES = 64
+CLASSES = 512
+"""Of 80 ms: 41 s."""
 TEMPLATE = (
     "{%- for message in messages -%}{%- for part in message.content -%}"
     "{%- if part.type == 'audio' -%}{{- '<|audio_start|><|audio_pad|><|audio_end|>' -}}"
