@@ -18,7 +18,7 @@ from mediaworker.events.store import StoreError
 
 MAX_BODY_BYTES = 65536
 LIMIT_DEFAULT, LIMIT_MAX = 50, 500
-FINALS = frozenset({"transcript.final"})
+FINALS = frozenset({"transcript.final", "transcript.words"})
 
 
 class Page(msgspec.Struct, frozen=True):
