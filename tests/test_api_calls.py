@@ -119,8 +119,10 @@ async def test_a_transcript_has_the_words_that_got_times(tmp_path: Path) -> None
         assert timed["words"][1] == {"word": "two", "start_ms": 400, "end_ms": 700, "confidence": 0.9}
         assert len(timed["words"]) == 36 and "words" not in bare
         srt, vtt = [(await api.client.get(url + format)).text for format in ("srt", "vtt")]
-        assert srt.startswith("1\n00:00:00,000 --> ")
-        print(srt)
+        assert srt.startswith(
+            "1\n00:00:00,000 --> 00:00:05,900\n"
+            "Bea: one two three, one two three, one\ntwo three, one two three, one two three,\n\n2\n"
+        )
         starts = re.findall(r"(\S+) -->", vtt)
         assert starts == sorted(starts) and len(starts) == len(re.findall("<v Bea>", vtt)) > 3
         assert "<v Bea>never timed\n" in vtt

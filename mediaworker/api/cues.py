@@ -39,12 +39,14 @@ class _Piece:
     width: int
     bare: int
     """Width without the space."""
+    rank: int
+    """How good a place to cut is behind it."""
 
 
 def cues(text: str, words: Sequence[Word], *, indent: int = 0) -> list[Cue]:
     """`text`: with single spaces; `indent`: columns of the first line that something else takes. Empty when the words
     are not those of the text."""
-    pieces = _pieces(text, words)
+    pieces = _pieces(text, words) if words else []
     found: list[Cue] = []
     while pieces:
         count = _fitting(pieces, indent)
@@ -67,12 +69,24 @@ def _pieces(text: str, words: Sequence[Word]) -> list[_Piece]:
             return []
         starts.append(_opening(text, at, begins) if starts else 0)
         at = begins + len(word.word)
-    ends = [*starts[1:], len(text)] if starts else []
+    ends = [*starts[1:], len(text)]
     pieces = []
-    for start, end, word in zip(starts, ends, words, strict=True):
-        piece = text[start:end]
-        pieces.append(_Piece(piece, word.start_ms, word.end_ms, width(piece), width(piece.rstrip())))
+    for start, end, word, after in zip(starts, ends, words, [*words[1:], None], strict=True):
+        said = text[start:end]
+        bare = said.rstrip()
+        pause_ms = after.start_ms - word.end_ms if after is not None else 0
+        pieces.append(_Piece(said, word.start_ms, word.end_ms, width(said), width(bare), _rank(bare, pause_ms)))
     return pieces
+
+
+def _rank(said: str, pause_ms: int) -> int:
+    """Behind a sentence is better than in a pause, and that is better than behind a comma."""
+    last = said.rstrip("\"'”’»)）」』")[-1:]
+    if last and last in _SENTENCE:
+        return 3
+    if pause_ms >= PAUSE_MS:
+        return 2
+    return int(bool(last) and last in _CLAUSE)
 
 
 def _opening(text: str, after: int, begins: int) -> int:
@@ -97,44 +111,31 @@ def _fitting(pieces: Sequence[_Piece], indent: int) -> int:
 
 
 def _best_cut(pieces: Sequence[_Piece]) -> int:
-    """Before the last of these pieces or earlier: behind a sentence, else in a pause, else behind a comma; the later
-    the better, and not before a third of them."""
-    cuts = range(max(1, (len(pieces) - 1) // 3), len(pieces))
-    return max(cuts, key=lambda cut: (_rank(pieces[cut - 1], pieces[cut]), cut))
-
-
-def _rank(before: _Piece, after: _Piece) -> int:
-    last = before.text.rstrip().rstrip("\"'”’»)）」』")[-1:]
-    if last and last in _SENTENCE:
-        return 3
-    if after.start_ms - before.end_ms >= PAUSE_MS:
-        return 2
-    return int(bool(last) and last in _CLAUSE)
+    """The best place to cut before the last of these pieces; the later the better, and not before a third of them."""
+    return max(range(max(1, (len(pieces) - 1) // 3), len(pieces)), key=lambda cut: (pieces[cut - 1].rank, cut))
 
 
 def _lines(pieces: Sequence[_Piece], indent: int) -> tuple[str, ...]:
     """One if it fits; else two, cut at punctuation or else so that they are of about the same length."""
-    if len(pieces) == 1 or _width(pieces) <= LINE - indent:
+    whole = sum(piece.width for piece in pieces[:-1]) + pieces[-1].bare
+    if len(pieces) == 1 or whole <= LINE - indent:
         return (_joined(pieces),)
-    cuts = range(1, len(pieces))
-    widths = {cut: (indent + _width(pieces[:cut]), _width(pieces[cut:])) for cut in cuts}
-
-    def uneven(cut: int) -> tuple[bool, int, int]:
-        difference = abs(widths[cut][0] - widths[cut][1])
-        rank = _rank(pieces[cut - 1], pieces[cut]) if difference <= LINE // 2 else 0
-        return max(widths[cut]) > LINE, -rank, difference
-
-    best = min(cuts, key=uneven)
-    return _joined(pieces[:best]), _joined(pieces[best:])
+    choices = []
+    used = 0
+    for cut, piece in enumerate(pieces[:-1], 1):
+        first, used = indent + used + piece.bare, used + piece.width
+        uneven = abs(first - (whole - used))
+        rank = piece.rank if uneven <= LINE // 2 else 0
+        choices.append((max(first, whole - used) > LINE, -rank, uneven, cut))
+    cut = min(choices)[-1]
+    return _joined(pieces[:cut]), _joined(pieces[cut:])
 
 
 def _joined(pieces: Sequence[_Piece]) -> str:
     return "".join(piece.text for piece in pieces).strip()
 
 
-def _width(pieces: Sequence[_Piece]) -> int:
-    return sum(piece.width for piece in pieces[:-1]) + pieces[-1].bare
-
-
 def width(text: str) -> int:
+    if text.isascii():
+        return len(text)
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
