@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from transformers.models.qwen3_asr import processing_qwen3_asr
 from asr import languages
 from asr.aligner import Spoken
 from asr.qwen.aligner import QwenAligner
-from asr.qwen.words import monotone, place, split
+from asr.qwen.words import monotone, place, split, usable
 from audio.g711 import alaw_encode, ulaw_decode
 from tests.aligner_models import library, loaded, random_aligner
 from tests.qwen_models import noise
@@ -126,7 +127,8 @@ def test_any_splitters_words_are_found_again(tokens: list[str], data: st.DataObj
 
 
 def test_a_splitters_own_spelling_is_shown_when_it_is_not_that_of_the_text() -> None:
-    assert [each.word for each in place(["ABC", "12"], "ＡＢＣ 12")] == ["ABC", "12"]
+    assert [each.word for each in place(["ABC", "1", "2"], "ＡＢＣ、１２。")] == ["ＡＢＣ", "１", "２"]
+    assert [each.word for each in place(["will", "not"], "won't")] == ["will", "not"]
 
 
 @given(st.lists(st.integers(0, 12).map(lambda each: each * 80.0), max_size=24))
@@ -146,3 +148,6 @@ def test_languages_are_the_librarys_and_those_that_lack_a_splitter_are_left_out(
     assert set(languages.ALIGNED) - set(languages.alignable()) == {"ja", "ko"}
     monkeypatch.setattr(languages, "find_spec", lambda name: object() if name == "nagisa" else None)
     assert set(languages.ALIGNED) - set(languages.alignable()) == {"ko"}
+    monkeypatch.setitem(sys.modules, "nagisa", None)
+    monkeypatch.setattr(processing_qwen3_asr, "is_nagisa_available", lambda: True)
+    assert "ja" not in usable() and "en" in usable(), "it is there, and does not work"

@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
+from asr.aligner import Spoken
+from asr.qwen.aligner import QwenAligner
+from asr.qwen.aligner_loader import load
+from audio import Codec
 from tests.aligner_models import random_aligner, save
+from tests.offline import Expected, packets, utterances
 from tests.peers import Worker, command, until, worker
 from tests.story import check_story
 from tests.test_end_to_end import children, start
-from tests.test_qwen_calls import QWEN, SAID, file
+from tests.test_qwen_calls import QWEN, SAID, SETTINGS, file
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,7 @@ def words_of(events: list[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def test_every_final_of_a_twilio_stream_gets_its_words(running: Worker) -> None:
+def test_every_final_of_a_twilio_stream_gets_its_words(running: Worker, aligner: Path) -> None:
     before = len(running.calls())
     tracks = ("--play", str(file("customer")), "--play-outbound", str(file("agent")))
     assert command("stream", running.twilio, *tracks).returncode == 0
@@ -58,6 +63,29 @@ def test_every_final_of_a_twilio_stream_gets_its_words(running: Worker) -> None:
     assert [event["type"] for event in events].count("transcript.words") == len(finals) == 4
     spoken = {"inbound": " ".join(SAID["customer"]).split(), "outbound": " ".join(SAID["agent"]).split()}
     assert words_of(events) == spoken
+    reference = QwenAligner(load(aligner))
+    told = {event["utterance_id"]: event["words"] for event in events if event["type"] == "transcript.words"}
+    for leg, name in (("inbound", "customer"), ("outbound", "agent")):
+        mine = [final for final in finals if final["leg"] == leg]
+        for final, heard in zip(mine, expected(name), strict=True):
+            check_times(final, told[final["utterance_id"]], heard, name, reference)
+
+
+def expected(name: str) -> list[Expected]:
+    return utterances(Codec.PCMU, packets(file(name).read_bytes()), settings=SETTINGS)
+
+
+def check_times(
+    final: dict[str, Any], words: list[dict[str, Any]], heard: Expected, name: str, reference: QwenAligner
+) -> None:
+    """Those that the aligner gives the utterance by itself, in the time of the call."""
+    (alone,) = reference.align([Spoken("PCMU", heard.audio, heard.text, "en")])
+    lead_ms = heard.start_ms - file(name).read_bytes().index(heard.audio) // 8
+    for word, told in zip(alone, words, strict=True):
+        for key, time_ms in (("start_ms", word.start_ms), ("end_ms", word.end_ms)):
+            in_call = final["start_ms"] - lead_ms + time_ms
+            assert told[key] == min(max(in_call, final["start_ms"]), final["end_ms"])
+        assert told["confidence"] == pytest.approx(word.confidence, abs=2e-3)
 
 
 def test_so_do_those_of_a_sip_call(running: Worker) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr import languages, weights
+from asr import weights
 from asr.aligner import Spoken
 from asr.engine import EngineUnusable
 from asr.qwen.aligner_loader import TIMESTAMP, Loaded, load
@@ -21,7 +21,7 @@ from asr.qwen.build import _device
 from asr.qwen.encoder import Audio, Encoder, Settling
 from asr.qwen.mel import Features, Mel
 from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
-from asr.qwen.words import Placed, monotone, split
+from asr.qwen.words import Placed, monotone, split, usable
 from asr.resample import Upsampler
 from asr.samples import decode
 from asr.utterance import Word
@@ -37,7 +37,7 @@ class QwenAligner:
 
     def __init__(self, loaded: Loaded) -> None:
         model = loaded.model
-        self.languages = languages.alignable()
+        self.languages = usable()
         self.longest_s = min(LONGEST_S, model.config.num_labels * loaded.class_ms / 1000)
         self._text, self._score = model.model.language_model, model.score
         self._encoder = Encoder(model)

@@ -6,9 +6,12 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from transformers import Qwen3ASRProcessor
 
 from asr import languages
+
+log = structlog.get_logger("asr")
 
 _HAN = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
@@ -35,6 +38,19 @@ def split(text: str, language: str) -> list[Placed]:
     return place(_by_spaces(text), text)
 
 
+def usable() -> tuple[str, ...]:
+    """Codes of the languages in which words are found here: a package may be installed, and not what it needs."""
+    found = []
+    for code in languages.alignable():
+        try:
+            split("1", code)
+        except ImportError as error:
+            log.warning("no times of words", language=code, reason=str(error))
+        else:
+            found.append(code)
+    return tuple(found)
+
+
 def _by_spaces(text: str) -> list[str]:
     tokens: list[str] = []
     for part in text.split():
@@ -52,10 +68,14 @@ def _by_spaces(text: str) -> list[str]:
 
 
 def place(tokens: list[str], text: str) -> list[Placed]:
-    """Find each token in the text, whose letters and digits they are. One that a splitter has changed is shown as the
-    splitter gave it."""
-    letters = [(at, character) for at, character in enumerate(text) if kept(character)]
-    if "".join(character for _, character in letters) != "".join(tokens):
+    """Find each token in the text, whose letters and digits they are, or those of its plain form (NFKC: `1` for `１`).
+    What a splitter has changed otherwise is shown as the splitter gave it."""
+    said = "".join(tokens)
+    for plain in (False, True):
+        letters = [(at, each) for at, character in enumerate(text) for each in _form(character, plain) if kept(each)]
+        if "".join(each for _, each in letters) == said:
+            break
+    else:
         return [Placed(token, token) for token in tokens]
     placed, begun = [], 0
     for token in tokens:
@@ -63,6 +83,10 @@ def place(tokens: list[str], text: str) -> list[Placed]:
         placed.append(Placed(token, text[first : last + 1]))
         begun += len(token)
     return placed
+
+
+def _form(character: str, plain: bool) -> str:
+    return unicodedata.normalize("NFKC", character) if plain else character
 
 
 def kept(character: str) -> bool:
