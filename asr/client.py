@@ -10,16 +10,16 @@ import contextlib
 import socket
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import structlog
 
 from asr import child, messages
-from asr.ledger import Counters, Deliver, Delivery, Ledger
+from asr.ledger import Delivery, Ledger
 from asr.messages import FrameError, Frames
 from asr.patience import Patience, Verdict
-from asr.select import LANGUAGES, select
+from asr.select import LANGUAGES, select, select_words
 from asr.spill import Spill
+from asr.spoken import Counters, Deliver, TakeWords
 from asr.utterance import EngineState, Hypothesis, Utterance
 from config.settings import Settings
 
@@ -60,6 +60,9 @@ class Recognizer:
         self.state = EngineState.IDLE
         self.engine: str = self._selection.engine
         self.languages: tuple[str, ...] = LANGUAGES[self.engine]
+        self._timing = select_words(settings.asr)
+        self.words: tuple[str, ...] = self._timing.languages
+        """Languages in which the words of a final can be given times."""
         self._busy = False
         self._wanted = asyncio.Event()
         self._dirty = asyncio.Event()
@@ -77,6 +80,10 @@ class Recognizer:
     async def start(self) -> None:
         """Say which engine will serve. The inference process starts with the first call, or now: `asr.preload`."""
         log.info("engine", engine=self.engine, reason=self._selection.reason)
+        if self.words:
+            log.info("times of words", reason=self._timing.reason)
+        elif self._timing.reason:
+            log.warning("no times of words", reason=self._timing.reason)
         self._supervisor = asyncio.create_task(self._supervise(), name="asr-supervisor")
         self._supervisor.add_done_callback(_report)
         self.keep_alive(self._busy)
@@ -96,7 +103,7 @@ class Recognizer:
 
     def open(self, utterance: Utterance, on_hypothesis: Deliver) -> None:
         """Begin an utterance; its id must not be open."""
-        self._ledger.open(_sayable(utterance), on_hypothesis)
+        self._ledger.open(utterance.sayable(), on_hypothesis)
         self._want()
 
     def append(self, utterance_id: str, audio: bytes) -> None:
@@ -114,6 +121,16 @@ class Recognizer:
         """Ask for the final text of the audio appended so far. With `commit` the utterance ends with the answer;
         without, it may go on with more audio and a higher revision, or end with `commit` or `cancel`."""
         delivery = self._ledger.final(utterance_id, revision, commit=commit)
+        if delivery is not None:
+            asyncio.get_running_loop().call_soon(self._deliver, [delivery])
+        elif self.state is EngineState.FAILED:
+            asyncio.get_running_loop().call_soon(self._fail_finals, "the engine does not start")
+        self._dirty.set()
+
+    def align(self, utterance_id: str, text: str, language: str, on_words: TakeWords) -> None:
+        """The final of an utterance with `words` is taken, and their times are wanted: exactly one `Alignment`, with
+        words or without, unless it is cancelled first. `text`: of the final; `language`: one of `words`."""
+        delivery = self._ledger.align(utterance_id, text, language, on_words)
         if delivery is not None:
             asyncio.get_running_loop().call_soon(self._deliver, [delivery])
         elif self.state is EngineState.FAILED:
@@ -319,7 +336,7 @@ class Recognizer:
         self._signs += 1
         match message:
             case messages.Ready():
-                self.languages = message.languages
+                self.languages, self.words = message.languages, message.words
                 self._ready_s = asyncio.get_running_loop().time()
                 self._enter(EngineState.READY, self._selection.reason)
             case messages.Unusable():
@@ -329,6 +346,10 @@ class Recognizer:
             case messages.Heard():
                 self._answers += 1
                 if (delivery := self._ledger.heard(message.hypothesis)) is not None:
+                    self._deliver([delivery])
+            case messages.Words():
+                self._answers += 1
+                if (delivery := self._ledger.aligned(message.alignment)) is not None:
                     self._deliver([delivery])
             case messages.Dropped():
                 self._ledger.counters.shed_partials += message.partials
@@ -347,12 +368,12 @@ class Recognizer:
         self._deliver(self._ledger.fail_finals(reason))
 
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
-        for deliver, hypothesis in deliveries:
+        for deliver, answer in deliveries:
             try:
-                deliver(hypothesis)
+                deliver(answer)
             except Exception:
                 # One caller's mistake must not end recognition for the others.
-                log.exception("a hypothesis was not taken", utterance_id=hypothesis.utterance_id)
+                log.exception("an answer was not taken", utterance_id=answer.utterance_id)
         self._dirty.set()  # what is over has made room for the next
         self._rest()
 
@@ -365,13 +386,6 @@ class Recognizer:
 def _report(supervisor: asyncio.Task[None]) -> None:
     if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
         log.critical("recognition has stopped", exc_info=error)
-
-
-def _sayable(utterance: Utterance) -> Utterance:
-    """Without lone surrogates, which bytes of a peer that are no UTF-8 become: they cannot be told to the engine."""
-    fields = (utterance.language, utterance.context, utterance.previous)
-    language, context, previous = (field.encode("utf-8", "replace").decode() for field in fields)
-    return replace(utterance, language=language, context=context, previous=previous)
 
 
 def _backoff_s(deaths: float) -> float:

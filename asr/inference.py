@@ -5,9 +5,11 @@ No I/O, no clock and no threads: `process` feeds it from a socket, `offline` and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asr import messages, text
+from asr.aligner import Aligner
+from asr.alignments import Alignments
 from asr.engine import Answer, Engine, EngineError, EngineExhausted
 from asr.messages import FromEngine, ToEngine
 from asr.pressure import Pressure
@@ -18,6 +20,8 @@ from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 SPECULATIVE_ALLOWANCE_S = 0.15
 """A speculative final has until the endpoint fires; one whose endpoint has fired goes before it."""
 PARTIAL_ALLOWANCE_S = 0.3
+PASSED_OVER = 8
+"""Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class _Open:
     begun: int = -1
     """Revision of the newest request that the engine has begun with, after a wait of `queue_s`."""
     queue_s: float = 0.0
+    at_engine: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,9 @@ class Work:
     """A bounded piece of work: on requests, or ahead of them."""
 
     requests: tuple[Request, ...]
+    """Of the engine, or of the aligner: not of both."""
     utterance_ids: tuple[str, ...]
+    align: bool = False
 
 
 class Inference:
@@ -50,16 +57,18 @@ class Inference:
     Loop of the owner: `receive` what has come, `choose`, announce the choice, `perform` it, send what it returns.
     """
 
-    def __init__(self, engine: Engine, *, max_partials: int = 256) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int = 256) -> None:
+        self.engine, self.alignments = engine, Alignments(aligner)
         self.scheduler = Scheduler(max_partials=max_partials)
         self._open: dict[str, _Open] = {}
         self.pressure = Pressure(engine.capabilities.batch)
         self._shed = self._exhausted = 0
+        self._passed_over = 0
+        """Steps since one on words, while some wait."""
 
     def ready(self) -> messages.Ready:
         can = self.engine.capabilities
-        return messages.Ready(self.engine.name, can.languages, can.speculative, can.words)
+        return messages.Ready(self.engine.name, can.languages, can.speculative, self.alignments.languages)
 
     def receive(self, message: ToEngine, now: float) -> None:
         """Take one message. One about a closed utterance has crossed with its end and is ignored."""
@@ -68,6 +77,7 @@ class Inference:
                 utterance = message.utterance
                 assert utterance.id not in self._open, f"{utterance.id} is open"
                 self._open[utterance.id] = _Open(utterance, Loudness(utterance.format))
+                self.alignments.open(utterance)
                 self.engine.open(utterance)
             case messages.Append():
                 self._append(message)
@@ -75,6 +85,8 @@ class Inference:
                 self._submit(message, now, PARTIAL_ALLOWANCE_S)
             case messages.Final():
                 self._submit(message, now, 0.0 if message.commit else SPECULATIVE_ALLOWANCE_S)
+            case messages.Align():
+                self._submit_words(message, now)
             case messages.Close():
                 self._close(message.utterance_id)
             case messages.Configure():
@@ -85,16 +97,41 @@ class Inference:
     def choose(self) -> Work | None:
         """The next bounded piece of work; None when there is nothing to do.
 
-        Live requests first, then live audio nobody has asked about yet (so that a final finds it heard), then batch.
+        Live requests first, then live audio nobody has asked about yet (so that a final finds it heard), then words of
+        calls, then batch, where the engine and the aligner take turns. Words that have been passed over go before all
+        but finals.
         """
-        engine = self.engine
+        self._passed_over += 1
+        work = None
+        if self._passed_over > PASSED_OVER and not self.scheduler.waiting(Lane.FINAL):
+            work = self._choose_words(Lane.WORDS, Lane.BATCH)
+            self._passed_over = 0  # also when none were waiting
+        work = work or self._choose()
+        if work is None or work.align:
+            self._passed_over = 0
+        return work
+
+    def _choose(self) -> Work | None:
+        engine, scheduler = self.engine, self.scheduler
         limit = self.pressure.limit
-        taken = self.scheduler.take(limit, lanes=LIVE, runnable=engine.runnable)
-        if not taken and (ahead := engine.ahead()):
-            return Work((), ahead)
+        taken = scheduler.take(limit, lanes=LIVE, runnable=engine.runnable)
+        if not taken:
+            if ahead := engine.ahead():
+                return Work((), ahead)
+            if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
+                return work
         if len(taken) < limit and (self.pressure.files or not taken):
-            taken += self.scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=engine.runnable)
-        return Work(tuple(taken), tuple(request.utterance_id for request in taken)) if taken else None
+            taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._of_engine)
+        if not taken:
+            return self._choose_words(Lane.BATCH)
+        return Work(tuple(taken), tuple(request.utterance_id for request in taken))
+
+    def _of_engine(self, request: Request) -> bool:
+        return not request.align and self.engine.runnable(request)
+
+    def _choose_words(self, *lanes: Lane) -> Work | None:
+        taken = self.alignments.take(self.scheduler, *lanes)
+        return Work(tuple(taken), tuple(request.utterance_id for request in taken), align=True) if taken else None
 
     def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
         """Do what `choose` has just returned, beginning at `now`."""
@@ -102,6 +139,8 @@ class Inference:
             known = self._open[request.utterance_id]
             if known.begun != request.revision:
                 known.begun, known.queue_s = request.revision, max(0.0, now - known.asked_s)
+        if work.align:
+            return self._align(work.requests)
         try:
             if work.requests:
                 answers = self.engine.step(work.requests)
@@ -118,7 +157,7 @@ class Inference:
             if self.scheduler.finish(answer.request):
                 out.append(messages.Heard(self._hypothesis(answer)))
                 if answer.request.commit:
-                    self._close(answer.request.utterance_id)
+                    self._committed(answer.request.utterance_id)
         for request in work.requests:
             self.scheduler.put_back(request)
         return [*out, *self._dropped()]
@@ -140,6 +179,7 @@ class Inference:
         assert message.start == known.received, f"audio at {message.start}, expected {known.received}"
         known.received += len(message.audio)
         known.loudness.feed(message.audio)
+        self.alignments.append(message.utterance_id, message.audio)
         self.engine.append(message.utterance_id, message.audio)
 
     def _submit(self, message: messages.Partial | messages.Final, now: float, allowance_s: float) -> None:
@@ -169,11 +209,47 @@ class Inference:
             )
         )
 
+    def _submit_words(self, message: messages.Align, now: float) -> None:
+        known = self._open.get(message.utterance_id)
+        if known is None:
+            return
+        assert message.end <= known.received, "a request about audio that has not come"
+        known.asked_s = now
+        self.alignments.ask(message)
+        self._let_go(known)
+        self.scheduler.submit(
+            Request(
+                utterance_id=message.utterance_id,
+                revision=message.revision,
+                lane=Lane.WORDS if known.utterance.live else Lane.BATCH,
+                final=True,
+                end=message.end,
+                deadline_s=now,
+                stream=known.utterance.stream,
+                synchronous=known.utterance.synchronous,
+                align=True,
+            )
+        )
+
+    def _committed(self, utterance_id: str) -> None:
+        """Its final has been told. The engine is done with it; its audio may still be wanted."""
+        known = self._open[utterance_id]
+        if known.utterance.words:
+            self._let_go(known)
+        else:
+            self._close(utterance_id)
+
+    def _let_go(self, known: _Open) -> None:
+        if known.at_engine:
+            known.at_engine = False
+            self.engine.close(known.utterance.id)
+
     def _close(self, utterance_id: str) -> None:
         known = self._open.pop(utterance_id, None)
         if known is not None:
             self.scheduler.forget(utterance_id)
-            self.engine.close(utterance_id)
+            self.alignments.close(utterance_id)
+            self._let_go(known)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -220,4 +296,14 @@ class Inference:
                 out.append(messages.Heard(failed))
                 if request.commit:
                     self._close(request.utterance_id)
+        return out
+
+    def _align(self, requests: tuple[Request, ...]) -> list[FromEngine]:
+        """Each is answered, and over."""
+        out: list[FromEngine] = []
+        for request, alignment in zip(requests, self.alignments.answer(requests), strict=True):
+            if self.scheduler.finish(request):
+                queue_s = self._open[request.utterance_id].queue_s
+                out.append(messages.Words(replace(alignment, queue_s=queue_s)))
+                self._close(request.utterance_id)
         return out

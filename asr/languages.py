@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 QWEN3_ASR: dict[str, str] = {
     "ar": "Arabic",
     "cs": "Czech",
@@ -37,8 +39,22 @@ QWEN3_ASR: dict[str, str] = {
     "yue": "Cantonese",
     "zh": "Chinese",
 }
+ALIGNED = ("de", "en", "es", "fr", "it", "ja", "ko", "pt", "ru", "yue", "zh")
+"""Those that Qwen3-ForcedAligner gives times of words for."""
+SPLITTERS = {"ja": "nagisa", "ko": "soynlp"}
+"""Packages that find the words in a text of these, where spaces do not; not installed with the engine."""
 _CODES = {name.lower(): code for code, name in QWEN3_ASR.items()}
 _ALIASES = {"cmn": "zh", "tl": "fil", "msa": "ms", "zlm": "ms", "fas": "fa", "ell": "el"}
+
+
+def alignable() -> tuple[str, ...]:
+    """Codes of the languages whose words can be timed with what is installed here."""
+    return tuple(code for code in ALIGNED if code not in SPLITTERS or find_spec(SPLITTERS[code]) is not None)
+
+
+def base(code: str) -> str:
+    """`pt` of `pt-BR`, `fil` of `tl`; empty for a language that is not in the table."""
+    return _CODES.get((name(code) or "").lower(), "")
 
 
 def code(name: str) -> str:

@@ -12,71 +12,22 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
-from asr.messages import MAX_AUDIO_BYTES, Append, Close, Final, Open, Partial, ToEngine
+from asr.messages import Align, Close, Final, Partial, ToEngine
 from asr.spill import Kept, Spill, SpillError
-from asr.utterance import Hypothesis, Utterance
+from asr.spoken import Counters, Deliver, Spoken, TakeWords
+from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
 """The second time the engine dies over an utterance, the utterance is given up and not the engine."""
 
-Deliver = Callable[[Hypothesis], None]
-Delivery = tuple[Deliver, Hypothesis]
-
-
-@dataclass(slots=True)
-class Counters:
-    """Plain integers for the metrics."""
-
-    utterances: int = 0
-    partials: int = 0
-    """Delivered."""
-    finals: int = 0
-    """Delivered, speculative ones included."""
-    errors: int = 0
-    """Finals that carry an error."""
-    stale: int = 0
-    """Answers that nobody waits for any more."""
-    refused_partials: int = 0
-    """Not asked for, because more than `asr.max_backlog_mb` of audio waits."""
-    shed_partials: int = 0
-    """Dropped by the scheduler."""
-    exhausted_steps: int = 0
-    """Of the engine, which needed more memory than there was, and were done again with less in them."""
-    crashes: int = 0
-    """Ends of the inference process that nobody asked for."""
-    hangs: int = 0
-    """Of those, processes that were ended because they did not answer."""
-    spill_failures: int = 0
-    """Utterances given up because the disk had no room for their audio, or did not give it back."""
-    replayed: int = 0
-    """Utterances that were open when that happened."""
-
-
-@dataclass(slots=True)
-class _Spoken:
-    utterance: Utterance
-    deliver: Deliver
-    audio: Kept
-    """All of it, for a replay, until the utterance is over."""
-    newest: int = -1
-    """Highest revision asked for."""
-    delivered: int = -1
-    request: Partial | Final | None = None
-    """The newest, as long as it is not answered."""
-    opened: bool = False
-    """`opened`, `sent` and `asked`: what this life of the inference process has been told."""
-    sent: int = 0
-    asked: bool = False
-    begun_bytes: int = 0
-    """What of it is counted as being at the process."""
-    crashes: int = 0
-    failed: str | None = None
+Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
+"""Who takes it, and what."""
 
 
 class Ledger:
-    """See the module. Beyond `max_bytes` of audio partials are not asked for; finals are always taken."""
+    """See the module. Beyond `max_bytes` of audio neither partials nor words are asked for; finals always are."""
 
     def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = Counters()
@@ -85,7 +36,7 @@ class Ledger:
         self._max_bytes, self._spill = max_bytes, spill
         self._begun_bytes = 0
         """Of those that this life of the inference process has been told of."""
-        self._open: dict[str, _Spoken] = {}
+        self._open: dict[str, Spoken] = {}
         self._dirty: OrderedDict[str, None] = OrderedDict()
         """Utterances with something to send."""
         self._held: OrderedDict[str, None] = OrderedDict()
@@ -106,7 +57,7 @@ class Ledger:
 
     def open(self, utterance: Utterance, deliver: Deliver) -> None:
         assert utterance.id not in self._open, f"{utterance.id} is open"
-        self._open[utterance.id] = _Spoken(utterance, deliver, Kept(self._spill))
+        self._open[utterance.id] = Spoken(utterance, deliver, Kept(self._spill))
         self.counters.utterances += 1
         self._dirty[utterance.id] = None
 
@@ -134,6 +85,19 @@ class Ledger:
         spoken = self._open[utterance_id]
         self._revise(spoken, revision)
         self._ask(spoken, Final(utterance_id, revision, len(spoken.audio), commit))
+        return self._give_up(spoken, spoken.failed) if spoken.failed is not None else None
+
+    def align(self, utterance_id: str, text: str, language: str, take: TakeWords) -> Delivery | None:
+        """The final is taken, and the times of its words are wanted: what can be said at once, when there will be none.
+        The utterance is over with the answer."""
+        spoken = self._open[utterance_id]
+        assert spoken.utterance.words, f"{utterance_id} was opened without words"
+        spoken.take_words = take
+        self._revise(spoken, spoken.newest + 1)
+        self._ask(spoken, Align(utterance_id, spoken.newest, text, language, len(spoken.audio)))
+        if spoken.failed is None and self.audio_bytes > self._max_bytes:
+            self.counters.refused_alignments += 1
+            return self._give_up(spoken, "more audio waits for the engine than asr.max_backlog_mb allows")
         return self._give_up(spoken, spoken.failed) if spoken.failed is not None else None
 
     def close(self, utterance_id: str) -> None:
@@ -184,10 +148,19 @@ class Ledger:
     def heard(self, hypothesis: Hypothesis) -> Delivery | None:
         """The delivery an answer becomes, if it still counts."""
         spoken = self._open.get(hypothesis.utterance_id)
-        if spoken is None or not self._counts(spoken, hypothesis):
+        if spoken is None or not spoken.counts(hypothesis):
             self.counters.stale += 1
             return None
         return self._delivery(spoken, hypothesis)
+
+    def aligned(self, alignment: Alignment) -> Delivery | None:
+        """The same for the times of words."""
+        spoken = self._open.get(alignment.utterance_id)
+        if spoken is None or not isinstance(spoken.request, Align) or spoken.request.revision != alignment.revision:
+            self.counters.stale += 1
+            return None
+        spoken.opened = False  # the process closes it too, on the same message
+        return self._words(spoken, alignment)
 
     def restart(self, reason: str) -> list[Delivery]:
         """The inference process has died. Everything is to be sent again, but for utterances it died over too often."""
@@ -211,23 +184,24 @@ class Ledger:
         self._dirty.clear()
         self._begun_bytes = 0
         for name, spoken in self._open.items():
-            spoken.opened, spoken.sent, spoken.asked, spoken.begun_bytes = False, 0, False, 0
+            spoken.forget_process()
             if spoken.failed is None:
                 self._dirty[name] = None
 
     def fail_finals(self, reason: str) -> list[Delivery]:
-        """No engine is to be had: the finals that wait for one get an error. Their utterances stay given up."""
-        waiting = [spoken for spoken in self._open.values() if isinstance(spoken.request, Final)]
+        """No engine is to be had: the finals that wait for one get an error, and words no times. Their utterances stay
+        given up."""
+        waiting = [spoken for spoken in self._open.values() if isinstance(spoken.request, Final | Align)]
         return [delivery for spoken in waiting if (delivery := self._give_up(spoken, reason)) is not None]
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _revise(self, spoken: _Spoken, revision: int) -> None:
+    def _revise(self, spoken: Spoken, revision: int) -> None:
         assert revision > spoken.newest, f"{spoken.utterance.id}: revision {revision} after {spoken.newest}"
         spoken.newest = revision
 
-    def _ask(self, spoken: _Spoken, request: Partial | Final) -> None:
-        spoken.request, spoken.asked = request, False
+    def _ask(self, spoken: Spoken, request: Partial | Final | Align) -> None:
+        spoken.ask(request)
         self._mark(spoken.utterance.id)
 
     def _mark(self, name: str) -> None:
@@ -235,12 +209,12 @@ class Ledger:
         if name not in self._held:
             self._dirty[name] = None
 
-    def _begin(self, spoken: _Spoken) -> None:
+    def _begin(self, spoken: Spoken) -> None:
         """All of its audio is at the process, or about to be."""
         self._begun_bytes += len(spoken.audio) - spoken.begun_bytes
         spoken.begun_bytes = len(spoken.audio)
 
-    def _put_on_disk(self, spoken: _Spoken) -> None:
+    def _put_on_disk(self, spoken: Spoken) -> None:
         """As much of it as there is too much in memory."""
         while self.audio_bytes - self.spilled_bytes > self._max_bytes and spoken.audio.movable:
             try:
@@ -250,12 +224,12 @@ class Ledger:
                 batch = (other for other in self._open.values() if other.audio.on_disk and not other.utterance.live)
                 self._lose(next(batch, spoken), str(error))
 
-    def _lose(self, spoken: _Spoken, reason: str) -> None:
+    def _lose(self, spoken: Spoken, reason: str) -> None:
         self.counters.spill_failures += 1
         if (delivery := self._give_up(spoken, reason)) is not None:
             self._failures.append(delivery)
 
-    def _drop(self, spoken: _Spoken) -> None:
+    def _drop(self, spoken: Spoken) -> None:
         """Its audio, and what of it was to be sent."""
         name = spoken.utterance.id
         self.audio_bytes -= len(spoken.audio)
@@ -265,37 +239,18 @@ class Ledger:
         self._dirty.pop(name, None)
         self._held.pop(name, None)
 
-    def _next_of(self, spoken: _Spoken) -> ToEngine | None:
+    def _next_of(self, spoken: Spoken) -> ToEngine | None:
         if spoken.failed is not None:
             return None
         if not spoken.opened:
-            spoken.opened = True
             self._begin(spoken)
-            return Open(spoken.utterance)
-        request = None if spoken.asked else spoken.request
-        # Audio that came after a request goes after it, in a replay too.
-        end = len(spoken.audio) if request is None else request.end
-        if spoken.sent < end:
-            start = spoken.sent
-            try:
-                audio = spoken.audio.read(start, min(end, start + MAX_AUDIO_BYTES))
-            except SpillError as error:
-                self._lose(spoken, str(error))
-                return None
-            spoken.sent += len(audio)
-            return Append(spoken.utterance.id, start, audio)
-        if request is not None:
-            spoken.asked = True
-        return request
+        try:
+            return spoken.next_message()
+        except SpillError as error:
+            self._lose(spoken, str(error))
+            return None
 
-    def _counts(self, spoken: _Spoken, hypothesis: Hypothesis) -> bool:
-        if hypothesis.final:
-            request = spoken.request
-            return isinstance(request, Final) and request.revision == hypothesis.revision
-        # A partial that was overtaken by a newer request is still news.
-        return hypothesis.revision > spoken.delivered
-
-    def _delivery(self, spoken: _Spoken, hypothesis: Hypothesis) -> Delivery:
+    def _delivery(self, spoken: Spoken, hypothesis: Hypothesis) -> Delivery:
         name = spoken.utterance.id
         spoken.delivered = hypothesis.revision
         if hypothesis.final:
@@ -303,17 +258,25 @@ class Ledger:
             self.counters.errors += hypothesis.error is not None
         else:
             self.counters.partials += 1
-        request = spoken.request
-        if request is not None and request.revision == hypothesis.revision:
+        over = spoken.ends_with(hypothesis)
+        if spoken.request is not None and spoken.request.revision == hypothesis.revision:
             spoken.request = None
-            if isinstance(request, Final) and request.commit:
-                # The process closes it too, on the same message.
-                spoken.opened = False
-                self.close(name)
+        if over:
+            # The process closes it too, on the same message.
+            spoken.opened = False
+            self.close(name)
         return spoken.deliver, hypothesis
 
-    def _give_up(self, spoken: _Spoken, reason: str) -> Delivery | None:
-        """No more is sent of it; its final, now or when it is asked for, carries the reason."""
+    def _words(self, spoken: Spoken, alignment: Alignment) -> Delivery:
+        assert spoken.take_words is not None
+        self.counters.alignments += bool(alignment.words)
+        self.counters.words += len(alignment.words)
+        self.counters.failed_alignments += alignment.error is not None
+        self.close(spoken.utterance.id)
+        return spoken.take_words, alignment
+
+    def _give_up(self, spoken: Spoken, reason: str) -> Delivery | None:
+        """No more is sent of it; its final, or its words, now or when they are asked for, carry the reason."""
         name = spoken.utterance.id
         if spoken.failed is None:
             spoken.failed = reason
@@ -321,6 +284,9 @@ class Ledger:
             if spoken.opened:
                 self._closed.append(name)
         request = spoken.request
+        if isinstance(request, Align):
+            spoken.opened = False
+            return self._words(spoken, Alignment(name, request.revision, (), spoken.failed))
         if not isinstance(request, Final):
             spoken.request = None
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asr.utterance import Hypothesis, Utterance
+from asr.utterance import Alignment, Hypothesis, Utterance
 from config.settings import Asr, Qwen
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
@@ -62,6 +62,19 @@ class Final(Message, frozen=True):
     commit: bool
 
 
+class Align(Message, frozen=True):
+    """Instead of `Close`, for an utterance with `words`: its final is taken, and the times of its words are wanted.
+    It is done with the answer."""
+
+    utterance_id: str
+    revision: int
+    text: str
+    """Of the final."""
+    language: str
+    end: int
+    """Byte offset up to which the final has heard."""
+
+
 class Close(Message, frozen=True):
     """The utterance is done (its final is taken, or it was cancelled); nothing more is answered for it."""
 
@@ -79,7 +92,8 @@ class Ready(Message, frozen=True):
     engine: str
     languages: tuple[str, ...]
     speculative: bool
-    words: bool
+    words: tuple[str, ...]
+    """Languages whose words get times; empty: there is no aligner."""
 
 
 class Unusable(Message, frozen=True):
@@ -99,6 +113,12 @@ class Heard(Message, frozen=True):
     hypothesis: Hypothesis
 
 
+class Words(Message, frozen=True):
+    """The answer to `Align`."""
+
+    alignment: Alignment
+
+
 class Dropped(Message, frozen=True):
     """Since the last such message."""
 
@@ -112,8 +132,8 @@ class Pong(Message, frozen=True):
     """The engine is between two steps."""
 
 
-ToEngine = Configure | Open | Append | Partial | Final | Close | Ping
-FromEngine = Ready | Unusable | Working | Heard | Dropped | Pong
+ToEngine = Configure | Open | Append | Partial | Final | Align | Close | Ping
+FromEngine = Ready | Unusable | Working | Heard | Words | Dropped | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

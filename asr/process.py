@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from asr.aligner import Aligner
 from asr.engine import EngineUnusable
 from asr.inference import Inference
 from asr.messages import (
@@ -36,7 +37,7 @@ from asr.messages import (
     decode_to_engine,
     encode,
 )
-from asr.select import create
+from asr.select import create, create_aligner
 
 RECEIVE_BYTES = 256 * 1024
 PR_SET_PDEATHSIG = 1
@@ -88,7 +89,7 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
         _send(channel, Unusable(str(error)))
         return
     engine.warm_up()
-    inference = Inference(engine)
+    inference = Inference(engine, _aligner(first))
     _send(channel, inference.ready())
     touched: tuple[str, ...] = ()
     work = None
@@ -108,6 +109,18 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
             continue
         for answer in inference.perform(work, time.monotonic()):
             _send(channel, answer)
+
+
+def _aligner(settings: Configure) -> Aligner | None:
+    """None without one that works: calls go on, without times of words."""
+    try:
+        aligner = create_aligner(settings.asr, settings.qwen)
+    except EngineUnusable as error:
+        log.error("no times of words", reason=str(error))
+        return None
+    if aligner is not None:
+        aligner.warm_up()
+    return aligner
 
 
 def _drain(inbox: SimpleQueue[ToEngine], *, wait: bool) -> Iterator[ToEngine]:

@@ -1,7 +1,8 @@
 """Which request the engine serves next. Pure: no clock, no audio, no tensors; the caller says when an answer is late.
 
 Rules:
-- Lanes in this order: final, first partial, partial refresh, batch. Inside a live lane the earliest deadline first.
+- Lanes in this order: final, first partial, partial refresh, words, batch. Inside a lane of calls (all but batch) the
+  earliest deadline first.
 - One request per utterance waits: a newer revision replaces it and keeps the earlier deadline, or in batch its place,
   if the lane is the same, so that an utterance that is refreshed faster than it is served does not wait for ever.
 - Batch takes turns between streams, streams with a client waiting first.
@@ -23,7 +24,9 @@ class Lane(IntEnum):
     FINAL = 0
     FIRST_PARTIAL = 1
     PARTIAL = 2
-    BATCH = 3
+    WORDS = 3
+    """Times of the words of a call's finals. Those of files wait in the batch lane."""
+    BATCH = 4
 
 
 LIVE = (Lane.FINAL, Lane.FIRST_PARTIAL, Lane.PARTIAL)
@@ -43,6 +46,8 @@ class Request:
     synchronous: bool = False
     commit: bool = False
     """A final after which the utterance is over."""
+    align: bool = False
+    """Not a hypothesis: the times of its final's words."""
 
 
 @dataclass(slots=True)
@@ -68,9 +73,9 @@ class Scheduler:
         self._waiting: dict[str, tuple[int, Request]] = {}
         """Utterance → (ticket, request). A heap entry whose ticket is not the one here is dead."""
         self._taken: dict[str, Request] = {}
-        self._heaps: dict[Lane, list[tuple[float, int, str]]] = {lane: [] for lane in LIVE}
-        self._oldest: dict[Lane, OrderedDict[str, None]] = {lane: OrderedDict() for lane in LIVE}
-        """Who waits in a live lane, in the order in which they joined it."""
+        self._heaps: dict[Lane, list[tuple[float, int, str]]] = {lane: [] for lane in Lane if lane is not Lane.BATCH}
+        self._oldest: dict[Lane, OrderedDict[str, None]] = {lane: OrderedDict() for lane in self._heaps}
+        """Who waits in a lane of calls, in the order in which they joined it."""
         self._turns: tuple[OrderedDict[str, OrderedDict[str, None]], ...] = (OrderedDict(), OrderedDict())
         """Batch: (synchronous, other) streams in the order of their turns, each with its utterances."""
         self._tickets = 0
@@ -102,7 +107,7 @@ class Scheduler:
             if same:
                 request = replace(request, deadline_s=min(request.deadline_s, old.deadline_s))
         assert old is None or (old.stream, old.synchronous) == (request.stream, request.synchronous)
-        if not same or request.lane in LIVE:
+        if not same or request.lane is not Lane.BATCH:
             self._remove(name)
         self._put(request, again=same and taken is not None)
         self._shed()
@@ -118,7 +123,7 @@ class Scheduler:
         """Up to `limit` requests, the most urgent first. What is not `runnable` now keeps its place."""
         taken: list[Request] = []
         for lane in lanes:
-            source = self._take_batch if lane is Lane.BATCH else self._take_live
+            source = self._take_batch if lane is Lane.BATCH else self._take_call
             taken += source(lane, limit - len(taken), runnable)
         for request in taken:
             self._taken[request.utterance_id] = request
@@ -150,7 +155,7 @@ class Scheduler:
         self.counters.cancelled += old is not None
         self._newest.pop(utterance_id, None)
 
-    # -- live lanes -------------------------------------------------------------------------------------------------
+    # -- lanes of calls ---------------------------------------------------------------------------------------------
 
     def _put(self, request: Request, *, again: bool = False) -> None:
         self._tickets += 1
@@ -165,7 +170,7 @@ class Scheduler:
         heappush(self._heaps[request.lane], (request.deadline_s, self._tickets, name))
         self._oldest[request.lane][name] = None
 
-    def _take_live(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
+    def _take_call(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
         heap = self._heaps[lane]
         taken: list[Request] = []
         aside: list[tuple[float, int, str]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -30,6 +30,15 @@ class Utterance:
     """The job it belongs to: batch takes turns between streams."""
     synchronous: bool = False
     """Batch with a client waiting on its HTTP request: goes before the other jobs."""
+    words: bool = False
+    """Times of its words may be asked for: it is not over with a committed final that has words to say, but when it
+    has been aligned or closed."""
+
+    def sayable(self) -> Utterance:
+        """Without lone surrogates, which a peer's bytes that are no UTF-8 become: they cannot be told to the engine."""
+        fields = (self.language, self.context, self.previous)
+        language, context, previous = (field.encode("utf-8", "replace").decode() for field in fields)
+        return replace(self, language=language, context=context, previous=previous)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,32 @@ class Hypothesis:
     """Why a final has no text: the engine failed on this utterance."""
     queue_s: float = 0.0
     """How long the request waited before the engine began with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """When a word of a final was said."""
+
+    word: str
+    """As it stands in the text, without punctuation around it."""
+    start_ms: int
+    """From the utterance's first byte of audio."""
+    end_ms: int
+    confidence: float
+    """Probability of the less certain of the two times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """When the words of an utterance's final were said, in their order; no words when that could not be told."""
+
+    utterance_id: str
+    revision: int
+    words: tuple[Word, ...]
+    error: str | None = None
+    """Why there are none."""
+    queue_s: float = 0.0
+    """How long it waited before it was begun with."""
 
 
 class EngineState(StrEnum):

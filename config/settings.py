@@ -189,6 +189,12 @@ class Asr(Section, frozen=True, kw_only=True):
     """An inference process that does not answer for so long while it is needed is replaced."""
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
     """So long it may take to load its model; then the engine counts as failed, and is tried again."""
+    words: bool = False
+    """Say when each word of a final was said (`transcript.words`), in the languages that `aligner` knows."""
+    words_wait_s: Seconds = 5.0
+    """So long the end of a call waits for times that are still to come, once its last final is out."""
+    aligner: str = "Qwen/Qwen3-ForcedAligner-0.6B"
+    """The model for that: a name or a folder, as `model`. It takes as much memory again as the smaller recogniser."""
 
 
 class Qwen(Section, frozen=True, kw_only=True):

@@ -66,6 +66,10 @@ class Call:
     """Made by `CallRegistry.open`. An ingress feeds `legs[...]`, reports hold and digits, and ends it.
 
     `call.started` is the first event and `call.ended` the last, after all finals.
+
+    Args:
+        later: runs a function after so many seconds.
+        words_wait_s: so long the end waits for the times of words, once its last final is out.
     """
 
     def __init__(
@@ -76,14 +80,17 @@ class Call:
         publish: Callable[[str, int, events.EventBody], None],
         clock: Callable[[], float],
         closed: Callable[[Call], None],
+        later: Callable[[float, Callable[[], None]], object],
+        words_wait_s: float,
     ) -> None:
         self.info, self.id, self.start_s = info, info.id, start_s
         self.members: dict[str, CallLeg] = {}
         self.on_hangup: Callable[[], None] | None = None
         """Set by the ingress: how to end the call at the peer."""
         self._publish, self._clock, self._closed = publish, clock, closed
+        self._later, self._words_wait_s = later, words_wait_s
         self._ending: str | None = None
-        self._ended = False
+        self._ended = self._waits_for_words = False
         self._media: list[events.LegMedia] = []
         self._duration_ms: int | None = None
         """Set once every leg has been finished: only then may the last final close the call."""
@@ -204,16 +211,27 @@ class Call:
         self.drained()
 
     def drained(self) -> None:
-        """A leg has no open utterance left."""
+        """A leg has no open utterance left, or words have come."""
         if self._ending is None or self._duration_ms is None or self._ended:
             return
         if any(member.transcriber.open_utterances for member in self.members.values()):
+            return
+        if any(member.transcriber.words for member in self.members.values()):
+            if not self._waits_for_words:
+                self._waits_for_words = True
+                self._later(self._words_wait_s, self._without_words)
             return
         self._ended = True
         self.publish_metrics(durable=True)
         body = events.CallEnded(reason=self._ending, duration_ms=self._duration_ms, legs=self._media)
         self.publish(self.elapsed_ms(), body)
         self._closed(self)
+
+    def _without_words(self) -> None:
+        for member in self.members.values():
+            if member.transcriber.words is not None:
+                member.transcriber.words.give_up()
+        self.drained()
 
     def publish_metrics(self, *, durable: bool = False) -> None:
         duration_ms = self.elapsed_ms() if self._duration_ms is None else self._duration_ms

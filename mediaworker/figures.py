@@ -83,6 +83,10 @@ def _asr(metrics: Metrics, worker: Worker) -> None:
         recognizer.counters,
         {
             "errors": "Finals that carry an error",
+            "alignments": "Utterances whose words got their times",
+            "words": "Words that got their times",
+            "failed_alignments": "Utterances whose words got none, though they were asked for",
+            "refused_alignments": "Of those, utterances refused because too much audio waited",
             "stale": "Answers that nobody waited for any more",
             "refused_partials": "Partials not asked for because too much audio waited",
             "shed_partials": "Partials dropped by the scheduler",
@@ -217,6 +221,8 @@ def _latency(metrics: Metrics, worker: Worker) -> None:
     )
     metrics.histogram("asr_queue_seconds", "Wait of a final's request until the engine began with it", latency.queue)
     metrics.histogram("asr_decode_seconds", "From then until its hypothesis was here", latency.decode)
+    metrics.histogram("words_seconds", "From a final until the times of its words were here", latency.words)
+    metrics.histogram("words_queue_seconds", "Of that, the wait until the aligner began", latency.words_queue)
     metrics.histogram("loop_stall_seconds", "How late a media tick began: other work on the event loop", latency.stall)
     metrics.histogram("vad_lag_seconds", "From when a media tick was due to its last window's VAD", latency.vad_lag)
     metrics.histogram("leg_jitter_seconds", "RFC 3550 jitter of a leg at the end of its call", latency.jitter)

@@ -46,6 +46,8 @@ class LatencyParts:
         self.stall, self.vad_lag = Histogram(TICK_BOUNDS_S), Histogram(TICK_BOUNDS_S)
         self.jitter = Histogram((0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5))
         """Of a leg, at the end of its call."""
+        self.words, self.words_queue = Histogram(), Histogram()
+        """Of the times of a final's words: from the question to the answer, and until it was begun with."""
         self._tick_s: float | None = None
 
     def tick(self, ready_s: float, now_s: float) -> None:

@@ -16,6 +16,7 @@ from mediaworker.events import schema as events
 from mediaworker.latency import LatencyParts
 from mediaworker.load import Load, LoadGuard
 from mediaworker.transcriber import LegTranscriber, Recognizer, Stats
+from mediaworker.words import Aligner, LegWords
 
 log = structlog.get_logger()
 
@@ -45,6 +46,7 @@ class CallRegistry:
         clock: Callable[[], float],
         latency: LatencyParts | None = None,
         guard: LoadGuard | None = None,
+        aligner: Aligner | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.stats = Stats()
@@ -52,6 +54,7 @@ class CallRegistry:
         self.refused = 0
         self.draining = False
         self._settings, self._detector, self._recognizer = settings, detector, recognizer
+        self._aligner = aligner
         self._publish, self._clock = publish, clock
         self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
         self._guard = guard or LoadGuard(shed_s=float("inf"), refuse_s=float("inf"))
@@ -113,7 +116,15 @@ class CallRegistry:
             custom=dict(custom or {}),
         )
         now = self._clock()
-        call = Call(info, start_s=now, publish=self._publish, clock=self._clock, closed=self._closed)
+        call = Call(
+            info,
+            start_s=now,
+            publish=self._publish,
+            clock=self._clock,
+            closed=self._closed,
+            later=_later,
+            words_wait_s=self._settings.asr.words_wait_s,
+        )
         for spec in legs:
             call.add(self._leg(call, spec, plan))
         self._calls[call.id] = call
@@ -165,9 +176,17 @@ class CallRegistry:
             stats=self.stats,
             latency=self._latency,
             takes_partial=self._guard.takes_partial,
+            words=self._words(call),
         )
         return CallLeg(
             spec=spec, role=role, name=plan.names.get(spec.leg, spec.name), audio=audio, transcriber=transcriber
+        )
+
+    def _words(self, call: Call) -> LegWords | None:
+        if self._aligner is None:
+            return None
+        return LegWords(
+            self._aligner, publish=call.publish, clock=self._clock, done=call.drained, latency=self._latency
         )
 
     def _closed(self, call: Call) -> None:
@@ -181,3 +200,7 @@ class CallRegistry:
         if logs.calls.get(call.info.external_id) == call.id:
             del logs.calls[call.info.external_id]
         log.info("call ended", call_id=call.id, external_id=call.info.external_id)
+
+
+def _later(delay_s: float, run: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(delay_s, run)

@@ -23,6 +23,7 @@ from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from mediaworker.events import schema as events
 from mediaworker.latency import Endpoint, LatencyParts
+from mediaworker.words import LegWords, Said
 
 log = structlog.get_logger()
 
@@ -84,6 +85,8 @@ class _Open:
     end_ms: int = 0
     end_s: float = 0.0
     lost_ms: int = 0
+    words: bool = False
+    """The engine keeps its audio for the times of its words."""
     asked_s: float = 0.0
     """When its newest final was asked for."""
     engine_s: float = 0.0
@@ -101,6 +104,7 @@ class LegTranscriber:
         call_ms: turns a leg position into milliseconds of call time.
         drained: called whenever the last open utterance has got its final.
         takes_partial: may a partial be asked for? Not when the worker has too much to do.
+        words: asks when the words of finals were said, if that is wanted.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class LegTranscriber:
         stats: Stats,
         latency: LatencyParts | None = None,
         takes_partial: Callable[[], bool] = lambda: True,
+        words: LegWords | None = None,
     ) -> None:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
@@ -132,7 +137,7 @@ class LegTranscriber:
         self._speculate = speculate_ms * POSITIONS_PER_MS
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
         self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
-        self._takes_partial = takes_partial
+        self._takes_partial, self.words = takes_partial, words
         self._open: dict[str, _Open] = {}
         self._current: _Open | None = None
         self._given_up = False
@@ -304,7 +309,9 @@ class LegTranscriber:
             context=self.context,
             live=True,
             previous=self._previous,
+            words=self.words is not None and self.words.wanted,
         )
+        utterance.words = request.words
         self._recognizer.open(request, lambda hypothesis: self._heard(utterance, hypothesis))
 
     def _append(self, utterance: _Open, end: int) -> None:
@@ -357,13 +364,31 @@ class LegTranscriber:
     def _finish(self, utterance: _Open, hypothesis: Hypothesis) -> None:
         """It is over. Its event waits for those of what was said before: a batch may answer a short one first."""
         assert utterance.ended is not None
-        self._recognizer.commit(utterance.engine_id)
+        if not self._asks_words(utterance, hypothesis):
+            self._recognizer.commit(utterance.engine_id)
         utterance.last = hypothesis
         while (oldest := next(iter(self._open.values()), None)) is not None and oldest.last is not None:
             del self._open[oldest.id]
             self._show_last(oldest, oldest.last)
         if not self._open:
             self._drained()
+
+    def _asks_words(self, utterance: _Open, hypothesis: Hypothesis) -> bool:
+        if self.words is None or not utterance.words or hypothesis.error is not None:
+            return False
+        lead_ms = (utterance.start - utterance.audio_start) // POSITIONS_PER_MS
+        return self.words.ask(
+            Said(
+                utterance_id=utterance.id,
+                engine_id=utterance.engine_id,
+                text=hypothesis.text,
+                language=hypothesis.language or utterance.language,
+                start_ms=utterance.start_ms,
+                end_ms=utterance.end_ms,
+                audio_ms=utterance.start_ms - lead_ms,
+                end_s=utterance.end_s,
+            )
+        )
 
     def _show_last(self, utterance: _Open, hypothesis: Hypothesis) -> None:
         assert utterance.ended is not None
@@ -399,3 +424,5 @@ class LegTranscriber:
                 error=hypothesis.error,
             ),
         )
+        if self.words is not None:
+            self.words.shown(utterance.id)

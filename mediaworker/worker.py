@@ -77,6 +77,7 @@ class Worker:
             clock=clock,
             latency=self.latency,
             guard=self.guard,
+            aligner=self.recognizer if settings.asr.words else None,
             calls_changed=self._calls_changed,
         )
         throttle = Throttle()

@@ -13,11 +13,25 @@ def check_story(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     finals = [event for event in events if event["type"] == "transcript.final"]
     assert sorted(started) == sorted(final["utterance_id"] for final in finals)
     assert len(set(started)) == len(started)
+    words = {event["utterance_id"]: event["words"] for event in events if event["type"] == "transcript.words"}
+    assert all(words.values()) and set(words) <= set(started)
     assert [event["type"] for event in events].count("metrics") == 1 and events[-2]["type"] == "metrics"
     for leg in {final["leg"] for final in finals}:
         starts = [final["start_ms"] for final in finals if final["leg"] == leg]
         assert starts == sorted(starts), "in the order in which they were spoken"
     for final in finals:
-        before = [event["type"] for event in events if event.get("utterance_id") == final["utterance_id"]]
-        assert before == ["speech.started", "speech.ended", "transcript.final"]
+        kinds = [event["type"] for event in events if event.get("utterance_id") == final["utterance_id"]]
+        timed = ["transcript.words"] * (final["utterance_id"] in words)
+        assert kinds == ["speech.started", "speech.ended", "transcript.final", *timed]
+        check_words(final, words.get(final["utterance_id"], []))
     return finals
+
+
+def check_words(final: dict[str, Any], words: list[dict[str, Any]]) -> None:
+    """Those of its text, one after the other, while it was spoken."""
+    at, time = 0, final["start_ms"]
+    for word in words:
+        at = final["text"].index(word["word"], at) + len(word["word"])
+        assert time <= word["start_ms"] <= word["end_ms"] <= final["end_ms"]
+        assert 0 <= word["confidence"] <= 1
+        time = word["end_ms"]

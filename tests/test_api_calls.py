@@ -13,7 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 from mediaworker.api.app import ApiContext, create_app
 from mediaworker.api.transcript import render, segments
 from mediaworker.events.calls import apply
-from mediaworker.events.schema import CallRecord, Event, encode, timestamp
+from mediaworker.events.schema import CallRecord, Event, TranscriptWords, Word, encode, timestamp
 from mediaworker.metrics import Histogram, Metrics
 from tests.api_server import Running, running_api
 from tests.event_samples import final, speech, started
@@ -102,6 +102,31 @@ async def test_transcripts(tmp_path: Path) -> None:
         assert texts["txt"].headers["content-type"] == "text/plain; charset=utf-8"
         assert "json, txt" in await problem(await api.client.get("/v1/calls/c1/transcript?format=doc"), 400)
         await problem(await api.client.get("/v1/calls/c2/transcript"), 404)
+
+
+async def test_a_transcript_has_the_words_that_got_times(tmp_path: Path) -> None:
+    said = "one two three, " * 12
+    words = [Word(word.strip(","), 400 * at, 400 * at + 300, 0.9) for at, word in enumerate(said.split())]
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        api.hub.publish("c1", 100, final("u1", said.strip(), start_ms=0, end_ms=15_000))
+        api.hub.publish("c1", 200, final("u2", "never timed", start_ms=5_000, end_ms=6_000))
+        api.hub.publish("c1", 300, TranscriptWords("u1", words))
+        api.calls.pop("c1").hangup()
+        await api.hub.flush()
+        url = "/v1/calls/c1/transcript?format="
+        timed, bare = (await api.client.get(url + "json")).json()["segments"]
+        assert timed["words"][1] == {"word": "two", "start_ms": 400, "end_ms": 700, "confidence": 0.9}
+        assert len(timed["words"]) == 36 and "words" not in bare
+        srt, vtt = [(await api.client.get(url + format)).text for format in ("srt", "vtt")]
+        assert srt.startswith(
+            "1\n00:00:00,000 --> 00:00:05,900\n"
+            "Bea: one two three, one two three, one\ntwo three, one two three, one two three,\n\n2\n"
+        )
+        starts = re.findall(r"(\S+) -->", vtt)
+        assert starts == sorted(starts) and len(starts) == len(re.findall("<v Bea>", vtt)) > 3
+        assert "<v Bea>never timed\n" in vtt
+        assert (await api.client.get(url + "txt")).text.count("\n") == 2
 
 
 async def test_a_live_call_is_renamed(tmp_path: Path) -> None:

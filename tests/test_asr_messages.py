@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.messages import FrameError, Frames, FromEngine, ToEngine
-from asr.utterance import Hypothesis, Utterance
+from asr.utterance import Alignment, Hypothesis, Utterance, Word
 from config.settings import Asr, Qwen
 
 text = st.text(max_size=40)
@@ -26,6 +26,7 @@ utterances = st.builds(
     previous=text,
     stream=text,
     synchronous=st.booleans(),
+    words=st.booleans(),
 )
 hypotheses = st.builds(
     Hypothesis,
@@ -37,6 +38,16 @@ hypotheses = st.builds(
     final=st.booleans(),
     error=st.none() | text,
 )
+seconds = st.floats(0, 1e6)
+words = st.lists(st.builds(Word, word=text, start_ms=number, end_ms=number, confidence=st.floats(0, 1)), max_size=4)
+alignments = st.builds(
+    Alignment,
+    utterance_id=text,
+    revision=number,
+    words=words.map(tuple),
+    error=st.none() | text,
+    queue_s=seconds,
+)
 FIELDS = {
     str: text,
     int: number,
@@ -45,6 +56,7 @@ FIELDS = {
     tuple[str, ...]: st.lists(text, max_size=4).map(tuple),
     Utterance: utterances,
     Hypothesis: hypotheses,
+    Alignment: alignments,
     Asr: st.builds(Asr, model=text, decoders=st.integers(1, 16)),
     Qwen: st.builds(Qwen, device=text, slots=st.integers(1, 4096), partials=st.sampled_from(["frozen", "exact"])),
 }

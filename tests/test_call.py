@@ -49,7 +49,7 @@ class Engine:
 class Desk:
     """A registry on a clock of its own."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, aligner: Any = None, **settings: Any) -> None:
         self.now = 100.0
         self.published: list[events.EventBody] = []
         self.engine, self.detector = Engine(), Detector()
@@ -59,6 +59,7 @@ class Desk:
             recognizer=self.engine,
             publish=lambda call_id, at_ms, body: self.published.append(body),
             clock=lambda: self.now,
+            aligner=aligner,
             calls_changed=lambda count: self.media.wake(),
         )
         self.media = MediaLoop(self.detector, lambda: self.registry)
@@ -87,8 +88,8 @@ def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
 
 
 class SipDesk(Desk):
-    def __init__(self, sip: Any) -> None:
-        super().__init__()
+    def __init__(self, sip: Any, aligner: Any = None) -> None:
+        super().__init__(aligner)
         self.ingress, self.sip = SipIngress(self.registry), Hashed(sip)
         self.ingress.on_call(self.sip)
         (self.call,) = self.registry

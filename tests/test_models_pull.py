@@ -18,8 +18,9 @@ import pytest
 
 from asr import weights
 from asr.qwen.build import build
-from asr.select import select
+from asr.select import create_aligner, select
 from config.settings import Asr, Qwen
+from tests.aligner_models import random_aligner, save
 from tests.qwen_models import TINY
 
 ROOT = Path(__file__).parent.parent
@@ -146,6 +147,25 @@ def test_the_configured_model_is_pulled_and_becomes_the_engine(
     engine = build(Asr(model=NAME), Qwen())
     engine.warm_up()
     assert engine.packed.forwards > 0
+
+
+def test_the_aligner_is_pulled_with_the_model_when_words_are_wanted(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here both have the same name: a folder that serves as either is not what is looked at."""
+    folder = save(random_aligner(), tmp_path / "aligner")
+    hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("MEDIAWORKER_ASR__WORDS", "true")
+    monkeypatch.setenv("MEDIAWORKER_ASR__ALIGNER", NAME)
+    with hub.running() as endpoint:
+        done = pull(endpoint, cache)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 2, "the model, and the aligner"
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    aligner = create_aligner(Asr(words=True, aligner=NAME), Qwen())
+    assert aligner is not None
+    aligner.warm_up()
 
 
 def test_a_lost_connection_costs_no_more_than_a_chunk(hub: Hub, tmp_path: Path) -> None:

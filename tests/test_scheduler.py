@@ -38,6 +38,7 @@ def test_lanes_then_deadlines_then_arrival() -> None:
     scheduler = Scheduler()
     for request in (
         ask("batch", 1, Lane.BATCH),
+        ask("words", 1, Lane.WORDS, 0.0),
         ask("refresh", 1, Lane.PARTIAL, 0.0),
         ask("first", 1, Lane.FIRST_PARTIAL, 9.0),
         ask("late", 1, Lane.FINAL, 5.0),
@@ -45,7 +46,7 @@ def test_lanes_then_deadlines_then_arrival() -> None:
         ask("soon too", 1, Lane.FINAL, 4.0),
     ):
         assert scheduler.submit(request)
-    assert [name for name, _ in order(scheduler)] == ["soon", "soon too", "late", "first", "refresh", "batch"]
+    assert [name for name, _ in order(scheduler)] == ["soon", "soon too", "late", "first", "refresh", "words", "batch"]
     assert len(scheduler) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import msgspec
@@ -18,7 +19,7 @@ from mediaworker.events.store import StoreError
 
 MAX_BODY_BYTES = 65536
 LIMIT_DEFAULT, LIMIT_MAX = 50, 500
-FINALS = frozenset({"transcript.final"})
+FINALS = frozenset({"transcript.final", "transcript.words"})
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -77,7 +78,8 @@ class Calls:
             frames = await self._hub.read(lambda database: database.frames(record.call_id, FINALS))
         except StoreError as error:
             raise _unavailable(error) from None
-        text = render(record, segments(record, frames), format)
+        # A long call has thousands of words to place: not while the audio of others waits.
+        text = await asyncio.to_thread(lambda: render(record, segments(record, frames), format))
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
 
     async def patch(self, request: Request) -> Response:

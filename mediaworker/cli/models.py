@@ -18,22 +18,25 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("models", help="download model weights")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
-    pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: asr.model of the configuration")
+    pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: asr.model, and asr.aligner if asr.words")
     pull.add_argument("--config", metavar="FILE", help="configuration file")
 
 
 def run(args: argparse.Namespace) -> int:
-    name = args.name
-    if name is None:
+    names = [args.name]
+    if args.name is None:
         try:
-            name = load(args.config).asr.model
+            asr = load(args.config).asr
         except ConfigError as error:
             print(f"mediaworker: {error}", file=sys.stderr)
             return 2
-    if not weights.is_hub_name(name):
+        names = [asr.model]
+        if asr.words and weights.is_hub_name(asr.aligner):
+            names.append(asr.aligner)
+    if not weights.is_hub_name(name := names[0]):
         print(f"mediaworker: {name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B", file=sys.stderr)
         return 2
-    return _pull(name)
+    return max(_pull(name) for name in names)
 
 
 def _pull(name: str) -> int:

@@ -1,0 +1,43 @@
+"""What an aligner is: it says when the words of a text were spoken in the audio that the text was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from asr.utterance import BYTES_PER_S, Format, Word
+
+STEP_UTTERANCES = 8
+STEP_S = 30.0
+"""Audio that is aligned in one step, or one utterance: a final waits for no more than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An utterance and its final text."""
+
+    format: Format
+    audio: bytes
+    text: str
+    language: str
+    """ISO 639 code, one of the aligner's."""
+
+    @property
+    def seconds(self) -> float:
+        return len(self.audio) / BYTES_PER_S[self.format]
+
+
+class Aligner(Protocol):
+    """Used from one thread. Remembers nothing: what it says depends on what it is given alone."""
+
+    languages: tuple[str, ...]
+    longest_s: float
+    """Of an utterance."""
+
+    def align(self, spoken: Sequence[Spoken]) -> list[tuple[Word, ...]]:
+        """The words of each, in the order of its text; times are from the first byte of its audio. None for a text
+        without letters or digits."""
+
+    def warm_up(self) -> None:
+        """Load what the first call of `align` needs."""

@@ -1,0 +1,130 @@
+"""Qwen3-ForcedAligner: one forward over audio and words says for each word the class of its start and of its end.
+
+The model reads `<|audio_start|>`, the audio, `<|audio_end|>`, and each word followed by two `<timestamp>`; what it says
+at these is a time in steps of 80 ms. The audio goes the way of the recogniser's: the same resampling, mel and encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr import weights
+from asr.aligner import Spoken
+from asr.engine import EngineUnusable
+from asr.qwen.aligner_loader import TIMESTAMP, Loaded, load
+from asr.qwen.build import place
+from asr.qwen.encoder import Audio, Encoder, Settling
+from asr.qwen.execution import Execution
+from asr.qwen.execution import execution as for_device
+from asr.qwen.fused import fuse_audio
+from asr.qwen.mel import Features, Mel
+from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
+from asr.qwen.words import Placed, monotone, split, usable
+from asr.resample import Upsampler
+from asr.samples import decode
+from asr.utterance import Word
+from config.settings import Asr, Qwen
+
+LONGEST_S = 180.0
+"""What the official package takes."""
+WARM_UP = Spoken("PCMU", bytes(8000), "one two", "en")
+
+
+class QwenAligner:
+    """See `asr.aligner.Aligner`."""
+
+    def __init__(self, loaded: Loaded, execution: Execution | None = None) -> None:
+        """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
+        model = loaded.model
+        fuse_audio(model)
+        weight = model.get_input_embeddings().weight
+        means = execution if execution is not None else for_device(weight.device, weight.dtype, graphs=False)
+        self.languages = usable()
+        self.longest_s = min(LONGEST_S, model.config.num_labels * loaded.class_ms / 1000)
+        self._text, self._score = model.model.language_model, model.score
+        self._encoder = Encoder(model, means.attention, means.graphs, means.staging)
+        self._mel = Mel(loaded.extractor)
+        self._tokenizer, self._class_ms = loaded.tokenizer, loaded.class_ms
+        self._pad, self._timestamp = model.config.audio_token_id, model.config.timestamp_token_id
+
+    @torch.inference_mode()
+    def align(self, spoken: Sequence[Spoken]) -> list[tuple[Word, ...]]:
+        placed = [split(each.text, each.language) for each in spoken]
+        some = [number for number, words in enumerate(placed) if words]
+        found: list[tuple[Word, ...]] = [()] * len(spoken)
+        if some:
+            chances = self._read(self._hear([spoken[number] for number in some]), [placed[number] for number in some])
+            for number, each in zip(some, chances, strict=True):
+                found[number] = _words(placed[number], each, self._class_ms)
+        return found
+
+    def _hear(self, spoken: Sequence[Spoken]) -> list[Tensor]:
+        """Embeddings of the audio of each, all of them in one pass of the encoder."""
+        features = [Features(self._mel) for _ in spoken]
+        ends, segments = [], []
+        for each, feature in zip(spoken, features, strict=True):
+            samples = _samples(each)
+            feature.append(samples)
+            ends.append(len(samples))
+            segments.append(feature.segments(len(samples)))
+        made = iter(self._mel([segment for each in segments for segment in each]))
+        encodings = [
+            self._encoder.begin(Audio(), feature.view(end, [next(made) for _ in each]), Settling.EXACT)
+            for feature, end, each in zip(features, ends, segments, strict=True)
+        ]
+        self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings])
+        return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]
+
+    def _read(self, heard: Sequence[Tensor], placed: Sequence[Sequence[Placed]]) -> list[Tensor]:
+        """Probabilities of the classes at each time, (2 * words, classes), start and end by turns."""
+        rows, places = [], []
+        for audio, words in zip(heard, placed, strict=True):
+            written = "".join(f"{each.token}{TIMESTAMP}{TIMESTAMP}" for each in words)
+            ids = torch.tensor(self._tokenizer(f"{AUDIO_START}{AUDIO_PAD}{AUDIO_END}{written}")["input_ids"])
+            assert ids[1] == self._pad, "the audio is the second token"
+            embedded = self._text.embed_tokens(ids.to(audio.device))
+            rows.append(torch.cat([embedded[:1], audio, embedded[2:]]))
+            places.append((ids == self._timestamp).nonzero()[:, 0] + len(audio) - 1)
+            assert len(places[-1]) == 2 * len(words), "two times for each word"
+        # Attention looks back only: what fills up the shorter rows at their ends changes nothing before it.
+        hidden = self._text(inputs_embeds=pad_sequence(rows, batch_first=True), use_cache=False).last_hidden_state
+        times = torch.cat([row[place.to(row.device)] for row, place in zip(hidden, places, strict=True)])
+        chances = self._score(times).float().softmax(dim=-1).cpu()
+        return list(chances.split([len(place) for place in places]))
+
+    def warm_up(self) -> None:
+        self.align([WARM_UP])
+
+
+def _samples(spoken: Spoken) -> np.ndarray:
+    """float32 in [-1, 1) at 16 kHz."""
+    samples = decode(spoken.format, spoken.audio)
+    if spoken.format == "L16":
+        return samples.astype(np.float32) * np.float32(1 / 32768)
+    return Upsampler().feed(samples)
+
+
+def _words(placed: Sequence[Placed], chances: Tensor, class_ms: float) -> tuple[Word, ...]:
+    times = monotone((chances.argmax(dim=-1).double() * class_ms).tolist())
+    # Of the class that a time has in the end: a repaired one is less certain than the model was of its own.
+    classes = (torch.tensor(times) / class_ms).round().long()
+    sure = chances.gather(1, classes[:, None])[:, 0].tolist()
+    return tuple(
+        Word(each.word, times[2 * at], times[2 * at + 1], round(min(sure[2 * at : 2 * at + 2]), 3))
+        for at, each in enumerate(placed)
+    )
+
+
+def build(asr: Asr, settings: Qwen) -> QwenAligner:
+    """Where and how precisely the recogniser would compute. Raises EngineUnusable."""
+    folder = weights.find(asr.aligner)
+    if folder is None:
+        raise EngineUnusable(weights.missing(asr.aligner))
+    device, dtype = place(settings)
+    means = for_device(torch.device(device), dtype, name=asr.attention, graphs=False)
+    return QwenAligner(load(folder, device=device, dtype=dtype), means)

@@ -1,0 +1,134 @@
+"""The words of a text as the forced aligner takes them, and where each stands in the text."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from transformers import Qwen3ASRProcessor
+
+from asr import languages
+
+log = structlog.get_logger("asr")
+
+_HAN = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A word: what the model reads, and what is shown."""
+
+    token: str
+    """Letters and digits only."""
+    word: str
+    """The text from the first of them to the last, with what stands between: `well-known`, `3.14`, `don’t`."""
+
+
+def split(text: str, language: str) -> list[Placed]:
+    """The words of a final. Spaces end a word and every Han character is one; in Japanese and Korean a package finds
+    them (`languages.SPLITTERS`)."""
+    if language in languages.SPLITTERS:
+        library: Any = Qwen3ASRProcessor
+        # It uses nothing of the object.
+        return place(library.split_words_for_alignment(None, text, languages.name(language)), text)
+    return place(_by_spaces(text), text)
+
+
+def usable() -> tuple[str, ...]:
+    """Codes of the languages in which words are found here: a package may be installed, and not what it needs."""
+    found = []
+    for code in languages.alignable():
+        try:
+            split("1", code)
+        except ImportError as error:
+            log.warning("no times of words", language=code, reason=str(error))
+        else:
+            found.append(code)
+    return tuple(found)
+
+
+def _by_spaces(text: str) -> list[str]:
+    tokens: list[str] = []
+    for part in text.split():
+        joined = False
+        for character in filter(kept, part):
+            if _is_han(character):
+                tokens.append(character)
+                joined = False
+            elif joined:
+                tokens[-1] += character
+            else:
+                tokens.append(character)
+                joined = True
+    return tokens
+
+
+def place(tokens: list[str], text: str) -> list[Placed]:
+    """Find each token in the text, whose letters and digits they are, or those of its plain form (NFKC: `1` for `１`).
+    What a splitter has changed otherwise is shown as the splitter gave it."""
+    said = "".join(tokens)
+    for plain in (False, True):
+        letters = [(at, each) for at, character in enumerate(text) for each in _form(character, plain) if kept(each)]
+        if "".join(each for _, each in letters) == said:
+            break
+    else:
+        return [Placed(token, token) for token in tokens]
+    placed, begun = [], 0
+    for token in tokens:
+        first, last = letters[begun][0], letters[begun + len(token) - 1][0]
+        placed.append(Placed(token, text[first : last + 1]))
+        begun += len(token)
+    return placed
+
+
+def _form(character: str, plain: bool) -> str:
+    return unicodedata.normalize("NFKC", character) if plain else character
+
+
+def kept(character: str) -> bool:
+    """Whether the model is shown it."""
+    return character == "'" or unicodedata.category(character)[0] in "LN" or _is_han(character)
+
+
+def _is_han(character: str) -> bool:
+    code = ord(character)
+    return any(first <= code <= last for first, last in _HAN)
+
+
+def monotone(times: list[float]) -> list[int]:
+    """Times that never go back: the longest run of rising ones stays, and what lies between two of these is moved.
+
+    One or two go to the nearer neighbour, more are spread evenly; at either end they go to the neighbour there is.
+    """
+    rising = _longest_rising(times)
+    repaired = list(times)
+    kept_at = [-1, *rising, len(times)]
+    for left, right in zip(kept_at, kept_at[1:], strict=False):
+        count = right - left - 1
+        for at in range(left + 1, right):
+            if left < 0 or right == len(times):
+                repaired[at] = times[right] if left < 0 else times[left]
+            elif count <= 2:
+                repaired[at] = times[left] if at - left <= right - at else times[right]
+            else:
+                repaired[at] = times[left] + (times[right] - times[left]) / (count + 1) * (at - left)
+    return [int(time) for time in repaired]
+
+
+def _longest_rising(times: list[float]) -> list[int]:
+    """Places of the longest part that never falls; of several the one found first."""
+    length, before = [1] * len(times), [-1] * len(times)
+    for at, time in enumerate(times):
+        for earlier in range(at):
+            if times[earlier] <= time and length[earlier] >= length[at]:
+                length[at], before[at] = length[earlier] + 1, earlier
+    places: list[int] = []
+    at = length.index(max(length)) if length else -1
+    while at >= 0:
+        places.append(at)
+        at = before[at]
+    return places[::-1]
