@@ -57,10 +57,10 @@ class Load:
 
     def __init__(
         self, engine: Driven, arrivals: Sequence[Arrival], pieces: Iterator[bytes], *, files: int, warm_s: float,
-        seconds: float, objective: Objective, watch: Watch | None = None,
+        seconds: float, objective: Objective, watch: Watch | None = None, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         """`files`: so many are read at once, 0: none."""
-        self.clock, self.tally, self.spent = Clock(), Tally(), _Spent()
+        self.clock, self.tally, self.spent = clock or Clock(), Tally(), _Spent()
         self.overloaded = False
         self._engine, self._inference = engine, Inference(engine)
         self._arrivals, self._at = arrivals, 0
@@ -113,7 +113,8 @@ class Load:
             self._marks.append((self.clock.now, self._engine.spending()))
 
     def _arrive(self) -> None:
-        while self._at < len(self._arrivals) and self._arrivals[self._at].time_s <= self.clock.now:
+        until_s = self.clock.now  # what comes while this is taken in waits for a step
+        while self._at < len(self._arrivals) and self._arrivals[self._at].time_s <= until_s:
             arrival = self._arrivals[self._at]
             self._at += 1
             self._receive(arrival.message, arrival.time_s)
