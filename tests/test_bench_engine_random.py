@@ -203,7 +203,7 @@ def _heard(design: Any, codes: bytes, step: int) -> list[tuple[str, int]]:
 def test_every_design_says_the_script_and_computes_for_it() -> None:
     loaded, usual = (build("tiny", TINY, device="cpu", dtype=torch.float32) for _ in range(2))
     driven = Script(words(loaded.tokenizer), loaded.ends[0], 1)
-    codes = SOUND[: 12 * 8000]
+    codes = SOUND[: 7 * 8000]
     ends = [*range(4000, len(codes), 4000), len(codes)]
     answers = [driven.answer("u", end, final=end == len(codes))[:-1] for end in ends]
     expected = [loaded.tokenizer.decode(answer).strip() for answer in answers]
@@ -221,7 +221,7 @@ def test_every_design_says_the_script_and_computes_for_it() -> None:
     ]
     spent = ours.spending()
     assert (spent.drafted, spent.accepted) == (sum(len(answer) for answer in answers[:-1]), sum(agreed))
-    assert spent.accepted < spent.drafted and spent.rows == spent.forwards and spent.positions > 300
+    assert spent.accepted < spent.drafted and spent.rows == spent.forwards and spent.positions > 150
 
     for design, kept in ((DrivenRefeed(usual, driven), 0), (DrivenRollback(usual, driven), UNFIXED_TOKENS)):
         said = _heard(design, codes, 4000)
@@ -278,27 +278,27 @@ def test_people_speak_without_a_pause_and_more_of_them_change_nothing() -> None:
 
 def test_a_run_counts_what_is_asked_in_its_time() -> None:
     made = _engine()
-    load = _loaded(made, number=3, files=2, seconds=5, each_s=0.008)
+    load = _loaded(made, number=3, files=2, seconds=4, each_s=0.004)
     figures = load.figures()
     live = [figures["lanes"][name] for name in ("final", "first_partial", "partial")]
     assert all(lane["asked"] == lane["count"] > 0 for lane in live) and not figures["overloaded"]
-    spoken = steady(SOUND, streams=3, seconds=7, utterance_s=2, seed=1)
-    assert live[0]["asked"] == sum(2 <= each.end_s < 7 for each in spoken)
+    spoken = steady(SOUND, streams=3, seconds=6, utterance_s=2, seed=1)
+    assert live[0]["asked"] == sum(2 <= each.end_s < 6 for each in spoken)
     assert figures["partials_answered"] == 1.0 and load.used() < 1
     assert figures["tokens_per_audio_s"] == pytest.approx(3.5, rel=0.03)
     assert 0.85 < figures["drafts_accepted"] < 1 and figures["rows_per_forward"] > 1
     assert figures["rtfx"] > 1 and figures["step_share"] + figures["intake_share"] <= 1.01
     assert not made._sessions and len(made.slots) == 0
-    quiet = _loaded(made, number=3, files=0, seconds=5, each_s=0.008).figures()
+    quiet = _loaded(made, number=3, files=0, seconds=4, each_s=0.004).figures()
     assert quiet["rtfx"] == 0 and quiet["lanes"]["batch"]["asked"] == 0
     assert quiet["lanes"]["partial"]["p99_ms"] < figures["lanes"]["partial"]["p99_ms"]
-    alone = _loaded(made, number=0, files=2, seconds=2, each_s=0.008).figures()
+    alone = _loaded(made, number=0, files=2, seconds=2, each_s=0.004).figures()
     assert alone["rtfx"] > figures["rtfx"] and alone["used"] == 0
 
 
 def test_a_run_that_cannot_hold_is_stopped() -> None:
     made = _engine()
-    load = _loaded(made, number=6, files=1, seconds=30, each_s=0.2)
+    load = _loaded(made, number=6, files=1, seconds=30, each_s=0.02)
     assert load.overloaded and load.used() > 1 and load.clock.now < 30
     assert not made._sessions and len(made.slots) == 0
     assert _loaded(made, number=1, files=0, seconds=4, each_s=0.001).used() < 1, "the engine is as good as before"
@@ -333,7 +333,7 @@ def test_a_profilers_events_are_read() -> None:
 
 ROW = {
     "design", "streams", "files", "lanes", "used", "overloaded", "partials_answered", "audio_s", "tokens_per_audio_s",
-    "drafts_accepted", "batch_audio_s", "rtfx", "steps", "forwards", "step_ms", "waited_ms_per_step",
+    "drafts_accepted", "batch_audio_s", "rtfx", "steps", "forwards", "step_ms", "waits_per_step", "waited_ms_per_step",
     "rows_per_forward", "positions_per_forward", "step_share", "intake_share", "host_ms_per_step", "gpu_busy_share",
     "kernels_per_step", "kernels", "syncs_per_step", "allocations_per_step", "device_allocations_per_step",
     "peak_memory_mb",
@@ -384,6 +384,10 @@ def test_the_command_measures_at_a_given_number(tmp_path: Path, capsys: pytest.C
         (["--random-weights", "tiny", "--audio", "a.wav"], "--audio does not go with --random-weights"),
         (["--random-weights", "tiny", "--clock", "cpu"], "--clock does not go with --random-weights"),
         (["--random-weights", "tiny", "--device", "cuda"], "--device cuda: torch sees no GPU here"),
+        (
+            ["--random-weights", "tiny", "--device", "cpu", "--attention", "flash"],
+            "asr.attention = 'flash' needs a GPU",
+        ),
         (["--random-weights", "tiny", "--window-s", "0.5"], "--window-s 0.5: a window is a multiple of 1 s"),
     ],
 )

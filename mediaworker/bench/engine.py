@@ -70,7 +70,7 @@ def random_weights(options: dict[str, Any]) -> dict[str, Any]:
         raise BenchError("the engine needs the extra `qwen`: pip install 'mediaworker[qwen]'") from None
     try:
         loads = Loads(Options(**options), MODEL)
-    except ValueError as error:
+    except (ValueError, EngineUnusable) as error:
         raise BenchError(str(error)) from None
     return loads.measure()
 

@@ -79,7 +79,7 @@ class GpuWatch:
         elif PROFILED < self._step <= PROFILED + WARNED:
             torch.cuda.set_sync_debug_mode("default")
             self._caught.__exit__(None, None, None)
-            self._syncs += sum("synchroniz" in str(each.message) for each in self._log)
+            self._syncs += sum("called a synchronizing" in str(each.message) for each in self._log)
             self.figures["syncs_per_step"] = self._syncs / (self._step - PROFILED)
         elif self._step == PROFILED + WARNED + COUNTED:
             names = ("allocations_per_step", "device_allocations_per_step")
@@ -100,6 +100,8 @@ class GpuWatch:
         for name, start, end in found:
             time_us[name] += end - start  # type: ignore[assignment]
             calls[name] += 1
+        if not found:
+            return  # the profiler does not work here
         self.figures["gpu_busy_share"] = round(covered((start, end) for _, start, end in found) / 1e6 / wall_s, 4)
         self.figures["kernels_per_step"] = len(found) / PROFILED
         self.figures["kernels"] = [

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asr.engine import Engine
 from asr.qwen.engine import QwenEngine, Shape
+from asr.qwen.execution import Execution
 from asr.qwen.loader import Loaded
 from asr.qwen.packed import Row
 from asr.qwen.session import MODEL_HZ, Session
@@ -35,8 +36,9 @@ class Spending:
     drafted: int = 0
     """Tokens of drafts that were verified."""
     accepted: int = 0
+    waits: int = 0
+    """Of the host for the device."""
     waited_s: float = 0.0
-    """The host, for ids."""
 
 
 class Driven(Engine, Protocol):
@@ -46,8 +48,8 @@ class Driven(Engine, Protocol):
 class DrivenEngine(QwenEngine):
     """The engine as it is but for the ids."""
 
-    def __init__(self, loaded: Loaded, shape: Shape, script: Script) -> None:
-        super().__init__(loaded, shape)
+    def __init__(self, loaded: Loaded, shape: Shape, script: Script, execution: Execution | None = None) -> None:
+        super().__init__(loaded, shape, execution)
         self._script = script
         self._rows = self._drafted = self._accepted = 0
 
@@ -74,8 +76,9 @@ class DrivenEngine(QwenEngine):
         return said
 
     def spending(self) -> Spending:
-        packed = self.packed
-        return Spending(packed.forwards, self._rows, packed.positions, self._drafted, self._accepted, packed.waited_s)
+        packed, staging = self.packed, self.packed.staging
+        done = packed.forwards, self._rows, packed.positions
+        return Spending(*done, self._drafted, self._accepted, staging.waits, staging.waited_s)
 
 
 class _Forced:

@@ -233,6 +233,7 @@ class Load:
             "steps": spent.steps,
             "forwards": forwards,
             "step_ms": _per(1000 * spent.step_s, spent.steps),
+            "waits_per_step": _per(over.waits - begun.waits, spent.steps),
             "waited_ms_per_step": _per(1000 * (over.waited_s - begun.waited_s), spent.steps),
             "rows_per_forward": _per(over.rows - begun.rows, forwards),
             "positions_per_forward": _per(over.positions - begun.positions, forwards),

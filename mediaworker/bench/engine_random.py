@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from asr.qwen.attention import Name
 from asr.qwen.engine import Shape
+from asr.qwen.execution import execution
 from asr.scheduler import LIVE
-from config.settings import Asr
+from config.settings import Asr, Qwen
 from mediaworker.bench import engine_limit
 from mediaworker.bench.engine_device import FIELDS, GpuWatch, free_bytes, peak_mb
 from mediaworker.bench.engine_driven import Driven, DrivenEngine, DrivenRefeed, DrivenRollback
@@ -62,7 +64,9 @@ class Options:
     files: int | None = None
     slots: int | None = None
     batch: int | None = None
-    batch_tokens: int = 128
+    batch_tokens: int = Qwen().batch_tokens
+    attention: Name = "auto"
+    graphs: str = "on"
     baseline: bool = True
 
 
@@ -70,7 +74,7 @@ class Loads:
     """The designs, and runs of them."""
 
     def __init__(self, options: Options, folder: Path) -> None:
-        """`folder`: of the tiny model. Raises ValueError with a sentence about an option."""
+        """`folder`: of the tiny model. Raises ValueError or EngineUnusable with a sentence about an option."""
         self.options = options
         self.device = _device(options.device)
         gpu = self.device != "cpu"
@@ -93,8 +97,10 @@ class Loads:
             batch_tokens=options.batch_tokens,
             window_s=options.window_s,
         )
+        means = execution(torch.device(self.device), dtype, name=options.attention, graphs=options.graphs == "on")
+        self.means = {"attention": type(means.attention).__name__, "graphs": means.graphs.fixed}
         try:
-            self.designs: dict[str, Driven] = {ENGINE: DrivenEngine(ours, self.shape, script)}
+            self.designs: dict[str, Driven] = {ENGINE: DrivenEngine(ours, self.shape, script, means)}
         except ValueError as error:
             raise ValueError(f"--window-s {options.window_s}: {error}") from None
         if usual is not None:
@@ -195,6 +201,7 @@ class Loads:
             "partial_ms": options.partial_ms,
             "driven_tokens_per_s": engine_limit.TOKENS_PER_S,
             "shape": asdict(self.shape),
+            **self.means,
         }
 
     def _limit(self, streams: int | None) -> dict[str, Any] | None:
