@@ -260,7 +260,7 @@ def _loaded(made: Driven, *, number: int, files: int, seconds: float, each_s: fl
     spoken = steady(SOUND, streams=number, seconds=2 + seconds, utterance_s=2, seed=1)
     load = Load(
         made, arrivals(spoken, partial_ms=500), iter(lambda: SOUND[:32000], b""), files=files, warm_s=2,
-        seconds=seconds, objective=Objective(), clock=Fixed(each_s),
+        seconds=seconds, objective=Objective(), searching=True, clock=Fixed(each_s),
     )  # fmt: skip
     load.run()
     return load
@@ -369,10 +369,10 @@ def test_the_command_searches_and_looks_closer(tmp_path: Path, capsys: pytest.Ca
 def test_the_command_measures_at_a_given_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "figures.json"
     arguments = ["--random-weights", "tiny", "--seconds", "1", "--utterance-s", "1", "--calls", "2", "--no-baseline"]
-    assert main(["bench", "engine", *arguments, "--dtype", "float32", "--json", str(out)]) == 0
+    assert main(["bench", "engine", *arguments, "--dtype", "float32", "--clock", "cpu", "--json", str(out)]) == 0
     assert "Computed limit: none for this device" in capsys.readouterr().out
     figures = json.loads(out.read_text())
-    assert figures["found"] == {} and figures["limit"] is None
+    assert figures["found"] == {} and figures["limit"] is None and figures["clock"] == "cpu"
     assert [(row["streams"], row["files"]) for row in figures["runs"]] == [(2, 4), (2, 0), (0, 4)]
 
 
@@ -382,7 +382,7 @@ def test_the_command_measures_at_a_given_number(tmp_path: Path, capsys: pytest.C
         (["--bound", "4"], "--bound goes with --random-weights only"),
         (["--objective-final-ms", "100"], "--objective-final-ms goes with --random-weights only"),
         (["--random-weights", "tiny", "--audio", "a.wav"], "--audio does not go with --random-weights"),
-        (["--random-weights", "tiny", "--clock", "cpu"], "--clock does not go with --random-weights"),
+        (["--random-weights", "tiny", "--join", "2"], "--join does not go with --random-weights"),
         (["--random-weights", "tiny", "--device", "cuda"], "--device cuda: torch sees no GPU here"),
         (
             ["--random-weights", "tiny", "--device", "cpu", "--attention", "flash"],

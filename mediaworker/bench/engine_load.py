@@ -1,7 +1,7 @@
 """One run of people who speak without a pause, and of files without an end, on a virtual clock: see `engine_run`.
 
 What is asked in the first seconds is not counted: not everybody speaks yet. Then a run goes on until all that was asked
-in its time is answered, or until it is clear that too many have waited too long.
+in its time is answered. A search stops it as soon as it is clear that too many have waited too long.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from mediaworker.bench.engine_driven import Driven, Spending
 from mediaworker.bench.engine_objective import PERCENT, Objective
 from mediaworker.bench.engine_plan import CODES_PER_MS, Arrival
 from mediaworker.bench.engine_run import Clock, Tally, lanes, percentile
+
+PATIENCE_S = 30.0
+"""For answers after the time that counts."""
 
 
 class Watch(Protocol):
@@ -57,16 +60,18 @@ class Load:
 
     def __init__(
         self, engine: Driven, arrivals: Sequence[Arrival], pieces: Iterator[bytes], *, files: int, warm_s: float,
-        seconds: float, objective: Objective, watch: Watch | None = None, clock: Clock | None = None,
+        seconds: float, objective: Objective, searching: bool = False, watch: Watch | None = None,
+        clock: Clock | None = None,
     ) -> None:  # fmt: skip
         """`files`: so many are read at once, 0: none."""
         self.clock, self.tally, self.spent = clock or Clock(), Tally(), _Spent()
         self.overloaded = False
+        """It was stopped."""
         self._engine, self._inference = engine, Inference(engine)
         self._arrivals, self._at = arrivals, 0
         self._pieces, self._files, self._begun = pieces, files, 0
         self._low_s, self._high_s = warm_s, warm_s + seconds
-        self._objective, self._watch = objective, watch
+        self._objective, self._searching, self._watch = objective, searching, watch
         self._pending: dict[str, list[_Asked]] = defaultdict(list)
         self._open: dict[str, int] = {}
         """Utterances, and how much of them has come."""
@@ -89,7 +94,8 @@ class Load:
                 if self._at == len(self._arrivals):
                     break
                 self.clock.now = max(self.clock.now, self._arrivals[self._at].time_s)
-            if any(self._late[lane] > may_be_late[lane] for lane in self._late):
+            late = self._searching and any(self._late[lane] > may_be_late[lane] for lane in self._late)
+            if late or self.clock.now > self._high_s + PATIENCE_S:
                 self.overloaded = True
                 break
         self._mark(over=True)
@@ -138,10 +144,10 @@ class Load:
                 self.tally.asked[lane] += counts
                 self._waiting += counts and lane in LIVE
                 self._pending[name].append(_Asked(message.revision, lane, now, counts))
-        before_s, counted = self.clock.busy_s, self._counts()
+        before_s, counted = self.clock.now, self._counts()
         self.clock.timed(lambda: self._inference.receive(message, now))
         if counted:
-            self.spent.intake_s += self.clock.busy_s - before_s
+            self.spent.intake_s += self.clock.now - before_s
 
     def _lane(self, name: str, *, final: bool) -> Lane:
         if name in self._reading:
@@ -152,7 +158,7 @@ class Load:
 
     def _step(self) -> bool:
         """False: there was nothing to do."""
-        counted, before_s = self._counts(), self.clock.busy_s
+        counted, before_s = self._counts(), self.clock.now
         chosen: list[Work] = []
         self.clock.timed(lambda: chosen.extend(filter(None, [self._inference.choose()])))
         if not chosen:
@@ -163,7 +169,7 @@ class Load:
         self.clock.timed(lambda: out.extend(self._inference.perform(chosen[0], self.clock.now)))
         if counted:
             self.spent.steps += 1
-            self.spent.step_s += self.clock.busy_s - before_s
+            self.spent.step_s += self.clock.now - before_s
             if self._watch is not None:
                 self._watch.after(self.clock.busy_s)
         for message in out:
@@ -218,13 +224,14 @@ class Load:
         spent, tally = self.spent, self.tally
         (begun_s, begun), (over_s, over) = self._marks
         time_s, forwards = over_s - begun_s, over.forwards - begun.forwards
-        partials = tally.asked[Lane.FIRST_PARTIAL] + tally.asked[Lane.PARTIAL]
-        replaced = tally.replaced[Lane.FIRST_PARTIAL] + tally.replaced[Lane.PARTIAL]
+        lanes_of = (Lane.FIRST_PARTIAL, Lane.PARTIAL)
+        asked = sum(tally.asked[lane] for lane in lanes_of)
+        answered = sum(len(tally.waits_s[lane]) - tally.replaced[lane] for lane in lanes_of)
         return {
             "lanes": lanes(tally),
             "used": round(self.used(), 3),
             "overloaded": self.overloaded,
-            "partials_answered": _per(partials - replaced, partials),
+            "partials_answered": _per(answered, asked),
             "audio_s": round(spent.finals_s, 2),
             "tokens_per_audio_s": _per(spent.words, spent.finals_s),
             "drafts_accepted": _per(over.accepted - begun.accepted, over.drafted - begun.drafted),

@@ -27,8 +27,9 @@ from mediaworker.bench.engine_limit import CHIPS, Chip, Dimensions, chip_of
 from mediaworker.bench.engine_load import Load
 from mediaworker.bench.engine_objective import Objective
 from mediaworker.bench.engine_plan import CODES_PER_MS, arrivals, babble, steady
+from mediaworker.bench.engine_run import Clock
 from mediaworker.bench.engine_script import Script
-from mediaworker.bench.engine_search import search
+from mediaworker.bench.engine_search import Found, search
 from mediaworker.bench.engine_weights import build, dimensions, words
 
 ENGINE = "engine"
@@ -67,6 +68,7 @@ class Options:
     batch_tokens: int = Qwen().batch_tokens
     attention: Name = "auto"
     graphs: str = "on"
+    clock: str = "real"
     baseline: bool = True
 
 
@@ -78,6 +80,8 @@ class Loads:
         self.options = options
         self.device = _device(options.device)
         gpu = self.device != "cpu"
+        if gpu and options.clock == "cpu":
+            raise ValueError("--clock cpu: a GPU's work takes no CPU time; --device cpu, or leave it out")
         torch.set_num_threads(1)
         self.name = torch.cuda.get_device_name() if gpu else "CPU"
         self.chip: Chip | None = CHIPS[options.chip] if options.chip else chip_of(self.name)
@@ -119,14 +123,20 @@ class Loads:
 
     # -- runs -------------------------------------------------------------------------------------------------------
 
-    def run(self, design: str, streams: int, *, files: bool, watch: GpuWatch | None = None) -> Load:
-        load = self._load(design, streams, files=files, seconds=self.options.seconds, watch=watch)
+    def run(
+        self, design: str, streams: int, *, files: bool, searching: bool = False, watch: GpuWatch | None = None
+    ) -> Load:
+        seconds = self.options.seconds
+        load = self._load(design, streams, files=files, seconds=seconds, searching=searching, watch=watch)
         beside = ", files" if files else ""
         sys.stderr.write(f"{design}, {streams} streams{beside}: {100 * load.used():.0f} % of the objective\n")
         sys.stderr.flush()
         return load
 
-    def _load(self, design: str, streams: int, *, files: bool, seconds: float, watch: GpuWatch | None = None) -> Load:
+    def _load(
+        self, design: str, streams: int, *, files: bool, seconds: float, searching: bool = False,
+        watch: GpuWatch | None = None,
+    ) -> Load:  # fmt: skip
         options = self.options
         warm_s = options.utterance_s
         spoken = steady(
@@ -134,7 +144,8 @@ class Loads:
         )
         load = Load(
             self.designs[design], arrivals(spoken, partial_ms=options.partial_ms), self._pieces(),
-            files=self.files if files else 0, warm_s=warm_s, seconds=seconds, objective=options.objective, watch=watch,
+            files=self.files if files else 0, warm_s=warm_s, seconds=seconds, objective=options.objective,
+            searching=searching, watch=watch, clock=Clock(cpu=options.clock == "cpu"),
         )  # fmt: skip
         load.run()
         return load
@@ -171,10 +182,7 @@ class Loads:
             self._load(design, 1, files=ours, seconds=1.0)  # what is slow only the first time
             at = list(options.streams)
             if not at:
-                result = search(
-                    lambda streams, design=design, ours=ours: self.run(design, streams, files=ours).used(),  # type: ignore[misc]
-                    bound=self.bound, start=self.start if ours else 1,
-                )  # fmt: skip
+                result = self._search(design, files=ours)
                 found[design] = asdict(result)
                 at = [max(1, int(LOADED * result.streams))]
             for streams in at:
@@ -188,12 +196,19 @@ class Loads:
             "runs": rows,
         }
 
+    def _search(self, design: str, *, files: bool) -> Found:
+        def used(streams: int) -> float:
+            return self.run(design, streams, files=files, searching=True).used()
+
+        return search(used, bound=self.bound, start=self.start if design == ENGINE else 1)
+
     def _described(self) -> dict[str, Any]:
         options = self.options
         return {
             "weights": options.weights,
             "device": self.name,
             "dtype": self.dtype,
+            "clock": options.clock,
             "torch": torch.__version__,
             "objective": asdict(options.objective),
             "seconds": options.seconds,

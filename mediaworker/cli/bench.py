@@ -69,7 +69,7 @@ _RANDOM = (
     "attention", "graphs",
 )  # fmt: skip
 """Options that only --random-weights has."""
-_NOT_RANDOM = ("audio", "join", "clock")
+_NOT_RANDOM = ("audio", "join")
 
 
 def _add_random(engine: argparse.ArgumentParser) -> None:
@@ -167,7 +167,12 @@ def _random(args: argparse.Namespace) -> int:
 
     wanted = {"final_ms": args.objective_final_ms, "partial_ms": args.objective_partial_ms}
     options = {name: getattr(args, name) for name in _RANDOM if not name.startswith("objective")}
-    options |= {"seconds": args.seconds, "streams": tuple(args.calls or ()), "baseline": not args.no_baseline}
+    options |= {
+        "clock": args.clock,
+        "seconds": args.seconds,
+        "streams": tuple(args.calls or ()),
+        "baseline": not args.no_baseline,
+    }
     options = {name: value for name, value in options.items() if value is not None}
     options["objective"] = Objective(**{name: value for name, value in wanted.items() if value is not None})
     try:
