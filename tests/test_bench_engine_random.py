@@ -369,10 +369,31 @@ def test_the_command_searches_and_looks_closer(tmp_path: Path, capsys: pytest.Ca
 def test_the_command_measures_at_a_given_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "figures.json"
     arguments = ["--random-weights", "tiny", "--seconds", "1", "--utterance-s", "1", "--calls", "2", "--no-baseline"]
-    assert main(["bench", "engine", *arguments, "--dtype", "float32", "--clock", "cpu", "--json", str(out)]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "engine",
+                *arguments,
+                "--dtype",
+                "float32",
+                "--clock",
+                "cpu",
+                "--quantise",
+                "int8",
+                "--json",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert "Computed limit: none for this device" in capsys.readouterr().out
     figures = json.loads(out.read_text())
-    assert figures["found"] == {} and figures["limit"] is None and figures["clock"] == "cpu"
+    assert (
+        figures["found"] == {}
+        and figures["limit"] is None
+        and (figures["clock"], figures["quantise"]) == ("cpu", "int8")
+    )
     assert [(row["streams"], row["files"]) for row in figures["runs"]] == [(2, 4), (2, 0), (0, 4)]
 
 

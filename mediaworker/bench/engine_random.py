@@ -11,13 +11,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from asr.qwen.attention import Name
 from asr.qwen.engine import Shape
 from asr.qwen.execution import execution
+from asr.qwen.fused import fuse
+from asr.qwen.quantise import quantise
 from asr.scheduler import LIVE
 from config.settings import Asr, Qwen
 from mediaworker.bench import engine_limit
@@ -68,6 +70,7 @@ class Options:
     batch_tokens: int = Qwen().batch_tokens
     attention: Name = "auto"
     graphs: str = "on"
+    quantise: Literal["none", "int8", "fp8"] = "none"
     clock: str = "real"
     baseline: bool = True
 
@@ -91,6 +94,9 @@ class Loads:
         self.start = min(options.start or (16 if gpu else 1), self.bound)
         dtype = getattr(torch, self.dtype)
         ours = build(options.weights, folder, device=self.device, dtype=dtype)
+        if options.quantise != "none":
+            fuse(ours.model)
+            quantise(ours.model, options.quantise)
         self.model: Dimensions = dimensions(ours.model.config)
         script = Script(words(ours.tokenizer), ours.ends[0], SEED)
         usual = build(options.weights, folder, device=self.device, dtype=dtype) if options.baseline else None
@@ -208,6 +214,7 @@ class Loads:
             "weights": options.weights,
             "device": self.name,
             "dtype": self.dtype,
+            "quantise": options.quantise,
             "clock": options.clock,
             "torch": torch.__version__,
             "objective": asdict(options.objective),

@@ -66,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
 _RANDOM = (
     "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "window_s",
     "start", "bound", "files", "slots", "batch", "batch_tokens",
-    "attention", "graphs",
+    "attention", "graphs", "quantise",
 )  # fmt: skip
 """Options that only --random-weights has."""
 _NOT_RANDOM = ("audio", "join")
@@ -95,6 +95,7 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument("--batch", type=_number, metavar="N", help="as qwen.batch (default 128 on a GPU, else 16)")
     group.add_argument("--attention", choices=("auto", "flash", "varlen", "sdpa"), help="as asr.attention")
     group.add_argument("--graphs", choices=("on", "off"), help="as qwen.graphs (default on)")
+    group.add_argument("--quantise", choices=("none", "int8", "fp8"), help="as qwen.quantise (default none)")
     group.add_argument("--batch-tokens", type=_number, metavar="N", help="as qwen.batch_tokens (default 128)")
 
 
