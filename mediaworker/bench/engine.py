@@ -6,7 +6,7 @@ This module imports nothing heavy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +59,9 @@ def designs(model: str, *, baseline: bool) -> Designs:
         raise BenchError(f"--model: {error}") from None
 
 
-def random_weights(options: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a model whose weights mean nothing; `options`: fields of `engine_random.Options`. Raises
-    BenchError."""
+def random_weights(options: dict[str, Any], keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The figures of a model whose weights mean nothing; `options`: fields of `engine_random.Options`; `keep` gets the
+    figures so far. Raises BenchError."""
     if not MODEL.is_dir():
         raise BenchError(f"{MODEL} is not there, only a checkout has it: --random-weights takes its tokenizer")
     try:
@@ -72,7 +72,7 @@ def random_weights(options: dict[str, Any]) -> dict[str, Any]:
         loads = Loads(Options(**options), MODEL)
     except (ValueError, EngineUnusable) as error:
         raise BenchError(str(error)) from None
-    return loads.measure()
+    return loads.measure(keep)
 
 
 _EXACT = ("finals equal", "partials changed")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -180,8 +180,10 @@ class Loads:
 
     # -- all of it --------------------------------------------------------------------------------------------------
 
-    def measure(self) -> dict[str, Any]:
-        options, rows = self.options, []
+    def measure(self, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """`keep` gets the figures so far: it takes minutes, and what was measured shall outlive what goes wrong."""
+        options = self.options
+        rows: list[dict[str, Any]] = []
         found: dict[str, Any] = {}
         for design in self.designs:
             ours = design == ENGINE
@@ -194,13 +196,17 @@ class Loads:
             for streams in at:
                 rows.append(self.row(design, streams, files=True, watched=ours))
                 rows.append(self.row(design, streams, files=False))
-        rows.append(self.row(ENGINE, 0, files=True))
-        return self._described() | {
-            "found": found,
-            "live_p99_ratio": {design: live_p99_ratio(rows, design) for design in self.designs},
-            "limit": self._limit(found.get(ENGINE, {}).get("streams")),
-            "runs": rows,
-        }
+            if ours:
+                rows.append(self.row(ENGINE, 0, files=True))
+            measured = list(self.designs)[: list(self.designs).index(design) + 1]
+            figures = self._described() | {
+                "found": found,
+                "live_p99_ratio": {each: live_p99_ratio(rows, each) for each in measured},
+                "limit": self._limit(found.get(ENGINE, {}).get("streams")),
+                "runs": rows,
+            }
+            keep(figures)
+        return figures
 
     def _search(self, design: str, *, files: bool) -> Found:
         def used(streams: int) -> float:

@@ -176,8 +176,13 @@ def _random(args: argparse.Namespace) -> int:
     }
     options = {name: value for name, value in options.items() if value is not None}
     options["objective"] = Objective(**{name: value for name, value in wanted.items() if value is not None})
+
+    def keep(figures: dict[str, Any]) -> None:
+        if args.json:
+            Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
     try:
-        figures = engine.random_weights({"weights": args.random_weights, **options})
+        figures = engine.random_weights({"weights": args.random_weights, **options}, keep)
     except engine.BenchError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2
@@ -188,8 +193,6 @@ def _random(args: argparse.Namespace) -> int:
     for lines in engine.random_tables(figures):
         print(_aligned(lines), end="\n\n")
     print(engine.limit_line(figures["limit"]))
-    if args.json:
-        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
