@@ -353,6 +353,9 @@ class Recognizer:
                     self._deliver([delivery])
             case messages.Dropped():
                 self._ledger.counters.shed_partials += message.partials
+                self._ledger.counters.exhausted_steps += message.exhausted
+                if message.exhausted:
+                    log.warning("the engine ran out of memory", steps=message.exhausted, shed=message.partials)
             case messages.Pong():
                 pass
 

@@ -25,6 +25,10 @@ class EngineError(Exception):
         super().__init__(f"{utterance_id}: {reason}")
 
 
+class EngineExhausted(Exception):
+    """The step needs more memory than there is. It has answered nobody and can be done again, with less in it."""
+
+
 class EngineUnusable(Exception):
     """It cannot be built here: no weights, the wrong ones, no such device. The message says what to do about it."""
 
@@ -78,7 +82,7 @@ class Engine(Protocol):
         """Whether `step` could work on it now (a decoder or a KV slot is free or its own)."""
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
-        """One bounded piece of work. Raises EngineError."""
+        """One bounded piece of work. Raises EngineError, EngineExhausted."""
 
     def ahead(self) -> tuple[str, ...]:
         """Live utterances whose audio could be worked on before anybody asks, as many as go into one `feed`."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from asr import messages, text
 from asr.aligner import Aligner
 from asr.alignments import Alignments
-from asr.engine import Answer, Engine, EngineError
+from asr.engine import Answer, Engine, EngineError, EngineExhausted
 from asr.messages import FromEngine, ToEngine
+from asr.pressure import Pressure
 from asr.samples import Loudness
 from asr.scheduler import LIVE, Lane, Request, Scheduler
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
@@ -60,7 +61,8 @@ class Inference:
         self.engine, self.alignments = engine, Alignments(aligner)
         self.scheduler = Scheduler(max_partials=max_partials)
         self._open: dict[str, _Open] = {}
-        self._shed = 0
+        self.pressure = Pressure(engine.capabilities.batch)
+        self._shed = self._exhausted = 0
         self._passed_over = 0
         """Steps since one on words, while some wait."""
 
@@ -111,14 +113,14 @@ class Inference:
 
     def _choose(self) -> Work | None:
         engine, scheduler = self.engine, self.scheduler
-        limit = engine.capabilities.batch
+        limit = self.pressure.limit
         taken = scheduler.take(limit, lanes=LIVE, runnable=engine.runnable)
         if not taken:
             if ahead := engine.ahead():
                 return Work((), ahead)
             if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
                 return work
-        if len(taken) < limit:
+        if len(taken) < limit and (self.pressure.files or not taken):
             taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._of_engine)
         if not taken:
             return self._choose_words(Lane.BATCH)
@@ -147,6 +149,9 @@ class Inference:
                 answers = []
         except EngineError as error:
             return self._fail(error, work)
+        except EngineExhausted as error:
+            return self._relieve(error, work)
+        self.pressure.went_well()
         out: list[FromEngine] = []
         for answer in answers:
             if self.scheduler.finish(answer.request):
@@ -155,11 +160,15 @@ class Inference:
                     self._committed(answer.request.utterance_id)
         for request in work.requests:
             self.scheduler.put_back(request)
-        shed = self.scheduler.counters.shed
-        if shed > self._shed:
-            out.append(messages.Dropped(shed - self._shed))
-            self._shed = shed
-        return out
+        return [*out, *self._dropped()]
+
+    def _dropped(self) -> list[FromEngine]:
+        shed, exhausted = self.scheduler.counters.shed, self.pressure.exhausted
+        if (shed, exhausted) == (self._shed, self._exhausted):
+            return []
+        out = messages.Dropped(shed - self._shed, exhausted - self._exhausted)
+        self._shed, self._exhausted = shed, exhausted
+        return [out]
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -263,6 +272,18 @@ class Inference:
             final=request.final,
             queue_s=known.queue_s,
         )
+
+    def _relieve(self, error: EngineExhausted, work: Work) -> list[FromEngine]:
+        """The step is done again, with less in it."""
+        relief = self.pressure.failed(work.requests)
+        if relief.give_up is not None:
+            failed = EngineError(relief.give_up.utterance_id, f"out of memory: {error}")
+            return [*self._fail(failed, work), *self._dropped()]
+        for request in relief.shed:
+            self.scheduler.shed(request)
+        for request in work.requests:
+            self.scheduler.put_back(request)
+        return self._dropped()
 
     def _fail(self, error: EngineError, work: Work) -> list[FromEngine]:
         """One utterance is given up; the others of the step go on."""

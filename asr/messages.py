@@ -120,9 +120,12 @@ class Words(Message, frozen=True):
 
 
 class Dropped(Message, frozen=True):
-    """Partials were shed because too many requests waited; `partials` since the last such message."""
+    """Since the last such message."""
 
     partials: int
+    """Shed, because too many requests waited or memory was short."""
+    exhausted: int = 0
+    """Steps that needed more memory than there was, and were done again with less in them."""
 
 
 class Pong(Message, frozen=True):

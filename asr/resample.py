@@ -37,9 +37,11 @@ class Upsampler:
         self._memory = held[count:]
         out = np.empty(2 * count, np.float32)
         out[::2] = held[_TAPS_ABOUT - 1 : _TAPS_ABOUT - 1 + count]
-        between = out[1::2]
-        between[:] = 0.0
+        between, pair = np.zeros(count, np.float32), np.empty(count, np.float32)
         for index, tap in enumerate(_TAPS):
             low, high = _TAPS_ABOUT - 1 - index, _TAPS_ABOUT + index
-            between += (held[low : low + count] + held[high : high + count]) * tap
+            np.add(held[low : low + count], held[high : high + count], out=pair)
+            pair *= tap
+            between += pair
+        out[1::2] = between
         return out

@@ -23,18 +23,22 @@ def decode(format: Format, audio: bytes) -> npt.NDArray[np.int16]:
 class Loudness:
     """RMS per 100 ms of an utterance, counted from its start, so that it does not depend on how the bytes arrive."""
 
-    __slots__ = ("_dbfs", "_format", "_rest", "_window_bytes")
+    __slots__ = ("_dbfs", "_format", "_pending", "_window_bytes")
 
     def __init__(self, format: Format) -> None:
         self._format = format
         self._window_bytes = BYTES_PER_S[format] // 10
-        self._rest = b""
+        self._pending: list[bytes] = []
         self._dbfs: list[float] = []
 
     def feed(self, audio: bytes) -> None:
-        data = self._rest + audio
+        """Kept until somebody asks: audio comes in many small pieces."""
+        self._pending.append(audio)
+
+    def _measure(self) -> None:
+        data = b"".join(self._pending)
         whole = len(data) // self._window_bytes * self._window_bytes
-        self._rest = data[whole:]
+        self._pending = [data[whole:]]
         if whole:
             samples = decode(self._format, data[:whole]).astype(np.float64)
             power = (samples.reshape(whole // self._window_bytes, -1) ** 2).mean(axis=1) / 32768.0**2
@@ -43,4 +47,5 @@ class Loudness:
     def peak_dbfs(self, end: int) -> float:
         """Of the loudest whole window in the first `end` bytes: 0 is full scale, -120 digital silence. 0 when there is
         no whole window: too little to judge by."""
+        self._measure()
         return max(self._dbfs[: end // self._window_bytes], default=0.0)

@@ -135,6 +135,12 @@ class Scheduler:
             del self._taken[request.utterance_id]
             self._put(request, again=True)
 
+    def shed(self, request: Request) -> None:
+        """A partial that was taken gets no answer; nothing happens if it has been superseded since."""
+        if self._taken.get(request.utterance_id) is request:
+            del self._taken[request.utterance_id]
+            self.counters.shed += 1
+
     def finish(self, request: Request) -> bool:
         """The engine has an answer. False: it is stale, throw it away."""
         if self._taken.get(request.utterance_id) is not request:

@@ -38,13 +38,14 @@ class Timing:
 def select(settings: Asr) -> Selection:
     """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads."""
     folder = weights.find(settings.model)
+    partials = f"; partials by {settings.partials_model}" if settings.partials_model else ""
     if settings.engine == "qwen":
         where = str(folder) if folder is not None else weights.missing(settings.model)
-        return Selection("qwen", f"asr.engine = 'qwen': {where}")
+        return Selection("qwen", f"asr.engine = 'qwen': {where}{partials}")
     if settings.engine == "pocketsphinx":
         return Selection("pocketsphinx", f"asr.engine = 'pocketsphinx'. {_WEAKNESS}")
     if folder is not None:
-        return Selection("qwen", f"auto: {settings.model} is in {folder}")
+        return Selection("qwen", f"auto: {settings.model} is in {folder}{partials}")
     return Selection("pocketsphinx", f"auto: {weights.missing(settings.model)}. Until then {_WEAKNESS}")
 
 
@@ -68,7 +69,7 @@ def create(engine: str, asr: Asr, qwen: Qwen) -> Engine:
     if engine == "qwen":
         from asr.qwen.build import build
 
-        return build(asr.model, qwen)
+        return build(asr, qwen)
     raise ValueError(f"no engine {engine!r}")
 
 
@@ -80,4 +81,4 @@ def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
         from asr.qwen.aligner import build
     except ImportError as error:
         raise EngineUnusable(f"the aligner needs the extra `qwen`: pip install 'mediaworker[qwen]' ({error})") from None
-    return build(asr.aligner, qwen)
+    return build(asr, qwen)

@@ -37,6 +37,8 @@ class Counters:
     """Not asked for, because more than `asr.max_backlog_mb` of audio waits."""
     shed_partials: int = 0
     """Dropped by the scheduler."""
+    exhausted_steps: int = 0
+    """Of the engine, which needed more memory than there was, and were done again with less in them."""
     crashes: int = 0
     """Ends of the inference process that nobody asked for."""
     hangs: int = 0

@@ -166,8 +166,14 @@ class Asr(Section, frozen=True, kw_only=True):
     """`auto`: Qwen3-ASR when the weights of `model` are on this machine, else PocketSphinx. Nothing is downloaded."""
     model: str = "Qwen/Qwen3-ASR-0.6B"
     """qwen: a name on the Hugging Face hub whose files `mediaworker models pull` has brought, or a folder."""
+    partials_model: str = ""
+    """qwen: another, smaller model for partials; `model` then makes finals and files alone. Both are loaded, each with
+    `qwen.slots` of its own."""
     language: str = ""
     """ISO 639-1 code forced on every call without a language of its own; empty: the engine detects."""
+    attention: Literal["auto", "flash", "varlen", "sdpa"] = "auto"
+    """qwen: `varlen` computes all calls in one kernel, on GPUs from Ampere on in 16 bits; `flash` does with the package
+    FlashAttention-3 or 4, where it is installed; `sdpa` runs everywhere. `auto`: the first of them that fits."""
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
     idle_s: Seconds = 300.0
     """The inference process ends after so long without a call or job."""
@@ -198,8 +204,12 @@ class Qwen(Section, frozen=True, kw_only=True):
     """`auto`: a GPU when there is one; else `cpu`, `cuda`, `cuda:1`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """Of the audio encoder."""
+    quantise: Literal["none", "int8", "fp8"] = "none"
+    """Linear layers in 8 bits: half the memory of 16. `int8`: on a CPU or any NVIDIA GPU. `fp8`: on a GPU, from Ada or
+    Hopper on; on a CPU it is only slow. A word here and there may differ (docs/performance.md)."""
+    graphs: bool = True
+    """On a GPU, recorded sequences of kernels (CUDA graphs) instead of starting each: some more memory and seconds of
+    warming up."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     """Of a CPU."""
     slots: Annotated[int, Meta(ge=1, le=4096)] = 32

@@ -90,6 +90,7 @@ def _asr(metrics: Metrics, worker: Worker) -> None:
             "stale": "Answers that nobody waited for any more",
             "refused_partials": "Partials not asked for because too much audio waited",
             "shed_partials": "Partials dropped by the scheduler",
+            "exhausted_steps": "Steps of the engine that ran out of memory and were done again, smaller",
             "crashes": "Ends of the inference process that nobody asked for",
             "hangs": "Of those, processes that had stopped answering",
             "spill_failures": "Utterances given up because their audio had no room on disk",

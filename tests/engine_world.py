@@ -60,7 +60,7 @@ class WatchedPacked(Packed):
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         owners = {slot: owner for owner, slot in self.memory._owners.items()}
-        self.worked = {owners[row.slot]: len(row.embeddings) for row in rows}
+        self.worked = {owners[row.slot]: len(row) for row in rows}
         return super().__call__(rows)
 
 
@@ -70,6 +70,12 @@ class WatchedEncoder(Encoder):
     def run(self, work: Sequence[tuple[Encoding, int]]) -> None:
         self.worked = [(encoding.audio, min(limit, self.missing(encoding))) for encoding, limit in work]
         super().run(work)
+
+
+class WatchedEngine(QwenEngine):
+    _encoder_class, _packed_class = WatchedEncoder, WatchedPacked
+    encoder: WatchedEncoder
+    packed: WatchedPacked
 
 
 @dataclass(slots=True)
@@ -140,9 +146,8 @@ class World:
     """Of every text that has been said."""
 
     def __post_init__(self) -> None:
-        self.engine = QwenEngine(loaded(model("engine")), self.shape)
-        self.packed = self.engine.packed = WatchedPacked(model("engine"), self.engine.slots)
-        self.encoder = self.engine.encoder = WatchedEncoder(model("engine"))
+        self.engine = WatchedEngine(loaded(model("engine")), self.shape)
+        self.packed, self.encoder = self.engine.packed, self.engine.encoder
         self.read = self.engine.prompts.read
         self.engine.prompts.read = self._noted  # type: ignore[method-assign]
         self.inference = Inference(self.engine, max_partials=self.max_partials)

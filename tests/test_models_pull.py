@@ -144,7 +144,7 @@ def test_the_configured_model_is_pulled_and_becomes_the_engine(
     folder = Path(done.stdout.strip())
     assert weights.find(NAME) == folder
     assert select(Asr(model=NAME)).engine == "qwen"
-    engine = build(NAME, Qwen())
+    engine = build(Asr(model=NAME), Qwen())
     engine.warm_up()
     assert engine.packed.forwards > 0
 

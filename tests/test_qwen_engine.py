@@ -76,7 +76,7 @@ def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float) -> Non
         )
         count = int(theirs["attention_mask"].sum())
         assert len(view.frames) == count and view.settled <= count
-        difference = normalise(view.frames, view.maximum).T - theirs["input_features"][0, :, :count]
+        difference = normalise(view.frames, torch.tensor(view.maximum)).T - theirs["input_features"][0, :, :count]
         assert difference.abs().max() < 2e-5
 
 

@@ -159,7 +159,6 @@ def test_a_model_that_is_not_here_says_what_to_do() -> None:
         (Qwen(device="cuda"), "sees no GPU here"),
         (Qwen(device="gpu"), "qwen.device = 'gpu' is no device"),
         (Qwen(window_s=0.5), "qwen.window_s"),
-        (Qwen(attention="flash_attention_2"), "qwen.attention"),
     ],
 )
 def test_what_this_machine_cannot_do_is_said(
@@ -167,19 +166,20 @@ def test_what_this_machine_cannot_do_is_said(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # where there is one, too
     with pytest.raises(EngineUnusable, match=says):
-        build(str(native), settings)
+        build(Asr(model=str(native)), settings)
 
 
 def test_a_gpu_that_is_not_there_is_said(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(EngineUnusable, match="qwen.device = 'cuda:2', and torch sees 2 GPUs here"):
-        build(str(native), Qwen(device="cuda:2"))
+        build(Asr(model=str(native)), Qwen(device="cuda:2"))
 
 
 def test_the_configuration_reaches_the_engine(native: Path) -> None:
-    engine = build(str(native), Qwen(slots=3, positions=300, batch=2, window_s=2, partials="exact", dtype="bfloat16"))
-    assert engine.slots.keys.shape[1:3] == (3, 300) and engine.slots.keys.dtype == torch.bfloat16
+    settings = Qwen(slots=3, positions=300, batch=2, window_s=2, partials="exact", dtype="bfloat16")
+    engine = build(Asr(model=str(native)), settings)
+    assert engine.slots.free == 3 and engine.slots.positions == 300 and engine.slots.keys.dtype == torch.bfloat16
     assert engine.capabilities.batch == 2 and engine.encoder.window == 200
     engine.warm_up()
     assert len(tokenizer()) and not len(engine.slots)
@@ -192,3 +192,9 @@ def test_pulling_without_a_network_says_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 1 and "the hub cannot be reached" in done.stderr and "Traceback" not in done.stderr
     done = subprocess.run([*command, "not/a/name"], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 2 and "OWNER/NAME" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["varlen", "flash"])
+def test_attention_that_this_machine_cannot_compute_is_said(native: Path, name: Any) -> None:
+    with pytest.raises(EngineUnusable, match=f"asr.attention = '{name}' needs a GPU, and the engine is on 'cpu'"):
+        build(Asr(model=str(native), attention=name), Qwen(device="cpu"))

@@ -19,13 +19,15 @@ from asr.engine import EngineUnusable
 from asr.qwen.aligner_loader import TIMESTAMP, Loaded, load
 from asr.qwen.build import _device
 from asr.qwen.encoder import Audio, Encoder, Settling
+from asr.qwen.execution import Execution, execution
+from asr.qwen.fused import fuse_tower
 from asr.qwen.mel import Features, Mel
 from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 from asr.qwen.words import Placed, monotone, split, usable
 from asr.resample import Upsampler
 from asr.samples import decode
 from asr.utterance import Word
-from config.settings import Qwen
+from config.settings import Asr, Qwen
 
 LONGEST_S = 180.0
 """What the official package takes."""
@@ -35,12 +37,16 @@ WARM_UP = Spoken("PCMU", bytes(8000), "one two", "en")
 class QwenAligner:
     """See `asr.aligner.Aligner`."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, means: Execution | None = None) -> None:
+        """Takes the model over: nobody else can use it any more. `means`: other than what suits its device."""
         model = loaded.model
+        weight = model.score.weight
+        means = means or execution(weight.device, weight.dtype, graphs=False)
         self.languages = usable()
         self.longest_s = min(LONGEST_S, model.config.num_labels * loaded.class_ms / 1000)
         self._text, self._score = model.model.language_model, model.score
-        self._encoder = Encoder(model)
+        fuse_tower(model)
+        self._encoder = Encoder(model, means.attention, means.graphs, means.staging)
         self._mel = Mel(loaded.extractor)
         self._tokenizer, self._class_ms = loaded.tokenizer, loaded.class_ms
         self._pad, self._timestamp = model.config.audio_token_id, model.config.timestamp_token_id
@@ -113,12 +119,15 @@ def _words(placed: Sequence[Placed], chances: Tensor, class_ms: float) -> tuple[
     )
 
 
-def build(model: str, settings: Qwen) -> QwenAligner:
+def build(asr: Asr, settings: Qwen) -> QwenAligner:
     """Where and how precisely the recogniser would compute. Raises EngineUnusable."""
-    folder = weights.find(model)
+    folder = weights.find(asr.aligner)
     if folder is None:
-        raise EngineUnusable(weights.missing(model))
+        raise EngineUnusable(weights.missing(asr.aligner))
     torch.set_num_threads(settings.threads)
     device = _device(settings.device)
     kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
-    return QwenAligner(load(folder, device=device, dtype=getattr(torch, kind), attention=settings.attention))
+    dtype = getattr(torch, kind)
+    # Texts and recordings have any length, and one forward is all there is: nothing to record.
+    means = execution(torch.device(device), dtype, name=asr.attention, graphs=False)
+    return QwenAligner(load(folder, device=device, dtype=dtype), means)

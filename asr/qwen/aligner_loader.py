@@ -30,10 +30,8 @@ class Loaded:
     """Length of one class of the model: class n is the time n * class_ms."""
 
 
-def load(
-    folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-) -> Loaded:
-    """`attention`: the library's name of the implementation that the encoder uses. Raises EngineUnusable."""
+def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+    """Raises EngineUnusable."""
     described = _json(folder / "config.json")
     quiet: Any = logging
     quiet.disable_progress_bar()
@@ -45,10 +43,6 @@ def load(
         model = _native(folder, dtype)
     else:
         raise EngineUnusable(f"{folder} holds no Qwen3-ForcedAligner")
-    try:
-        model.model.audio_tower.set_attn_implementation(attention)
-    except (ImportError, ValueError) as error:
-        raise EngineUnusable(f"qwen.attention = {attention!r}: {first_line(error)}") from error
     tokenizer = _tokenizer(folder, model)
     if (known := tokenizer.convert_tokens_to_ids(TIMESTAMP)) != model.config.timestamp_token_id:
         wanted = model.config.timestamp_token_id

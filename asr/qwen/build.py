@@ -8,19 +8,37 @@ from asr import weights
 from asr.engine import EngineUnusable
 from asr.qwen.encoder import Settling
 from asr.qwen.engine import QwenEngine, Shape
+from asr.qwen.execution import execution
+from asr.qwen.fused import fuse
 from asr.qwen.loader import load
-from config.settings import Qwen
+from asr.qwen.pair import PairEngine
+from asr.qwen.quantise import quantise
+from config.settings import Asr, Qwen
 
 
-def build(model: str, settings: Qwen) -> QwenEngine:
+def build(asr: Asr, settings: Qwen) -> QwenEngine | PairEngine:
     """Raises EngineUnusable."""
+    torch.set_num_threads(settings.threads)
+    if not asr.partials_model:
+        return _engine(asr.model, asr, settings)
+    large, small = (_engine(model, asr, settings) for model in (asr.model, asr.partials_model))
+    return PairEngine(small, large)
+
+
+def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     folder = weights.find(model)
     if folder is None:
         raise EngineUnusable(weights.missing(model))
-    torch.set_num_threads(settings.threads)
     device = _device(settings.device)
     kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
-    loaded = load(folder, device=device, dtype=getattr(torch, kind), attention=settings.attention)
+    dtype = getattr(torch, kind)
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
+    means = execution(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
+    loaded = load(folder, device=device, dtype=dtype)
+    if settings.quantise != "none":
+        fuse(loaded.model)
+        quantise(loaded.model, settings.quantise)
     shape = Shape(
         slots=settings.slots,
         positions=settings.positions,
@@ -30,7 +48,7 @@ def build(model: str, settings: Qwen) -> QwenEngine:
         settling=Settling(settings.partials),
     )
     try:
-        return QwenEngine(loaded, shape)
+        return QwenEngine(loaded, shape, means)
     except ValueError as error:
         raise EngineUnusable(f"qwen.window_s = {settings.window_s:g}: {error}") from None
 

@@ -15,12 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from asr.qwen.mel import View, normalise
+from asr.qwen.attention import Attention
+from asr.qwen.graphs import Graphs
+from asr.qwen.mel import View
+from asr.qwen.staging import Staging
+from asr.qwen.tower import Tower
 
 CONV_CHUNKS = 32
 """In one pass of the convolutions: they need 60 times the memory of what they take."""
+PASS_TOKENS = 2048
+"""In one pass of the layers; with fixed shapes, the largest."""
 
 
 class Settling(StrEnum):
@@ -70,21 +75,25 @@ class Encoding:
 
 
 class Encoder:
-    """Runs the model's own modules; holds no utterance's state."""
+    """Runs the model's own weights; holds no utterance's state."""
 
-    def __init__(self, model: Any, *, window_s: float | None = None) -> None:
-        """`window_s`: seconds that attend to each other, instead of the model's own."""
+    def __init__(
+        self, model: Any, attention: Attention, graphs: Graphs, staging: Staging, *, window_s: float | None = None
+    ) -> None:
+        """`model`: fused. `window_s`: seconds that attend to each other, instead of the model's own."""
         tower = model.model.audio_tower
-        self._tower, self._project = tower, model.model.multi_modal_projector
+        self._tower = Tower(model, attention, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS)
         self.chunk = 2 * int(tower.n_window)
         """Frames per chunk."""
         self.window = int(tower.n_window_infer) if window_s is None else round(100 * window_s)
         """Frames per window, a multiple of a chunk."""
         if self.window <= 0 or self.window % self.chunk:
             raise ValueError(f"a window is a multiple of {self.chunk / 100:g} s")
-        weight = tower.conv2d1.weight
-        self._device, self._dtype = weight.device, weight.dtype
         self.counters = Counters()
+
+    def capture(self) -> int:
+        """See `Tower.capture`."""
+        return self._tower.capture()
 
     def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:
         """What has to be done for this view of the utterance; `run` does it."""
@@ -96,7 +105,7 @@ class Encoder:
         return encoding
 
     def _windows(self, view: View) -> int:
-        return -(-len(view.frames) // self.window)
+        return -(-view.count // self.window)
 
     def missing(self, encoding: Encoding) -> int:
         """Windows still to be computed."""
@@ -113,14 +122,9 @@ class Encoder:
             return
         self._convolve(todo)
         tokens = [self._tokens(encoding, number) for encoding, number in todo]
-        lengths = torch.tensor([0, *(len(each) for each in tokens)])
-        bounds = lengths.cumsum(0, dtype=torch.int32).to(self._device)
-        hidden = torch.cat(tokens)
-        for layer in self._tower.layers:
-            hidden = layer(hidden, bounds, max_seqlen=int(lengths.max()))[0]
-        embedded = self._project(self._tower.ln_post(hidden)).split(lengths[1:].tolist())
+        embedded = self._tower.attend(tokens)
         self.counters.windows += len(todo)
-        self.counters.tokens += len(hidden)
+        self.counters.tokens += sum(len(each) for each in tokens)
         for (encoding, number), embeddings in zip(todo, embedded, strict=True):
             encoding.done[number] = embeddings
             view = encoding.view
@@ -135,7 +139,7 @@ class Encoder:
 
     def _chunks(self, view: View, window: int) -> range:
         """The chunks of a window."""
-        first, stop = window * self.window, min((window + 1) * self.window, len(view.frames))
+        first, stop = window * self.window, min((window + 1) * self.window, view.count)
         return range(first // self.chunk, -(-stop // self.chunk))
 
     def _convolve(self, todo: Sequence[tuple[Encoding, int]]) -> None:
@@ -148,25 +152,17 @@ class Encoder:
         ]
         for first in range(0, len(missing), CONV_CHUNKS):
             part = missing[first : first + CONV_CHUNKS]
-            inputs = [self._input(encoding.view, chunk) for encoding, chunk in part]
-            x = torch.stack(inputs)[:, None].to(self._device, self._dtype)
-            tower = self._tower
-            for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
-                x = functional.gelu(convolution(x))
-            count, channels, bins, steps = x.shape
-            x = tower.conv_out(x.permute(0, 3, 1, 2).reshape(count, steps, channels * bins))
-            x = x + tower.positional_embedding.positional_embedding[:steps].to(x.dtype)  # anew in each chunk
-            for (encoding, chunk), tokens in zip(part, x, strict=True):
+            made = self._tower.convolve([self._input(encoding.view, chunk) for encoding, chunk in part])
+            for (encoding, chunk), tokens in zip(part, made, strict=True):
                 view = encoding.view
-                length = min(self.chunk, len(view.frames) - chunk * self.chunk)
+                length = min(self.chunk, view.count - chunk * self.chunk)
                 # One that still grows is of use in this pass only: no maximum equals NaN.
                 maximum = view.maximum if (chunk + 1) * self.chunk <= view.settled else math.nan
                 encoding.audio.chunks[chunk] = _Made(maximum, tokens[: -(-length // 8)])
         self.counters.chunks += len(missing)
 
-    def _input(self, view: View, chunk: int) -> Tensor:
-        frames = normalise(view.frames[chunk * self.chunk : (chunk + 1) * self.chunk], view.maximum)
-        return functional.pad(frames, (0, 0, 0, self.chunk - len(frames))).T
+    def _input(self, view: View, chunk: int) -> tuple[Tensor, float]:
+        return view.frames[chunk * self.chunk : (chunk + 1) * self.chunk], view.maximum
 
     def _tokens(self, encoding: Encoding, window: int) -> Tensor:
         return torch.cat([encoding.audio.chunks[chunk].tokens for chunk in self._chunks(encoding.view, window)])

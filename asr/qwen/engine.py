@@ -9,11 +9,14 @@ import numpy as np
 import torch
 
 from asr import languages
-from asr.engine import Answer, Capabilities, EngineError
+from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, first_line
 from asr.qwen.encoder import Encoder, Settling
+from asr.qwen.execution import Execution
+from asr.qwen.execution import execution as for_device
+from asr.qwen.fused import fuse
 from asr.qwen.loader import Loaded
 from asr.qwen.mel import Features, Mel
-from asr.qwen.packed import Packed
+from asr.qwen.packed import Packed, Row
 from asr.qwen.prompt import Prompts
 from asr.qwen.session import Session
 from asr.qwen.slots import Slots
@@ -39,6 +42,8 @@ class Shape:
     """New positions of the batch lane in a step, all together: a live request waits for no more than that."""
     live_tokens: int = 1024
     """New positions of one live utterance in a step."""
+    captured_positions: int = 2048
+    """Of a forward whose shape is fixed: larger ones are so much work that starting it does not matter."""
     window_s: float | None = None
     """Seconds of audio that attend to each other; None: as published."""
     settling: Settling = Settling.FROZEN
@@ -50,8 +55,11 @@ class QwenEngine:
 
     name = "qwen"
 
-    def __init__(self, loaded: Loaded, shape: Shape) -> None:
-        """Takes the model over: nobody else can use it any more."""
+    _encoder_class: type[Encoder] = Encoder
+    _packed_class: type[Packed] = Packed
+
+    def __init__(self, loaded: Loaded, shape: Shape, execution: Execution | None = None) -> None:
+        """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
         self.shape = shape
         self.capabilities = Capabilities(
             speculative=True,
@@ -66,8 +74,15 @@ class QwenEngine:
             text, slots=shape.slots, positions=shape.positions, device=weight.device, dtype=weight.dtype
         )
         self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
-        self.encoder = Encoder(model, window_s=shape.window_s)
-        self.packed = Packed(model, self.slots)
+        fuse(model)
+        means = execution if execution is not None else for_device(weight.device, weight.dtype)
+        self.encoder = self._encoder_class(
+            model, means.attention, means.graphs, means.staging, window_s=shape.window_s
+        )
+        self.packed = self._packed_class(
+            model, self.slots, means.attention, means.graphs, means.staging,
+            never=self.prompts.never, rows=self.capabilities.batch, positions=shape.captured_positions,
+        )  # fmt: skip
         self._mel = Mel(loaded.extractor)
         self._sessions: dict[str, Session] = {}
         self._used: dict[str, None] = {}
@@ -86,6 +101,17 @@ class QwenEngine:
     def close(self, utterance_id: str) -> None:
         del self._sessions[utterance_id]
         self._give(utterance_id)
+
+    def has(self, utterance_id: str) -> bool:
+        return utterance_id in self._sessions
+
+    def said(self, utterance_id: str) -> list[int]:
+        """The tokens of its last answer."""
+        return self._sessions[utterance_id].drafted
+
+    def suggest(self, utterance_id: str, tokens: Sequence[int]) -> None:
+        """What its next answer may be; wrong ones cost a little time and change nothing."""
+        self._sessions[utterance_id].drafted = list(tokens)
 
     def ahead(self) -> tuple[str, ...]:
         return ()
@@ -138,6 +164,15 @@ class QwenEngine:
 
     @torch.inference_mode()
     def step(self, requests: Sequence[Request]) -> list[Answer]:
+        try:
+            return self._step(requests)
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            # Nothing has been taken yet from what the models said, so everything can be asked of them again.
+            raise EngineExhausted(first_line(error)) from None
+
+    def _step(self, requests: Sequence[Request]) -> list[Answer]:
         names = {request.utterance_id for request in requests}
         working: list[tuple[Session, int]] = []
         for request in requests:
@@ -171,13 +206,15 @@ class QwenEngine:
             if self.encoder.missing(encoding):
                 continue
             try:
-                session.prefill(self.encoder.finish(encoding), self.packed, self.shape.positions)
+                session.prefill(self.encoder.finish(encoding), self.shape.positions)
             except ValueError as error:
                 session.drop()
                 raise EngineError(session.utterance.id, str(error)) from error
 
     def _look(self, sessions: Sequence[Session]) -> None:
         """Make the frames of what they have been asked about, all of them together."""
+        for session in sessions:
+            session.hear()
         ends = [session.end(session.work.request) for session in sessions]
         segments = [session.features.segments(end) for session, end in zip(sessions, ends, strict=True)]
         made = iter(self._mel([segment for each in segments for segment in each]))
@@ -195,24 +232,28 @@ class QwenEngine:
             if session.work.input is None or limit <= 0:
                 continue
             row = session.row(slot, limit)
-            if not live and len(row.embeddings) > limit:
+            if not live and len(row) > limit:
                 if limit < self.shape.batch_tokens:
                     continue  # until it is the first file of a step
                 self._cut(session, limit)
                 row = session.row(slot, limit)
             if not live:
-                batch_tokens -= len(row.embeddings)
+                batch_tokens -= len(row)
             self._used_now(session)
             rows.append(row)
             speaking.append(session)
         answers = []
-        for session, row, logits in zip(speaking, rows, self.packed(rows) if rows else (), strict=True):
+        for session, row, said in zip(speaking, rows, self._said(speaking, rows) if rows else (), strict=True):
             request = session.work.request
-            tokens = session.take(row, logits, self.packed, self.prompts)
+            tokens = session.take(row, said, self.prompts)
             if tokens is not None:
                 language, text = self.prompts.read(tokens, session.prompt)
                 answers.append(Answer(request, text, language))
         return answers
+
+    def _said(self, sessions: Sequence[Session], rows: Sequence[Row]) -> list[list[int]]:
+        """The most likely token at each of the wanted positions of each row."""
+        return self.packed(rows)
 
     def _used_now(self, session: Session) -> None:
         self._used.pop(session.utterance.id)
@@ -225,6 +266,7 @@ class QwenEngine:
         spare = len(work.draft) + 1 - limit
         work.draft, work.input = work.draft[:-spare], work.input[:-spare]
 
+    @torch.inference_mode()
     def warm_up(self) -> None:
         """One utterance of speech-like sound through every stage, at the shapes that calls will have."""
         utterance = Utterance("warm-up", "PCMU", live=True)
@@ -239,3 +281,11 @@ class QwenEngine:
             while not self.step([request]):
                 pass
         self.close(utterance.id)
+        self.encoder.capture()
+        self.packed.capture()
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """On a GPU torch has an error of its own for it; a CPU's is known by its words alone."""
+    words = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in words)

@@ -43,10 +43,8 @@ class Loaded:
     """Ids after which an answer is over."""
 
 
-def load(
-    folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, attention: str = "sdpa"
-) -> Loaded:
-    """`attention`: the library's name of the implementation that the encoder uses. Raises EngineUnusable."""
+def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+    """Raises EngineUnusable."""
     described = _json(folder / "config.json")
     quiet: Any = logging
     quiet.disable_progress_bar()
@@ -57,10 +55,6 @@ def load(
         model = _native(folder, dtype)
     else:
         raise EngineUnusable(f"{folder} holds a {described.get('model_type', 'nameless')} model, not a Qwen3-ASR one")
-    try:
-        model.model.audio_tower.set_attn_implementation(attention)
-    except (ImportError, ValueError) as error:
-        raise EngineUnusable(f"qwen.attention = {attention!r}: {first_line(error)}") from error
     tokenizer = _tokenizer(folder, model)
     ends = tuple(tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT))
     return Loaded(model.eval().to(device), tokenizer, _extractor(folder, model), ends)

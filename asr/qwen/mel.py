@@ -24,10 +24,14 @@ class View:
     """The frames of an utterance's first samples."""
 
     frames: Tensor
-    """(frames, bins), float32."""
+    """(frames, bins), float32; of the utterance's newest view. An older one has lost those that were not settled."""
     settled: int
     """So many of them no later sample can change."""
     maximum: float
+
+    @property
+    def count(self) -> int:
+        return self.frames.shape[0]
 
 
 class Mel:
@@ -48,10 +52,14 @@ class Mel:
         if not segments:
             return []
         cut = [torch.from_numpy(segment).unfold(0, self.size, self.hop) for segment in segments]
-        spectrum = torch.fft.rfft(torch.cat(cut) * self._window)
+        counts = [each.shape[0] for each in cut]
+        windowed = torch.empty(sum(counts), self.size)
+        for each, part in zip(cut, torch.split(windowed, counts), strict=True):
+            torch.mul(each, self._window, out=part)
+        spectrum = torch.fft.rfft(windowed)
         power = spectrum.real.square() + spectrum.imag.square()
         frames = (power @ self._filters).clamp(min=1e-10).log10()
-        return list(frames.split([len(each) for each in cut]))
+        return list(torch.split(frames, counts))
 
 
 class Features:
@@ -61,7 +69,8 @@ class Features:
         self._mel = mel
         self._samples = np.zeros(0, np.float32)
         self._count = 0
-        self._frames: list[Tensor] = []
+        self._frames = torch.zeros(0, mel.bins)
+        """Room for more than there are. Those that are not settled stand behind the settled ones."""
         self._settled = 0
         self._maxima = np.zeros(0, np.float32)
         """Of each settled frame and all before it."""
@@ -113,26 +122,32 @@ class Features:
         if self._final(self._count) > self._settled:
             self._keep(made.pop(0))
         settled = min(self._final(end), total)
-        frames = self._take(settled)
         maximum = float(self._maxima[settled - 1]) if settled else -np.inf
-        if made:
-            frames = torch.cat([frames, made[0]])
-            maximum = max(maximum, float(made[0].max()))
-        return View(frames, settled, maximum)
+        if not made:
+            return View(self._frames[:total], settled, maximum)
+        if settled < self._settled:  # an answer about less than has come: the edge is not at the end
+            frames = torch.cat([self._frames[:settled], made[0]])
+        else:
+            self._write(settled, made[0])
+            frames = self._frames[:total]
+        return View(frames, settled, max(maximum, float(made[0].max())))
+
+    def _write(self, at: int, frames: Tensor) -> None:
+        need = at + frames.shape[0]
+        if need > self._frames.shape[0]:
+            grown = torch.zeros(max(need, 2 * self._frames.shape[0], 256), self._mel.bins)
+            grown[:at] = self._frames[:at]
+            self._frames = grown
+        self._frames[at:need] = frames
 
     def _keep(self, frames: Tensor) -> None:
-        self._frames.append(frames)
-        self._settled += len(frames)
+        self._write(self._settled, frames)
+        self._settled += frames.shape[0]
         before = self._maxima[-1:] if len(self._maxima) else np.full(1, -np.inf, np.float32)
         grown = np.maximum.accumulate(np.concatenate([before, frames.amax(dim=1).numpy()]))[1:]
         self._maxima = np.concatenate([self._maxima, grown])
 
-    def _take(self, count: int) -> Tensor:
-        if len(self._frames) > 1:
-            self._frames = [torch.cat(self._frames)]
-        return self._frames[0][:count] if self._frames else torch.zeros(0, self._mel.bins)
 
-
-def normalise(frames: Tensor, maximum: float) -> Tensor:
-    """What the encoder takes."""
-    return (frames.clamp(min=maximum - 8.0) + 4.0) / 4.0
+def normalise(frames: Tensor, maximum: Tensor) -> Tensor:
+    """What the encoder takes: nothing below the loudest frame's 8 powers of ten."""
+    return (torch.maximum(frames, maximum - 8.0) + 4.0) / 4.0

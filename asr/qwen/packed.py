@@ -3,6 +3,10 @@
 All their new positions go through the layers as one row of tokens; only attention tells them apart. It writes each
 utterance's keys and values into its slot and looks at nothing else, so what is valid of a slot is for its owner to say:
 taking positions back costs nothing.
+
+All that the device must know of a forward goes there in one copy, and what comes back is the most likely token at each
+position that was asked about. With fixed shapes a forward is filled up to one of a few sizes, by positions of a slot
+that nobody has.
 """
 
 from __future__ import annotations
@@ -11,14 +15,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
-from transformers import AttentionInterface
 
+from asr.qwen.attention import Attention, Spans
+from asr.qwen.fused import TextLayers
+from asr.qwen.graphs import Graphs, bucket, buckets
 from asr.qwen.slots import Slots
+from asr.qwen.staging import Staging
 
-NAME = "mediaworker_slots"
+AUDIO = -1
+"""In the place of a token: embeddings of audio."""
+SEEN = 128
+"""Decoding looks at so many positions of a slot, or a multiple of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Positions on their way into the text model: tokens, and embeddings of audio between them."""
+
+    ids: Sequence[int]
+    audio: Sequence[tuple[int, Tensor]] = ()
+    """(where it begins, (positions, width)); its ids are `AUDIO`."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, part: slice) -> Input:
+        low, high, _ = part.indices(len(self.ids))
+        audio = []
+        for at, embeddings in self.audio:
+            first, last = max(low, at), min(high, at + len(embeddings))
+            if first < last:
+                audio.append((first - low, embeddings[first - at : last - at]))
+        return Input(self.ids[low:high], audio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,80 +60,240 @@ class Row:
     slot: int
     start: int
     """The slot is valid below it."""
-    embeddings: Tensor
-    """(positions, width)"""
+    input: Input
     wanted: int
-    """Of so many positions at the end the logits are wanted."""
+    """Of so many positions at the end the next token is wanted."""
+
+    def __len__(self) -> int:
+        return len(self.input)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    slots: list[int]
-    starts: list[int]
-    lengths: list[int]
+class _Size:
+    """Of a forward; the key of its graph."""
+
+    positions: int
+    rows: int
+    seen: int
+    single: bool
+    """All rows are of one position."""
 
 
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, scaling: float, *,
-    layout: _Layout, memory: Slots, **_: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """Queries (1, heads, positions, width), keys and values with fewer heads → (1, positions, heads, width)."""
-    keys, values = memory.keys[module.layer_idx], memory.values[module.layer_idx]
-    new_keys, new_values = key[0].transpose(0, 1), value[0].transpose(0, 1)
-    out = torch.empty_like(query[0].transpose(0, 1))
-    low = 0
-    for slot, start, length in zip(layout.slots, layout.starts, layout.lengths, strict=True):
-        high, stop = low + length, start + length
-        keys[slot, start:stop] = new_keys[low:high]
-        values[slot, start:stop] = new_values[low:high]
-        # Each position sees those before it and itself.
-        mask = None
-        if length > 1:
-            mask = torch.ones(length, stop, dtype=torch.bool, device=query.device).tril(start)
-        seen = functional.scaled_dot_product_attention(
-            query[:, :, low:high],
-            keys[slot, :stop].transpose(0, 1)[None],
-            values[slot, :stop].transpose(0, 1)[None],
-            attn_mask=mask,
-            scale=scaling,
-            enable_gqa=True,
-        )
-        out[low:high] = seen[0].transpose(0, 1)
-        low = high
-    return out[None], None
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """Of a forward, on the device: views of what went there in one piece."""
 
+    all: Tensor
+    ids: Tensor
+    positions: Tensor
+    where: Tensor
+    bounds: Tensor
+    used: Tensor
+    slots: Tensor
 
-AttentionInterface.register(NAME, _attend)
+    @classmethod
+    def of(cls, whole: Tensor, size: _Size) -> _Inputs:
+        count, rows = size.positions, size.rows
+        return cls(whole, *torch.split(whole, [count, count, count, rows + 1, rows, rows]))
 
 
 class Packed:
     """The text model over slots."""
 
-    def __init__(self, model: Any, memory: Slots) -> None:
-        """Switches the text model's attention over: it cannot be used in another way any more."""
-        self._text, self._head, self.memory = model.model.language_model, model.lm_head, memory
-        self._text.set_attn_implementation(NAME)
-        self._embed = model.get_input_embeddings()
-        self._device = self._embed.weight.device
+    def __init__(
+        self, model: Any, memory: Slots, attention: Attention, graphs: Graphs, staging: Staging, *,
+        never: int, rows: int, positions: int,
+    ) -> None:  # fmt: skip
+        """`model`: fused. `never`: the token that is no answer. `rows`, `positions`: of a forward with fixed shapes at
+        most; there may be more positions, but no graph is kept for them."""
+        self.memory = memory
+        self._layers = TextLayers(model.model.language_model, memory, attention)
+        self._embed, self._head = model.get_input_embeddings(), model.lm_head
+        self._packs, self._graphs, self.staging = attention.packs, graphs, staging
+        self._never = never
         self.forwards = self.positions = 0
+        if graphs.fixed:
+            weight = self._embed.weight
+            width, device = weight.shape[1], weight.device
+            self._rows, self._buckets = buckets(rows), buckets(positions)
+            whole = memory.keys.shape[2]
+            self._seen = (whole,) if self._packs else tuple(SEEN * each for each in buckets(whole // SEEN))
+            self._audio, self._out = (
+                torch.zeros(positions, width, dtype=weight.dtype, device=device) for _ in range(2)
+            )
+            self._wanted = {size: torch.zeros(size, dtype=torch.long, device=device) for size in self._buckets}
+            self._inputs: dict[_Size, _Inputs] = {}
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        embeddings: Tensor = self._embed(torch.tensor(tokens, dtype=torch.long, device=self._device))
-        return embeddings
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which the host has waited for the device."""
+        return self.staging.waited_s
 
-    def __call__(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Logits of the wanted positions of each row, (wanted, vocabulary)."""
-        layout = _Layout([row.slot for row in rows], [row.start for row in rows], [len(row.embeddings) for row in rows])
-        positions = torch.cat([torch.arange(row.start, row.start + len(row.embeddings)) for row in rows])
-        hidden = self._text(
-            inputs_embeds=torch.cat([row.embeddings for row in rows])[None],
-            position_ids=positions.to(self._device)[None],
-            use_cache=False,
-            layout=layout,
-            memory=self.memory,
-        ).last_hidden_state[0]
+    def __call__(self, rows: Sequence[Row]) -> list[list[int]]:
+        """The most likely next token at each of the wanted positions of each row."""
+        # Those of one position first: a kind of attention may take them all at once.
+        order = sorted(range(len(rows)), key=lambda at: len(rows[at]) > 1)
+        mine = [rows[at] for at in order]
+        lengths = np.array([len(row) for row in mine])
         self.forwards += 1
-        self.positions += len(positions)
-        ends = torch.tensor(layout.lengths).cumsum(0).tolist()
-        wanted = torch.cat([hidden[end - row.wanted : end] for row, end in zip(rows, ends, strict=True)])
-        return list(self._head(wanted).split([row.wanted for row in rows]))
+        self.positions += int(lengths.sum())
+        size = self._size(mine, lengths)
+        said = self._fixed(mine, lengths, size) if size is not None else self._free(mine, lengths)
+        out: list[list[int]] = [[] for _ in rows]
+        for at, row in zip(order, mine, strict=True):
+            out[at], said = said[: row.wanted], said[row.wanted :]
+        return out
+
+    # -- any shapes -------------------------------------------------------------------------------------------------
+
+    def _free(self, rows: Sequence[Row], lengths: NDArray[np.int64]) -> list[int]:
+        single = bool(lengths.max() == 1)
+        size = _Size(int(lengths.sum()), len(rows), self._most(rows), single)
+        inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.memory)), size)
+        wanted = self.staging.down(_wanted(rows, lengths))
+        audio = self._put_audio(rows, lengths)
+        longer = [(row.slot, row.start, len(row)) for row in rows if len(row) > 1]
+        hidden = self._forward(inputs, audio, size, int(lengths.max()), longer)
+        return self.staging.up(self._say(hidden, wanted)) if len(wanted) else []
+
+    def _most(self, rows: Sequence[Row]) -> int:
+        """Positions of a slot that a row sees, at most: of those of one position when attention is only over them."""
+        counts = [row.start + len(row) for row in rows if self._packs or len(row) == 1]
+        return max(counts, default=0)
+
+    # -- fixed shapes -----------------------------------------------------------------------------------------------
+
+    def _size(self, rows: Sequence[Row], lengths: NDArray[np.int64]) -> _Size | None:
+        """None: a forward for which no graph is kept."""
+        if not self._graphs.fixed:
+            return None
+        if lengths.max() == 1 and (count := bucket(len(rows), self._rows)) is not None:
+            seen = next(each for each in self._seen if self._most(rows) <= each)
+            return _Size(count, count, seen, True)
+        positions = bucket(int(lengths.sum()), self._buckets)
+        if not self._packs or positions is None or len(rows) > self._rows[-1]:
+            return None
+        # A row more: what the size is filled up with.
+        return _Size(positions, self._rows[-1] + 1, self._seen[-1], False)
+
+    def capture(self) -> int:
+        """Record every size, largest first, so that no call waits for one. -> how many."""
+        if not self._graphs.fixed:
+            return 0
+        sizes = [_Size(count, count, seen, True) for count in self._rows for seen in self._seen]
+        if self._packs:
+            rows = self._rows[-1] + 1
+            sizes += [_Size(count, rows, self._seen[-1], False) for count in self._buckets]
+        sizes.sort(key=lambda size: -size.positions)
+        spare = Row(self.memory.spare, 0, Input([0]), 1)
+        for size in sizes:
+            self._fixed([spare], np.ones(1, np.int64), size)
+        for count in reversed(self._buckets):
+            self._ask(np.zeros(count, np.int64))
+        return len(sizes) + len(self._buckets)
+
+    def _fixed(self, rows: Sequence[Row], lengths: NDArray[np.int64], size: _Size) -> list[int]:
+        inputs = self._inputs.get(size)
+        if inputs is None:
+            count = 3 * size.positions + 3 * size.rows + 1
+            whole = torch.zeros(count, dtype=torch.long, device=self._out.device)
+            inputs = self._inputs[size] = _Inputs.of(whole, size)
+        self.staging.down(_described(rows, lengths, size, self.memory), inputs.all)
+        audio = None if size.single else self._put_audio(rows, lengths, self._audio[: size.positions])
+        out, longest = self._out, 1 if size.single else size.positions
+
+        def forward() -> Tensor:
+            return out[: size.positions].copy_(self._forward(inputs, audio, size, longest))
+
+        self._graphs.run(("text", size), forward)
+        wanted = _wanted(rows, lengths)
+        return self._ask(wanted) if len(wanted) else []
+
+    def _ask(self, wanted: NDArray[np.int64]) -> list[int]:
+        out, count = self._out, bucket(len(wanted), self._buckets)
+        assert count is not None, "not more than there are positions"
+        where = self._wanted[count]
+        self.staging.down(np.pad(wanted, (0, count - len(wanted))), where)
+        said = self._graphs.run(("head", count), lambda: self._say(out, where))
+        return self.staging.up(said)[: len(wanted)]
+
+    # -- both -------------------------------------------------------------------------------------------------------
+
+    def _put_audio(
+        self, rows: Sequence[Row], lengths: NDArray[np.int64], into: Tensor | None = None
+    ) -> Tensor | None:
+        """Embeddings of audio where they belong; of other positions there is anything."""
+        ends = lengths.cumsum()
+        parts = [
+            (int(end) - len(row) + at, embeddings)
+            for end, row in zip(ends, rows, strict=True)
+            for at, embeddings in row.input.audio
+        ]
+        if not parts:
+            return into
+        where = np.concatenate([np.arange(at, at + len(embeddings)) for at, embeddings in parts])
+        together = torch.cat([embeddings for _, embeddings in parts])
+        if into is None:
+            into = together.new_zeros(int(ends[-1]), together.shape[1])
+        return into.index_copy_(0, self.staging.down(where), together)
+
+    def _forward(
+        self, inputs: _Inputs, audio: Tensor | None, size: _Size, longest: int,
+        longer: Sequence[tuple[int, int, int]] = (),
+    ) -> Tensor:  # fmt: skip
+        spans = Spans(
+            bounds=inputs.bounds.to(torch.int32),
+            slots=inputs.slots,
+            used=inputs.used.to(torch.int32),
+            longest=longest,
+            seen=size.seen,
+            singles=size.rows if size.single else size.rows - len(longer),
+            longer=longer,
+        )
+        hidden = self._embed(inputs.ids.clamp(min=0))
+        if audio is not None:
+            hidden = torch.where((inputs.ids == AUDIO)[:, None], audio, hidden)
+        return self._layers(hidden, inputs.positions, inputs.where, spans)
+
+    def _say(self, hidden: Tensor, wanted: Tensor) -> Tensor:
+        logits = self._head(hidden[wanted])
+        logits[:, self._never] = -torch.inf
+        said: Tensor = logits.argmax(dim=1)
+        return said
+
+
+def _described(rows: Sequence[Row], lengths: NDArray[np.int64], size: _Size, memory: Slots) -> NDArray[np.int64]:
+    """Ids, positions, where their keys go; then of the rows their bounds, positions seen, and slots."""
+    slots = np.array([row.slot for row in rows])
+    starts = np.array([row.start for row in rows])
+    ends = lengths.cumsum()
+    count, each = int(ends[-1]), np.repeat(np.arange(len(rows)), lengths)
+    inside = np.arange(count) - (ends - lengths)[each]
+    whole = memory.keys.shape[2]
+    filling, missing = size.positions - count, size.rows - len(rows)
+    out = np.zeros(3 * size.positions + 3 * size.rows + 1, np.int64)
+    ids, positions, where, bounds, used, mine = np.split(
+        out, np.cumsum([size.positions] * 3 + [size.rows + 1, size.rows])
+    )
+    ids[:count] = [token for row in rows for token in row.input.ids]
+    positions[:count] = starts[each] + inside
+    where[:count] = slots[each] * whole + positions[:count]
+    # Each at a place of its own, as far as a slot goes.
+    where[count:] = memory.spare * whole + np.arange(filling) % whole
+    bounds[1 : len(rows) + 1], bounds[len(rows) + 1 :] = ends, size.positions
+    used[: len(rows)], mine[: len(rows)], mine[len(rows) :] = starts + lengths, slots, memory.spare
+    if missing and size.single:
+        bounds[len(rows) + 1 :] = np.arange(count + 1, size.rows + 1)
+        used[len(rows) :] = 1
+    elif missing:
+        used[len(rows)] = min(filling, whole)
+    return out
+
+
+def _wanted(rows: Sequence[Row], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where in the row of positions the wanted ones are."""
+    wanted = np.array([row.wanted for row in rows])
+    ends = wanted.cumsum()
+    each = np.repeat(np.arange(len(rows)), wanted)
+    found: NDArray[np.int64] = (lengths.cumsum() - ends)[each] + np.arange(int(ends[-1]))
+    return found

@@ -40,6 +40,7 @@ class Prompts:
         self._before = self._plain(f"{IM_START}system\n")
         self._between = self._plain(f"{IM_END}\n{IM_START}user\n{AUDIO_START}")
         self._after = self._plain(f"{AUDIO_END}{IM_END}\n{IM_START}assistant\n")
+        self.vocabulary: dict[str, int] = tokenizer.get_vocab()
         self.never = tokenizer.convert_tokens_to_ids(AUDIO_PAD)
         """The placeholder of audio, which is no answer."""
 

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from asr.qwen.encoder import Audio, Encoding
 from asr.qwen.loop import is_loop, once
 from asr.qwen.mel import Features
-from asr.qwen.packed import Packed, Row
+from asr.qwen.packed import AUDIO, Input, Row
 from asr.qwen.prompt import Prompt, Prompts
 from asr.resample import Upsampler
 from asr.samples import decode
@@ -42,8 +41,8 @@ class _Decoding:
     """The audio, on its way through the encoder."""
     windows: list[Tensor] = field(default_factory=list)
     """What came out."""
-    input: Tensor | None = None
-    """Embeddings from position `start` on that are still to be prefilled; the last `draft` of them are a draft."""
+    input: Input | None = None
+    """Positions from `start` on that are still to be prefilled; the last `draft` of them are a draft."""
     start: int = 0
     draft: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -59,19 +58,25 @@ class Session:
         self.audio = Audio()
         self.now: _Decoding | None = None
         self._upsampler = Upsampler() if utterance.format != "L16" else None
-        self._rest = b""
+        self._pending: list[bytes] = []
         self._kept: list[Tensor] = []
         """Embeddings of the windows whose positions are in the slot, right behind the head."""
-        self._drafted: list[int] = []
+        self.drafted: list[int] = []
         """The hypothesis before."""
 
     def append(self, audio: bytes) -> None:
-        data = self._rest + audio
+        """Kept until an answer is asked for: audio comes in many small pieces."""
+        self._pending.append(audio)
+
+    def hear(self) -> None:
+        """Make samples of what has come."""
+        data = b"".join(self._pending)
         if self._upsampler is None:
             whole = len(data) // 2 * 2
-            self._rest = data[whole:]
+            self._pending = [data[whole:]]
             self.features.append(decode("L16", data[:whole]).astype(np.float32) * np.float32(1 / 32768))
         else:
+            self._pending = []
             self.features.append(self._upsampler.feed(decode(self.utterance.format, data)))
 
     def end(self, request: Request) -> int:
@@ -97,8 +102,8 @@ class Session:
         now, self.now = self.now, None
         if now is None:
             return
-        if len(now.tokens) > len(self._drafted):
-            self._drafted = now.tokens
+        if len(now.tokens) > len(self.drafted):
+            self.drafted = now.tokens
         if now.windows:
             self._keep(now)
 
@@ -107,7 +112,7 @@ class Session:
         self.drop()
         self._kept = []
 
-    def prefill(self, windows: Sequence[Tensor], packed: Packed, positions: int) -> None:
+    def prefill(self, windows: Sequence[Tensor], positions: int) -> None:
         """The audio is through the encoder. `positions`: of a slot."""
         now = self.work
         known = 0
@@ -121,10 +126,13 @@ class Session:
         if len(head) + audio + len(tail) >= positions:
             raise ValueError(f"{audio} tokens of audio do not fit into {positions} positions")
         now.limit = min(now.limit, positions - len(head) - audio - len(tail))
-        now.draft = self._drafted[: now.limit - 1]
+        now.draft = self.drafted[: now.limit - 1]
         now.start = len(head) + sum(len(window) for window in windows[:known]) if known else 0
-        parts = [] if known else [packed.embed(head)]
-        now.input = torch.cat([*parts, *windows[known:], packed.embed([*tail, *now.draft])])
+        ids, parts = [] if known else list(head), []
+        for window in windows[known:]:
+            parts.append((len(ids), window))
+            ids += [AUDIO] * len(window)
+        now.input = Input([*ids, *tail, *now.draft], parts)
 
     def _keep(self, now: _Decoding) -> None:
         """Note how much of the audio is in the slot."""
@@ -146,16 +154,14 @@ class Session:
             return Row(slot, now.start, now.input[: min(limit, count - telling)], 0)
         return Row(slot, now.start, now.input, telling)
 
-    def take(self, row: Row, logits: Tensor, packed: Packed, prompts: Prompts) -> list[int] | None:
-        """What the forward said of `row`. The answer's tokens when it is complete."""
+    def take(self, row: Row, said: Sequence[int], prompts: Prompts) -> list[int] | None:
+        """What the forward said of `row`: a token for each wanted position. The answer's when it is complete."""
         now = self.work
         assert now.input is not None
-        now.start += len(row.embeddings)
-        now.input = now.input[len(row.embeddings) :]
+        now.start += len(row)
+        now.input = now.input[len(row) :]
         if len(now.input):
             return None
-        logits[:, prompts.never] = -torch.inf
-        said = logits.argmax(dim=1).tolist()
         agreed = next((at for at, token in enumerate(now.draft) if said[at] != token), len(now.draft))
         # The rejected rest of the draft is in the slot, past what is valid.
         now.start -= len(now.draft) - agreed
@@ -169,9 +175,9 @@ class Session:
             looped = is_loop(now.tokens)
         if over or looped or len(now.tokens) >= now.limit:
             self._keep(now)
-            self._drafted, self.now = now.tokens, None
+            self.drafted, self.now = now.tokens, None
             cut = once(now.tokens) if looped else now.tokens
             # What was said again and again may be a number if it has no letters.
             return cut if prompts.has_letters(now.tokens[len(cut) :]) else now.tokens
-        now.input = packed.embed([following])
+        now.input = Input([following])
         return None

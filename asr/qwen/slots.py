@@ -6,16 +6,20 @@ from typing import Any
 
 import torch
 
+from asr.qwen.attention import PAGE
+
 
 class Slots:
     """Memory of (layers, slots, positions, heads, width), and who has which slot."""
 
     def __init__(self, config: Any, *, slots: int, positions: int, device: torch.device, dtype: torch.dtype) -> None:
-        """`config`: of the text model."""
-        shape = (config.num_hidden_layers, slots, positions, config.num_key_value_heads, config.head_dim)
+        """`config`: of the text model. One slot more than can be taken is there for what only fills a batch up."""
+        whole = -(-positions // PAGE) * PAGE
+        shape = (config.num_hidden_layers, slots + 1, whole, config.num_key_value_heads, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
         self.positions = positions
+        self.spare = slots
         self._free = list(reversed(range(slots)))
         self._owners: dict[str, int] = {}
 

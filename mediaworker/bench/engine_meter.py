@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
-
 from asr.engine import Answer, Engine
 from asr.qwen.encoder import Audio, Encoder, Encoding
 from asr.qwen.engine import QwenEngine, Shape
+from asr.qwen.execution import Execution
 from asr.qwen.loader import Loaded
 from asr.qwen.packed import Packed, Row
 from asr.scheduler import Request
@@ -85,7 +84,7 @@ class _Packed(Packed):
 
     rows: list[Row]
 
-    def __call__(self, rows: Sequence[Row]) -> list[Tensor]:
+    def __call__(self, rows: Sequence[Row]) -> list[list[int]]:
         self.rows = list(rows)
         return super().__call__(rows)
 
@@ -93,17 +92,19 @@ class _Packed(Packed):
 class MeteredEngine(QwenEngine):
     """The engine as it is, and what each step of it was spent on."""
 
-    def __init__(self, loaded: Loaded, shape: Shape) -> None:
-        super().__init__(loaded, shape)
+    _encoder_class, _packed_class = _Encoder, _Packed
+    encoder: _Encoder
+    packed: _Packed
+
+    def __init__(self, loaded: Loaded, shape: Shape, execution: Execution | None = None) -> None:
+        super().__init__(loaded, shape, execution)
         self.meter = Meter()
-        self.encoder: _Encoder = _Encoder(loaded.model, window_s=shape.window_s)
         self.encoder.spent = defaultdict(Spent)
-        self.packed: _Packed = _Packed(loaded.model, self.slots)
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         self.encoder.spent, self.packed.rows = defaultdict(Spent), []
         answers = super().step(requests)
-        rows = {row.slot: len(row.embeddings) for row in self.packed.rows}
+        rows = {row.slot: len(row) for row in self.packed.rows}
         meter, meter.spent = self.meter, {}
         for request in requests:
             spent = self.encoder.of(self._sessions[request.utterance_id].audio)

@@ -89,7 +89,7 @@ class Engine:
         encoder = self._engine.encoder
         encoding = encoder.begin(Audio(), view, Settling.EXACT)
         encoder.run([(encoding, encoder.missing(encoding))])
-        mel = normalise(view.frames, view.maximum).T
+        mel = normalise(view.frames, torch.tensor(view.maximum)).T
         return mel.numpy(), torch.cat(encoder.finish(encoding)).numpy()
 
     def prompt(self, case: Case) -> list[int]:
