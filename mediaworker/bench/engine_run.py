@@ -183,7 +183,7 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 def lanes(tally: Tally) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for lane in Lane:
+    for lane in KINDS:
         waits = tally.waits_s[lane]
         row: dict[str, Any] = {"asked": tally.asked[lane], "count": len(waits), "replaced": tally.replaced[lane]}
         for percent in PERCENTILES:
