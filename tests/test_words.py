@@ -225,6 +225,21 @@ def test_what_cannot_be_aligned_is_answered_and_over(audio: bytes, language: str
     assert pair.ledger.counters.failed_alignments == 1 and empty(pair)
 
 
+def test_one_that_fails_costs_the_others_of_its_step_nothing() -> None:
+    pair = WordsPair()
+    for name, audio in (("a", b"\x01" * 50), ("bad", b"\x01\xdd" * 50), ("c", b"\x01" * 60)):
+        pair.say(name, audio)
+    for name in ("a", "bad", "c"):
+        pair.ask(name)
+    pair.send()
+    pair.work()
+    assert [len(step) for step in pair.aligner.steps] == [3, 1, 1, 1]
+    assert [pair.words[name][0].words for name in ("a", "bad", "c")] == [
+        words_of(b"\x01" * 50, "hello"), (), words_of(b"\x01" * 60, "hello")
+    ]  # fmt: skip
+    assert pair.ledger.counters.failed_alignments == 1 and pair.ledger.counters.alignments == 2 and empty(pair)
+
+
 def test_without_an_aligner_there_are_no_words_and_no_audio_is_kept() -> None:
     pair = WordsPair()
     pair.inference = Inference(HashEngine())
