@@ -38,8 +38,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def aligner() -> QwenAligner:
-    """It takes its model over: the reference has its own."""
-    return QwenAligner(loaded(random_aligner(3)))
+    return QwenAligner(loaded(random_aligner(3)))  # a model of its own, which it takes over
 
 
 def say(seconds: float, seed: int, language: str, form: str = "PCMU") -> Spoken:

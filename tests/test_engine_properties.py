@@ -119,7 +119,7 @@ def test_a_draft_of_a_file_is_verified_in_bounded_steps() -> None:
         made.apply("step")
     say(made, 2, 800, live=True)  # has its slot
     made.apply("step")
-    assert len(made.engine._sessions["u1"]._drafted) == 11
+    assert len(made.engine._sessions["u1"].drafted) == 11
     made.end()
     assert made.finals == 2
 

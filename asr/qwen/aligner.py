@@ -17,10 +17,11 @@ from asr import weights
 from asr.aligner import Spoken
 from asr.engine import EngineUnusable
 from asr.qwen.aligner_loader import TIMESTAMP, Loaded, load
-from asr.qwen.build import _device
+from asr.qwen.build import place
 from asr.qwen.encoder import Audio, Encoder, Settling
-from asr.qwen.execution import Execution, execution
-from asr.qwen.fused import fuse_tower
+from asr.qwen.execution import Execution
+from asr.qwen.execution import execution as for_device
+from asr.qwen.fused import fuse_audio
 from asr.qwen.mel import Features, Mel
 from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 from asr.qwen.words import Placed, monotone, split, usable
@@ -37,15 +38,15 @@ WARM_UP = Spoken("PCMU", bytes(8000), "one two", "en")
 class QwenAligner:
     """See `asr.aligner.Aligner`."""
 
-    def __init__(self, loaded: Loaded, means: Execution | None = None) -> None:
-        """Takes the model over: nobody else can use it any more. `means`: other than what suits its device."""
+    def __init__(self, loaded: Loaded, execution: Execution | None = None) -> None:
+        """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
         model = loaded.model
-        weight = model.score.weight
-        means = means or execution(weight.device, weight.dtype, graphs=False)
+        fuse_audio(model)
+        weight = model.get_input_embeddings().weight
+        means = execution if execution is not None else for_device(weight.device, weight.dtype, graphs=False)
         self.languages = usable()
         self.longest_s = min(LONGEST_S, model.config.num_labels * loaded.class_ms / 1000)
         self._text, self._score = model.model.language_model, model.score
-        fuse_tower(model)
         self._encoder = Encoder(model, means.attention, means.graphs, means.staging)
         self._mel = Mel(loaded.extractor)
         self._tokenizer, self._class_ms = loaded.tokenizer, loaded.class_ms
@@ -124,10 +125,7 @@ def build(asr: Asr, settings: Qwen) -> QwenAligner:
     folder = weights.find(asr.aligner)
     if folder is None:
         raise EngineUnusable(weights.missing(asr.aligner))
-    torch.set_num_threads(settings.threads)
-    device = _device(settings.device)
-    kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
-    dtype = getattr(torch, kind)
+    device, dtype = place(settings)
     # Texts and recordings have any length, and one forward is all there is: nothing to record.
-    means = execution(torch.device(device), dtype, name=asr.attention, graphs=False)
+    means = for_device(torch.device(device), dtype, name=asr.attention, graphs=False)
     return QwenAligner(load(folder, device=device, dtype=dtype), means)

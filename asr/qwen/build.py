@@ -18,7 +18,6 @@ from config.settings import Asr, Qwen
 
 def build(asr: Asr, settings: Qwen) -> QwenEngine | PairEngine:
     """Raises EngineUnusable."""
-    torch.set_num_threads(settings.threads)
     if not asr.partials_model:
         return _engine(asr.model, asr, settings)
     large, small = (_engine(model, asr, settings) for model in (asr.model, asr.partials_model))
@@ -29,11 +28,7 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     folder = weights.find(model)
     if folder is None:
         raise EngineUnusable(weights.missing(model))
-    device = _device(settings.device)
-    kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
-    dtype = getattr(torch, kind)
-    if device != "cpu":
-        torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
+    device, dtype = place(settings)
     means = execution(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
     loaded = load(folder, device=device, dtype=dtype)
     if settings.quantise != "none":
@@ -51,6 +46,17 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
         return QwenEngine(loaded, shape, means)
     except ValueError as error:
         raise EngineUnusable(f"qwen.window_s = {settings.window_s:g}: {error}") from None
+
+
+def place(settings: Qwen) -> tuple[str, torch.dtype]:
+    """Device and precision, and torch told of both. Raises EngineUnusable."""
+    torch.set_num_threads(settings.threads)
+    device = _device(settings.device)
+    kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
+    dtype: torch.dtype = getattr(torch, kind)
+    return device, dtype
 
 
 def _device(wanted: str) -> str:

@@ -22,11 +22,11 @@ def fuse(model: Any) -> None:
     for layer in model.model.language_model.layers:
         _join(layer.self_attn, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
         _join(layer.mlp, "gate_up_proj", ("gate_proj", "up_proj"))
-    fuse_tower(model)
+    fuse_audio(model)
 
 
-def fuse_tower(model: Any) -> None:
-    """The audio tower alone."""
+def fuse_audio(model: Any) -> None:
+    """Those of the audio tower alone."""
     for layer in model.model.audio_tower.layers:
         _join(layer.self_attn, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
 

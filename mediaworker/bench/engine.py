@@ -6,7 +6,7 @@ This module imports nothing heavy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,22 @@ def designs(model: str, *, baseline: bool) -> Designs:
         raise BenchError(f"--model: {error}") from None
 
 
+def random_weights(options: dict[str, Any], keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The figures of a model whose weights mean nothing; `options`: fields of `engine_random.Options`; `keep` gets the
+    figures so far. Raises BenchError."""
+    if not MODEL.is_dir():
+        raise BenchError(f"{MODEL} is not there, only a checkout has it: --random-weights takes its tokenizer")
+    try:
+        from mediaworker.bench.engine_random import Loads, Options
+    except ImportError:
+        raise BenchError("the engine needs the extra `qwen`: pip install 'mediaworker[qwen]'") from None
+    try:
+        loads = Loads(Options(**options), MODEL)
+    except (ValueError, EngineUnusable) as error:
+        raise BenchError(str(error)) from None
+    return loads.measure(keep)
+
+
 _EXACT = ("finals equal", "partials changed")
 """In both tables: how fast says nothing without how right."""
 _SPENT = ("forwards", "tokens", "windows", "chunks")
@@ -97,3 +113,50 @@ def _spent(row: dict[str, Any], kind: str) -> tuple[str, ...]:
 
 def _number(value: float | None, format: str) -> str:
     return "-" if value is None else f"{value:{format}}"
+
+
+_LIVE = ("final p50/p95/p99", "first partial", "partial", "file")
+_LOADS = ("design", "streams", "files", *_LIVE, "of objective", "partials answered", "words/s", "drafts kept", "RTFx")
+_FOUND = ("design", "streams at the objective", "runs", "p99 with files / without: final", "first partial", "partial")
+_STEPS = (
+    "design", "streams", "files", "steps", "ms/step", "host ms/step", "rows/forward", "positions/forward", "GPU busy",
+    "kernels/step", "waits/step", "allocations/step", "from the driver", "peak",
+)  # fmt: skip
+
+
+def random_tables(figures: dict[str, Any]) -> list[list[tuple[str, ...]]]:
+    """How many streams were found, how long answers take with them, and what a step is."""
+    loads: list[tuple[str, ...]] = [_LOADS]
+    steps: list[tuple[str, ...]] = [_STEPS]
+    for row in figures["runs"]:
+        who = (row["design"], str(row["streams"]), str(row["files"]))
+        used = f"{100 * row['used']:.0f} %{' (stopped)' if row['overloaded'] else ''}"
+        held = (used, _share(row["partials_answered"]))
+        said = (_number(row["tokens_per_audio_s"], ".2f"), _share(row["drafts_accepted"]), _number(row["rtfx"], ".1f"))
+        loads.append((*who, *map(_waits, row["lanes"].values()), *held, *said))
+        step = (str(row["steps"]), *(_number(row[name], ".2f") for name in _PER_STEP), _share(row["gpu_busy_share"]))
+        gpu = (_number(row[name], ".1f") for name in _PER_GPU_STEP)
+        steps.append((*who, *step, *gpu, f"{row['peak_memory_mb']:.0f} MB"))
+    found: list[tuple[str, ...]] = [_FOUND]
+    for design, ratios in figures["live_p99_ratio"].items():
+        result = figures["found"].get(design)
+        streams = "-" if result is None else f"{result['streams']}{' or more' if result['bound'] else ''}"
+        runs = "-" if result is None else str(len(result["tried"]))
+        found.append((design, streams, runs, *(_number(ratio, ".2f") for ratio in ratios.values())))
+    return [found, loads, steps]
+
+
+_PER_STEP = ("step_ms", "host_ms_per_step", "rows_per_forward", "positions_per_forward")
+_PER_GPU_STEP = ("kernels_per_step", "syncs_per_step", "allocations_per_step", "device_allocations_per_step")
+
+
+def limit_line(limit: dict[str, Any] | None) -> str:
+    if limit is None:
+        return "Computed limit: none for this device; --chip names one."
+    share = limit["found_share"]
+    found = "" if share is None else f"; found: {100 * share:.1f} % of the latter"
+    return (
+        f"Computed limit of {limit['chip']}: {limit['streams']} streams with partials alone, "
+        f"{limit['streams_with_finals']} with finals{found}; re-feeding {limit['streams_refed']}; "
+        f"files alone RTFx {limit['rtfx']:.0f}."
+    )

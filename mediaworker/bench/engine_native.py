@@ -123,22 +123,33 @@ class Refeed:
         raw = self.recognize(Upsampler().feed(decode("PCMU", codes)), self.prompts.build())
         return parse_output(raw, "")[1]
 
-    @torch.inference_mode()
     def recognize(self, samples: NDArray[np.float32], prompt: Prompt, prefix: Sequence[int] = ()) -> str:
         """The model's own words behind `prefix`, greedily, without the end."""
+        return str(self._loaded.tokenizer.decode(self.generate(samples, prompt, prefix), skip_special_tokens=False))
+
+    @torch.inference_mode()
+    def generate(
+        self, samples: NDArray[np.float32], prompt: Prompt, prefix: Sequence[int], processors: Sequence[Any] = ()
+    ) -> list[int]:
+        """The same as ids. `processors`: of the library, which say what may be said."""
         loaded, never = self._loaded, self.prompts.never
+        weight = loaded.model.get_input_embeddings().weight
         features = loaded.extractor(
             [samples], sampling_rate=MODEL_HZ, padding="longest", return_tensors="pt", return_attention_mask=True
         )
         frames = int(features["attention_mask"].sum())
-        ids = torch.tensor([[*prompt.head, *[never] * audio_tokens(frames), *prompt.tail, *prefix]])
-        out = loaded.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), input_features=features["input_features"],
-            input_features_mask=features["attention_mask"], max_new_tokens=longest(len(samples) / MODEL_HZ),
-            do_sample=False, eos_token_id=list(loaded.ends), pad_token_id=loaded.ends[1], suppress_tokens=[never],
+        ids = torch.tensor(
+            [[*prompt.head, *[never] * audio_tokens(frames), *prompt.tail, *prefix]], device=weight.device
+        )
+        out: list[int] = loaded.model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids),
+            input_features=features["input_features"].to(weight.device, weight.dtype),
+            input_features_mask=features["attention_mask"].to(weight.device),
+            max_new_tokens=longest(len(samples) / MODEL_HZ), do_sample=False, eos_token_id=list(loaded.ends),
+            pad_token_id=loaded.ends[1], suppress_tokens=[never], logits_processor=list(processors),
         )[0, ids.shape[1] :].tolist()  # fmt: skip
         stops = [at for at, token in enumerate(out) if token in loaded.ends]
-        return str(loaded.tokenizer.decode(out[: stops[0]] if stops else out, skip_special_tokens=False))
+        return out[: stops[0]] if stops else out
 
 
 class Rollback(Refeed):

@@ -11,7 +11,7 @@ import numpy as np
 from asr import messages
 from asr.messages import ToEngine
 from asr.utterance import Utterance
-from audio.g711 import ulaw_decode
+from audio.g711 import ulaw_decode, ulaw_encode
 from mediaworker.transcriber import APPEND_MS, FIRST_PARTIAL_MS
 
 CODES_PER_MS = 8
@@ -132,3 +132,33 @@ def pieces(clips: Sequence[bytes]) -> Iterator[bytes]:
     found = [cut(clip, where, LEADS_MS[0]) for clip in clips for where in utterances(clip)]
     while True:
         yield from found
+
+
+LENGTHS = (0.4, 1.6)
+"""Times the mean length of an utterance: the shortest and the longest."""
+
+
+def steady(sound: bytes, *, streams: int, seconds: float, utterance_s: float, seed: int) -> list[Spoken]:
+    """`streams` people who never pause: each says one utterance after the other until `seconds` are over, and the first
+    begin at different moments. `sound`: µ-law to cut them from."""
+    spoken: list[Spoken] = []
+    for stream in range(streams):
+        mine = random.Random(f"{seed}/{stream}")
+        start_s, number = mine.uniform(0, utterance_s), 0
+        while start_s < seconds:
+            length = round(1000 * utterance_s * mine.uniform(*LENGTHS)) * CODES_PER_MS
+            at = mine.randrange(len(sound) - length)
+            each = Spoken(f"stream-{stream}/{number}", start_s, 0, sound[at : at + length])
+            spoken.append(each)
+            start_s, number = each.end_s, number + 1
+    return sorted(spoken, key=lambda each: each.start_s)
+
+
+def babble(seconds: float, seed: int) -> bytes:
+    """µ-law of nobody: a hum and noise in syllables, and louder and softer over seconds as speech is."""
+    rng = np.random.default_rng(seed)
+    time_s = np.arange(int(seconds * 1000 * CODES_PER_MS)) / (1000 * CODES_PER_MS)
+    syllables = (0.5 + 0.5 * np.sin(2 * np.pi * 4 * time_s)) ** 2
+    phrases = np.interp(time_s, np.arange(int(seconds) + 1), rng.uniform(0.3, 1.0, int(seconds) + 1))
+    sound = syllables * phrases * (np.sin(2 * np.pi * 220 * time_s) + 0.3 * rng.standard_normal(len(time_s)))
+    return bytes(ulaw_encode((6000 * sound).astype(np.int16)))

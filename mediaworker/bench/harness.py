@@ -13,6 +13,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import numpy as np
@@ -94,6 +95,7 @@ class Harness:
         """Say "ready", run the media tick for `seconds` from when `ready` has been waited for, and give the figures."""
         await self.hub.flush()
         media = self._media = MediaLoop(self.detector, lambda: self.calls, sweep=sweep, stepped=stepped)
+        media.lags_s = deque()  # all of a run's, not the latest: `_Speed` finds them by their number
         media.start()
         gc.collect()
         gc.freeze()

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mediaworker.bench.engine_limit import CHIPS
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("bench", help="measure this machine: a table and the same figures as JSON")
@@ -25,10 +27,17 @@ def add_parser(subparsers: Any) -> None:
         "engine", help="Qwen3-ASR on one core, beside generate() and the official streaming recipe"
     )
     engine.add_argument(
-        "--calls", type=_counts, default=[1, 8, 32], metavar="N[,N…]", help="legs that speak at once (default 1,8,32)"
+        "--calls",
+        type=_counts,
+        metavar="N[,N…]",
+        help="legs that speak at once (default 1,8,32; with --random-weights: as many as hold the objective)",
     )
-    engine.add_argument(
+    weights = engine.add_mutually_exclusive_group()
+    weights.add_argument(
         "--model", default="", metavar="FOLDER-OR-NAME", help="default: the tiny one of a checkout, in models/"
+    )
+    weights.add_argument(
+        "--random-weights", choices=("0.6B", "1.7B", "tiny"), help="a model of these dimensions, its answers driven"
     )
     engine.add_argument(
         "--audio", nargs="+", default=[], metavar="FILE", help="what is said (default: tests/data/digits of a checkout)"
@@ -37,22 +46,87 @@ def add_parser(subparsers: Any) -> None:
         "--join",
         type=int,
         choices=range(1, 9),
-        default=1,
         metavar="N",
         help="pieces of it in one utterance (default 1)",
     )
     engine.add_argument(
         "--clock",
         choices=("real", "cpu"),
-        default="real",
         help="what a step took: time, or CPU time, which others on the machine change less (default real)",
     )
+    _add_random(engine)
     for kind in (media, twilio):
         kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
     for kind in (media, twilio, engine):
         kind.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
         kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
         kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
+
+
+_RANDOM = (
+    "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "window_s",
+    "start", "bound", "files", "slots", "batch", "batch_tokens",
+    "attention", "graphs", "quantise",
+)  # fmt: skip
+"""Options that only --random-weights has."""
+_NOT_RANDOM = ("audio", "join")
+
+
+def _add_random(engine: argparse.ArgumentParser) -> None:
+    group = engine.add_argument_group("with --random-weights")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), help="default auto: a GPU when there is one")
+    group.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16", "float16"), help="default: bfloat16 on a GPU, else float32"
+    )
+    group.add_argument(
+        "--chip", choices=tuple(CHIPS), help="whose computed limit to show (default: by the device's name)"
+    )
+    group.add_argument("--objective-final-ms", type=_positive, metavar="MS", help="p99 of finals (default 150)")
+    group.add_argument("--objective-partial-ms", type=_positive, metavar="MS", help="p99 of partials (default 300)")
+    group.add_argument(
+        "--utterance-s", type=_utterance, metavar="S", help="mean length of an utterance, which vary (default 5)"
+    )
+    group.add_argument("--partial-ms", type=_cadence, metavar="MS", help="between partials (default 500)")
+    group.add_argument("--window-s", type=_positive, metavar="S", help="of the encoder (default: as published, 8)")
+    group.add_argument("--start", type=_number, metavar="N", help="streams that the search begins with")
+    group.add_argument("--bound", type=_number, metavar="N", help="streams at which it ends")
+    group.add_argument("--files", type=_number, metavar="N", help="read at once in the batch lane")
+    group.add_argument("--slots", type=_number, metavar="N", help="as qwen.slots (default: as memory allows)")
+    group.add_argument("--batch", type=_number, metavar="N", help="as qwen.batch (default 128 on a GPU, else 16)")
+    group.add_argument("--attention", choices=("auto", "flash", "varlen", "sdpa"), help="as asr.attention")
+    group.add_argument("--graphs", choices=("on", "off"), help="as qwen.graphs (default on)")
+    group.add_argument("--quantise", choices=("none", "int8", "fp8"), help="as qwen.quantise (default none)")
+    group.add_argument("--batch-tokens", type=_number, metavar="N", help="as qwen.batch_tokens (default 128)")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least 1")
+    return int(text)
+
+
+def _cadence(text: str) -> int:
+    value = _number(text)
+    if not 100 <= value <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 100 to 10000 ms")
+    return value
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return value
+
+
+def _utterance(text: str) -> float:
+    value = _positive(text)
+    if not 1 <= value <= 18:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 to 18 seconds")
+    return value
 
 
 def _counts(text: str) -> list[int]:
@@ -80,8 +154,52 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _engine(args: argparse.Namespace) -> int:
+    others = _RANDOM if args.random_weights is None else _NOT_RANDOM
+    if given := [name for name in others if getattr(args, name)]:
+        goes = "goes with --random-weights only" if args.random_weights is None else "does not go with --random-weights"
+        print(f"mediaworker: --{given[0].replace('_', '-')} {goes}", file=sys.stderr)
+        return 2
+    return _recorded(args) if args.random_weights is None else _random(args)
+
+
+def _random(args: argparse.Namespace) -> int:
+    from mediaworker.bench import engine
+    from mediaworker.bench.engine_objective import Objective
+
+    wanted = {"final_ms": args.objective_final_ms, "partial_ms": args.objective_partial_ms}
+    options = {name: getattr(args, name) for name in _RANDOM if not name.startswith("objective")}
+    options |= {
+        "clock": args.clock,
+        "seconds": args.seconds,
+        "streams": tuple(args.calls or ()),
+        "baseline": not args.no_baseline,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    options["objective"] = Objective(**{name: value for name, value in wanted.items() if value is not None})
+
+    def keep(figures: dict[str, Any]) -> None:
+        if args.json:
+            Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+    try:
+        figures = engine.random_weights({"weights": args.random_weights, **options}, keep)
+    except engine.BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    print(
+        f"{args.random_weights} with random weights, {figures['driven_tokens_per_s']} tokens per second of speech, "
+        f"{figures['device']}, {figures['dtype']}\nre-feed and rollback: one request at a time, searched without files"
+    )
+    for lines in engine.random_tables(figures):
+        print(_aligned(lines), end="\n\n")
+    print(engine.limit_line(figures["limit"]))
+    return 0
+
+
+def _recorded(args: argparse.Namespace) -> int:
     from mediaworker.bench import engine
 
+    calls, join = args.calls or [1, 8, 32], args.join or 1
     rows: list[dict[str, Any]] = []
     try:
         audio = engine.clips(args.audio)
@@ -89,14 +207,14 @@ def _engine(args: argparse.Namespace) -> int:
     except engine.BenchError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2
-    for count in args.calls:
+    for count in calls:
         print(f"{count} calls for {args.seconds:g} s …", file=sys.stderr, flush=True)
-        rows += designs.measure(count, args.seconds, audio, join=args.join, cpu_clock=args.clock == "cpu")
+        rows += designs.measure(count, args.seconds, audio, join=join, cpu_clock=args.clock == "cpu")
     print(f"utterances in → partials and finals, one core, {_machine()}; a file in the batch lane all the time")
     for lines in engine.tables(rows):
         print(_aligned(lines), end="\n\n")
     # The engine's figures of a single number of calls stand at the top level as well.
-    _write(args.json, rows, top=rows[0] if len(args.calls) == 1 else {})
+    _write(args.json, rows, top=rows[0] if len(calls) == 1 else {})
     return 0
 
 

@@ -56,38 +56,47 @@ class Maker:
         self._known: dict[str, list[int]] = {}
 
     def __call__(self, said: Utterance, context: str = "", forced: bool = False) -> Example:
-        made = self._extract(said.samples, sampling_rate=MODEL_HZ, padding="longest", return_attention_mask=True)
-        frames = int(made["attention_mask"].sum())
+        features, frames = self.features(said)
         count = audio_tokens(frames)
         before, after = prompt(context).split(AUDIO_PAD)
-        head = [*self._encode(before), *[self._placeholder] * count, *self._encode(after)]
-        tail, hidden = self._encode(answer(said.words)), 0
+        head = [*self.encode(before), *[self._placeholder] * count, *self.encode(after)]
+        tail, hidden = self.encode(answer(said.words)), 0
         if forced:
-            given = self._encode(prompt(language="English").removeprefix(prompt()))
+            given = self.encode(prompt(language="English").removeprefix(prompt()))
             # What it would say of the language itself is as long.
             tail, hidden = given + tail[len(given) :], len(given)
-        covers, completes = [0] * count, [0] * count
-        for word, begin, end in said.heard:
-            index = WORDS.index(word) + 1
-            for position in range(audio_tokens(begin // HOP), min(count, audio_tokens(end // HOP))):
-                covers[position] = index
+        completes = [0] * count
         for word, _, end in said.heard[: len(said.words)]:
             completes[min(count - 1, audio_tokens(end // HOP) + 1)] = WORDS.index(word) + 1
         return Example(
-            features=made["input_features"][0],
+            features=features,
             frames=frames,
             tokens=head + tail,
             labels=[IGNORED] * (len(head) + hidden) + tail[hidden:],
-            covers=covers,
+            covers=covers(said, count),
             completes=completes,
         )
 
-    def _encode(self, text: str) -> list[int]:
+    def features(self, said: Utterance) -> tuple[torch.Tensor, int]:
+        made = self._extract(said.samples, sampling_rate=MODEL_HZ, padding="longest", return_attention_mask=True)
+        return made["input_features"][0], int(made["attention_mask"].sum())
+
+    def encode(self, text: str) -> list[int]:
         if text not in self._known:
             if len(self._known) > 10_000:
                 self._known.clear()
             self._known[text] = self._tokenizer.encode(text)
         return self._known[text]
+
+
+def covers(said: Utterance, count: int) -> list[int]:
+    """At each of `count` audio positions, the word (1-based index into `WORDS`) that is being said; 0 in a pause."""
+    out = [0] * count
+    for word, begin, end in said.heard:
+        index = WORDS.index(word) + 1
+        for position in range(audio_tokens(begin // HOP), min(count, audio_tokens(end // HOP))):
+            out[position] = index
+    return out
 
 
 def collate(examples: list[Example], pad: int) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoProcessor, Qwen3ASRForConditionalGeneration, Qwen3ASRProcessor
@@ -22,7 +23,7 @@ def export(checkpoint: Path, folder: Path, count: int) -> None:
     processor = tokenizer.save(folder)
     model, training = averaged(checkpoint, processor)
     model.to(torch.float16).save_pretrained(folder)
-    _amend(folder / "config.json", dtype="float32")
+    amend(folder / "config.json", dtype="float32")
     processor.feature_extractor.save_pretrained(folder)
 
     model, processor = load(folder)
@@ -41,16 +42,16 @@ def export(checkpoint: Path, folder: Path, count: int) -> None:
     assert size <= MAX_BYTES, f"{folder} has {size} bytes"
 
 
-def load(folder: Path) -> tuple[Qwen3ASRForConditionalGeneration, Qwen3ASRProcessor]:
+def load(folder: Path, kind: type[Any] = Qwen3ASRForConditionalGeneration) -> tuple[Any, Qwen3ASRProcessor]:
     """Strictly: the native classes fill what a folder lacks with random numbers, and say so only here."""
-    model, info = Qwen3ASRForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
-    wrong = {kind: keys for kind, keys in info.items() if keys}
+    model, info = kind.from_pretrained(folder, output_loading_info=True)
+    wrong = {what: keys for what, keys in info.items() if keys}
     assert not wrong, wrong
     assert model.dtype == torch.float32, model.dtype
     return model.eval(), AutoProcessor.from_pretrained(folder)
 
 
-def _amend(path: Path, **values: str) -> None:
+def amend(path: Path, **values: str) -> None:
     """Weights are stored in half precision and computed with in full: a CPU is slow at halves."""
     settings = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(settings | values, indent=2) + "\n", encoding="utf-8")

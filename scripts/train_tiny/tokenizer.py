@@ -119,8 +119,8 @@ def build(limit: int = 400) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def processor(tokenizer: Qwen2Tokenizer) -> Qwen3ASRProcessor:
-    return Qwen3ASRProcessor(Qwen3ASRFeatureExtractor(), tokenizer, chat_template=CHAT_TEMPLATE)
+def processor(tokenizer: Qwen2Tokenizer, template: str = CHAT_TEMPLATE) -> Qwen3ASRProcessor:
+    return Qwen3ASRProcessor(Qwen3ASRFeatureExtractor(), tokenizer, chat_template=template)
 
 
 def save(folder: Path) -> Qwen3ASRProcessor:

@@ -6,9 +6,11 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRProcessor
 
 from scripts.train_tiny.evaluation import held_out, score
@@ -39,14 +41,16 @@ class Plan:
         return self.peak_rate * min(1.0, (step + 1) / self.warmup_steps, max(0.02, left))
 
 
-class Run:
-    def __init__(self, plan: Plan, processor: Qwen3ASRProcessor, checkpoint: Path) -> None:
-        self.plan, self.processor, self._checkpoint = plan, processor, checkpoint
+class Loop:
+    """Updates a model and keeps its running mean. Subclasses say what is learnt, and how it is judged."""
+
+    PARTS: tuple[str, ...] = ()
+    """Names of the losses; the first is what counts."""
+
+    def __init__(self, plan: Plan, model: nn.Module, average: nn.Module, heads: nn.Module, checkpoint: Path) -> None:
+        self.plan, self.model, self.average, self._heads, self._checkpoint = plan, model, average, heads, checkpoint
         self.step, self.spent_s = 0, 0.0
-        self.model = build(processor.tokenizer, plan.seed)
-        self.average = build(processor.tokenizer, plan.seed).eval()
-        self._heads = Heads(self.model.config.text_config.hidden_size)
-        self._trained = [*self.model.parameters(), *self._heads.parameters()]
+        self._trained = [each for part in (model, heads) for each in part.parameters() if each.requires_grad]
         wide = [parameter for parameter in self._trained if parameter.dim() > 1]
         narrow = [parameter for parameter in self._trained if parameter.dim() <= 1]
         self._optimizer = torch.optim.AdamW(
@@ -57,40 +61,47 @@ class Run:
         if checkpoint.exists():
             self._resume()
 
+    def stream(self) -> IterableDataset[Any]:
+        """Batches from the present step on."""
+        raise NotImplementedError
+
+    def losses(self, batch: Any) -> tuple[torch.Tensor, ...]:
+        """One for each of `PARTS`."""
+        raise NotImplementedError
+
+    def evaluate(self) -> None:
+        raise NotImplementedError
+
     def train(self) -> None:
         plan = self.plan
-        _log(f"{parameters(self.model)} parameters, from step {self.step} to {plan.steps}")
-        stream = Stream(self.processor, plan.seed, self.step, plan.batch, Curriculum())
-        batches = iter(DataLoader(stream, batch_size=None, num_workers=1, prefetch_factor=Stream.GROUP))
+        log(f"{parameters(self.model)} parameters, from step {self.step} to {plan.steps}")
+        batches = iter(DataLoader(self.stream(), batch_size=None, num_workers=1, prefetch_factor=Stream.GROUP))
         saved = time.monotonic()
         # Of the processor: the machine is shared, and the run may be stopped for a while.
         before_s = self.spent_s - time.process_time()
-        seen, since = torch.zeros(3), self.step
+        seen, since = torch.zeros(len(self.PARTS)), self.step
         while self.step < plan.steps:
             seen += self._update(next(batches))
             self.spent_s = before_s + time.process_time()
             if self.step % 50 == 0:
-                transcript, saying, said = (seen / (self.step - since)).tolist()
-                _log(
-                    f"step {self.step} loss {transcript:.4f} saying {saying:.3f} said {said:.3f} "
-                    f"rate {plan.rate(self.step):.2e} {self.spent_s / self.step:.3f} s a step"
-                )
-                seen, since = torch.zeros(3), self.step
+                means = (seen / (self.step - since)).tolist()
+                parts = " ".join(f"{name} {mean:.4f}" for name, mean in zip(self.PARTS, means, strict=True))
+                log(f"step {self.step} {parts} rate {plan.rate(self.step):.2e} {self.spent_s / self.step:.3f} s a step")
+                seen, since = torch.zeros(len(self.PARTS)), self.step
             if self.step % plan.evaluate_every == 0:
-                self._evaluate()
+                self.evaluate()
             if time.monotonic() - saved > plan.checkpoint_every_s or self.step == plan.steps:
                 self.save()
                 saved = time.monotonic()
 
-    def _update(self, batch: Batch) -> torch.Tensor:
+    def _update(self, batch: Any) -> torch.Tensor:
         self.model.train()
         rate = self.plan.rate(self.step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        parts = losses(self.model, self._heads, batch)
-        transcript, saying, said = parts
+        parts = self.losses(batch)
         self._optimizer.zero_grad(set_to_none=True)
-        (transcript + self.plan.alignment * (saying + said)).backward()
+        (parts[0] + self.plan.alignment * sum(parts[1:])).backward()
         torch.nn.utils.clip_grad_norm_(self._trained, 1.0)
         self._optimizer.step()
         self.step += 1
@@ -99,11 +110,6 @@ class Run:
             mean, new = list(self.average.parameters()), list(self.model.parameters())
             torch._foreach_lerp_(mean, new, 1 - keep)
         return torch.stack([part.detach() for part in parts])
-
-    def _evaluate(self) -> None:
-        for name in ("digits, clean µ-law", "digits, any line", "words, clean µ-law", "no words"):
-            got = score(self.average, self.processor, held_out(name, 24 if name == "no words" else 60))
-            _log(f"step {self.step} held out: {name}: accuracy {got.accuracy:.3f}, exact {got.exact}/{got.sentences}")
 
     def save(self) -> None:
         state = {
@@ -129,7 +135,27 @@ class Run:
         self._optimizer.load_state_dict(state["optimizer"])
 
 
-def _log(line: str) -> None:
+class Run(Loop):
+    PARTS = ("loss", "saying", "said")
+
+    def __init__(self, plan: Plan, processor: Qwen3ASRProcessor, checkpoint: Path) -> None:
+        self.processor = processor
+        model, average = build(processor.tokenizer, plan.seed), build(processor.tokenizer, plan.seed).eval()
+        super().__init__(plan, model, average, Heads(model.config.text_config.hidden_size), checkpoint)
+
+    def stream(self) -> Stream:
+        return Stream(self.processor, self.plan.seed, self.step, self.plan.batch, Curriculum())
+
+    def losses(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        return losses(self.model, self._heads, batch)
+
+    def evaluate(self) -> None:
+        for name in ("digits, clean µ-law", "digits, any line", "words, clean µ-law", "no words"):
+            got = score(self.average, self.processor, held_out(name, 24 if name == "no words" else 60))
+            log(f"step {self.step} held out: {name}: accuracy {got.accuracy:.3f}, exact {got.exact}/{got.sentences}")
+
+
+def log(line: str) -> None:
     print(time.strftime("%H:%M:%S"), line, flush=True)
 
 

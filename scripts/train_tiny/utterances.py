@@ -37,6 +37,10 @@ class Recipe:
     equalised: float = 0.5
     formats: tuple[tuple[Format, float], ...] = (("PCMU", 0.7), ("PCMA", 0.1), ("L16", 0.2))
     peak_dbfs: tuple[float, float] = (-35.0, -1.0)
+    pause_s: float = 0.4
+    """Between groups of words, at most."""
+    margin_s: float = 0.6
+    """Before the first word and after the last, at most."""
 
 
 CLEAN = Recipe(noisy=0, silent=0, cut=0, formants=0, equalised=0, formats=(("PCMU", 1.0),), peak_dbfs=(-25, -3))
@@ -69,7 +73,7 @@ def utterance(rng: np.random.Generator, recipe: Recipe) -> Utterance:
         samples = equalise(rng, samples, rate_hz)
     samples *= 10 ** (rng.uniform(*recipe.peak_dbfs) / 20) / max(1e-6, float(np.abs(samples).max()))
     loudness = rms(samples)
-    lead, trail = (int(rng.uniform(0, 0.6) * rate_hz) for _ in range(2))
+    lead, trail = (int(rng.uniform(0, recipe.margin_s) * rate_hz) for _ in range(2))
     samples = np.concatenate([np.zeros(lead, np.float32), samples, np.zeros(trail, np.float32)])
     if rng.random() < recipe.noisy:
         samples += noise(rng, samples.size, rate_hz, ALL_NOISES) * loudness * 10 ** (-rng.uniform(5, 40) / 20)
@@ -121,7 +125,7 @@ def _speech(rng: np.random.Generator, words: list[str], recipe: Recipe) -> Speec
     while words:
         size = int(rng.integers(1, 5)) if manner < 0.9 else 1
         group, words = say(words[:size], speaker), words[size:]
-        pause = int(rng.uniform(0, 0.4) * ESPEAK_HZ)
+        pause = int(rng.uniform(0, recipe.pause_s) * ESPEAK_HZ)
         samples += [group.samples, np.zeros(pause, np.float32)]
         spans += [(at + begin, at + end) for begin, end in group.spans]
         at += group.samples.size + pause
