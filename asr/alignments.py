@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from asr.aligner import STEP_S, STEP_UTTERANCES, Aligner, Spoken
+from asr.aligner import TOGETHER, Aligner, Spoken
 from asr.engine import first_line
 from asr.messages import Align
 from asr.scheduler import Lane, Request, Scheduler
@@ -49,20 +49,21 @@ class Alignments:
         self._kept.pop(utterance_id, None)
 
     def take(self, scheduler: Scheduler, *lanes: Lane) -> list[Request]:
-        """As many requests of these lanes as are aligned together; what is long goes alone."""
-        room_s = STEP_S
+        """As many requests of these lanes as are aligned together, and at least one."""
+        room_s, empty = self._aligner.together_s if self._aligner is not None else 0.0, True
 
         def fits(request: Request) -> bool:
-            nonlocal room_s
+            nonlocal room_s, empty
             if not request.align:
                 return False
-            seconds = request.end / BYTES_PER_S[self._kept[request.utterance_id].utterance.format]
-            if seconds > room_s and room_s < STEP_S:
+            room_s -= (seconds := request.end / BYTES_PER_S[self._kept[request.utterance_id].utterance.format])
+            if room_s < 0 and not empty:
+                room_s += seconds
                 return False
-            room_s -= seconds
+            empty = False
             return True
 
-        return scheduler.take(STEP_UTTERANCES, lanes=lanes, runnable=fits)
+        return scheduler.take(TOGETHER, lanes=lanes, runnable=fits)
 
     def answer(self, requests: Sequence[Request]) -> list[Alignment]:
         """One for each, with words or without."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.aligner import STEP_S, STEP_UTTERANCES, Spoken
+from asr.aligner import TOGETHER, Spoken
 from asr.inference import PASSED_OVER, Inference
 from asr.scheduler import Lane
 from asr.utterance import BYTES_PER_S, Alignment, Utterance, Word
@@ -33,7 +33,7 @@ class HashAligner:
     """One word, of what it heard and read; chokes on audio that holds a 0xDD."""
 
     languages = ("en", "zh")
-    longest_s = 180.0
+    longest_s, together_s = 180.0, 30.0
 
     def __init__(self) -> None:
         self.steps: list[list[Spoken]] = []
@@ -355,9 +355,9 @@ def test_a_step_of_words_is_bounded(seconds: list[int]) -> None:
         pair.inference.receive(messages.Align(name, 1, "hello", "en", length * SECOND), number)
     answered: list[str] = []
     while (work := pair.inference.choose()) is not None:
-        assert work.align and 1 <= len(work.requests) <= STEP_UTTERANCES
+        assert work.align and 1 <= len(work.requests) <= TOGETHER
         together = sum(request.end for request in work.requests) / SECOND
-        assert together <= STEP_S or len(work.requests) == 1
+        assert together <= 30 or len(work.requests) == 1
         assert all(request.lane is Lane.WORDS for request in work.requests)
         answered += [m.alignment.utterance_id for m in pair.inference.perform(work) if isinstance(m, messages.Words)]
     assert sorted(answered) == sorted(f"u{number}" for number in range(len(seconds)))
