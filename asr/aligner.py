@@ -8,9 +8,8 @@ from typing import Protocol
 
 from asr.utterance import BYTES_PER_S, Format, Word
 
-STEP_UTTERANCES = 8
-STEP_S = 30.0
-"""Audio that is aligned in one step, or one utterance: a final waits for no more than that."""
+TOGETHER = 8
+"""Utterances in one step at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,8 @@ class Aligner(Protocol):
     languages: tuple[str, ...]
     longest_s: float
     """Of an utterance."""
+    together_s: float
+    """Of the utterances of one step; one that is longer goes alone. A final waits for no more than a step."""
 
     def align(self, spoken: Sequence[Spoken]) -> list[tuple[Word, ...]]:
         """The words of each, in the order of its text; times are from the first byte of its audio. None for a text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from asr.aligner import STEP_S, STEP_UTTERANCES, Aligner, Spoken
+from asr.aligner import TOGETHER, Aligner, Spoken
 from asr.engine import first_line
 from asr.messages import Align
 from asr.scheduler import Lane, Request, Scheduler
@@ -49,39 +49,46 @@ class Alignments:
         self._kept.pop(utterance_id, None)
 
     def take(self, scheduler: Scheduler, *lanes: Lane) -> list[Request]:
-        """As many requests of these lanes as are aligned together; what is long goes alone."""
-        room_s = STEP_S
+        """As many requests of these lanes as are aligned together, and at least one."""
+        room_s, empty = self._aligner.together_s if self._aligner is not None else 0.0, True
 
         def fits(request: Request) -> bool:
-            nonlocal room_s
+            nonlocal room_s, empty
             if not request.align:
                 return False
-            seconds = request.end / BYTES_PER_S[self._kept[request.utterance_id].utterance.format]
-            if seconds > room_s and room_s < STEP_S:
+            room_s -= (seconds := request.end / BYTES_PER_S[self._kept[request.utterance_id].utterance.format])
+            if room_s < 0 and not empty:
+                room_s += seconds
                 return False
-            room_s -= seconds
+            empty = False
             return True
 
-        return scheduler.take(STEP_UTTERANCES, lanes=lanes, runnable=fits)
+        return scheduler.take(TOGETHER, lanes=lanes, runnable=fits)
 
     def answer(self, requests: Sequence[Request]) -> list[Alignment]:
         """One for each, with words or without."""
         spoken = [self._spoken(request) for request in requests]
         refused = [self._refusal(each) for each in spoken]
-        able = [each for each, why in zip(spoken, refused, strict=True) if why is None]
-        error: str | None = None
-        words: list[tuple[Word, ...]] = [()] * len(able)
-        try:
-            if able and self._aligner is not None:
-                words = self._aligner.align(able)
-        except Exception as failure:  # the finals have been told: a call goes on without the times
-            error = first_line(failure)
-            log.exception("words could not be aligned", utterances=[request.utterance_id for request in requests])
-        found = iter(words)
+        told = iter(self._align([each for each, why in zip(spoken, refused, strict=True) if why is None]))
+        answers = [next(told) if why is None else ((), why) for why in refused]
         return [
-            Alignment(request.utterance_id, request.revision, next(found) if why is None else (), why or error)
-            for request, why in zip(requests, refused, strict=True)
+            Alignment(request.utterance_id, request.revision, words, error)
+            for request, (words, error) in zip(requests, answers, strict=True)
         ]
+
+    def _align(self, spoken: list[Spoken]) -> list[tuple[tuple[Word, ...], str | None]]:
+        """Words, or why there are none. Those that fail together are tried one by one: one may be at fault, or all of
+        them too much for the memory."""
+        if not spoken:
+            return []
+        assert self._aligner is not None
+        try:
+            return [(words, None) for words in self._aligner.align(spoken)]
+        except Exception as failure:  # the finals have been told: a call goes on without the times
+            if len(spoken) > 1:
+                return [answer for each in spoken for answer in self._align([each])]
+            log.exception("words could not be aligned", seconds=spoken[0].seconds, language=spoken[0].language)
+            return [((), first_line(failure))]
 
     def _spoken(self, request: Request) -> Spoken:
         kept = self._kept[request.utterance_id]

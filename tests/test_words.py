@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.aligner import STEP_S, STEP_UTTERANCES, Spoken
+from asr.aligner import TOGETHER, Spoken
 from asr.inference import PASSED_OVER, Inference
 from asr.scheduler import Lane
 from asr.utterance import BYTES_PER_S, Alignment, Utterance, Word
@@ -33,7 +33,7 @@ class HashAligner:
     """One word, of what it heard and read; chokes on audio that holds a 0xDD."""
 
     languages = ("en", "zh")
-    longest_s = 180.0
+    longest_s, together_s = 180.0, 30.0
 
     def __init__(self) -> None:
         self.steps: list[list[Spoken]] = []
@@ -225,6 +225,21 @@ def test_what_cannot_be_aligned_is_answered_and_over(audio: bytes, language: str
     assert pair.ledger.counters.failed_alignments == 1 and empty(pair)
 
 
+def test_one_that_fails_costs_the_others_of_its_step_nothing() -> None:
+    pair = WordsPair()
+    for name, audio in (("a", b"\x01" * 50), ("bad", b"\x01\xdd" * 50), ("c", b"\x01" * 60)):
+        pair.say(name, audio)
+    for name in ("a", "bad", "c"):
+        pair.ask(name)
+    pair.send()
+    pair.work()
+    assert [len(step) for step in pair.aligner.steps] == [3, 1, 1, 1]
+    assert [pair.words[name][0].words for name in ("a", "bad", "c")] == [
+        words_of(b"\x01" * 50, "hello"), (), words_of(b"\x01" * 60, "hello")
+    ]  # fmt: skip
+    assert pair.ledger.counters.failed_alignments == 1 and pair.ledger.counters.alignments == 2 and empty(pair)
+
+
 def test_without_an_aligner_there_are_no_words_and_no_audio_is_kept() -> None:
     pair = WordsPair()
     pair.inference = Inference(HashEngine())
@@ -340,9 +355,9 @@ def test_a_step_of_words_is_bounded(seconds: list[int]) -> None:
         pair.inference.receive(messages.Align(name, 1, "hello", "en", length * SECOND), number)
     answered: list[str] = []
     while (work := pair.inference.choose()) is not None:
-        assert work.align and 1 <= len(work.requests) <= STEP_UTTERANCES
+        assert work.align and 1 <= len(work.requests) <= TOGETHER
         together = sum(request.end for request in work.requests) / SECOND
-        assert together <= STEP_S or len(work.requests) == 1
+        assert together <= 30 or len(work.requests) == 1
         assert all(request.lane is Lane.WORDS for request in work.requests)
         answered += [m.alignment.utterance_id for m in pair.inference.perform(work) if isinstance(m, messages.Words)]
     assert sorted(answered) == sorted(f"u{number}" for number in range(len(seconds)))
