@@ -91,4 +91,4 @@ class Engine(Protocol):
         """One bounded piece of work on what `ahead` has just named. Raises EngineError."""
 
     def warm_up(self) -> None:
-        """Load what the first request needs."""
+        """Load what the first request needs. Raises EngineUnusable."""

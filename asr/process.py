@@ -85,10 +85,10 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
     _configure_log(first)
     try:
         engine = create(first.engine, first.asr, first.qwen)
+        engine.warm_up()
     except EngineUnusable as error:
         _send(channel, Unusable(str(error)))
         return
-    engine.warm_up()
     inference = Inference(engine, _aligner(first))
     _send(channel, inference.ready())
     touched: tuple[str, ...] = ()

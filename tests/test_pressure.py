@@ -135,3 +135,25 @@ def test_an_engine_short_of_memory_answers_all_finals_and_recovers() -> None:
     }
     assert partials >= 1 and exhausted >= 2 and tight != [8, True]
     assert after == [8, True]
+
+
+TOO_LARGE = """
+import resource
+from asr.engine import EngineUnusable
+from asr.qwen.build import build
+from config.settings import Asr, Qwen
+from tests.peers import TINY
+
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
+try:
+    build(Asr(model=str(TINY)), Qwen(slots=2000, positions=4096)).warm_up()
+except EngineUnusable as error:
+    print(error)
+"""
+
+
+def test_more_slots_than_there_is_memory_for_are_refused_with_a_sentence() -> None:
+    done = subprocess.run([sys.executable, "-c", TOO_LARGE], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "qwen.slots = 2000 of qwen.positions = 4096" in done.stdout and "memory" in done.stdout

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from asr import languages
-from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, first_line
+from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, EngineUnusable, first_line
 from asr.qwen.encoder import Encoder, Settling
 from asr.qwen.execution import Execution
 from asr.qwen.execution import execution as for_device
@@ -167,7 +167,7 @@ class QwenEngine:
         try:
             return self._step(requests)
         except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             # Nothing has been taken yet from what the models said, so everything can be asked of them again.
             raise EngineExhausted(first_line(error)) from None
@@ -268,7 +268,16 @@ class QwenEngine:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """One utterance of speech-like sound through every stage, at the shapes that calls will have."""
+        """One utterance of speech-like sound through every stage, at the shapes that calls will have. Raises
+        EngineUnusable."""
+        try:
+            self._warm_up()
+        except (EngineExhausted, MemoryError, RuntimeError) as error:
+            if not isinstance(error, EngineExhausted) and not out_of_memory(error):
+                raise
+            raise too_large(self.shape, error) from None
+
+    def _warm_up(self) -> None:
         utterance = Utterance("warm-up", "PCMU", live=True)
         rng = np.random.default_rng(0)
         seconds = np.arange(WARM_UP_S * 8000) / 8000
@@ -285,7 +294,12 @@ class QwenEngine:
         self.packed.capture()
 
 
-def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+def too_large(shape: Shape, error: BaseException) -> EngineUnusable:
+    asked = f"qwen.slots = {shape.slots} of qwen.positions = {shape.positions}, and qwen.batch = {shape.batch}"
+    return EngineUnusable(f"the model with {asked} needs more memory than there is: {first_line(error)}")
+
+
+def out_of_memory(error: BaseException) -> bool:
     """On a GPU torch has an error of its own for it; a CPU's is known by its words alone."""
     words = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED")
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in words)
