@@ -203,7 +203,7 @@ class Qwen(Section, frozen=True, kw_only=True):
     device: str = "auto"
     """`auto`: a GPU when there is one; else `cpu`, `cuda`, `cuda:1`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """`auto`: float32 on a CPU, bfloat16 on a GPU."""
+    """`auto`: float32 on a CPU, bfloat16 on a GPU, and float16 on one that is too old for it."""
     quantise: Literal["none", "int8", "fp8"] = "none"
     """Linear layers in 8 bits: half the memory of 16. `int8`: on a CPU or any NVIDIA GPU. `fp8`: on a GPU, from Ada or
     Hopper on; on a CPU it is only slow. A word here and there may differ (docs/performance.md)."""

@@ -68,3 +68,13 @@ def test_every_package_is_listed() -> None:
         for path in (ROOT / package).rglob("__init__.py")
     }
     assert found == listed
+
+
+def test_no_step_stops_for_the_memory_or_the_device() -> None:
+    """The server that this one replaces lost 150 ms a chunk to them."""
+    for path in (ROOT / "asr").rglob("*.py"):
+        calls = {
+            ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        }
+        names = {call.rpartition(".")[2] for call in calls}
+        assert not names & {"collect", "empty_cache", "ipc_collect", "synchronize"} or path.name == "staging.py", path

@@ -105,3 +105,13 @@ def test_a_kill_in_mid_utterance_loses_no_word(running: Worker) -> None:
     finals = check_story(running.events(call["call_id"]))
     assert [final["text"] for final in finals] == SAID["customer"]
     assert running.metric("mediaworker_asr_crashes_total") == 1
+
+
+def test_two_models_in_8_bits_word_for_word(tmp_path: Path) -> None:
+    """Partials by one, finals by the other, and both narrow."""
+    options = {"ASR__PARTIALS_MODEL": str(TINY), "QWEN__QUANTISE": "int8"}
+    with worker(tmp_path, **QWEN, **options) as started:
+        assert command("stream", started.twilio, "--play", str(file("customer"))).returncode == 0
+        (call,) = started.wait_ended(1, 90)
+        finals = check_story(started.events(call["call_id"]))
+        assert [final["text"] for final in finals] == SAID["customer"]

@@ -20,10 +20,12 @@ from asr.qwen.aligner_loader import load
 from audio import Codec
 from tests.aligner_models import random_aligner, save
 from tests.offline import Expected, packets, utterances
-from tests.peers import Worker, command, until, worker
+from tests.peers import ROOT, Worker, command, until, worker
 from tests.story import check_story
 from tests.test_end_to_end import children, start
 from tests.test_qwen_calls import QWEN, SAID, SETTINGS, file
+
+CLIPS = ROOT / "tests" / "data" / "aligned"
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +156,27 @@ def test_with_a_model_that_does_not_load_calls_go_on_without_words(tmp_path: Pat
         assert [final["text"] for final in check_story(events)] == SAID["agent"]
         assert words_of(events) == {} and running.metric("mediaworker_asr_failed_alignments_total") == 0
         assert "no times of words" in running.log.read_text()
+
+
+def test_the_times_are_those_at_which_it_was_said(tmp_path: Path) -> None:
+    """The whole way with a model that was trained: clips whose word times are known, through calls, in call time."""
+    known = json.loads((CLIPS / "words.json").read_text(encoding="utf-8"))
+    options = {"ASR__WORDS": "true", "ASR__ALIGNER": str(ROOT / "models" / "qwen3-aligner-tiny")}
+    misses_ms: list[int] = []
+    with worker(tmp_path, **QWEN, **options) as started:
+        for number, clip in enumerate(("number", "account", "day", "twins")):
+            played = tmp_path / f"{clip}.ulaw"
+            played.write_bytes((CLIPS / f"{clip}.ulaw").read_bytes() + b"\xff" * 8 * 1000)
+            assert command("stream", started.twilio, "--play", str(played)).returncode == 0
+            told = [
+                word
+                for event in ended(started, number)
+                if event["type"] == "transcript.words"
+                for word in event["words"]
+            ]
+            assert [word["word"] for word in told] == [word["word"] for word in known[clip]]
+            for mine, true in zip(told, known[clip], strict=True):
+                misses_ms.append(abs(mine["start_ms"] - true["begin_ms"]))
+                misses_ms.append(abs(mine["end_ms"] - true["end_ms"]))
+    assert len(misses_ms) > 40
+    assert sorted(misses_ms)[len(misses_ms) * 9 // 10] <= 200 and sorted(misses_ms)[len(misses_ms) // 2] <= 60

@@ -52,7 +52,9 @@ def place(settings: Qwen) -> tuple[str, torch.dtype]:
     """Device and precision, and torch told of both. Raises EngineUnusable."""
     torch.set_num_threads(settings.threads)
     device = _device(settings.device)
-    kind = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
+    kind: str = settings.dtype
+    if kind == "auto":
+        kind = "float32" if device == "cpu" else "bfloat16" if torch.cuda.is_bf16_supported(False) else "float16"
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
     dtype: torch.dtype = getattr(torch, kind)

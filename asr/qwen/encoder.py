@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from asr.qwen.attention import Attention
@@ -121,10 +120,9 @@ class Encoder:
         if not todo:
             return
         self._convolve(todo)
-        tokens = [self._tokens(encoding, number) for encoding, number in todo]
-        embedded = self._tower.attend(tokens)
+        embedded = self._tower.attend([self._tokens(encoding, number) for encoding, number in todo])
         self.counters.windows += len(todo)
-        self.counters.tokens += sum(len(each) for each in tokens)
+        self.counters.tokens += sum(each.shape[0] for each in embedded)
         for (encoding, number), embeddings in zip(todo, embedded, strict=True):
             encoding.done[number] = embeddings
             view = encoding.view
@@ -164,5 +162,6 @@ class Encoder:
     def _input(self, view: View, chunk: int) -> tuple[Tensor, float]:
         return view.frames[chunk * self.chunk : (chunk + 1) * self.chunk], view.maximum
 
-    def _tokens(self, encoding: Encoding, window: int) -> Tensor:
-        return torch.cat([encoding.audio.chunks[chunk].tokens for chunk in self._chunks(encoding.view, window)])
+    def _tokens(self, encoding: Encoding, window: int) -> list[Tensor]:
+        """Of each of its chunks, (tokens, width)."""
+        return [encoding.audio.chunks[chunk].tokens for chunk in self._chunks(encoding.view, window)]

@@ -1,7 +1,8 @@
 """The layers of both models with fewer, larger operations: what reads the same input is one matrix.
 
-A decoding step is so little arithmetic that starting the operations takes longer than they do: the library's text layer
-starts about 60, this one about 20. Only `Linear` modules hold large weights, so these are what can be quantised.
+A decoding step is so little arithmetic that starting the operations takes longer than they do: of eight utterances the
+library's text layer, with attention for each of them, starts 87, and this one 25. Only `Linear` modules
+hold large weights, so these are what can be quantised.
 """
 
 from __future__ import annotations

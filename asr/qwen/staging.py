@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-AHEAD = 4
+AHEAD = 8
 """Copies that may be under way from one size of host memory before the host waits for the first of them."""
 
 

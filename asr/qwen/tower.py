@@ -82,20 +82,23 @@ class Tower:
 
     # -- layers -----------------------------------------------------------------------------------------------------
 
-    def attend(self, windows: Sequence[Tensor]) -> list[Tensor]:
-        """(tokens, width) of each window → its embeddings, (tokens, width of the text model)."""
+    def attend(self, windows: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Chunks of each window, (tokens, width) → its embeddings, (tokens, width of the text model)."""
         out: list[Tensor] = []
-        part: list[Tensor] = []
+        part: list[Sequence[Tensor]] = []
+        room = self._most
         for window in windows:
-            if part and (len(part) == WINDOWS or sum(map(len, part)) + len(window) > self._most):
+            length = sum(chunk.shape[0] for chunk in window)
+            if part and (len(part) == WINDOWS or length > room):
                 out += self._attend(part)
-                part = []
+                part, room = [], self._most
             part.append(window)
+            room -= length
         return [*out, *self._attend(part)]
 
-    def _attend(self, windows: Sequence[Tensor]) -> Sequence[Tensor]:
-        lengths = [len(window) for window in windows]
-        count, together = sum(lengths), torch.cat(list(windows))
+    def _attend(self, windows: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+        lengths = [sum(chunk.shape[0] for chunk in window) for window in windows]
+        count, together = sum(lengths), torch.cat([chunk for window in windows for chunk in window])
         size = bucket(count, self._tokens) if self._fixed else None
         if size is None:
             bounds = self._staging.down(np.cumsum([0, *lengths], dtype=np.int32))
@@ -117,5 +120,5 @@ class Tower:
             self.convolve([(torch.zeros(1, self._bins), 0.0)] * size)
         sizes = self._tokens if self._fixed else ()
         for size in reversed(sizes):
-            self._attend([self._hidden[:size]])
+            self._attend([[self._hidden[:size]]])
         return len(self._chunks) + len(sizes)

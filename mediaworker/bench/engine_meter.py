@@ -71,7 +71,7 @@ class _Encoder(Encoder):
         for encoding, window in todo:
             spent = self.spent[id(encoding.audio)]
             spent.windows += 1
-            spent.frames += len(self._tokens(encoding, window))
+            spent.frames += sum(chunk.shape[0] for chunk in self._tokens(encoding, window))
         for key, (audio, known) in before.items():
             self.spent[key].chunks += sum(made is not known.get(at) for at, made in audio.chunks.items())
 

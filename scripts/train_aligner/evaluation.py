@@ -12,7 +12,7 @@ from transformers.models.qwen3_asr import Qwen3ASRForTokenClassification
 
 from scripts.train_tiny.channel import MODEL_HZ
 from scripts.train_tiny.utterances import CLEAN, Recipe, Utterance, utterance
-from scripts.train_tiny.words import HELD_OUT_VOICES
+from scripts.train_tiny.words import HELD_OUT_VOICES, WORDS
 
 _CLEAN = replace(CLEAN, voices=HELD_OUT_VOICES, min_words=2, max_words=8, telephone=0.0, margin_s=0.6)
 _ANY_LINE = replace(Recipe(), voices=HELD_OUT_VOICES, min_words=2, max_words=8, telephone=0.0, silent=0.0, cut=0.0)
@@ -65,13 +65,27 @@ def align(
 
 
 def errors(
-    model: Qwen3ASRForTokenClassification, processor: Qwen3ASRProcessor, utterances: Sequence[Utterance]
+    model: Qwen3ASRForTokenClassification,
+    processor: Qwen3ASRProcessor,
+    utterances: Sequence[Utterance],
+    fault: str = "",
 ) -> Errors:
+    """`fault`: "wrong", the middle word of the transcript is another; "missing", it is not there. Others are judged."""
     out = Errors()
     for said in utterances:
         out.seconds = max(out.seconds, said.samples.size / MODEL_HZ)
-        found = align(model, processor, said.samples, said.words)
-        for (start, end), (_, begin, stop) in zip(found, said.heard, strict=True):
+        words, places = list(said.words), list(said.heard)
+        middle = len(words) // 2
+        if fault == "wrong":
+            words[middle] = WORDS[(WORDS.index(words[middle]) + 1) % len(WORDS)]
+        elif fault:
+            del words[middle], places[middle]
+        if not words:
+            continue
+        found = align(model, processor, said.samples, words)
+        if fault == "wrong":
+            del found[middle], places[middle]
+        for (start, end), (_, begin, stop) in zip(found, places, strict=True):
             out.starts.append(abs(start - 1000 * begin / MODEL_HZ))
             out.ends.append(abs(end - 1000 * stop / MODEL_HZ))
     return out

@@ -25,6 +25,9 @@ def export(checkpoint: Path, folder: Path, count: int) -> None:
 
     model, processor = load(folder, Qwen3ASRForTokenClassification)
     figures = {name: errors(model, processor, held_out(name, count)) for name in SETS}
+    digits = held_out("digits, clean µ-law", count)
+    for fault in ("wrong", "missing"):
+        figures[f"the same digits, one word {fault} in the transcript"] = errors(model, processor, digits, fault)
     (folder / "README.md").write_text(card(parameters(model), training, figures), encoding="utf-8")
     for name, found in figures.items():
         print(f"{name}: {found}, within 150 ms {found.within(150):.2%} of {len(found.starts)}", flush=True)
