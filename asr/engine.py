@@ -44,8 +44,6 @@ class Capabilities:
     """A final may be asked for while the utterance may still go on."""
     languages: tuple[str, ...]
     """ISO 639 codes."""
-    words: bool
-    """Gives times of words."""
     batch: int = 1
     """Requests in one step."""
 

@@ -67,7 +67,7 @@ class PocketSphinxEngine:
     """
 
     name = "pocketsphinx"
-    capabilities = Capabilities(speculative=True, languages=("en",), words=False)
+    capabilities = Capabilities(speculative=True, languages=("en",))
 
     def __init__(self, decoders: int) -> None:
         assert decoders > 0

@@ -64,7 +64,6 @@ class QwenEngine:
         self.capabilities = Capabilities(
             speculative=True,
             languages=tuple(languages.QWEN3_ASR),
-            words=False,
             batch=min(shape.batch, shape.slots),  # each request of a step must be able to have a slot
         )
         model = loaded.model

@@ -52,7 +52,7 @@ class Refeed:
     name = "re-feed"
 
     def __init__(self, loaded: Loaded) -> None:
-        self.capabilities = Capabilities(speculative=True, languages=tuple(languages.QWEN3_ASR), words=False)
+        self.capabilities = Capabilities(speculative=True, languages=tuple(languages.QWEN3_ASR))
         self.meter = Meter()
         self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
         self._loaded, self._open, self._spent = loaded, dict[str, _Heard](), Spent()
