@@ -114,7 +114,7 @@ class Packed:
         self.forwards = self.positions = 0
         if graphs.fixed:
             weight = self._embed.weight
-            width, device = weight.shape[1], weight.device
+            width, device, positions = weight.shape[1], weight.device, max(positions, rows)
             self._rows, self._buckets = buckets(rows), buckets(positions)
             whole = memory.keys.shape[2]
             self._seen = (whole,) if self._packs else tuple(SEEN * each for each in buckets(whole // SEEN))
