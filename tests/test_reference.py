@@ -9,14 +9,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from asr.qwen import aligner_loader
 from asr.qwen.loader import _renamed, load
 from asr.qwen.session import longest
-from scripts.reference import checkpoints, environment, words
+from scripts.reference import checkpoints, environment, times, words
 from scripts.reference.cases import DIGITS, Case, cases, cut_at_pauses
 from scripts.reference.deviations import SWITCHES, agreement, switches
+from scripts.reference.ours import Timed
+from tests.aligner_models import random_aligner
 from tests.qwen_models import TINY, random_model
 
 ROOT = Path(__file__).parent.parent
@@ -31,11 +35,54 @@ def test_a_model_in_the_official_layout_is_the_same_model(tmp_path: Path) -> Non
     assert all(_renamed(checkpoints.old(name)) == name for name in mine if name != "lm_head.weight")
 
 
+def test_an_aligner_in_the_official_layout_is_the_same_model(tmp_path: Path) -> None:
+    model = random_aligner()
+    checkpoints.write(model, TINY, tmp_path / "official")
+    mine, again = model.state_dict(), aligner_loader.load(tmp_path / "official").model.state_dict()
+    assert mine.keys() == again.keys()
+    assert all(torch.equal(mine[name], again[name]) for name in mine)
+
+
 def test_questions_have_names_and_every_cause_has_questions() -> None:
     asked = cases()
     assert len({case.name for case in asked}) == len(asked)
     shown = {tuple(switches(case)) for case in asked}
     assert () in shown and {name for names in shown for name in names} == set(SWITCHES)
+
+
+def test_questions_of_times_have_names_and_every_cause_has_questions_alone_and_together() -> None:
+    asked = list(times.questions())
+    assert len({question.name for question in asked}) == len(asked)
+    alone = {name for each in asked if len(each.lines) == 1 for name in each.switches()}
+    together = {name for each in asked if len(each.lines) > 1 for name in each.switches()}
+    assert alone == set(SWITCHES) - {"prompt"} and together == alone | {"batch"}
+    assert all("whole" in each.ways() for each in asked if any(line.sound.seconds > 8 for line in each.lines))
+
+
+def timed(chances: list[list[float]], *spans: list[int]) -> Timed:
+    return Timed(["word"] * len(spans), list(spans), np.array(chances, np.float32))
+
+
+def test_only_a_tie_excuses_another_class() -> None:
+    question = next(each for each in times.questions() if len(each.lines) == 1)
+    mine = timed([[0.6, 0.2, 0.2], [0.1, 0.45001, 0.44999]], [0, 80])
+
+    def compared(theirs: Timed) -> tuple[list[str], list[str]]:
+        row = times.Row(question, 1)
+        times.check(row, [mine], [theirs])
+        return row.reasons, row.wrong
+
+    assert compared(mine) == ([], [])
+    assert compared(timed([[0.6, 0.2, 0.2], [0.1, 0.44999, 0.45001]], [0, 160])) == (["tie"], [])
+    for theirs in (
+        timed([[0.6, 0.2, 0.2], [0.1, 0.44999, 0.45001]], [0, 80]),  # times that do not follow from the classes
+        timed([[0.6, 0.2, 0.2], [0.1, 0.4498, 0.4502]], [0, 160]),  # not a tie
+        timed([[0.6, 0.2, 0.2], [0.1, 0.46, 0.44]], [0, 80]),
+        timed([[0.6, 0.2, 0.2], [0.1, 0.45001, 0.44999]], [80, 80]),
+        replace(mine, tokens=["words"]),
+    ):
+        reasons, wrong = compared(theirs)
+        assert wrong, reasons
 
 
 @pytest.mark.parametrize("file", ["customer", "agent", "long"])

@@ -15,13 +15,17 @@ from typing import Any
 import numpy as np
 
 from asr import languages
+from asr.qwen import aligner_loader
 from asr.qwen.loader import load
-from scripts.reference import checkpoints, deviations, environment, report, words
+from scripts.reference import checkpoints, deviations, environment, report, times, words
 from scripts.reference.cases import PARTIAL_S, Case, Talk, cases, talks
 from scripts.reference.compare import Ours, Row, Stream, compare, streamed
+from tests.aligner_models import random_aligner
 from tests.qwen_models import TINY, random_model
 
 MODELS = ("tiny", "random")
+ALIGNERS = {"tiny": "tiny-aligner", "random": "random-aligner"}
+"""Folders of the aligners."""
 STREAMED = ("customer", "noise-3", "noise-12")
 CHUNKS_S = (PARTIAL_S, 3 * PARTIAL_S)
 
@@ -38,12 +42,17 @@ def main() -> int:
         checkpoints.write(load(TINY).model, TINY, folder / "tiny")
         checkpoints.write(random_model(), TINY, folder / "random")
         ours = Ours(folder, MODELS)
+        tiny = TINY.with_name("qwen3-aligner-tiny")
+        checkpoints.write(aligner_loader.load(tiny).model, tiny, folder / ALIGNERS["tiny"])
+        checkpoints.write(random_aligner(), TINY, folder / ALIGNERS["random"])
+        aligned = times.Ours({name: folder / place for name, place in ALIGNERS.items()})
         if not ask(python, folder, ours):
             print("reference: the official package failed", file=sys.stderr)
             return 2
         said = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
         with np.load(folder / "arrays.npz") as arrays:
             rows = [compare(case, said["answers"][case.name], arrays, ours) for case in cases()]
+            timed = [times.compare(each, said["times"][each.name], arrays, aligned) for each in times.questions()]
     by_name = {talk.name: talk for talk in talks()}
     anew = {(each["name"], each["chunk_s"]): each for each in said["streams"] if not each["rolls_back"]}
     streams = [
@@ -51,15 +60,17 @@ def main() -> int:
     ]
     rules = [words.rule(tuple(theirs), words.ours(*raw)) for raw, theirs in zip(words.RAW, said["parsed"], strict=True)]
     wrong = [*different(rows, streams), *unlike(said)]
+    wrong += [f"{row.question.name}: {each}" for row in timed for each in row.wrong]
     wrong += [f"text of {raw}" for raw, rule in zip(words.RAW, rules, strict=True) if rule is None]
-    report.show(rows, streams, rules, wrong, time.monotonic() - begun)
+    report.show(rows, streams, rules, timed, wrong, time.monotonic() - begun)
     return 1 if wrong else 0
 
 
 def ask(python: Path, folder: Path, ours: Ours) -> bool:
     """Have the official package answer into `folder`."""
     (folder / "questions.json").write_text(json.dumps(questions(ours)), encoding="utf-8")
-    np.savez(folder / "sounds.npz", **{talk.sound.name: talk.sound.samples for talk in talks()})
+    sounds = [talk.sound for talk in talks()] + [line.sound for each in times.questions() for line in each.lines]
+    np.savez(folder / "sounds.npz", **{sound.name: sound.samples for sound in sounds})
     script = Path(__file__).parent / "official.py"
     # Offline: it has all it needs, and a hub that cannot be reached would only cost time.
     environ = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
@@ -106,7 +117,10 @@ def questions(ours: Ours) -> dict[str, object]:
         if talk.step_s and talk.sound.name in STREAMED
     ]  # fmt: skip
     ends = ours.engines[MODELS[0]].ends
-    return {"models": MODELS, "ends": ends, "cases": asked, "streams": streams, "raw": words.RAW}
+    return {
+        "models": MODELS, "ends": ends, "cases": asked, "streams": streams, "raw": words.RAW,
+        "aligners": ALIGNERS, "times": [each.told() for each in times.questions()],
+    }  # fmt: skip
 
 
 def told(talk: Talk) -> dict[str, str]:

@@ -122,6 +122,10 @@ def speech() -> list[Sound]:
     return found
 
 
+def noisy(seconds: float) -> Sound:
+    return Sound(f"noise-{seconds:g}", noise(seconds, round(seconds * 1000)))
+
+
 def wide(sound: Sound) -> Sound:
     """The same in the format of wideband legs."""
     return Sound(f"{sound.name}-wide", (sound.samples * 32000).astype("<i2").tobytes(), "L16")
@@ -135,7 +139,7 @@ def clipped(seconds: float) -> Sound:
 
 def talks() -> Iterator[Talk]:
     spoken, silence = speech(), Sound("silence", b"\xff" * 8000)
-    noises = [Sound(f"noise-{seconds:g}", noise(seconds, round(seconds * 1000))) for seconds in NOISE_S]
+    noises = [noisy(seconds) for seconds in NOISE_S]
     odd = [wide(spoken[0]), clipped(1.5), silence]
     prompts = [("", ""), ("en", ""), ("", NAMES), ("en", NAMES)]
     for sound in [*spoken, *odd]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from asr.qwen.aligner_loader import CLASS_MS
 from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 
 TOKENIZER = ("merges.txt", "tokenizer.json", "vocab.json")
@@ -17,7 +18,7 @@ MADE_WITH = "4.57.6"
 
 
 def write(model: Any, source: Path, folder: Path) -> None:
-    """`model`: of the library's class; `source`: the folder with its tokenizer."""
+    """`model`: of the library's class, a recogniser or an aligner; `source`: the folder with its tokenizer."""
     folder.mkdir(parents=True)
     for name in TOKENIZER:
         shutil.copy(source / name, folder)
@@ -40,20 +41,22 @@ def write(model: Any, source: Path, folder: Path) -> None:
         | {"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "Qwen3ASRProcessor"},
     )
     shutil.copy(source / "chat_template.jinja", folder)
-    _write(folder / "config.json", config(model.config))
+    _write(folder / "config.json", config(model.config, times=hasattr(model, "score")))
     tensors = {old(name): tensor.float() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
 
 
 def old(name: str) -> str:
     """A tensor's name in the official layout."""
+    if name == "score.weight":  # an aligner's head stands where a recogniser's head for words does
+        return "thinker.lm_head.weight"
     name = name.removeprefix("model.")
     name = name.replace("multi_modal_projector.linear_", "audio_tower.proj").replace("language_model.", "model.")
     return f"thinker.{name}"
 
 
-def config(native: Any) -> dict[str, Any]:
-    """config.json of the same model in the official layout."""
+def config(native: Any, *, times: bool) -> dict[str, Any]:
+    """config.json of the same model in the official layout. `times`: it is an aligner."""
     told = native.to_dict()
     audio, text = dict(told["audio_config"]), dict(told["text_config"])
     rope = text.pop("rope_parameters")
@@ -72,13 +75,19 @@ def config(native: Any) -> dict[str, Any]:
         "text_config": text | {"max_position_embeddings": native.text_config.max_position_embeddings},
         "audio_token_id": told["audio_token_id"],
     }
-    return {
+    top = {
         "architectures": ["Qwen3ASRForConditionalGeneration"],
         "model_type": "qwen3_asr",
         "support_languages": ["English"],
         "thinker_config": thinker,
         "transformers_version": MADE_WITH,
     }
+    if times:
+        thinker |= {"model_type": "qwen3_forced_aligner", "classify_num": native.num_labels}
+        # Else the package would put the embeddings in the place of the head.
+        thinker["text_config"]["tie_word_embeddings"] = False
+        top |= {"timestamp_token_id": native.timestamp_token_id, "timestamp_segment_time": int(CLASS_MS)}
+    return top
 
 
 def _write(path: Path, tree: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scripts.reference import deviations, words
+from scripts.reference import deviations, times, words
 from scripts.reference.cases import MODEL_HZ, Case, Talk, talks
 from scripts.reference.deviations import ENCODER_TOLERANCE, MEL_TOLERANCE, WINDOW_S, agreement, distance, where
 from scripts.reference.ours import EXACT, WHOLE, Engine, Said
@@ -142,7 +142,7 @@ def streamed(heard: Mapping[str, Any], anew: Mapping[str, Any], talk: Talk, ours
     return Stream(talk.name, heard["chunk_s"], heard["rolls_back"], len(heard["heard"]), same)
 
 
-def counts(rows: list[Row]) -> Counter[str]:
+def counts(rows: Sequence[Row] | Sequence[times.Row]) -> Counter[str]:
     """How often each reason was needed."""
     return Counter(reason for row in rows for reason in dict.fromkeys(row.reasons))
 
@@ -150,5 +150,6 @@ def counts(rows: list[Row]) -> Counter[str]:
 CAUSES = {
     **{name: (switch.cause, switch.check) for name, switch in deviations.SWITCHES.items()},
     **deviations.FOUND,
+    **times.CAUSES,
     **{name: (cause, "the words are the same but for that") for name, cause in words.RULES.items()},
 }

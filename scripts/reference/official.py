@@ -3,8 +3,8 @@
     python official.py FOLDER
 
 Its own classes answer, as published. The exceptions, and nothing else: `generate()` is told which tokens end an answer,
-for the numbers that are written into it are those of the published vocabulary; and a case may ask for a second answer
-under `switches`, each of which takes away one cause of a difference.
+for the numbers that are written into it are those of the published vocabulary; and a question may ask for further
+answers under `switches`, each of which takes away one cause of a difference.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from qwen_asr import Qwen3ASRModel
+from qwen_asr import Qwen3ASRModel, Qwen3ForcedAligner
+from qwen_asr.inference import qwen3_forced_aligner
 from qwen_asr.inference.utils import SUPPORTED_LANGUAGES, parse_asr_output
+from torch.nn.functional import pad
 from torch.nn.utils import rnn
 
 HALF_SECOND = 8000
@@ -101,6 +103,65 @@ class Official:
         return out
 
 
+class Aligner:
+    """The package's own, as published; it needs to be told nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.package = Qwen3ForcedAligner.from_pretrained(str(folder), dtype=torch.float32)
+        self.thinker = self.package.model.thinker
+        self.chances: list[np.ndarray] = []
+        self.thinker.register_forward_hook(self._noted, with_kwargs=True)
+
+    def _noted(self, _: Any, args: tuple[Any, ...], inputs: dict[str, Any], said: Any) -> None:
+        places = inputs["input_ids"] == self.package.timestamp_token_id
+        self.chances = [row[at].softmax(dim=-1).numpy() for row, at in zip(said.logits, places, strict=True)]
+
+    def ask(self, lines: list[dict[str, Any]], sounds: Any, switches: list[str]) -> tuple[Any, list[np.ndarray]]:
+        """For each of the lines, asked in one call: words with start and end in seconds, and chances of the classes."""
+        heard = [sounds[line["sound"]] for line in lines]
+        if "short" in switches:
+            heard = [np.pad(each, (0, max(0, HALF_SECOND - len(each)))) for each in heard]
+        with changed(self.thinker, switches), apart(self.package.processor, switches), unscaled(switches):
+            said = self.package.align(
+                [(each, 16000) for each in heard],
+                [line["text"] for line in lines],
+                [line["language"] for line in lines],
+            )
+        return [[(item.text, item.start_time, item.end_time) for item in each] for each in said], self.chances
+
+
+@contextmanager
+def apart(processor: Any, switches: list[str]) -> Iterator[None]:
+    """With `batch`, frames are made of each recording by itself, and filled up only then."""
+    make = processor.feature_extractor.__class__.__call__
+
+    def each_alone(extractor: Any, sounds: list[np.ndarray], **options: Any) -> Any:
+        made = [make(extractor, [each], **options) for each in sounds]
+        longest = max(each["attention_mask"].shape[-1] for each in made)
+        for name in ("input_features", "attention_mask"):
+            made[0][name] = torch.cat([pad(each[name], (0, longest - each[name].shape[-1])) for each in made])
+        return made[0]
+
+    if "batch" in switches:
+        processor.feature_extractor.__class__.__call__ = each_alone
+    try:
+        yield
+    finally:
+        processor.feature_extractor.__class__.__call__ = make
+
+
+@contextmanager
+def unscaled(switches: list[str]) -> Iterator[None]:
+    """With `loud`, the aligner's sounds are left as loud as they are."""
+    normalise = qwen3_forced_aligner.normalize_audios
+    if "loud" in switches:
+        qwen3_forced_aligner.normalize_audios = lambda sounds: [samples for samples, _ in sounds]
+    try:
+        yield
+    finally:
+        qwen3_forced_aligner.normalize_audios = normalise
+
+
 @contextmanager
 def changed(thinker: Any, switches: list[str]) -> Iterator[None]:
     """The encoder without some of its ways."""
@@ -154,10 +215,19 @@ def main(folder: Path) -> None:
             for unfixed in (2, 10**6):
                 heard = models[case["model"]].stream(case, samples, chunk_s=chunk_s, unfixed=unfixed)
                 streams.append({"name": case["name"], "chunk_s": chunk_s, "rolls_back": unfixed == 2, "heard": heard})
+    aligners = {name: Aligner(folder / place) for name, place in asked["aligners"].items()}
+    times: dict[str, Any] = {}
+    for question in asked["times"]:
+        aligner, name = aligners[question["model"]], question["name"]
+        times[name] = {}
+        for kind, switches in question["ways"].items():
+            times[name][kind], chances = aligner.ask(question["lines"], sounds, switches)
+            arrays |= {f"{name}/{kind}/{number}": each for number, each in enumerate(chances)}
     settings = models[asked["models"][0]].thinker.generation_config
     said = {
         "answers": answers,
         "streams": streams,
+        "times": times,
         "parsed": [parse_asr_output(raw, language or None) for raw, language in asked["raw"]],
         "languages": SUPPORTED_LANGUAGES,
         "decoding": {key: getattr(settings, key) for key in ("do_sample", "num_beams", "repetition_penalty")},

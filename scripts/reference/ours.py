@@ -1,7 +1,8 @@
-"""What the engine says, asked in the way that the worker asks it."""
+"""What the engine and the aligner say, asked in the way that the worker asks them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from asr import messages
+from asr.aligner import Spoken
 from asr.inference import Inference
+from asr.qwen import aligner_loader
+from asr.qwen.aligner import QwenAligner
 from asr.qwen.encoder import Audio, Settling
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.loader import load
 from asr.qwen.mel import Features, Mel, normalise
 from asr.qwen.prompt import audio_tokens
+from asr.qwen.words import split
 from asr.utterance import Utterance
 from scripts.reference.cases import Case, Talk
 
@@ -105,3 +110,47 @@ class Engine:
     @property
     def ends(self) -> list[int]:
         return sorted(self._engine.prompts.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A text and what the aligner says of it."""
+
+    tokens: list[str]
+    times: list[list[int]]
+    """Start and end of each, in ms."""
+    chances: NDArray[np.float32]
+    """Of the classes at each time, before times that are out of order are repaired: (2 * words, classes)."""
+
+    @property
+    def classes(self) -> list[int]:
+        return [int(each) for each in self.chances.argmax(axis=-1)]
+
+
+class Aligner:
+    def __init__(self, folder: Path, *, whole: bool = False) -> None:
+        """`whole`: all of an utterance in one window of the encoder."""
+        loaded = aligner_loader.load(folder)
+        if whole:
+            assert WHOLE.window_s
+            loaded.model.model.audio_tower.n_window_infer = round(100 * WHOLE.window_s)
+        self._aligner = QwenAligner(loaded)
+        self._chances: list[torch.Tensor] = []
+        read = self._aligner._read
+
+        def noted(heard: Any, placed: Any) -> list[torch.Tensor]:
+            self._chances = read(heard, placed)
+            return self._chances
+
+        self._aligner._read = noted  # type: ignore[method-assign]
+
+    def align(self, spoken: Sequence[Spoken]) -> list[Timed]:
+        """In one call."""
+        self._chances = []
+        said = self._aligner.align(spoken)
+        chances, timed = iter(self._chances), []
+        for each, words in zip(spoken, said, strict=True):
+            tokens = [placed.token for placed in split(each.text, each.language)]
+            times = [[word.start_ms, word.end_ms] for word in words]
+            timed.append(Timed(tokens, times, next(chances).numpy() if tokens else np.zeros((0, 1), np.float32)))
+        return timed
