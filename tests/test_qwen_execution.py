@@ -10,6 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asr.engine import EngineUnusable
+from asr.qwen import attention as attention_module
 from asr.qwen import engine as engine_module
 from asr.qwen import session
 from asr.qwen.attention import PAGE, Sdpa, Spans, Varlen
@@ -78,6 +80,44 @@ def test_sizes_hold_what_they_are_for(most: int) -> None:
         size = bucket(count, sizes)
         assert size is not None and count <= size < 2 * count + 1
     assert bucket(most + 1, sizes) is None
+
+
+CUDA, HALF = torch.device("cuda"), torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "dtype", "installed", "expected"),
+    [
+        ("auto", (9, 0), HALF, {"flash_attn_interface"}, ("Varlen", "FA3")),
+        ("auto", (9, 0), HALF, set(), ("Varlen", None)),
+        ("auto", (8, 6), HALF, {"flash_attn_interface"}, ("Varlen", None)),
+        ("auto", (10, 0), HALF, {"flash_attn.cute"}, ("Varlen", None)),
+        ("auto", (7, 5), torch.float16, set(), ("Sdpa", None)),
+        ("auto", (9, 0), torch.float32, {"flash_attn_interface"}, ("Sdpa", None)),
+        ("sdpa", (9, 0), HALF, {"flash_attn_interface"}, ("Sdpa", None)),
+        ("varlen", (9, 0), HALF, {"flash_attn_interface"}, ("Varlen", None)),
+        ("flash", (10, 0), HALF, {"flash_attn.cute"}, ("Varlen", "FA4")),
+        ("flash", (9, 0), HALF, set(), "needs the package that brings `flash_attn_interface`"),
+        ("flash", (8, 0), HALF, set(), "needs a GPU of the generations Hopper or Blackwell"),
+        ("varlen", (7, 5), HALF, set(), "needs a GPU from Ampere on, and this is T4"),
+        ("varlen", (9, 0), torch.float32, set(), "needs 16 bits, and qwen.dtype is float32"),
+    ],
+)
+def test_attention_is_chosen_by_what_is_there(
+    name: Any, capability: tuple[int, int], dtype: torch.dtype, installed: set[str], expected: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    active: list[str] = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "T4")
+    monkeypatch.setattr(attention_module, "_installed", lambda module: module in installed)
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", active.append)
+    if isinstance(expected, str):
+        with pytest.raises(EngineUnusable, match=expected):
+            attention_module.attention(name, CUDA, dtype)
+        return
+    made = attention_module.attention(name, CUDA, dtype)
+    assert (type(made).__name__, active[0] if active else None) == expected
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
