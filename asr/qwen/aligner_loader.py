@@ -13,7 +13,7 @@ from transformers import Qwen3ASRConfig, Qwen3ASRForTokenClassification
 from transformers.utils import logging
 
 from asr.engine import EngineUnusable, first_line
-from asr.qwen.loader import _AUDIO_KEYS, _TEXT_KEYS, _complete, _extractor, _json, _list, _renamed, _tokenizer
+from asr.qwen.loader import AUDIO_KEYS, TEXT_KEYS, complete, extractor_of, listed, read_json, renamed, tokenizer_of
 
 TIMESTAMP = "<timestamp>"
 CLASS_MS = 80.0
@@ -32,7 +32,7 @@ class Loaded:
 
 def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
     """Raises EngineUnusable."""
-    described = _json(folder / "config.json")
+    described = read_json(folder / "config.json")
     quiet: Any = logging
     quiet.disable_progress_bar()
     quiet.set_verbosity_error()  # what it would warn of is checked below, and refused
@@ -43,11 +43,11 @@ def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float3
         model = _native(folder, dtype)
     else:
         raise EngineUnusable(f"{folder} holds no Qwen3-ForcedAligner")
-    tokenizer = _tokenizer(folder, model)
+    tokenizer = tokenizer_of(folder, model)
     if (known := tokenizer.convert_tokens_to_ids(TIMESTAMP)) != model.config.timestamp_token_id:
         wanted = model.config.timestamp_token_id
         raise EngineUnusable(f"{folder}: times stand at token {wanted} and {TIMESTAMP} is token {known}")
-    extractor = _extractor(folder, model)
+    extractor = extractor_of(folder, model)
     return Loaded(model.eval().to(device), tokenizer, extractor, _class_ms(folder, described))
 
 
@@ -57,9 +57,10 @@ def _native(folder: Path, dtype: torch.dtype) -> Any:
         model, report = library.from_pretrained(folder, dtype=dtype, output_loading_info=True, local_files_only=True)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise EngineUnusable(f"{folder}: {first_line(error)}") from error
-    _complete(folder, report["missing_keys"], report["unexpected_keys"])
+    complete(folder, report["missing_keys"], report["unexpected_keys"])
     if wrong := report.get("mismatched_keys"):
-        raise EngineUnusable(f"{folder}: {_list([str(each) for each in wrong])} of another shape than config.json says")
+        names = listed([str(each) for each in wrong])
+        raise EngineUnusable(f"{folder}: {names} of another shape than config.json says")
     return model
 
 
@@ -68,10 +69,10 @@ def _original(folder: Path, described: dict[str, Any], thinker: dict[str, Any], 
         audio, text = thinker["audio_config"], thinker["text_config"]
         described_as: Any = Qwen3ASRConfig
         config = described_as(
-            audio_config={"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in _AUDIO_KEYS}},
+            audio_config={"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in AUDIO_KEYS}},
             text_config={
                 "model_type": "qwen3",
-                **{key: text[key] for key in _TEXT_KEYS if key in text},
+                **{key: text[key] for key in TEXT_KEYS if key in text},
                 "rope_parameters": {"rope_type": "default", "rope_theta": text.get("rope_theta", 1e6)},
             },
             audio_token_id=thinker["audio_token_id"],
@@ -90,19 +91,19 @@ def _original(folder: Path, described: dict[str, Any], thinker: dict[str, Any], 
         report = model.load_state_dict(tensors, strict=False)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise EngineUnusable(f"{folder}: {first_line(error)}") from error
-    _complete(folder, report.missing_keys, report.unexpected_keys)
+    complete(folder, report.missing_keys, report.unexpected_keys)
     return model
 
 
 def _place(name: str) -> str:
     """The head that says a class stands where the recogniser's head for words does."""
-    return "score.weight" if name == "thinker.lm_head.weight" else _renamed(name)
+    return "score.weight" if name == "thinker.lm_head.weight" else renamed(name)
 
 
 def _class_ms(folder: Path, described: dict[str, Any]) -> float:
     told = described.get("timestamp_segment_time")
     if told is None and (folder / "processor_config.json").is_file():
-        told = _json(folder / "processor_config.json").get("timestamp_segment_time")
+        told = read_json(folder / "processor_config.json").get("timestamp_segment_time")
     if told is None:
         return CLASS_MS
     if isinstance(told, bool) or not isinstance(told, int | float) or not told > 0:

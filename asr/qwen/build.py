@@ -6,8 +6,9 @@ import torch
 
 from asr import weights
 from asr.engine import EngineUnusable
+from asr.qwen import memory
 from asr.qwen.encoder import Settling
-from asr.qwen.engine import QwenEngine, Shape, out_of_memory, too_large
+from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.execution import execution
 from asr.qwen.fused import fuse
 from asr.qwen.loader import load
@@ -47,9 +48,9 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     except ValueError as error:
         raise EngineUnusable(f"qwen.window_s = {settings.window_s:g}: {error}") from None
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
+        if not memory.exhausted(error):
             raise
-        raise too_large(shape, error) from None
+        raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None
 
 
 def place(settings: Qwen) -> tuple[str, torch.dtype]:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from asr import languages
-from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, EngineUnusable, first_line
+from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, first_line
+from asr.qwen import memory
 from asr.qwen.encoder import Encoder, Settling
 from asr.qwen.execution import Execution
 from asr.qwen.execution import execution as for_device
@@ -166,7 +167,7 @@ class QwenEngine:
         try:
             return self._step(requests)
         except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
+            if not memory.exhausted(error):
                 raise
             # Nothing has been taken yet from what the models said, so everything can be asked of them again.
             raise EngineExhausted(first_line(error)) from None
@@ -272,9 +273,10 @@ class QwenEngine:
         try:
             self._warm_up()
         except (EngineExhausted, MemoryError, RuntimeError) as error:
-            if not isinstance(error, EngineExhausted) and not out_of_memory(error):
+            if not isinstance(error, EngineExhausted) and not memory.exhausted(error):
                 raise
-            raise too_large(self.shape, error) from None
+            shape = self.shape
+            raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None
 
     def _warm_up(self) -> None:
         utterance = Utterance("warm-up", "PCMU", live=True)
@@ -291,14 +293,3 @@ class QwenEngine:
         self.close(utterance.id)
         self.encoder.capture()
         self.packed.capture()
-
-
-def too_large(shape: Shape, error: BaseException) -> EngineUnusable:
-    asked = f"qwen.slots = {shape.slots} of qwen.positions = {shape.positions}, and qwen.batch = {shape.batch}"
-    return EngineUnusable(f"the model with {asked} needs more memory than there is: {first_line(error)}")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """On a GPU torch has an error of its own for it; a CPU's is known by its words alone."""
-    words = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(each in str(error) for each in words)

@@ -21,11 +21,11 @@ from transformers.utils import logging
 from asr.engine import EngineUnusable, first_line
 from asr.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
 
-_AUDIO_KEYS = (
+AUDIO_KEYS = (
     "num_mel_bins", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", "n_window",
     "n_window_infer", "output_dim", "downsample_hidden_size",
 )  # fmt: skip
-_TEXT_KEYS = (
+TEXT_KEYS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "head_dim", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings",
 )  # fmt: skip
@@ -45,7 +45,7 @@ class Loaded:
 
 def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
     """Raises EngineUnusable."""
-    described = _json(folder / "config.json")
+    described = read_json(folder / "config.json")
     quiet: Any = logging
     quiet.disable_progress_bar()
     quiet.set_verbosity_error()  # what it would warn of is checked below, and refused
@@ -55,12 +55,12 @@ def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float3
         model = _native(folder, dtype)
     else:
         raise EngineUnusable(f"{folder} holds a {described.get('model_type', 'nameless')} model, not a Qwen3-ASR one")
-    tokenizer = _tokenizer(folder, model)
+    tokenizer = tokenizer_of(folder, model)
     ends = tuple(tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT))
-    return Loaded(model.eval().to(device), tokenizer, _extractor(folder, model), ends)
+    return Loaded(model.eval().to(device), tokenizer, extractor_of(folder, model), ends)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -78,9 +78,10 @@ def _native(folder: Path, dtype: torch.dtype) -> Any:
         model, report = library.from_pretrained(folder, dtype=dtype, output_loading_info=True, local_files_only=True)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise EngineUnusable(f"{folder}: {first_line(error)}") from error
-    _complete(folder, report["missing_keys"], report["unexpected_keys"])
+    complete(folder, report["missing_keys"], report["unexpected_keys"])
     if wrong := report.get("mismatched_keys"):
-        raise EngineUnusable(f"{folder}: {_list([str(each) for each in wrong])} of another shape than config.json says")
+        names = listed([str(each) for each in wrong])
+        raise EngineUnusable(f"{folder}: {names} of another shape than config.json says")
     return model
 
 
@@ -88,10 +89,10 @@ def _original(folder: Path, described: dict[str, Any], dtype: torch.dtype) -> An
     try:
         audio, text = described["audio_config"], described["text_config"]
         config = Qwen3ASRConfig(
-            audio_config={"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in _AUDIO_KEYS}},
+            audio_config={"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in AUDIO_KEYS}},
             text_config={
                 "model_type": "qwen3",
-                **{key: text[key] for key in _TEXT_KEYS if key in text},
+                **{key: text[key] for key in TEXT_KEYS if key in text},
                 "rope_parameters": {"rope_type": "default", "rope_theta": text.get("rope_theta", 1e6)},
             },
             audio_token_id=described["audio_token_id"],
@@ -105,17 +106,17 @@ def _original(folder: Path, described: dict[str, Any], dtype: torch.dtype) -> An
     if not files:
         raise EngineUnusable(f"{folder} has no *.safetensors file")
     try:
-        tensors = {_renamed(name): tensor for file in files for name, tensor in load_file(file).items()}
+        tensors = {renamed(name): tensor for file in files for name, tensor in load_file(file).items()}
         report = model.load_state_dict(tensors, strict=False)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise EngineUnusable(f"{folder}: {first_line(error)}") from error
     model.tie_weights()
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    _complete(folder, set(report.missing_keys) - tied, report.unexpected_keys)
+    complete(folder, set(report.missing_keys) - tied, report.unexpected_keys)
     return model
 
 
-def _renamed(name: str) -> str:
+def renamed(name: str) -> str:
     """A tensor's name in the library's layout, from that of the official package."""
     name = name.removeprefix("thinker.")
     name = name.replace("audio_tower.proj1", "model.multi_modal_projector.linear_1")
@@ -127,18 +128,18 @@ def _renamed(name: str) -> str:
     return name
 
 
-def _complete(folder: Path, missing: Any, unexpected: Any) -> None:
+def complete(folder: Path, missing: Any, unexpected: Any) -> None:
     for kind, keys in (("lacks", missing), ("has, and should not,", unexpected)):
         if keys:
-            raise EngineUnusable(f"{folder}: the checkpoint {kind} {_list(sorted(keys))}")
+            raise EngineUnusable(f"{folder}: the checkpoint {kind} {listed(sorted(keys))}")
 
 
-def _list(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
     rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + rest
 
 
-def _tokenizer(folder: Path, model: Any) -> Any:
+def tokenizer_of(folder: Path, model: Any) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -157,14 +158,14 @@ def _tokenizer(folder: Path, model: Any) -> Any:
     return tokenizer
 
 
-def _extractor(folder: Path, model: Any) -> Any:
+def extractor_of(folder: Path, model: Any) -> Any:
     """The library's own, whose values the model was trained with; what the folder says must agree."""
     library: Any = Qwen3ASRFeatureExtractor
     extractor = library(feature_size=model.config.audio_config.num_mel_bins)
     stored: dict[str, Any] = {}
     for name in ("processor_config.json", "preprocessor_config.json"):
         if (folder / name).is_file():
-            found = _json(folder / name)
+            found = read_json(folder / name)
             stored |= found.get("feature_extractor") or found
     for key in ("feature_size", "sampling_rate", "hop_length", "n_fft"):
         if key in stored and stored[key] != getattr(extractor, key):
