@@ -23,7 +23,7 @@ from typing import Any
 import structlog
 
 from asr.aligner import Aligner
-from asr.engine import EngineUnusable
+from asr.engine import EngineUnusable, first_line
 from asr.inference import Inference
 from asr.messages import (
     Configure,
@@ -115,12 +115,14 @@ def _aligner(settings: Configure) -> Aligner | None:
     """None without one that works: calls go on, without times of words."""
     try:
         aligner = create_aligner(settings.asr, settings.qwen)
+        if aligner is not None:
+            aligner.warm_up()
+        return aligner
     except EngineUnusable as error:
         log.error("no times of words", reason=str(error))
-        return None
-    if aligner is not None:
-        aligner.warm_up()
-    return aligner
+    except Exception as error:  # no room for it, most likely: the recogniser has been loaded and works
+        log.error("no times of words", reason=first_line(error), exc_info=error)
+    return None
 
 
 def _drain(inbox: SimpleQueue[ToEngine], *, wait: bool) -> Iterator[ToEngine]:

@@ -18,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("models", help="download model weights")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
-    pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: asr.model, and asr.aligner if asr.words")
+    pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: what asr.* of the configuration names")
     pull.add_argument("--config", metavar="FILE", help="configuration file")
 
 
@@ -30,9 +30,8 @@ def run(args: argparse.Namespace) -> int:
         except ConfigError as error:
             print(f"mediaworker: {error}", file=sys.stderr)
             return 2
-        names = [asr.model]
-        if asr.words and weights.is_hub_name(asr.aligner):
-            names.append(asr.aligner)
+        beside = (asr.partials_model, asr.aligner if asr.words else "")
+        names = [asr.model, *(name for name in beside if weights.is_hub_name(name))]
     if not weights.is_hub_name(name := names[0]):
         print(f"mediaworker: {name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B", file=sys.stderr)
         return 2
