@@ -20,7 +20,7 @@ from asr.engine import EngineUnusable
 from asr.qwen.build import build
 from asr.qwen.loader import load
 from asr.qwen.prompt import Prompt
-from asr.qwen.quantise import GPU_ROWS, NO_OVERFLOW, Fp8, Int8, Kind, Quantised, check, quantise
+from asr.qwen.quantise import GPU_ROWS, NO_OVERFLOW, Fp8, Int8, Kind, Quantised, adds_in_32_bits, check, quantise
 from asr.scheduler import Lane, Request
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
@@ -41,6 +41,17 @@ ERROR = {"int8": 0.02, "fp8": 0.06}
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@cache
+def exact() -> bool:
+    """Without VNNI weights have a bit less here."""
+    return adds_in_32_bits(torch.device("cpu"))
+
+
+def _narrow(linear: nn.Linear, kind: Kind) -> nn.Module:
+    """As `quantise` does on this processor."""
+    return Fp8(linear) if kind == "fp8" else Int8(linear) if exact() else Int8(linear, NO_OVERFLOW)
 
 
 @cache
@@ -86,7 +97,7 @@ def test_logits_are_near_those_of_32_bits(kind: Kind, most: float) -> None:
     prompt = prompts(plain).build()
     said = generate(plain.model, codes, prompt, 200)
     expected, found = (answer_logits(each, codes, prompt, said) for each in (plain.model, model))
-    assert 0 < (found - expected).norm() < most * expected.norm()
+    assert 0 < (found - expected).norm() < (1 if exact() else 2) * most * expected.norm()
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
@@ -123,9 +134,9 @@ def test_a_layer_multiplies(kind: Kind, dtype: torch.dtype, rows: int, seed: int
     linear = nn.Linear(64, 48, bias=bias, dtype=dtype)
     input = (torch.randn(1, rows, 64) * gain).to(dtype)
     with torch.inference_mode():
-        expected, found = linear(input).float(), LAYERS[kind](linear)(input)
+        expected, found = linear(input).float(), _narrow(linear, kind)(input)
     assert found.dtype == dtype and found.shape == expected.shape
-    assert (found.float() - expected).norm() < ERROR[kind] * expected.norm()
+    assert (found.float() - expected).norm() < (1 if exact() else 2) * ERROR[kind] * expected.norm()
 
 
 @pytest.mark.parametrize("kind", LAYERS)
