@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from asr.qwen import aligner_loader
-from asr.qwen.loader import _renamed, load
+from asr.qwen.loader import load, renamed
 from asr.qwen.session import longest
 from scripts.reference import checkpoints, environment, times, words
 from scripts.reference.cases import DIGITS, Case, cases, cut_at_pauses
@@ -32,7 +32,7 @@ def test_a_model_in_the_official_layout_is_the_same_model(tmp_path: Path) -> Non
     mine, again = model.state_dict(), load(tmp_path / "official").model.state_dict()
     assert mine.keys() == again.keys()
     assert all(torch.equal(mine[name], again[name]) for name in mine)
-    assert all(_renamed(checkpoints.old(name)) == name for name in mine if name != "lm_head.weight")
+    assert all(renamed(checkpoints.old(name)) == name for name in mine if name != "lm_head.weight")
 
 
 def test_an_aligner_in_the_official_layout_is_the_same_model(tmp_path: Path) -> None:
