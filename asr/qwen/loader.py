@@ -7,6 +7,7 @@ reads the second kind without complaint and fills what it does not find with ran
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from transformers.utils import logging
 from asr.engine import EngineUnusable, first_line
 from asr.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
 
-AUDIO_KEYS = (
+_AUDIO_KEYS = (
     "num_mel_bins", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", "n_window",
     "n_window_infer", "output_dim", "downsample_hidden_size",
 )  # fmt: skip
-TEXT_KEYS = (
+_TEXT_KEYS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "head_dim", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings",
 )  # fmt: skip
@@ -46,13 +47,11 @@ class Loaded:
 def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
     """Raises EngineUnusable."""
     described = read_json(folder / "config.json")
-    quiet: Any = logging
-    quiet.disable_progress_bar()
-    quiet.set_verbosity_error()  # what it would warn of is checked below, and refused
     if "thinker_config" in described:
-        model = _original(folder, described["thinker_config"], dtype)
+        thinker = described["thinker_config"]
+        model = original(folder, Qwen3ASRForConditionalGeneration, lambda: _configuration(thinker), dtype)
     elif described.get("model_type") == "qwen3_asr":
-        model = _native(folder, dtype)
+        model = native(folder, Qwen3ASRForConditionalGeneration, dtype)
     else:
         raise EngineUnusable(f"{folder} holds a {described.get('model_type', 'nameless')} model, not a Qwen3-ASR one")
     tokenizer = tokenizer_of(folder, model)
@@ -72,48 +71,70 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _native(folder: Path, dtype: torch.dtype) -> Any:
-    library: Any = Qwen3ASRForConditionalGeneration
+def native(folder: Path, library: Any, dtype: torch.dtype) -> Any:
+    """A model of the class `library` from a folder in its own layout."""
+    _hush()
     try:
         model, report = library.from_pretrained(folder, dtype=dtype, output_loading_info=True, local_files_only=True)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise EngineUnusable(f"{folder}: {first_line(error)}") from error
-    complete(folder, report["missing_keys"], report["unexpected_keys"])
+    _complete(folder, report["missing_keys"], report["unexpected_keys"])
     if wrong := report.get("mismatched_keys"):
-        names = listed([str(each) for each in wrong])
+        names = _list([str(each) for each in wrong])
         raise EngineUnusable(f"{folder}: {names} of another shape than config.json says")
     return model
 
 
-def _original(folder: Path, described: dict[str, Any], dtype: torch.dtype) -> Any:
+def original(
+    folder: Path, library: Any, configuration: Callable[[], Any], dtype: torch.dtype,
+    place: Callable[[str], str] | None = None,
+) -> Any:  # fmt: skip
+    """A model of the class `library` from a folder in the official package's layout. `configuration` makes its own from
+    config.json; `place`: a tensor's name there → here."""
+    _hush()
     try:
-        audio, text = described["audio_config"], described["text_config"]
-        config = Qwen3ASRConfig(
-            audio_config={"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in AUDIO_KEYS}},
-            text_config={
-                "model_type": "qwen3",
-                **{key: text[key] for key in TEXT_KEYS if key in text},
-                "rope_parameters": {"rope_type": "default", "rope_theta": text.get("rope_theta", 1e6)},
-            },
-            audio_token_id=described["audio_token_id"],
-            tie_word_embeddings=bool(text.get("tie_word_embeddings", True)),
-        )
-        model: Any = Qwen3ASRForConditionalGeneration(config)
-        model = model.to(dtype)
+        config = configuration()
+        model = library(config).to(dtype)
     except (KeyError, TypeError, ValueError) as error:
         raise EngineUnusable(f"{folder}/config.json: {first_line(error)}") from error
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise EngineUnusable(f"{folder} has no *.safetensors file")
     try:
-        tensors = {renamed(name): tensor for file in files for name, tensor in load_file(file).items()}
+        named = place or renamed
+        tensors = {named(name): tensor for file in files for name, tensor in load_file(file).items()}
         report = model.load_state_dict(tensors, strict=False)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise EngineUnusable(f"{folder}: {first_line(error)}") from error
     model.tie_weights()
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    complete(folder, set(report.missing_keys) - tied, report.unexpected_keys)
+    _complete(folder, set(report.missing_keys) - tied, report.unexpected_keys)
     return model
+
+
+def _hush() -> None:
+    quiet: Any = logging
+    quiet.disable_progress_bar()
+    quiet.set_verbosity_error()  # what it would warn of is checked here, and refused
+
+
+def _configuration(thinker: dict[str, Any]) -> Any:
+    tied = bool(thinker["text_config"].get("tie_word_embeddings", True))
+    return Qwen3ASRConfig(**parts(thinker), tie_word_embeddings=tied)
+
+
+def parts(thinker: dict[str, Any]) -> dict[str, Any]:
+    """What both kinds of models have in their configuration, from that of the official package."""
+    audio, text = thinker["audio_config"], thinker["text_config"]
+    return {
+        "audio_config": {"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in _AUDIO_KEYS}},
+        "text_config": {
+            "model_type": "qwen3",
+            **{key: text[key] for key in _TEXT_KEYS if key in text},
+            "rope_parameters": {"rope_type": "default", "rope_theta": text.get("rope_theta", 1e6)},
+        },
+        "audio_token_id": thinker["audio_token_id"],
+    }
 
 
 def renamed(name: str) -> str:
@@ -128,13 +149,13 @@ def renamed(name: str) -> str:
     return name
 
 
-def complete(folder: Path, missing: Any, unexpected: Any) -> None:
+def _complete(folder: Path, missing: Any, unexpected: Any) -> None:
     for kind, keys in (("lacks", missing), ("has, and should not,", unexpected)):
         if keys:
-            raise EngineUnusable(f"{folder}: the checkpoint {kind} {listed(sorted(keys))}")
+            raise EngineUnusable(f"{folder}: the checkpoint {kind} {_list(sorted(keys))}")
 
 
-def listed(names: list[str]) -> str:
+def _list(names: list[str]) -> str:
     rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + rest
 
