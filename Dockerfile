@@ -16,6 +16,7 @@ WORKDIR /src
 COPY scripts/install_packages.sh scripts/
 RUN ["scripts/install_packages.sh", "build"]
 COPY scripts/build_pjsip.sh scripts/
+COPY scripts/pjsip/ scripts/pjsip/
 RUN ["scripts/build_pjsip.sh", "python3"]
 COPY scripts/install_app.sh scripts/
 COPY requirements/ requirements/

@@ -8,7 +8,7 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: fuzz help reference demo run test lint bench soak lock schema clean setup setup-dev
+.PHONY: fuzz help interop reference demo run test lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -16,9 +16,10 @@ help:
 	@echo "make run     install and serve with the default configuration"
 	@echo "make test    install and run the checks and the tests"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
-	@echo "make soak    500 kills and 10,000 calls, with a table at the end (an hour; SOAK='--kills 60' for less)"
-	@echo "make fuzz    a million mutated inputs for every parser, then some guided by coverage (minutes)"
+	@echo "make soak    700 kills, 10,000 calls and 1,000 cuts, with a table at the end (an hour; SOAK='--kills 60' for less)"
+	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
 	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
+	@echo "make interop a real Asterisk and a real softphone against the worker (as root; minutes, 350 MB the first time)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
 
@@ -45,18 +46,26 @@ bench: setup-dev
 	$(RUN)/mediaworker bench media --legs 1,100,500,1000 --seconds 20
 	$(RUN)/mediaworker bench twilio --streams 50,250,500 --seconds 20
 	$(RUN)/mediaworker bench engine --calls 1,8,32 --seconds 30
+	$(RUN)/mediaworker bench files
+	$(RUN)/mediaworker bench events
 
 soak: setup-dev
 	$(RUN)/python scripts/soak.py $(SOAK)
 
 # What is guided by coverage needs atheris, which is not part of the lock; without it the mutations alone run.
 fuzz: setup-dev
+	$(RUN)/python -m pytest -q -m hypothesis --hypothesis-profile anew
 	$(RUN)/python -m fuzz --inputs 1000000
 	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m fuzz --guided --inputs 200000; \
 	  else echo "fuzz: no atheris for this Python: nothing is guided by coverage"; fi
 
 reference: setup-dev
 	@$(RUN)/python -m scripts.reference
+
+interop: setup-dev
+	@scripts/install_packages.sh interop
+	@scripts/interop/asterisk.sh >/dev/null
+	$(RUN)/python -m pytest tests/interop
 
 lock: setup-dev
 	$(RUN)/python -m pip install -q uv

@@ -1,13 +1,13 @@
-"""Starting and ending the inference process."""
+"""Starting and ending a child process that is spoken to over sockets: the inference process, the reader of a file."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -17,19 +17,22 @@ END_S = 5.0
 """It gets so long to go by itself, and as long again after a kill."""
 
 
-async def spawn(requests: socket.socket, answers: socket.socket) -> Process:
-    """Start `asr.process`, which reads from `requests` and writes to `answers`; its log goes to our stderr."""
-    descriptors = [requests.fileno(), answers.fileno()]
+async def spawn(
+    module: str, descriptors: Sequence[int], *arguments: str, env: Mapping[str, str] | None = None
+) -> Process:
+    """Run the module with its copies of these descriptors, named by their numbers; its log goes to our stderr."""
     # A session of its own: Ctrl-C at the terminal is for the parent, which wants its last finals first.
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "asr.process",
+        module,
         *map(str, descriptors),
+        *arguments,
         stdin=DEVNULL,
         stdout=DEVNULL,
         pass_fds=descriptors,
         start_new_session=True,
+        env=env,
     )
 
 
@@ -50,7 +53,7 @@ async def end(process: Process) -> int:
         except TimeoutError:
             pass
     # It sits in a driver and no signal reaches it. Callers wait for the next one, not for this.
-    log.critical("the inference process cannot be ended", pid=process.pid)
+    log.critical("a child process cannot be ended", pid=process.pid)
     return -signal.SIGKILL
 
 

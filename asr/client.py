@@ -248,7 +248,7 @@ class Recognizer:
                 one, other = socket.socketpair()
                 channels.append((ours.enter_context(one), theirs.enter_context(other)))
             (requests, reads), (answers, writes) = channels
-            self._process = process = await child.spawn(reads, writes)
+            self._process = process = await child.spawn("asr.process", (reads.fileno(), writes.fileno()))
             theirs.close()
             try:
                 await self._converse(requests, answers, process)

@@ -20,6 +20,7 @@ from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 SPECULATIVE_ALLOWANCE_S = 0.15
 """A speculative final has until the endpoint fires; one whose endpoint has fired goes before it."""
 PARTIAL_ALLOWANCE_S = 0.3
+Asked = messages.Partial | messages.Final | messages.Align
 PASSED_OVER = 8
 """Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
 
@@ -48,7 +49,10 @@ class Work:
     requests: tuple[Request, ...]
     """Of the engine, or of the aligner: not of both."""
     utterance_ids: tuple[str, ...]
-    align: bool = False
+
+    @property
+    def align(self) -> bool:
+        return any(request.align for request in self.requests)
 
 
 class Inference:
@@ -82,11 +86,11 @@ class Inference:
             case messages.Append():
                 self._append(message)
             case messages.Partial():
-                self._submit(message, now, PARTIAL_ALLOWANCE_S)
+                self._submit(message, now + PARTIAL_ALLOWANCE_S, now)
             case messages.Final():
-                self._submit(message, now, 0.0 if message.commit else SPECULATIVE_ALLOWANCE_S)
+                self._submit(message, now + SPECULATIVE_ALLOWANCE_S * (not message.commit), now)
             case messages.Align():
-                self._submit_words(message, now)
+                self._submit(message, now, now)
             case messages.Close():
                 self._close(message.utterance_id)
             case messages.Configure():
@@ -131,7 +135,7 @@ class Inference:
 
     def _choose_words(self, *lanes: Lane) -> Work | None:
         taken = self.alignments.take(self.scheduler, *lanes)
-        return Work(tuple(taken), tuple(request.utterance_id for request in taken), align=True) if taken else None
+        return Work(tuple(taken), tuple(request.utterance_id for request in taken)) if taken else None
 
     def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
         """Do what `choose` has just returned, beginning at `now`."""
@@ -182,52 +186,27 @@ class Inference:
         self.alignments.append(message.utterance_id, message.audio)
         self.engine.append(message.utterance_id, message.audio)
 
-    def _submit(self, message: messages.Partial | messages.Final, now: float, allowance_s: float) -> None:
+    def _submit(self, message: Asked, deadline_s: float, now: float) -> None:
         known = self._open.get(message.utterance_id)
         if known is None:
             return
         known.asked_s = now
         assert message.end <= known.received, "a request about audio that has not come"
-        final = isinstance(message, messages.Final)
-        if not known.utterance.live:
-            lane = Lane.BATCH
-        elif final:
-            lane = Lane.FINAL
-        else:
-            lane = Lane.PARTIAL if known.answered else Lane.FIRST_PARTIAL
+        if isinstance(message, messages.Align):
+            self.alignments.ask(message)
+            self._let_go(known)
         self.scheduler.submit(
             Request(
                 utterance_id=message.utterance_id,
                 revision=message.revision,
-                lane=lane,
-                final=final,
+                lane=_lane(known, message),
+                final=not isinstance(message, messages.Partial),
                 end=message.end,
-                deadline_s=now + allowance_s,
+                deadline_s=deadline_s,
                 stream=known.utterance.stream,
                 synchronous=known.utterance.synchronous,
                 commit=isinstance(message, messages.Final) and message.commit,
-            )
-        )
-
-    def _submit_words(self, message: messages.Align, now: float) -> None:
-        known = self._open.get(message.utterance_id)
-        if known is None:
-            return
-        assert message.end <= known.received, "a request about audio that has not come"
-        known.asked_s = now
-        self.alignments.ask(message)
-        self._let_go(known)
-        self.scheduler.submit(
-            Request(
-                utterance_id=message.utterance_id,
-                revision=message.revision,
-                lane=Lane.WORDS if known.utterance.live else Lane.BATCH,
-                final=True,
-                end=message.end,
-                deadline_s=now,
-                stream=known.utterance.stream,
-                synchronous=known.utterance.synchronous,
-                align=True,
+                align=isinstance(message, messages.Align),
             )
         )
 
@@ -307,3 +286,15 @@ class Inference:
                 out.append(messages.Words(replace(alignment, queue_s=queue_s)))
                 self._close(request.utterance_id)
         return out
+
+
+def _lane(known: _Open, message: Asked) -> Lane:
+    if not known.utterance.live:
+        return Lane.BATCH
+    match message:
+        case messages.Final():
+            return Lane.FINAL
+        case messages.Align():
+            return Lane.WORDS
+        case _:
+            return Lane.PARTIAL if known.answered else Lane.FIRST_PARTIAL

@@ -171,8 +171,10 @@ class Ledger:
             if (spoken := self._open.get(name)) is None:
                 continue
             spoken.crashes += 1
-            if spoken.crashes > CRASHES_ALLOWED and (delivery := self._give_up(spoken, reason)) is not None:
-                deliveries.append(delivery)
+            if spoken.crashes > CRASHES_ALLOWED:
+                spoken.died = spoken.failed is None
+                if (delivery := self._give_up(spoken, reason)) is not None:
+                    deliveries.append(delivery)
         self.forget_process()
         return deliveries
 
@@ -286,10 +288,10 @@ class Ledger:
         request = spoken.request
         if isinstance(request, Align):
             spoken.opened = False
-            return self._words(spoken, Alignment(name, request.revision, (), spoken.failed))
+            return self._words(spoken, Alignment(name, request.revision, (), spoken.failed, died=spoken.died))
         if not isinstance(request, Final):
             spoken.request = None
             return None
-        failed = Hypothesis(name, request.revision, "", "", 0, True, spoken.failed)
+        failed = Hypothesis(name, request.revision, "", "", 0, True, spoken.failed, died=spoken.died)
         spoken.opened = False
         return self._delivery(spoken, failed)

@@ -6,6 +6,8 @@ deltas in the codec's own bytes. `encode` and `Frames` + `decode_*` are inverses
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from asr.utterance import Alignment, Hypothesis, Utterance
@@ -14,6 +16,9 @@ from config.settings import Asr, Qwen
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 MAX_AUDIO_BYTES = 256 * 1024
 """Audio in one `Append`: 8 s of wideband. A longer backlog is several messages, so that a request can go in between."""
+
+
+T = TypeVar("T")
 
 
 class FrameError(Exception):
@@ -136,11 +141,11 @@ ToEngine = Configure | Open | Append | Partial | Final | Align | Close | Ping
 FromEngine = Ready | Unusable | Working | Heard | Words | Dropped | Pong
 
 _encoder = msgspec.msgpack.Encoder()
-_to_engine = msgspec.msgpack.Decoder(ToEngine)
-_from_engine = msgspec.msgpack.Decoder(FromEngine)
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
 
-def encode(message: ToEngine | FromEngine) -> bytes:
+def encode(message: Message) -> bytes:
     """The message as one frame."""
     body = _encoder.encode(message)
     assert len(body) <= MAX_FRAME_BYTES, "split the audio"
@@ -149,18 +154,18 @@ def encode(message: ToEngine | FromEngine) -> bytes:
 
 def decode_to_engine(body: bytes) -> ToEngine:
     """Raises FrameError."""
-    try:
-        message: ToEngine = _to_engine.decode(body)
-        return message
-    except msgspec.DecodeError as error:
-        raise FrameError(str(error)) from None
+    return decode(_to_engine, body)
 
 
 def decode_from_engine(body: bytes) -> FromEngine:
     """Raises FrameError."""
+    return decode(_from_engine, body)
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
+    """A message of the decoder's kinds. Raises FrameError."""
     try:
-        message: FromEngine = _from_engine.decode(body)
-        return message
+        return decoder.decode(body)
     except msgspec.DecodeError as error:
         raise FrameError(str(error)) from None
 

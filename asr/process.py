@@ -7,10 +7,8 @@ thread up too, so the kernel is asked to end the process with its parent as well
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -23,6 +21,7 @@ from typing import Any
 import structlog
 
 from asr.aligner import Aligner
+from asr.bond import end_with_parent
 from asr.engine import EngineUnusable, first_line
 from asr.inference import Inference
 from asr.messages import (
@@ -40,19 +39,13 @@ from asr.messages import (
 from asr.select import create, create_aligner
 
 RECEIVE_BYTES = 256 * 1024
-PR_SET_PDEATHSIG = 1
-"""linux/prctl.h"""
 log = structlog.get_logger("asr.process")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Serve until the socket closes."""
     arguments = sys.argv[1:] if argv is None else argv
-    # Ctrl-C and a service manager's SIGTERM reach the whole group, while the parent still wants its last finals.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # A parent that has died before this line has closed the socket, which is read below.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     with socket.socket(fileno=int(arguments[0])) as requests, socket.socket(fileno=int(arguments[1])) as answers:
         requests.setblocking(True)
         answers.setblocking(True)

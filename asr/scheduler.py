@@ -5,7 +5,7 @@ Rules:
   earliest deadline first.
 - One request per utterance waits: a newer revision replaces it and keeps the earlier deadline, or in batch its place,
   if the lane is the same, so that an utterance that is refreshed faster than it is served does not wait for ever.
-- Batch takes turns between streams, streams with a client waiting first.
+- Batch takes turns between streams, streams with a client waiting first: one of each, then the next of each.
 - `take` hands a request out; it comes back through `finish` or, after a bounded step that was not enough, `put_back`.
   In between it may be superseded or cancelled: identity (utterance, revision) decides, never the order of events.
 - More than `max_partials` waiting partials are shed, refreshes before first partials and oldest first. Finals never.
@@ -221,12 +221,19 @@ class Scheduler:
     def _take_batch(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
         taken: list[Request] = []
         for turns in self._turns:
-            for stream in list(turns):
-                if len(taken) >= limit:
-                    return taken
-                _, request = self._waiting[next(iter(turns[stream]))]
-                if runnable(request):
-                    turns.move_to_end(stream)
-                    self._remove(request.utterance_id)
-                    taken.append(request)
+            streams = list(turns)
+            while streams:  # those that had one this round
+                streams = [stream for stream in streams if stream in turns]
+                round_ = []
+                for stream in streams:
+                    if len(taken) >= limit:
+                        return taken
+                    waiting = (self._waiting[name][1] for name in turns[stream])
+                    request = next((each for each in waiting if runnable(each)), None)
+                    if request is not None:
+                        turns.move_to_end(stream)
+                        self._remove(request.utterance_id)
+                        taken.append(request)
+                        round_.append(stream)
+                streams = round_
         return taken

@@ -70,6 +70,8 @@ class Spoken:
     """What of it is counted as being at the process."""
     crashes: int = 0
     failed: str | None = None
+    died: bool = False
+    """It failed because the process died over it."""
 
     def ask(self, request: Partial | Final | Align) -> None:
         self.request, self.asked = request, False

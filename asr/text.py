@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from asr import languages
@@ -67,6 +68,29 @@ def _one_copy(found: re.Match[str]) -> str:
     if any(character.isalpha() for character in found[1]):
         return found[1]
     return found[1] * (min(len(found[0]), DIGITS_KEPT) // len(found[1]))
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Texts said one after the other, as one: with a space in between where the script has spaces."""
+    whole = ""
+    for part in map(str.strip, parts):
+        if whole and part and not (_tight(whole[-1]) and _tight(part[0])):
+            whole += " "
+        whole += part
+    return whole
+
+
+def without_first_word(text: str) -> str:
+    """What is left of it, from its second word on."""
+    found = _WORD.search(text)
+    if found is None:
+        return text
+    rest = text[found.start() + 1 :] if _UNSPACED.match(found[0]) else text[found.end() :]
+    return rest.lstrip(" ,.;:!?、。，；：！？")
+
+
+def _tight(character: str) -> bool:
+    return bool(_UNSPACED.match(character)) or character in "、。，；：！？）」』】《"
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ class Hypothesis:
     """Why a final has no text: the engine failed on this utterance."""
     queue_s: float = 0.0
     """How long the request waited before the engine began with it."""
+    died: bool = False
+    """The inference process ended over it and others, and which of them was to blame is not known: asked for alone, it
+    may go well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class Alignment:
     """Why there are none."""
     queue_s: float = 0.0
     """How long it waited before it was begun with."""
+    died: bool = False
+    """As that of a hypothesis."""
 
 
 class EngineState(StrEnum):

@@ -57,14 +57,18 @@ class EndpointBank:
 
     def open(self, row: int, limits: Limits) -> None:
         """A fresh endpointer in this row."""
+        self.limit(row, limits)
+        for values in self._values():
+            values[row] = 0
+
+    def limit(self, row: int, limits: Limits) -> None:
+        """Another profile for what comes. Only of a fresh or `idle` row: a state may have no such event any more."""
         self._limits[row] = limits
         self._enter[row], self._exit[row] = limits.enter, limits.exit
         self._min_speech[row] = limits.min_speech_windows
         end, pause = limits.min_silence_windows, min(limits.speculate_windows, limits.min_silence_windows)
         self._silences[row] = min(LAPSE_WINDOWS, pause), pause, end
         self._pre_roll[row], self._room[row] = limits.pre_roll, limits.room
-        for values in self._values():
-            values[row] = 0
 
     def move(self, row: int, other_row: int) -> None:
         """Go on in `row` with the endpointer in `other_row`."""

@@ -19,7 +19,7 @@ from audio.bulk import Datagrams, receive
 from audio.codec import Codec
 from audio.decimate import LAG
 from audio.detections import Detection, EndReason
-from audio.endpointing import Limits
+from audio.endpointing import SILENT_WINDOWS, Limits
 from audio.intake import Transport
 from audio.legs import Leg
 from audio.plane import ROWS
@@ -29,8 +29,6 @@ from config import Endpointing
 
 MAX_LEGS = 1 << 16
 """Rows of the table: memory is taken for those in use only."""
-SILENT_WINDOWS = 16
-"""Half a second: as long as an utterance is waited for to go on."""
 _COUNTERS = (
     "packets", "lost_packets", "late", "duplicates", "malformed", "wrong_payload", "discarded", "refused", "rtcp",
     "ssrc_changes", "jumps", "refused_digits",
@@ -157,7 +155,7 @@ class Detector:
                     if len(part):
                         self._hear(part)
                         yield []
-            yield self._settle()
+            yield self._drain()
             rows = self._due(mine, now, horizon)
         yield self._drain()
 
@@ -247,7 +245,8 @@ class Detector:
         return leg
 
     def _drain(self) -> list[Detection]:
-        queue, self._queue = self._queue, []
+        """All that is known by now, each leg's in order: what another leg's end has brought to light comes first."""
+        queue, self._queue = self._queue + self._settle(), []
         return queue
 
     def finish(self, leg: Leg, reason: EndReason) -> Iterator[Detection]:
@@ -264,6 +263,11 @@ class Detector:
                 self._hear(only)
             yield from self._settle()
         yield from self.bank.finish(leg.index, reason, leg, leg.position)
+
+    def retune(self, leg: Leg, endpointing: Endpointing) -> None:
+        """See `Leg.retune`."""
+        assert self.bank.idle(leg.index), "an utterance keeps the profile it has begun with"
+        self.bank.limit(leg.index, Limits.of(endpointing))
 
     def publish(self, detection: Detection) -> None:
         """Have the next `step` yield it."""

@@ -27,7 +27,10 @@ WINDOW = 256
 WINDOW_MS = 32
 LAPSE_WINDOWS = 3
 """An onset survives shorter gaps, so that a stop consonant does not swallow a "yes"."""
+SILENT_WINDOWS = 16
+"""Of digital silence, after which more need not be heard. Half a second: as long as an utterance is waited for."""
 NOWHERE = -1
+LOUDEST = float("inf")
 
 
 class State(IntEnum):
@@ -134,7 +137,8 @@ class Utterance:
     end: int = 0
     """Of the last voiced window."""
     quiet_at: int = NOWHERE
-    """Middle of the least speech-like window of the last third so far: where a split would be."""
+    """Middle of the quietest window of the last third so far, in calls of the least speech-like: where a split would
+    be."""
     previous_end: int = 0
 
 
@@ -180,10 +184,14 @@ class Endpointer:
         self.utterance = Utterance()
         self.consumed = 0
         self._voiced = self._silent = 0
-        self._quiet_p = 2.0
+        self._least = LOUDEST
 
-    def window(self, start: int, probability: float) -> list[Detection]:
-        """The window [start, start + 256) with this speech probability; windows come in order."""
+    def window(self, start: int, probability: float, level: float | None = None) -> list[Detection]:
+        """The window [start, start + 256) with this speech probability; windows come in order.
+
+        `level`: how loud it is, if a long utterance is to be split where it is quietest.
+        """
+        level = probability if level is None else level
         limits, utterance, stop = self.limits, self.utterance, start + WINDOW
         self.consumed = stop
         speaking = self.state in (State.ONSET, State.SPEECH) and not self._silent
@@ -191,7 +199,7 @@ class Endpointer:
             if self.state is State.IDLE:
                 utterance.start = start
                 utterance.audio_start = max(utterance.previous_end, start - limits.pre_roll)
-                utterance.quiet_at, self._quiet_p = NOWHERE, 2.0
+                utterance.quiet_at, self._least = NOWHERE, LOUDEST
             utterance.end = stop
             self._voiced, self._silent = self._voiced + 1, 0
             if self.state in (State.SPEECH, State.PAUSED) and stop - utterance.audio_start > limits.room:
@@ -212,12 +220,23 @@ class Endpointer:
         self.state, action = TABLE[self.state, event]
         detections = [] if action is Action.NONE else act(action, self.leg, limits, utterance)
         if action in (Action.SPLIT, Action.RESUME_AND_SPLIT):
-            self._quiet_p = 2.0
-        elif probability < self._quiet_p and 3 * (start - utterance.audio_start) >= 2 * limits.room:
-            utterance.quiet_at, self._quiet_p = start + WINDOW // 2, probability
+            self._least = LOUDEST
+        elif level < self._least and 3 * (start - utterance.audio_start) >= 2 * limits.room:
+            utterance.quiet_at, self._least = start + WINDOW // 2, level
         if self.state is State.IDLE:
             self._voiced = self._silent = 0
         return detections
+
+    @property
+    def at_rest(self) -> bool:
+        return self.state is State.IDLE
+
+    @property
+    def earliest(self) -> int:
+        """Audio before this position is of no utterance that is open or to come."""
+        if self.at_rest:
+            return max(self.utterance.previous_end, self.consumed - self.limits.pre_roll)
+        return self.utterance.audio_start
 
     def finish(self, reason: EndReason) -> list[Detection]:
         """No more windows for now: ends the open utterance, if there is one."""

@@ -34,7 +34,7 @@ class Intake:
     __slots__ = (
         "_bytes", "_chunks", "_clock", "_closed_at", "_detector", "_digits", "_mask", "_overlaps", "_payload_type",
         "_quiet", "_refusing", "_ring", "_timeline", "block", "codec", "index", "late", "malformed", "place", "refused",
-        "row", "rtcp", "telephone_event", "transport", "wrong_payload",
+        "row", "rtcp", "stall_s", "telephone_event", "transport", "wrong_payload",
     )  # fmt: skip
 
     codec: Codec
@@ -58,6 +58,8 @@ class Intake:
         self._closed_at: int | None = None
         self._quiet = False  # the sender has announced silence (comfort noise): nothing is missing now
         self._refusing = False
+        self.stall_s = detector.stall_s
+        """A stream's silence before its timeline goes on without it; infinity: it waits for the next chunk."""
         self.late = 0
         """Packets or chunks that came after their window had gone on as silence."""
         self.refused = 0
@@ -115,7 +117,7 @@ class Intake:
             self._base_s = chunks.gap_s + self._detector.jitter_s - stop / RATE_HZ
         else:
             chunks.gap_s = None
-            self._base_s = chunks.arrival_s + self._detector.stall_s - max(timeline.end, self.position) / RATE_HZ
+            self._base_s = chunks.arrival_s + self.stall_s - max(timeline.end, self.position) / RATE_HZ
 
     # -- RTP ----------------------------------------------------------------------------------------------------------
 
@@ -200,9 +202,26 @@ class Intake:
                 chunks.packets += 1
                 chunks.arrival_s = now
                 cells["end"][row] = cells["received"][row] = end
-                cells["base_s"][row] = now + self._detector.stall_s - end / RATE_HZ
+                cells["base_s"][row] = now + self.stall_s - end / RATE_HZ
                 return
         self._receive_chunk(position, size, payload, now)
+
+    def defer(self, now: float) -> None:
+        """The stream's sender was held back until now: only from here on is its silence its own."""
+        if not self.closed and self._chunks.packets:
+            self._chunks.arrival_s = now
+            self._rearm()
+
+    def resume(self, size: int, now: float) -> None:
+        """A live sender has paused for longer than `stall_s`, and has now sent `size` positions: they are said now, and
+        not as long ago as that wait has put the leg behind the clock. What was not sent is silence."""
+        if self.closed or not self._chunks.packets or now - self._chunks.arrival_s < self.stall_s:
+            return
+        assert self._clock.origin_s is not None
+        here = min(round((now - self._clock.origin_s) * RATE_HZ) - size, self.position + AHEAD // 2)
+        if here > max(self._timeline.end, self.position):
+            self._timeline.claim(here, here, self.position, lost=False)
+            self._rearm()
 
     def _receive_chunk(self, position: int | None, size: int, payload: bytes, now: float) -> None:
         chunks, timeline = self._chunks, self._timeline

@@ -14,12 +14,13 @@ from audio.detections import Detection, EndReason
 from audio.history import History, join
 from audio.intake import Intake, Transport
 from audio.plane import AHEAD, HISTORY, load
-from audio.table import Place
+from audio.table import NEVER, Place
 
 if TYPE_CHECKING:
     from audio.block import Block
     from audio.detector import Detector
     from audio.g722 import G722Decoder
+    from config import Endpointing
 
 
 class Leg(Intake):
@@ -115,6 +116,15 @@ class Leg(Intake):
         Of a long backlog the first utterances would otherwise lie beyond what `read` reaches once the last is known.
         """
         return iter(()) if self.closed else self._detector.finish(self, reason)
+
+    def retune(self, endpointing: Endpointing) -> None:
+        """Another profile from the current position on. What is open must have been finished.
+
+        Where everything is speech (`enter` 0) silence is the sender's alone to send: none is put in when it pauses.
+        """
+        if not self.closed:
+            self._detector.retune(self, endpointing)
+            self.stall_s = self._detector.stall_s if endpointing.enter else NEVER
 
     def change(self, codec: Codec, telephone_event: int | None = None, payload_type: int | None = None) -> None:
         """A new media description: this codec from the current position on, and any SSRC. See `Detector.open`.

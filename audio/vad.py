@@ -125,6 +125,29 @@ class SileroVad:
         probabilities: Floats = 1.0 / (1.0 + np.exp(-(logits + self._head_bias)))
         return probabilities
 
+    def follow(self, samples: Floats, hidden: Floats, cell: Floats) -> Floats:
+        """Up to 128 windows of one stream, one after the other: all but the recurrent cell hears them at once.
+
+        `samples`: (windows, 288), each with the 32 samples before it; `hidden` and `cell`: (128,), updated in place;
+        float32. Returns speech probabilities, shape (windows,), in a fresh array.
+        """
+        count = len(samples)
+        if count != self._batch:
+            self._resize(count)
+        heard = self._joint[:HIDDEN]
+        self._encode(samples.T, heard)
+        inputs, recurrent = self._lstm[:, :HIDDEN], self._lstm[:, HIDDEN : 2 * HIDDEN]
+        # One row per window: what its gates owe to the sound.
+        owed = heard.T @ inputs.T + self._lstm[:, -1]
+        outputs = np.empty((count, HIDDEN), np.float32)
+        for gates, output in zip(owed, outputs, strict=True):
+            gates += recurrent @ hidden
+            self._turn(gates, hidden, cell)
+            output[:] = hidden
+        logits = np.maximum(outputs, 0.0) @ self._head
+        probabilities: Floats = 1.0 / (1.0 + np.exp(-(logits + self._head_bias)))
+        return probabilities
+
     def _encode(self, samples: Floats, out: Floats) -> None:
         """(288, batch) → (128, batch)."""
         spectrum, frames = self._spectrum, self._frames
@@ -154,11 +177,15 @@ class SileroVad:
         """One LSTM step from `_joint` (input, hidden, 1) and `_cell`; writes `_cell` and `hidden`, (128, batch)."""
         gates, cell = self._gates, self._cell
         np.matmul(self._lstm, self._joint, out=gates)
+        self._turn(gates, hidden, cell)
+
+    def _turn(self, gates: Floats, hidden: Floats, cell: Floats) -> None:
+        """`gates`: (512, …), spent by it; `hidden` and `cell`: (128, …), updated in place."""
         np.tanh(gates, out=gates)
         sigmoids = gates[: 3 * HIDDEN]
         sigmoids *= 0.5
         sigmoids += 0.5
-        opened, kept, shown, candidate = gates.reshape(4, HIDDEN, -1)
+        opened, kept, shown, candidate = gates.reshape(4, *cell.shape)
         cell *= kept
         candidate *= opened
         cell += candidate

@@ -22,6 +22,7 @@ NOT_SETTINGS = frozenset(PREFIX + name for name in ("CONFIG", "CACHE", "KEY"))
 """Where the file is, where builds are kept, and the key of `mediaworker watch`."""
 _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
+_ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
 _KEY = re.compile(r"[A-Za-z0-9._~-]{8,}")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
 
@@ -198,6 +199,9 @@ def _check(settings: Settings) -> None:
     """What no single field can say about itself."""
     _check_numbers("", settings)
     sip = settings.sip
+    for index, origin in enumerate(settings.http.cors_origins):
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(f"http.cors_origins[{index}]", origin, "expected https://host[:port], or *")
     for key, text in (
         ("data_dir", settings.data_dir),
         ("sip.transports", sip.transports),

@@ -14,8 +14,15 @@ RELOADABLE = (
     "auth",
     "log",
     "retention",
+    "privacy",
     "endpointing",
     "twilio",
+    "stream",
+    "siprec",
+    "asterisk",
+    "audiosocket.allow",
+    "audiosocket.send_audio",
+    "audiosocket.silent_s",
     "sip.allow",
     "http.tls_cert",
     "http.tls_key",
@@ -26,6 +33,11 @@ RELOADABLE = (
     "shutdown_s",
     "max_calls",
     "events.max_subscribers",
+    "files",
+    "jobs.parallel",
+    "jobs.parallel_per_key",
+    "jobs.max_queued_per_key",
+    "jobs.keep_days",
 )
 """Keys, or sections with all their keys. What concerns calls holds for those that begin afterwards."""
 

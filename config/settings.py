@@ -47,6 +47,9 @@ class Http(Section, frozen=True, kw_only=True):
     """Beyond it a connection is answered 503 and closed. A third of what the limit on open files leaves, if less."""
     max_per_peer: Positive = 2048
     """Of these, from one IPv4 address or one IPv6 /64. A proxy in front is one peer."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages of other origins that may use the HTTP routes from a browser: `https://crm.example`, or `*` for any.
+    They need a key as everybody does. WebSockets are not bound by it (docs/events.md)."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 10.0
     """A request whose head has not come by then is answered 408."""
     stall_s: Annotated[float, Meta(gt=0)] = 30.0
@@ -73,6 +76,19 @@ class Media(Section, frozen=True, kw_only=True):
     max_connections: Positive = 4096
     max_per_peer: Positive = 2048
     """As those of `http`."""
+
+
+class Stream(Section, frozen=True, kw_only=True):
+    """Programs and browsers that send audio and read its words: `/ws/asr` and `/ws/transcribe`, on both ports."""
+
+    max_sessions: Positive = 100
+    """Open at once; beyond it an upgrade is answered 503. Each is a call as well (`max_calls`)."""
+    max_sessions_per_key: Positive = 50
+    """Of these, with one API key; beyond it 429."""
+    idle_s: Annotated[float, Meta(gt=0)] = 60.0
+    """A session without audio or a command for so long is ended, its finals sent."""
+    max_s: Annotated[float, Meta(gt=0)] = 14400.0
+    """The longest that a session lasts; it is then ended in the same way."""
 
 
 class Rtp(Section, frozen=True, kw_only=True):
@@ -111,9 +127,33 @@ class Sip(Section, frozen=True, kw_only=True):
     codecs: tuple[Literal["PCMU", "PCMA", "G722"], ...] = ("G722", "PCMU", "PCMA")
     """Codecs accepted; the order of the offer decides (RFC 3264 section 6.1), this is what is left of it."""
     send_audio: Literal["silence", "none"] = "silence"
+    srtp: Literal["off", "optional", "mandatory"] = "optional"
+    """Media encrypted with keys from the SDP (SDES, RFC 4568); the keys are safe where the signalling is (TLS)."""
     media_timeout_s: Seconds = 3600.0
     """A call without a single RTP packet for so long is hung up; 0: never. Hold stops RTP, so keep it long."""
     log_level: Annotated[int, Meta(ge=0, le=6)] = 1
+
+
+class SiprecParticipant(Section, frozen=True, kw_only=True):
+    """Which role, and which name, a participant of a recorded call has."""
+
+    match: Annotated[str, Meta(min_length=1)]
+    """Held to its URI (`sip:1001@pbx.example`), the URI's user (`1001`), its display name and its stream's label, in
+    any case of letters: one must fit. `*` stands for anything, `?` for one character, `[0-9]` for one of these."""
+    role: Role
+    name: str = ""
+    """Shown instead of the one in the metadata."""
+
+
+class Siprec(Section, frozen=True, kw_only=True):
+    """Recording sessions (RFC 7866): the recording client forks a call to the worker, one stream for each speaker."""
+
+    max_streams: Annotated[int, Meta(ge=1, le=16)] = 8
+    """Audio streams of one session that are taken; more are refused, and the session goes on."""
+    participants: tuple[SiprecParticipant, ...] = ()
+    """The first that fits decides."""
+    others: Role = "unknown"
+    """Of participants that none fits."""
 
 
 class Twilio(Section, frozen=True, kw_only=True):
@@ -131,6 +171,29 @@ class Twilio(Section, frozen=True, kw_only=True):
     """TwiML after `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
     token_ttl_s: Seconds = 60.0
     """How long the call-bound token of a webhook answer is accepted."""
+
+
+class AudioSocket(Section, frozen=True, kw_only=True):
+    """Asterisk's AudioSocket (docs/asterisk.md): a TCP port without TLS or credentials."""
+
+    enabled: bool = False
+    host: str = "127.0.0.1"
+    port: Port = 9092
+    allow: tuple[str, ...] = ()
+    """Addresses or networks (CIDR) that may connect, beside loopback. `host` has to be one that they can reach."""
+    max_connections: Positive = 512
+    """Each is a call. A fourth of what the limit on open files leaves, if less."""
+    send_audio: Literal["silence", "none"] = "silence"
+    """`silence`: 20 ms at a time, of the kind that comes. Asterisk's application gives up after 2 s of nothing."""
+    silent_s: Seconds = 60.0
+    """A call without a frame from Asterisk for so long is ended; 0: never."""
+
+
+class Asterisk(Section, frozen=True, kw_only=True):
+    """Asterisk's WebSocket channels (docs/asterisk.md), at `/asterisk/media` on both ports."""
+
+    answer: bool = True
+    """Answer a channel that Asterisk has not answered itself (option `n` of the dial string)."""
 
 
 class Endpointing(Section, frozen=True, kw_only=True):
@@ -159,6 +222,8 @@ class Profiles(Section, frozen=True, kw_only=True):
     bot: BotEndpointing = BotEndpointing()
     assist: Endpointing = Endpointing()
     dictation: DictationEndpointing = DictationEndpointing()
+    files: Endpointing = Endpointing()
+    """Where files are cut."""
 
 
 class Asr(Section, frozen=True, kw_only=True):
@@ -227,6 +292,47 @@ class Qwen(Section, frozen=True, kw_only=True):
     at once. Finals are exact in both cases."""
 
 
+class Files(Section, frozen=True, kw_only=True):
+    """Files: how they are read, and what of them may be in work at once."""
+
+    max_upload_mb: Positive = 2048
+    """Of one file; larger ones are answered 413."""
+    max_hours: Annotated[float, Meta(gt=0)] = 24.0
+    """Of its audio."""
+    rows: Annotated[int, Meta(ge=1, le=64)] = 8
+    """Stretches of speech of one file in work at the same time."""
+    memory_mb: Annotated[int, Meta(ge=512)] = 1536
+    """Address space of the process that decodes a file; it uses about 60 MB."""
+    stall_s: Annotated[float, Meta(gt=0)] = 60.0
+    """A decoder that says nothing for so long is ended."""
+    min_free_mb: Annotated[int, Meta(ge=0)] = 1024
+    """So much of the disk stays free for calls: an upload that would take of it is answered 507."""
+    max_requests: Positive = 16
+    """Requests with a file that are served at once; more are answered 429."""
+    max_requests_per_key: Positive = 8
+    heartbeat_s: Annotated[float, Meta(ge=1)] = 10.0
+    """A stream of text that has nothing to say says so this often."""
+
+
+class Jobs(Section, frozen=True, kw_only=True):
+    """Files that are transcribed in the background. Their uploads and results are in `data_dir`."""
+
+    parallel: Annotated[int, Meta(ge=1, le=64)] = 4
+    """In work at once; they take turns in the engine."""
+    parallel_per_key: Positive = 4
+    max_queued_per_key: Positive = 1000
+    """Not yet ended; more are answered 429."""
+    roots: tuple[str, ...] = ()
+    """Folders on this machine whose files may be named by `path` instead of uploaded."""
+    keep_days: Annotated[float, Meta(gt=0)] = 7.0
+    """Ended jobs, with their results. An upload is erased as soon as its job has ended."""
+    retry_hours: Annotated[float, Meta(ge=0)] = 24.0
+    """So long a job waits for an engine that does not start, and a webhook is tried again."""
+    webhook_secret: Secret = Secret("")
+    """Signs the webhooks of ended jobs (Standard Webhooks); without it none can be asked for. At least 24 characters,
+    or `whsec_` and base64 of at least 24 bytes."""
+
+
 class ApiKey(Section, frozen=True, kw_only=True):
     name: Name
     key: Secret
@@ -252,7 +358,7 @@ class Route(Section, frozen=True, kw_only=True):
     language: str = ""
     context: str = ""
     roles: dict[str, Role] = {}
-    """leg → role; legs are `inbound` and `outbound` for Twilio, `main` for a SIP call."""
+    """leg → role; legs are `inbound` and `outbound` for Twilio, `main` for a SIP call and for AudioSocket."""
     names: dict[str, str] = {}
 
 
@@ -263,6 +369,55 @@ class Events(Section, frozen=True, kw_only=True):
     """Events that may wait for one subscriber before it is closed with 4008. 256 may come at once: not fewer."""
     max_subscribers: Positive = 2000
     metrics_s: Annotated[float, Meta(gt=0)] = 5.0
+
+
+class PrivacyPattern(Section, frozen=True, kw_only=True):
+    """What it matches is replaced by its name in brackets."""
+
+    name: Name
+    pattern: Annotated[str, Meta(min_length=1)]
+    """A regular expression (of the library `regex`), letters in any case."""
+
+
+class Privacy(Section, frozen=True, kw_only=True):
+    """What is taken out of texts and digits before anybody sees them and before they are stored."""
+
+    cards: bool = True
+    """Numbers of payment cards, written or spoken, become `[card]`. A partial shows six digits of what may be one."""
+    patterns: tuple[PrivacyPattern, ...] = ()
+    dtmf: Literal["show", "mask"] = "show"
+    """`mask`: no digit that is keyed in is shown; who, when and how long still is."""
+    mask_after_digits: tuple[str, ...] = ()
+    """Sequences of keys (`*9`) after which digits are masked, keyed or spoken."""
+    mask_after_phrases: tuple[str, ...] = ()
+    """Phrases ("card number") that do the same when anybody says them."""
+    unmask_after_digits: tuple[str, ...] = ()
+    unmask_after_phrases: tuple[str, ...] = ()
+    mask_s: Seconds = 60.0
+    """Masking ends after so long; 0: with the call."""
+
+
+class EventWebhook(Section, frozen=True, kw_only=True):
+    """Durable events for who has no WebSocket: each is posted to `url`, in order within its call, until it is taken."""
+
+    name: Name
+    """Under it the worker keeps how far this webhook has come, over restarts."""
+    url: Annotated[str, Meta(min_length=1)]
+    secret: Secret
+    """Signs each request (Standard Webhooks): at least 24 characters, or `whsec_` and base64 of at least 24 bytes."""
+    types: tuple[str, ...] = ()
+    """Of the durable event types; none: all of them."""
+    parallel: Annotated[int, Meta(ge=1, le=256)] = 16
+    """Calls whose events are under way at once."""
+    retry_hours: Annotated[float, Meta(ge=0)] = 24.0
+    """So long an event is tried again; then it is given up, and the call's next one follows."""
+
+
+class Alerts(Section, frozen=True, kw_only=True):
+    """Rules that raise `alert` events."""
+
+    file: str = ""
+    """TOML file with `[[rules]]` (docs/alerts.md). It is read again whenever it changes."""
 
 
 class Log(Section, frozen=True, kw_only=True):
@@ -293,14 +448,23 @@ class Settings(Section, frozen=True, kw_only=True):
     """Calls over all ingresses; beyond it a caller is refused (486 on SIP, 503 elsewhere)."""
     http: Http = Http()
     media: Media = Media()
+    stream: Stream = Stream()
     rtp: Rtp = Rtp()
     sip: Sip = Sip()
+    siprec: Siprec = Siprec()
     twilio: Twilio = Twilio()
+    audiosocket: AudioSocket = AudioSocket()
+    asterisk: Asterisk = Asterisk()
     endpointing: Profiles = Profiles()
     asr: Asr = Asr()
     qwen: Qwen = Qwen()
+    files: Files = Files()
+    jobs: Jobs = Jobs()
     auth: Auth = Auth()
     events: Events = Events()
+    privacy: Privacy = Privacy()
+    alerts: Alerts = Alerts()
     retention: Retention = Retention()
     log: Log = Log()
     routes: tuple[Route, ...] = ()
+    webhooks: tuple[EventWebhook, ...] = ()

@@ -1,4 +1,4 @@
-"""Targets with calls in them: datagrams and Twilio messages beside a call whose audio must stay exact."""
+"""Targets with calls in them: datagrams and messages of streams beside a call whose audio must stay exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from audio import Codec, Detector, RtpPacket, TelephoneEvent
 from audio.bulk import MAX_BYTES, Datagrams
 from config import Endpointing, Settings
 from mediaworker.events import schema as events
+from mediaworker.ingress.asr_session import AsrSession
+from mediaworker.ingress.asterisk_calls import AsteriskCalls
+from mediaworker.ingress.asterisk_session import AsteriskPolicy, AsteriskSession
+from mediaworker.ingress.audiosocket import AudioSocketPolicy, AudioSocketSession
+from mediaworker.ingress.audiosocket_messages import DTMF, ERROR, HANGUP, RATES_HZ, UUID, Frame
+from mediaworker.ingress.ports import MediaSession
+from mediaworker.ingress.transcribe_session import TranscribeSession
 from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
+from mediaworker.ingress.ws_policy import StreamPolicy
 from mediaworker.media import MediaLoop
 from mediaworker.registry import CallRegistry
 
@@ -128,8 +136,10 @@ class Engine:
         self._open.pop(utterance_id, None)
 
 
-class Twilio:
+class Sessions:
     """Messages, one on a line, to a session with a real registry behind it; every event must encode."""
+
+    LINES = 20
 
     def __init__(self) -> None:
         self._now, self._count, self._row = 100.0, 0, 0
@@ -152,29 +162,96 @@ class Twilio:
             frame = events.encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", events.printable(body)))
         json.loads(frame)
 
+    def _session(self, data: bytes) -> MediaSession:
+        raise NotImplementedError
+
+    def _message(self, line: bytes) -> str | bytes:
+        return line
+
     def __call__(self, data: bytes) -> None:
-        policy = TwilioPolicy(5.0, True, lambda token, call, stream: token == "right")
-        session = TwilioSession(policy, self._registry.open, self._now)
-        for line in data.split(b"\n")[:20]:
-            session.receive(line, self._now)
+        session = self._session(data)
+        for line in data.split(b"\n")[: self.LINES]:
+            session.receive(self._message(line), self._now)
             session.is_ahead()
-        self._count += 1
-        if self._count % PER_TICK == 0:
-            self._now += PTIME_S
-            self._victim.speak(self._now)
-            self._tick()
-            self._victim.check()
+        self._tick_now_and_then()
         session.expire(self._now + 100.0)
         session.connection_lost(self._now)
         if self._count % PER_TICK == 0:
             self._tick()
             assert len(self._registry) <= PER_TICK + 1, "calls stay"
 
+    def _tick_now_and_then(self) -> None:
+        self._count += 1
+        if self._count % PER_TICK == 0:
+            self._now += PTIME_S
+            self._victim.speak(self._now)
+            self._tick()
+            self._victim.check()
+
     def _tick(self) -> None:
         tick = self._media.tick(self._now)
         with contextlib.suppress(StopIteration):
             while True:  # it only lets the loop breathe, and there is none
                 tick.send(None)
+
+
+class Twilio(Sessions):
+    def _session(self, data: bytes) -> MediaSession:
+        policy = TwilioPolicy(5.0, True, lambda token, call, stream: token == "right")
+        return TwilioSession(policy, self._registry.open, self._now)
+
+
+class Streams(Sessions):
+    """`/ws/asr`, or `/ws/transcribe` where the first line has an `action`. What is no object is audio."""
+
+    def _session(self, data: bytes) -> MediaSession:
+        kind = TranscribeSession if b"action" in data.partition(b"\n")[0] else AsrSession
+        policy = StreamPolicy("s", "fuzz", 5.0, 60.0, 14400.0, lambda: False, lambda: 0.0)
+        return kind(policy, self._registry.open, self._now)
+
+    def _message(self, line: bytes) -> str | bytes:
+        return line.decode(errors="surrogateescape") if line.startswith(b"{") else line
+
+
+class Asterisk(Sessions):
+    """Two channels that may share a call, one line each in turn. What is no text of theirs is audio."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = AsteriskCalls(self._registry.open)
+
+    def _session(self, data: bytes) -> MediaSession:
+        return AsteriskSession(AsteriskPolicy("fuzz", 5.0, True), self._calls, self._now)
+
+    def _message(self, line: bytes) -> str | bytes:
+        is_text = line[:1] == b"{" or line[:1].isupper()
+        return line.decode(errors="surrogateescape") if is_text else line
+
+    def __call__(self, data: bytes) -> None:
+        first, _, rest = data.partition(b"\n\n")
+        other = self._session(first)
+        for line in first.split(b"\n")[: self.LINES]:
+            other.receive(self._message(line), self._now)
+        super().__call__(rest)
+        other.connection_lost(self._now)
+        assert not len(self._calls), "calls stay"
+
+
+class AudioSocket(Sessions):
+    """A connection, read in pieces whose sizes the first byte of the input chooses."""
+
+    def __call__(self, data: bytes) -> None:
+        session = AudioSocketSession(AudioSocketPolicy(5.0, 60.0, True), self._registry.open, self._now)
+        size = 1 + (data[0] if data else 0) * 8
+        for at in range(1, len(data), size):
+            session.receive(data[at : at + size], self._now)
+            session.silence(self._now)
+        self._tick_now_and_then()
+        session.receive(b"", self._now)
+        session.expire(self._now + 100.0)
+        session.connection_lost(self._now, broken=size > 1000)
+        session.data_to_send()
+        assert session.closed and len(self._registry) <= PER_TICK + 1
 
 
 def rtp_seeds(folder: Path) -> list[bytes]:
@@ -188,6 +265,43 @@ def event_seeds() -> list[bytes]:
         for event in (0, 5, 11, 15, 16, 255):
             payload = bytes(TelephoneEvent(event, 800, end=event % 2 == 0))
             made.append(bytes([how]) + bytes(RtpPacket(EVENT, 1, 160, 7, payload)))
+    return made
+
+
+def stream_seeds() -> list[bytes]:
+    audio = bytes(range(11, 251)) * 4
+    made = []
+    for field in (b"type", b"action"):
+        last = [b'{"%s":"%s"}' % (field, kind) for kind in (b"flush", b"reset", b"finalize")]
+        for form in (b"", b',"encoding":"mulaw","sample_rate":8000', b',"encoding":"pcm_f32le","sample_rate":44100'):
+            vad = b',"vad":{"threshold":0.3,"min_silence_ms":200},"language":"en","context":"x","profile":"bot"'
+            for more in (b"", vad, b',"vad":false'):
+                made.append(b"\n".join([b'{"%s":"config"%s%s}' % (field, form, more), audio, audio[:401], *last]))
+    return made
+
+
+def asterisk_seeds() -> list[bytes]:
+    audio = bytes(range(11, 251)) * 2
+    last = [b"DTMF_END digit:5 channel_id:1.2", b"STATUS queue_length:0", b"MEDIA_XOFF", b"ERROR error_text:x y"]
+    made = []
+    for codec in (b"ulaw", b"alaw", b"slin", b"slin16", b"slin44", b"opus"):
+        plain = b"MEDIA_START connection_id:m channel:WebSocket/m/0x1 channel_id:1.2 format:%s ptime:20" % codec
+        json = (
+            b'{"event":"MEDIA_START","connection_id":"m","channel":"WebSocket/m/0x1","channel_id":"1.2","format":"%s",'
+            b'"ptime":20,"channel_variables":{"MEDIAWORKER_CALL":"c","MEDIAWORKER_ROLE":"agent"}}' % codec
+        )
+        digit = b'{"event":"DTMF_END","digit":"5"}'
+        made.append(b"\n".join([plain, audio, audio[:101], *last]))
+        made.append(b"\n".join([audio, json, audio, digit]) + b"\n\n" + b"\n".join([json, audio, digit]))
+    return made
+
+
+def audiosocket_seeds() -> list[bytes]:
+    hello, end = bytes(Frame(UUID, bytes(range(16)))), bytes(Frame(HANGUP))
+    made = [b"\xff" + hello + end, b"\0" + hello[:10], b"\5" + bytes(Frame(ERROR, b"\1"))]
+    for kind in RATES_HZ:
+        frames = bytes(Frame(kind, bytes(range(160)) * 2)) * 4 + bytes(Frame(DTMF, b"5"))
+        made.append(bytes([kind]) + hello + frames + end)
     return made
 
 

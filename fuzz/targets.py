@@ -38,6 +38,24 @@ TARGETS: dict[str, Target] = {
         (b'"event":"media"', b'"event":"start"', b'"event":"stop"', b'"dtmf":{"digit":"5"}', b"[" * 500, b"\\ud800"),
         share=3,
     ),
+    "stream": Target(
+        media.Streams,
+        media.stream_seeds,
+        (b'{"type":"config"}', b'{"type":"flush"}', b'"vad":false', b'"encoding":"alaw"', b"[" * 500, b"\\ud800"),
+        share=2,
+    ),
+    "asterisk": Target(
+        media.Asterisk,
+        media.asterisk_seeds,
+        (b'"event":"MEDIA_START"', b"format:slin", b"MEDIAWORKER_CALL", b"DTMF_END digit:5", b"\\ud800", b"\n\n"),
+        share=2,
+    ),
+    "audiosocket": Target(
+        media.AudioSocket,
+        media.audiosocket_seeds,
+        (b"\x00\x00\x00", b"\x03\x00\x015", b"\x10\x00\x02", b"\x12\xff\xff", b"\x18\x00\x01", b"\xff\x00\x01\x04"),
+        share=2,
+    ),
     "sdp": Target(
         _stateless(text.sdp),
         lambda: [text.SDP],
@@ -49,6 +67,11 @@ TARGETS: dict[str, Target] = {
         lambda: [text.INVITE + text.MULTIPART, text.INVITE + b"\r\n", text.INFO],
         (b"Content-Type: application/dtmf\r\n", b"\r\n ", b"--b", b'"' * 200, b"<" * 200, b" " * 200, b"Signal="),
         share=2,
+    ),
+    "siprec": Target(
+        _stateless(text.siprec),
+        lambda: [text.METADATA],
+        (b"partial", b"<disassociate-time/>", b"&#55296;", b"<!DOCTYPE a [<!ENTITY b 'c'>]>", b"<a>" * 200, b"</send>"),
     ),
     "http": Target(
         _stateless(text.http),
@@ -69,6 +92,12 @@ TARGETS: dict[str, Target] = {
         _stateless(text.patch),
         lambda: [b'{"names":{"inbound":"Ann"},"language":"en"}', b'{"names":{}}', b'{"language":""}'],
         (b"[" * 2000, b'{"a":' * 700, b"\\ud800", b'"names"', b"null", b"\\u0000"),
+    ),
+    "upload": Target(
+        _stateless(text.upload),
+        lambda: [text.UPLOAD, text.UPLOAD.replace(b"\r\n--b--", b"\r\n--b\r\n\r\nx\r\n--b--")],
+        (b"\r\n--b", b"--b--", b'name="', b'; filename="', b"\r\n\r\n", b"timestamp_granularities[]", b"{" * 500),
+        share=2,
     ),
     "webhook": Target(
         _stateless(text.webhook),

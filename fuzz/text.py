@@ -13,9 +13,11 @@ import h11
 from starlette.datastructures import QueryParams
 
 from audio.codec import Codec
+from config import Endpointing
 from config.settings import ApiKey, Secret
-from mediaworker.api import calls, events
+from mediaworker.api import calls, events, jobs, openai_form, uploads
 from mediaworker.api.auth import decide
+from mediaworker.api.openai_errors import OpenAIError
 from mediaworker.api.problem import Problem
 from mediaworker.api.protocol import Connection
 from mediaworker.events.schema import EventError
@@ -24,6 +26,7 @@ from mediaworker.ingress.access import is_local
 from mediaworker.ingress.twilio_webhook import StreamTwiml, verify
 from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import Counters, datagrams
+from sip import siprec as metadata
 from sip import trace
 from sip.errors import PeerError
 from sip.messages import SipMessage, address_uri, dtmf_info
@@ -41,6 +44,14 @@ INVITE = (
 )
 MULTIPART = (
     b"Content-Type: multipart/mixed;boundary=b\r\n\r\n--b\r\nContent-Type: application/sdp\r\n\r\n" + SDP + b"--b--"
+)
+METADATA = (
+    b"<?xml version='1.0' encoding='UTF-8'?><recording xmlns='urn:ietf:params:xml:ns:recording:1'><datamode>complete"
+    b"</datamode><session session_id='q'><sipSessionID>ab;remote=cd</sipSessionID></session>"
+    b"<participant participant_id='a'><nameID aor='sip:100@x;p=1'><name xml:lang='en'>A &amp; B</name></nameID>"
+    b"</participant><stream stream_id='s'>"
+    b"<label>1</label></stream><participantstreamassoc participant_id='a'><send>s</send><recv>t</recv>"
+    b"</participantstreamassoc></recording>"
 )
 INFO = b"INFO sip:x SIP/2.0\r\nc: application/dtmf-relay\r\n\r\nSignal=5\r\nDuration=160\r\n"
 
@@ -62,6 +73,20 @@ def sdp(data: bytes) -> None:
     assert SessionDescription.parse(str(answer)).media[streams[0].index].port == 10000
 
 
+def siprec(data: bytes) -> None:
+    """Complete, then again as an update: whatever came before, what is wrong changes nothing."""
+    recording = metadata.Recording()
+    for text in (data.decode("utf-8", errors="surrogateescape"), METADATA.decode()):
+        try:
+            recording.update(metadata.parse(text))
+        except PeerError:
+            continue
+        for participant in recording.speakers("1", 0):
+            (participant.name + participant.user).encode()
+    (speaker,) = recording.speakers("1", 0)
+    assert speaker.user == "100", "the second is complete: nothing of the first is left"
+
+
 def sip(data: bytes) -> None:
     text = data.decode("utf-8", errors="replace")
     trace.mask_message(text)
@@ -74,6 +99,7 @@ def sip(data: bytes) -> None:
     for name in ("from", "to", "contact"):
         address_uri(message.header(name))
     message.part("application/sdp")
+    assert metadata.is_recording(message) or not metadata.metadata_of(message)
     digit = dtmf_info(message.header("content-type"), message.body)
     assert digit is None or (digit[0] in "0123456789*#ABCD" and 0 <= digit[1] < 100_000)
 
@@ -124,6 +150,36 @@ def patch(data: bytes) -> None:
         problem.response()
         return
     assert all(len(name) <= 200 for name in found.names.values())
+
+
+UPLOAD = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="chunking_strategy"\r\n\r\n{"type": "server_vad"}\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="response_format"\r\n\r\nverbose_json\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="language"\r\n\r\nen\r\n--b--\r\n'
+)
+_CAN = openai_form.Can(("whisper-1",), ("en", "de"), words=True, endpointing=Endpointing())
+
+
+def upload(data: bytes) -> None:
+    """A form with a file, and what both kinds of requests make of its fields."""
+    form = uploads.FormReader(b"b")
+    try:
+        form.feed(data)
+    except uploads.BadUpload as bad:
+        assert bad.status in (400, 413) and bad.reason
+        return
+    assert sum(map(len, form.fields.values())) <= uploads.MAX_FIELDS
+    try:
+        openai_form.parse(form.fields, _CAN)
+    except OpenAIError as error:
+        assert error.status in (400, 404)
+        error.response()
+    try:
+        jobs.parse_fields(form.fields)
+    except Problem as problem:
+        assert problem.status == 400
+        problem.response()
 
 
 def webhook(data: bytes) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
+
+import structlog
 
 from audio import Codec, Detection, Leg
-from config.settings import Role
+from config.settings import Endpointing, Role
 from mediaworker import talk
+from mediaworker.alerts.call import CallAlerts
 from mediaworker.events import schema as events
+from mediaworker.privacy.call import CallPrivacy
+from mediaworker.routing import Plan
 from mediaworker.transcriber import LegTranscriber
+
+log = structlog.get_logger()
 
 Transport = Literal["rtp", "stream"]
 SETTLED_MS = 60_000
@@ -55,11 +62,25 @@ class CallLeg:
     name: str
     audio: Leg
     transcriber: LegTranscriber
+    endpointing: Endpointing
+    role_is_set: bool = False
+    name_is_set: bool = False
+    """By a route, an override or a user: what the peer says of it later changes nothing."""
 
     def info(self) -> events.LegInfo:
         return events.LegInfo(
             leg=self.spec.leg, role=self.role, label=self.spec.label, name=self.name, codec=self.audio.codec.rtp_name
         )
+
+
+class Player(Protocol):
+    """What `mediaworker.api.context.Player` says."""
+
+    clears: int
+
+    def play(self, codes: bytes) -> bool: ...
+
+    def clear(self) -> None: ...
 
 
 class Call:
@@ -68,8 +89,12 @@ class Call:
     `call.started` is the first event and `call.ended` the last, after all finals.
 
     Args:
+        plan: what routes and the given overrides make of this call.
         later: runs a function after so many seconds.
         words_wait_s: so long the end waits for the times of words, once its last final is out.
+        grow: makes a leg that comes while the call lasts.
+        privacy: what every event passes through before anybody sees it.
+        alerts: what hears every event then, and raises others.
     """
 
     def __init__(
@@ -80,21 +105,33 @@ class Call:
         publish: Callable[[str, int, events.EventBody], None],
         clock: Callable[[], float],
         closed: Callable[[Call], None],
+        plan: Callable[[Mapping[str, str]], Plan],
         later: Callable[[float, Callable[[], None]], object],
         words_wait_s: float,
+        grow: Callable[[Call, LegSpec], CallLeg] | None = None,
+        privacy: CallPrivacy | None = None,
+        alerts: CallAlerts | None = None,
     ) -> None:
         self.info, self.id, self.start_s = info, info.id, start_s
         self.members: dict[str, CallLeg] = {}
         self.on_hangup: Callable[[], None] | None = None
         """Set by the ingress: how to end the call at the peer."""
-        self._publish, self._clock, self._closed = publish, clock, closed
+        self.player: Player | None = None
+        """Set by an ingress whose peer can be spoken to."""
+        self.on_event: Callable[[int, events.EventBody], None] | None = None
+        """Set by an ingress whose peer is told what is said: takes (at_ms, event body)."""
+        self._publish, self._clock, self._closed, self._plan = publish, clock, closed, plan
         self._later, self._words_wait_s = later, words_wait_s
+        self._grow, self._privacy, self._alerts = grow, privacy, alerts
         self._ending: str | None = None
         self._ended = self._waits_for_words = False
         self._media: list[events.LegMedia] = []
         self._duration_ms: int | None = None
         """Set once every leg has been finished: only then may the last final close the call."""
+        self._held: set[str] = set()
+        """Legs on hold."""
         self._hold_since: float | None = None
+        """All of them are, since then."""
         self._hold_s = 0.0
         self._past = talk.Sums()
         """Of the speech that is older than SETTLED_MS."""
@@ -112,6 +149,11 @@ class Call:
     @property
     def ending(self) -> bool:
         return self._ending is not None
+
+    @property
+    def awaited_finals(self) -> int:
+        """Utterances that have begun and have no final."""
+        return sum(member.transcriber.open_utterances for member in self.members.values())
 
     def add(self, member: CallLeg) -> None:
         member.audio.key = member.transcriber
@@ -133,7 +175,24 @@ class Call:
         )
 
     def publish(self, at_ms: int, body: events.EventBody) -> None:
+        if self._privacy is not None:
+            body = self._privacy.screen(at_ms, body)
         self._publish(self.id, at_ms, body)
+        try:
+            if self.on_event is not None:
+                self.on_event(at_ms, body)
+            if self._alerts is not None:
+                for alert in self._alerts.heard(at_ms, body):
+                    self._publish(self.id, at_ms, alert)
+        except Exception:  # who listens must not end what is said
+            log.exception("a listener of the call failed", call_id=self.id)
+
+    def check_alerts(self) -> None:
+        """Raise what is due by the clock; to be called now and then."""
+        if self._alerts is not None:
+            now_ms = self.elapsed_ms()
+            for alert in self._alerts.check(now_ms):
+                self._publish(self.id, now_ms, alert)
 
     def elapsed_ms(self) -> int:
         return max(0, round((self._clock() - self.start_s) * 1000))
@@ -149,15 +208,59 @@ class Call:
         """A digit that came beside the media (Twilio, SIP INFO); RFC 4733 digits come through the leg."""
         self.publish(self.elapsed_ms(), events.Dtmf(leg, digit, duration_ms))
 
+    def add_leg(self, spec: LegSpec) -> Leg:
+        """Somebody joins: `leg.updated` says so. Returns the audio leg that takes its packets."""
+        assert self._grow is not None and spec.leg not in self.members
+        member = self._grow(self, spec)
+        self.add(member)
+        self._leg_updated(member)
+        self._count_hold()
+        return member.audio
+
+    def describe(self, leg: str, *, role: Role, name: str) -> None:
+        """What the peer says of a leg now; routes, overrides and users know better."""
+        member = self.members[leg]
+        before = member.role, member.name
+        if not member.role_is_set:
+            member.role = member.transcriber.role = role
+        if not member.name_is_set:
+            member.name = name
+        if before != (member.role, member.name) and not self.ending:
+            self._leg_updated(member)
+
     def held(self, leg: str | None = None) -> None:
-        if self._hold_since is None and not self.ending:
-            self._hold_since = self._clock()
-            self.publish(self.elapsed_ms(), events.CallHeld(leg))
+        """The peer has put a leg on hold, or all of them."""
+        legs = set(self.members) if leg is None else {leg}
+        if legs <= self._held or self.ending:
+            return
+        self._held |= legs
+        self._count_hold()
+        self.publish(self.elapsed_ms(), events.CallHeld(leg))
 
     def resumed(self, leg: str | None = None) -> None:
-        if self._hold_since is not None and not self.ending:
+        legs = set(self.members) if leg is None else {leg}
+        if not legs & self._held or self.ending:
+            return
+        self._held -= legs
+        self._count_hold()
+        self.publish(self.elapsed_ms(), events.CallResumed(leg))
+
+    def _count_hold(self) -> None:
+        """`hold_ms` is the time in which nobody could be heard."""
+        everyone = bool(self._held) and self._held >= self.members.keys()
+        if everyone and self._hold_since is None:
+            self._hold_since = self._clock()
+        elif not everyone:
             self._hold_s, self._hold_since = self._held_s(), None
-            self.publish(self.elapsed_ms(), events.CallResumed(leg))
+
+    def flush(self, leg: str) -> None:
+        """Run what has arrived, and end what is being said here and now."""
+        if not self.ending:
+            self._detected(self.members[leg], self.members[leg].audio.finishing("flush"))
+
+    def defer(self, leg: str) -> None:
+        """A stream's sender is held back by us: that it says nothing does not mean that there is nothing."""
+        self.members[leg].audio.defer(self._clock())
 
     def media_changed(self, leg: str, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
         """A new media description is in force; nothing happens when it says what the one before said."""
@@ -179,13 +282,31 @@ class Call:
 
     def rename(self, leg: str, name: str) -> None:
         """Raises KeyError for an unknown leg."""
-        self.members[leg].name = name
-        self._leg_updated(self.members[leg])
+        member = self.members[leg]
+        member.name, member.name_is_set = name, True
+        self._leg_updated(member)
 
     def set_language(self, language: str) -> None:
         """For the utterances that begin from now on."""
         for member in self.members.values():
             member.transcriber.language = language
+
+    def retune(self, overrides: Mapping[str, str], shape: Callable[[Endpointing], Endpointing]) -> None:
+        """Language, context and endpointing as if the call had begun with these overrides, for what begins from now on.
+
+        `shape` has the last word on the profile. Another endpointing ends what is being said.
+        """
+        if self.ending:
+            return
+        plan = self._plan(overrides)
+        endpointing = shape(plan.endpointing)
+        for member in self.members.values():
+            if endpointing != member.endpointing:
+                self._detected(member, member.audio.finishing("flush"))
+                member.audio.retune(endpointing)
+                member.endpointing = endpointing
+                member.transcriber.speculate_ms = endpointing.speculate_ms
+            member.transcriber.language, member.transcriber.context = plan.language, plan.context
 
     def hangup(self, reason: str = "api") -> None:
         """End the call at the peer and here."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from asr.utterance import EngineState
 from mediaworker.events.retention import file_bytes
+from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -55,11 +56,51 @@ def register(metrics: Metrics, worker: Worker) -> None:
     guard = worker.guard
     metrics.gauge("load", "0 normal, 1 sheds partials, 2 also refuses calls", lambda: float(guard.load))
     metrics.counter("load_shed_partials", "Partials not asked for in overload", lambda: guard.shed_partials)
+    metrics.counter(
+        "redactions",
+        "What was taken out of texts, and digits that were masked",
+        lambda: {(kind,): float(count) for kind, count in calls.masked.items()},
+        labels=("kind",),
+    )
+    _webhooks(metrics, worker)
+    alerts = worker.alerts
+    metrics.gauge("alert_rules", "Rules for alerts in force", lambda: len(alerts.rules))
+    metrics.gauge("alert_rules_ok", "0 while the file cannot be used and older rules are in force", lambda: alerts.ok)
     _asr(metrics, worker)
     _twilio(metrics, worker)
+    _stream(metrics, worker)
+    _asterisk(metrics, worker)
     _connections(metrics, worker)
     if worker.sip is not None:
         _sip(metrics, worker)
+
+
+def _webhooks(metrics: Metrics, worker: Worker) -> None:
+    hooks = worker.webhooks.deliveries
+    metrics.counter(
+        "event_webhook_events",
+        "Events of webhooks that were taken, or given up; and times that erased ones were skipped",
+        lambda: {
+            (hook.name, outcome): float(count)
+            for hook in hooks
+            for outcome, count in (
+                ("delivered", hook.delivered), ("given_up", hook.given_up), ("skipped", hook.skips)
+            )
+        },
+        labels=("webhook", "outcome"),
+    )  # fmt: skip
+    metrics.counter(
+        "event_webhook_tries",
+        "Requests of webhooks",
+        lambda: {(hook.name,): float(hook.tries) for hook in hooks},
+        labels=("webhook",),
+    )
+    metrics.gauge(
+        "event_webhook_lag_seconds",
+        "Age of the oldest event that a webhook has not taken",
+        lambda: {(hook.name,): hook.lag_s for hook in hooks},
+        labels=("webhook",),
+    )
 
 
 def _asr(metrics: Metrics, worker: Worker) -> None:
@@ -129,19 +170,88 @@ def _twilio(metrics: Metrics, worker: Worker) -> None:
     )
 
 
+def _asterisk(metrics: Metrics, worker: Worker) -> None:
+    asterisk, audiosocket = worker.asterisk, worker.audiosocket
+    metrics.gauge("asterisk_channels", "Open connections of /asterisk/media", lambda: asterisk.channels)
+    metrics.counters(
+        "asterisk",
+        asterisk.counters,
+        {
+            "events": "Control messages received",
+            "started": "Channels that became a leg",
+            "joined": "Of these, channels that joined a call",
+            "hangups": "Channels hung up by Asterisk",
+            "silent": "Channels ended because Asterisk did not answer any more",
+            "probes": "Times that a silent channel was asked for its status",
+            "malformed": "Messages that are not what Asterisk sends",
+            "unknown": "Messages of an unknown event",
+            "unexpected": "Messages in the wrong state, and errors that Asterisk reports",
+            "implausible": "Digits faster than any phone",
+            "early": "Messages of audio before MEDIA_START",
+            "early_lost": "Of these, those that were too many to keep",
+        },
+    )
+    metrics.counter(
+        "asterisk_refused", "Channels refused by reason", lambda: _by(asterisk.counters.refused), labels=("reason",)
+    )
+    metrics.gauge("audiosocket_connections", "Open connections of AudioSocket", lambda: audiosocket.connections)
+    metrics.counters(
+        "audiosocket",
+        audiosocket.counters,
+        {
+            "frames": "Frames received",
+            "started": "Connections that became a call",
+            "hangups": "Calls hung up by Asterisk",
+            "disconnected": "Calls whose connection broke",
+            "silent": "Calls ended for lack of frames",
+            "malformed": "Frames whose length does not fit their kind, digits that are none",
+            "too_long": "Frames of audio of more than a second",
+            "unknown": "Frames of an unknown kind",
+            "unexpected": "Frames in the wrong state, and errors that Asterisk reports",
+            "implausible": "Digits faster than any phone",
+            "silence": "Frames of silence sent",
+            "withheld": "Frames of silence not sent because the peer did not read",
+        },
+    )
+    metrics.counter(
+        "audiosocket_refused",
+        "Connections refused by reason",
+        lambda: _by(audiosocket.counters.refused),
+        labels=("reason",),
+    )
+
+
+def _stream(metrics: Metrics, worker: Worker) -> None:
+    streams = worker.streams
+    counters = streams.counters
+    metrics.gauge("stream_sessions", "Open sessions of /ws/asr and /ws/transcribe", lambda: streams.sessions)
+    metrics.counter("stream_sessions", "Sessions since the start", lambda: counters.sessions)
+    metrics.counter(
+        "stream_refused", "Sessions refused by reason", lambda: _by(counters.refused), labels=("reason",)
+    )
+    metrics.counter(
+        "stream_errors", "Errors that clients were told, by code", lambda: _by(counters.errors), labels=("code",)
+    )
+    metrics.counter("stream_slow_clients", "Sessions cut because the client did not read", lambda: counters.slow)
+    metrics.counter("stream_nonfinite_samples", "Samples that were no number", lambda: counters.nonfinite)
+
+
 def _connections(metrics: Metrics, worker: Worker) -> None:
     guard, listener = worker.http.guard, worker.listener
-    limits = {"http": guard.limit, "media": listener.limit}
+    def limits() -> dict[str, ConnectionLimit]:
+        both = {"http": guard.limit, "media": listener.limit}
+        return both | {"audiosocket": worker.audiosocket.limit} if worker.settings.audiosocket.enabled else both
+
     metrics.gauge(
         "connections",
         "Open TCP connections of a port",
-        lambda: {(port,): float(limit.open) for port, limit in limits.items()},
+        lambda: {(port,): float(limit.open) for port, limit in limits().items()},
         labels=("port",),
     )
     metrics.counter(
         "connections_refused",
         "Connections beyond the limit of a port (total) or of an address (peer)",
-        lambda: {(port, why): float(n) for port, limit in limits.items() for why, n in limit.refused.items()},
+        lambda: {(port, why): float(n) for port, limit in limits().items() for why, n in limit.refused.items()},
         labels=("port", "reason"),
     )
     metrics.counter("media_unfinished", "Media connections that went without a request", lambda: listener.unfinished)
@@ -178,6 +288,8 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "cancelled": "Calls cancelled by the caller",
             "media_timeouts": "Calls ended for lack of RTP",
             "sdp_mismatches": "Calls ended because the SDP that went out was not ours",
+            "recordings": "SIPREC sessions answered",
+            "metadata_errors": "SIPREC metadata that could not be read",
             "registrations_ok": "Registrations and refreshes that succeeded",
             "registrations_failed": "Registrations that failed",
         },
@@ -203,6 +315,7 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "rtcp": "RTCP packets",
             "sent": "Packets of silence sent",
             "send_errors": "Packets that could not be sent",
+            "srtp_errors": "Encrypted packets that are not the peer's, or came twice",
         },
     )
     receiver = sip.receiver

@@ -118,5 +118,6 @@ class Metrics:
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def _add(self, source: _Source) -> None:
-        assert source.name not in self._sources, f"{source.name} twice"
-        self._sources[source.name] = source
+        name = source.name + "_total" * (source.family is CounterMetricFamily)
+        assert name not in self._sources, f"{name} twice"
+        self._sources[name] = source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
@@ -11,10 +12,13 @@ from uuid_utils import uuid7
 from audio import Detector
 from config import Settings
 from mediaworker import logs, routing
+from mediaworker.alerts.call import CallAlerts
+from mediaworker.alerts.rules import Rules
 from mediaworker.call import Call, CallInfo, CallLeg, LegSpec
 from mediaworker.events import schema as events
 from mediaworker.latency import LatencyParts
 from mediaworker.load import Load, LoadGuard
+from mediaworker.privacy.call import CallPrivacy, Policy
 from mediaworker.transcriber import LegTranscriber, Recognizer, Stats
 from mediaworker.words import Aligner, LegWords
 
@@ -26,10 +30,13 @@ FINALS_S = 30.0
 
 
 class Refused(Exception):
-    """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`."""
+    """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`.
 
-    def __init__(self, status: int, reason: str, *, busy: bool = False) -> None:
-        self.status, self.reason, self.busy = status, reason, busy
+    `challenge`: `WWW-Authenticate` of a 401 or 403.
+    """
+
+    def __init__(self, status: int, reason: str, *, busy: bool = False, challenge: str = "") -> None:
+        self.status, self.reason, self.busy, self.challenge = status, reason, busy, challenge
         super().__init__(reason)
 
 
@@ -48,12 +55,17 @@ class CallRegistry:
         guard: LoadGuard | None = None,
         aligner: Aligner | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
+        rules: Callable[[], Rules] | None = None,
     ) -> None:
+        """`rules`: those for alerts, as they are now. Raises ConfigError for settings that only their use can judge."""
         self.stats = Stats()
         self.opened = 0
         self.refused = 0
         self.draining = False
+        self.masked: Counter[str] = Counter()
+        """What was taken out of texts and digits, by kind."""
         self._settings, self._detector, self._recognizer = settings, detector, recognizer
+        self._policy, self._rules = Policy(settings), rules
         self._aligner = aligner
         self._publish, self._clock = publish, clock
         self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
@@ -72,7 +84,8 @@ class CallRegistry:
         return self._calls.get(call_id)
 
     def use(self, settings: Settings) -> None:
-        """For the calls that begin from now on: routes, profiles, languages, and how many."""
+        """For the calls that begin from now on: routes, profiles, privacy, and how many. Raises ConfigError."""
+        self._policy = Policy(settings)
         self._settings = settings
 
     def refusal(self) -> Refused | None:
@@ -102,9 +115,14 @@ class CallRegistry:
         if refusal := self.refusal():
             self.refused += 1
             raise refusal
-        plan = routing.plan(
-            self._settings, source=source, calling=from_, called=to, account=account, overrides=overrides
-        )
+        def plan(overrides: Mapping[str, str] | None) -> routing.Plan:
+            return routing.plan(
+                self._settings, source=source, calling=from_, called=to, account=account, overrides=overrides
+            )
+
+        def grow(call: Call, spec: LegSpec) -> CallLeg:
+            return self._leg(call, spec, plan(overrides))
+
         info = CallInfo(
             id=str(uuid7()),
             source=source,
@@ -122,11 +140,16 @@ class CallRegistry:
             publish=self._publish,
             clock=self._clock,
             closed=self._closed,
+            plan=plan,
             later=_later,
             words_wait_s=self._settings.asr.words_wait_s,
+            grow=grow,
+            privacy=CallPrivacy(self._policy, self.masked),
+            alerts=CallAlerts(self._rules) if self._rules is not None else None,
         )
+        first = plan(overrides)
         for spec in legs:
-            call.add(self._leg(call, spec, plan))
+            call.add(self._leg(call, spec, first))
         self._calls[call.id] = call
         if external_id:
             logs.calls[external_id] = call.id
@@ -179,7 +202,14 @@ class CallRegistry:
             words=self._words(call),
         )
         return CallLeg(
-            spec=spec, role=role, name=plan.names.get(spec.leg, spec.name), audio=audio, transcriber=transcriber
+            spec=spec,
+            role=role,
+            name=plan.names.get(spec.leg, spec.name),
+            audio=audio,
+            transcriber=transcriber,
+            endpointing=plan.endpointing,
+            role_is_set=spec.leg in plan.roles,
+            name_is_set=spec.leg in plan.names,
         )
 
     def _words(self, call: Call) -> LegWords | None:

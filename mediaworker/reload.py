@@ -16,7 +16,12 @@ from config import ConfigError, Settings
 from config.reload import merge
 from config.settings import Http, Media
 from mediaworker import logs
+from mediaworker.alerts.watch import AlertWatch
+from mediaworker.hooks import service as hooks
 from mediaworker.ingress import twilio_webhook
+from mediaworker.ingress.audiosocket_listener import Allowed
+from mediaworker.jobs import webhooks
+from mediaworker.privacy.call import Policy
 from mediaworker.tls import Certificate
 
 if TYPE_CHECKING:
@@ -63,15 +68,21 @@ class Reloader:
         pairs = self._certificates(settings)
         for certificate, files in pairs:
             certificate.check(files)
+        Policy(settings)
+        Allowed(settings.audiosocket.allow)
         # Last of the checks, because it is the first change.
         worker.twilio.use(settings)
         for certificate, files in pairs:
             certificate.load(files)
         worker.calls.use(settings)
-        worker.api.settings = settings
+        worker.streams.use(settings)
+        worker.asterisk.use(settings)
+        worker.audiosocket.use(settings)
+        worker.api.settings = worker.files.settings = worker.jobs.settings = settings
         worker.retention.settings = settings.retention
         if worker.sip is not None:
             worker.sip.allow(settings.sip.allow)
+            worker.sip.max_streams = settings.siprec.max_streams
             worker.sip.trace(settings.log.sip_trace)
         worker.settings = settings
         if merged.waiting:
@@ -92,6 +103,11 @@ class Reloader:
 def check(settings: Settings) -> None:
     """What only its part can judge, without making that part. Raises ConfigError."""
     twilio_webhook.parse_then(settings.twilio.then)
+    webhooks.check(settings)
+    hooks.check(settings)
+    Policy(settings)
+    Allowed(settings.audiosocket.allow)
+    AlertWatch(settings.alerts.file, tuple)
     for section, files in (("http", settings.http), ("media", settings.media)):
         if files.tls_cert:
             Certificate(section, files)

@@ -134,7 +134,8 @@ class LegTranscriber:
         """Finished speech in call milliseconds; whoever adds it up may take away what is old."""
         self._prefix, self._count = prefix, 0
         self._partial = partial_ms * POSITIONS_PER_MS
-        self._speculate = speculate_ms * POSITIONS_PER_MS
+        self.speculate_ms = speculate_ms
+        """As in the profile of the leg's endpointing."""
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
         self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
         self._takes_partial, self.words = takes_partial, words
@@ -228,7 +229,7 @@ class LegTranscriber:
 
     def _paused(self, detection: SpeechPaused) -> None:
         utterance = self._expect_current()
-        self._append(utterance, detection.end + self._speculate)
+        self._append(utterance, detection.end + self.speculate_ms * POSITIONS_PER_MS)
         utterance.revision += 1
         utterance.paused = detection.end
         utterance.guess = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -115,15 +115,16 @@ class LegWords:
         del self._waiting[said.utterance_id]
         if said.words:
             late_ms = round(1000 * max(0.0, self._clock() - said.end_s))
-            words = [_in_call(word, said) for word in said.words]
+            words = placed(said.words, said.audio_ms, said.start_ms, said.end_ms)
             self._publish(said.end_ms + late_ms, events.TranscriptWords(said.utterance_id, words))
         self._done()
 
 
-def _in_call(word: Word, said: Said) -> events.Word:
-    """The model may hear a word in the silence around the speech; it was said between start and end."""
-    start_ms, end_ms = (
-        min(max(said.audio_ms + ms, said.start_ms), max(said.start_ms, said.end_ms))
-        for ms in (word.start_ms, word.end_ms)
-    )
-    return events.Word(word.word, start_ms, end_ms, word.confidence)
+def placed(words: Iterable[Word], audio_ms: int, start_ms: int, end_ms: int) -> list[events.Word]:
+    """Words of an utterance whose audio begins at `audio_ms`. The model may hear one in the silence around the speech;
+    it was said between start and end."""
+
+    def within(ms: int) -> int:
+        return min(max(audio_ms + ms, start_ms), max(start_ms, end_ms))
+
+    return [events.Word(each.word, within(each.start_ms), within(each.end_ms), each.confidence) for each in words]

@@ -21,16 +21,25 @@ from asr.utterance import EngineState
 from audio import Detector, Turn
 from config import Settings
 from mediaworker import figures, logs
+from mediaworker.alerts.watch import AlertWatch
+from mediaworker.api import jobs as jobs_api
+from mediaworker.api import openai
 from mediaworker.api.app import ApiContext, HttpServer, create_app
 from mediaworker.events import figures as event_figures
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import Retention
 from mediaworker.events.store import EventStore, StoreError
-from mediaworker.ingress import twilio_http
+from mediaworker.files.service import FileService
+from mediaworker.hooks.service import EventWebhooks
+from mediaworker.ingress import asterisk_http, twilio_http, ws_http
+from mediaworker.ingress.audiosocket_listener import AudioSocketListener
 from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.ingress.listener import MediaListener
+from mediaworker.ingress.ports import Endpoint
 from mediaworker.ingress.shell import Throttle
+from mediaworker.jobs import figures as job_figures
+from mediaworker.jobs.service import JobService
 from mediaworker.latency import LatencyParts
 from mediaworker.load import LoadGuard
 from mediaworker.media import MediaLoop
@@ -61,6 +70,7 @@ class Worker:
         self.metrics = Metrics()
         self.latency = LatencyParts()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
+        self.webhooks = EventWebhooks(self.hub, settings)
         self.retention = Retention(self.hub, settings.retention)
         self.started_s = time.time()
         self.reloads = ReloadCounters(last_s=self.started_s)
@@ -69,6 +79,7 @@ class Worker:
         self.guard = LoadGuard(
             shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000
         )
+        self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
         self.calls = CallRegistry(
             settings,
             detector=self.detector,
@@ -79,8 +90,11 @@ class Worker:
             guard=self.guard,
             aligner=self.recognizer if settings.asr.words else None,
             calls_changed=self._calls_changed,
+            rules=(lambda: self.alerts.rules) if settings.alerts.file else None,
         )
-        throttle = Throttle()
+        self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
+        self.jobs = JobService(settings, self.files)
+        self._throttle = throttle = Throttle()
         self.media = MediaLoop(
             self.detector,
             lambda: self.calls,
@@ -88,10 +102,24 @@ class Worker:
             latency=self.latency,
             guard=self.guard,
             sweep=self._sweep,
-            stepped=throttle.release,
+            stepped=self._stepped,
         )
         self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, refusal=self.calls.refusal)
-        self.listener = MediaListener(settings.media, {twilio_http.STREAM: self.twilio}, throttle)
+        self.streams = ws_http.StreamIngress(
+            settings,
+            self.calls.open,
+            engine_ready=lambda: self.recognizer.state is EngineState.READY,
+            settled=self.hub.flush,
+            refusal=self.calls.refusal,
+        )
+        self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls.open, refusal=self.calls.refusal)
+        endpoints: dict[str, Endpoint] = {
+            twilio_http.STREAM: self.twilio,
+            asterisk_http.MEDIA: self.asterisk,
+            **ws_http.endpoints(self.streams),
+        }
+        self.listener = MediaListener(settings.media, endpoints, throttle)
+        self.audiosocket = AudioSocketListener(settings, self.calls.open, refusal=self.calls.refusal)
         self.sip = self._make_sip()
         self.api = ApiContext(
             settings=settings,
@@ -102,9 +130,14 @@ class Worker:
             sip_status=self.sip_status,
         )
         extra = twilio_http.routes(self.twilio, throttle, max_bytes=settings.media.max_message_bytes)
+        extra += ws_http.routes(self.streams, throttle, max_bytes=settings.media.max_message_bytes)
+        extra += asterisk_http.routes(self.asterisk, throttle, max_bytes=settings.media.max_message_bytes)
+        extra += openai.routes(self.api, self.files)
+        extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)
         event_figures.register(self.metrics, self.hub)
         figures.register(self.metrics, self)
+        job_figures.register(self.metrics, self.files, self.jobs)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -114,10 +147,16 @@ class Worker:
                 self._bound_files()
                 await self.hub.start()
                 stack.push_async_callback(self.hub.stop)
+                await self.webhooks.start()
+                stack.push_async_callback(self.webhooks.stop)
                 self.retention.start()
                 stack.push_async_callback(self.retention.stop)
                 await self.recognizer.start()
                 stack.push_async_callback(self.recognizer.stop)
+                await self.jobs.start()
+                stack.push_async_callback(self.jobs.stop)
+                self.alerts.start()
+                stack.push_async_callback(self.alerts.stop)
                 self.media.start()
                 stack.push_async_callback(self.media.stop)
                 if self.sip is not None:
@@ -125,6 +164,9 @@ class Worker:
                     stack.push_async_callback(self.sip.stop)
                 await _bind("media", self.settings.media.port, self.listener)
                 stack.push_async_callback(self.listener.stop)
+                if self.settings.audiosocket.enabled:
+                    await _bind("audiosocket", self.settings.audiosocket.port, self.audiosocket)
+                    stack.push_async_callback(self.audiosocket.stop)
                 await _bind("http", self.settings.http.port, self.http)
                 stack.push_async_callback(self.http.stop)
             except StoreError as error:
@@ -135,11 +177,13 @@ class Worker:
             yield
 
     async def drain(self) -> None:
-        """Refuse new calls, let open ones run for `shutdown_s`, end the rest; returns after the last final."""
+        """Refuse new calls and files, let open ones run for `shutdown_s`, end the rest; returns after the last final.
+        Jobs stop where they are."""
         log.info("draining", calls=len(self.calls), shutdown_s=self.settings.shutdown_s)
         if self.sip is not None:
             self.sip.refuse_new()
-        await self.calls.drain(self.settings.shutdown_s)
+        await self.jobs.pause()
+        await asyncio.gather(self.calls.drain(self.settings.shutdown_s), self.files.drain(self.settings.shutdown_s))
         await self.hub.flush()
 
     def not_ready(self) -> list[str]:
@@ -164,6 +208,9 @@ class Worker:
         """Connections that nobody needs must not take the descriptors of calls."""
         raise_open_files()
         room = affordable(self.settings.max_calls)
+        if self.settings.audiosocket.enabled:
+            room = room * 3 // 4
+            self.audiosocket.lower(room)
         for limit in (self.http.guard.limit, self.listener.limit):
             limit.lower(room)
         if self.sip is not None:
@@ -179,7 +226,7 @@ class Worker:
             raise StartError(message) from None
         from mediaworker.ingress.sip import SipIngress
 
-        return SipEndpoint(self.settings, SipIngress(self.calls), self.detector)
+        return SipEndpoint(self.settings, SipIngress(self.calls, lambda: self.settings.siprec), self.detector)
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
         from sip.errors import SipError
@@ -189,21 +236,32 @@ class Worker:
         except SipError as error:
             raise StartError(f"sip.port = {self.settings.sip.port}: {error}") from None
 
+    def _stepped(self) -> None:
+        self._throttle.release()
+        self.audiosocket.release()
+
     def _sweep(self, now: float, turn: Turn) -> Iterator[None]:
         if self.sip is not None:
             yield from self.sip.receiver.sweep(now, turn)
         yield from self.listener.sweep(turn)
+        self.audiosocket.sweep()
 
     def _calls_changed(self, count: int) -> None:
-        self.recognizer.keep_alive(count > 0)
+        self._keep_engine()
         self.media.wake()
+
+    def _files_changed(self, count: int) -> None:
+        self._keep_engine()
+
+    def _keep_engine(self) -> None:
+        self.recognizer.keep_alive(len(self.calls) > 0 or self.files.open_files > 0)
 
     def _engine_state(self, state: EngineState, why: str) -> None:
         detail = why if state is EngineState.FAILED else ""
         self.hub.publish(None, 0, events.EngineState(state.value, self.recognizer.engine, detail))
 
 
-async def _bind(section: str, port: int, server: MediaListener | HttpServer) -> None:
+async def _bind(section: str, port: int, server: MediaListener | HttpServer | AudioSocketListener) -> None:
     try:
         await server.start()
     except OSError as error:
@@ -250,6 +308,7 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
                 http=worker.http.port,
                 media=worker.listener.port,
                 sip=worker.sip.port if worker.sip is not None else None,
+                audiosocket=worker.audiosocket.port if settings.audiosocket.enabled else None,
                 engine=worker.recognizer.engine,
             )
             if early:

@@ -19,8 +19,9 @@ CONFIGURE=(--disable-video --disable-sound --disable-v4l2 --disable-ffmpeg --dis
   --disable-libyuv --disable-speex-aec --disable-sdl --disable-upnp --enable-epoll --disable-gsm-codec --disable-ilbc-codec
   --disable-speex-codec --disable-g7221-codec --with-external-srtp --enable-libsamplerate)
 
-# PJ_IOQUEUE_MAX_HANDLES needs epoll. PKT_LEN: a SIPREC INVITE over UDP carries two bodies. The idle media sockets
-# that pjsua opens for every call are never used: the worker has its own.
+# PJ_IOQUEUE_MAX_HANDLES needs epoll. PKT_LEN: a SIPREC INVITE carries two bodies, and over UDP it may be as long as a
+# datagram. SDP_BUF_LEN, SDP_ATTR: of a longer description we would get nothing, or lose its end, and many an offer has
+# more than the usual 1024 bytes and 68 attributes.
 config_site() {
   cat <<'H'
 #define PJMEDIA_HAS_VIDEO 0
@@ -30,7 +31,10 @@ config_site() {
 #define PJ_IOQUEUE_MAX_HANDLES 4096
 #define PJSIP_MAX_TSX_COUNT 8191
 #define PJSIP_MAX_DIALOG_COUNT 8191
-#define PJSIP_MAX_PKT_LEN 16000
+#define PJSIP_MAX_PKT_LEN 65536
+#define PJ_HAS_IPV6 1
+#define PJSUA2_MAX_SDP_BUF_LEN 32768
+#define PJMEDIA_MAX_SDP_ATTR 256
 #define PJSUA_HAS_SIPREC 1
 H
 }
@@ -39,7 +43,8 @@ say() { echo "pjsip: $*" >&2; }
 die() { say "$*"; exit 1; }
 
 tag=$("$PYTHON" -c 'import sys, platform; print(f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}")')
-key=$( { echo "$VERSION" "${CONFIGURE[@]}"; config_site; } | sha256sum | cut -c1-12)
+PATCHES=("$(dirname "$(readlink -f "$0")")"/pjsip/*.patch)
+key=$( { echo "$VERSION" "${CONFIGURE[@]}"; config_site; cat "${PATCHES[@]}"; } | sha256sum | cut -c1-12)
 store="$CACHE/pjsip-$VERSION-$key-$tag"
 mkdir -p "$CACHE"
 
@@ -86,6 +91,9 @@ found=$(awk '/^export PJ_VERSION_MAJOR/ { major = $NF } /^export PJ_VERSION_MINO
 
 say "building (about 3 minutes on two cores)"
 config_site >pjlib/include/pj/config_site.h
+for each in "${PATCHES[@]}"; do
+  patch -p1 --quiet <"$each" || die "$(basename "$each") does not fit this source"
+done
 sed -i 's/bdimad_dev\.o//' pjmedia/build/Makefile # its source is not in Debian's tree
 jobs=$(nproc)
 log=$work/build.log

@@ -220,6 +220,63 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
             ),
         ],
     ),
+    (
+        "Files",
+        [
+            (
+                "In work",
+                "short",
+                [
+                    (gauge("file_requests"), "requests {{instance}}"),
+                    (gauge("jobs_running"), "jobs {{instance}}"),
+                    (gauge("jobs_queued"), "jobs that wait {{instance}}"),
+                ],
+            ),
+            (
+                "Stretches per second",
+                "cps",
+                [
+                    (rate("file_segments_total"), "recognised {{instance}}"),
+                    (rate("file_segments_failed_total"), "without text {{instance}}"),
+                    (rate("file_segments_retried_total"), "asked for again {{instance}}"),
+                ],
+            ),
+            ("Upload to first text", "s", quantiles("file_first_text_seconds")),
+            (
+                "Refused, ended, told",
+                "cps",
+                [
+                    (rate("files_refused_total", "fault"), "file {{fault}}"),
+                    (rate("file_requests_rejected_total"), "429 {{instance}}"),
+                    (rate("jobs_ended_total", "status"), "job {{status}}"),
+                    (rate("webhooks_failed_total"), "webhook given up {{instance}}"),
+                ],
+            ),
+        ],
+    ),
+    (
+        "Assist",
+        [
+            ("Webhooks: behind", "s", [(gauge("event_webhook_lag_seconds"), "{{webhook}} {{instance}}")]),
+            (
+                "Webhooks: events and requests",
+                "cps",
+                [
+                    (rate("event_webhook_events_total", "outcome"), "{{outcome}}"),
+                    (rate("event_webhook_tries_total"), "requests {{instance}}"),
+                ],
+            ),
+            ("Taken out of texts, digits masked", "cps", [(rate("redactions_total", "kind"), "{{kind}}")]),
+            (
+                "Alert rules",
+                "short",
+                [
+                    (gauge("alert_rules"), "in force {{instance}}"),
+                    (gauge("alert_rules_ok"), "file in use {{instance}}"),
+                ],
+            ),
+        ],
+    ),
 ]
 
 

@@ -1,29 +1,31 @@
 #!/usr/bin/env bash
 # Debian packages, where they are missing.
 #
-#   scripts/install_packages.sh build|run|dev
+#   scripts/install_packages.sh build|run|dev|interop
 #
 # build: what PJSIP and the worker are built with; run: what they run with when they were built elsewhere; dev: build,
-# and what the tests and the demo need as well.
+# and what the tests and the demo need as well; interop: what makes the system in which Asterisk is, beside dev.
 set -euo pipefail
-kind=${1:?usage: scripts/install_packages.sh build|run|dev}
+kind=${1:?usage: scripts/install_packages.sh build|run|dev|interop}
 
 say() { echo "setup: $*" >&2; }
 
 case $kind in
   # ca-certificates, git: a minimal image has neither. The -dev packages build PJSIP, and their libraries run it.
   build | dev)
-    packages=(ca-certificates build-essential pkg-config swig python3-dev python3-venv libssl-dev libsrtp2-dev libopus-dev
+    packages=(ca-certificates build-essential patch pkg-config swig python3-dev python3-venv libssl-dev libsrtp2-dev libopus-dev
       uuid-dev libsamplerate0-dev)
     ;;
   run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0) ;;
-  *) say "build, run or dev, not $kind"; exit 2 ;;
+  interop) packages=(debootstrap) ;;
+  *) say "build, run, dev or interop, not $kind"; exit 2 ;;
 esac
 if [ "$kind" = dev ]; then
   # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words;
-  # espeak-ng speaks what the tiny model is trained on.
+  # espeak-ng speaks what the tiny model is trained on; ffmpeg makes media files, and reads subtitles for a check;
+  # the page is tested in Chromium.
   packages+=(openssl sip-tester asterisk-core-sounds-en asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722
-    libespeak-ng1 espeak-ng-data)
+    libespeak-ng1 espeak-ng-data ffmpeg chromium)
 fi
 
 missing=()

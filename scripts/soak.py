@@ -1,4 +1,5 @@
-"""The long versions of tests/test_kills.py and tests/test_leaks.py, with a table of what was seen. `make soak`.
+"""The long versions of tests/test_kills.py, tests/test_job_kills.py, tests/test_leaks.py and tests/test_client.py, with
+a table of what was seen. `make soak`.
 
 Exits 1 when a promise is broken; the worker's folder is then kept, and named.
 """
@@ -16,18 +17,24 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.chaos import Chaos  # noqa: E402
+from tests.job_chaos import JobChaos  # noqa: E402
 from tests.peers import until, worker  # noqa: E402
+from tests.resuming import cut_and_restart  # noqa: E402
 from tests.waves import Holdings, Waves, check_stories  # noqa: E402
 
 STEP = 1000
 """Calls between two measurements: enough that the slow kinds are through before the others."""
+CUTS = 50
+"""Of a subscriber's connection, between two restarts."""
 MB = 1_000_000
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kills and calls by the thousand; minutes to hours.")
     parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--job-kills", type=int, default=200, help="under a job with a file")
     parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--cuts", type=int, default=1000, help="of a subscriber's connection, with a restart every 50")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the kills; default: the time")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="mediaworker-soak-"))
@@ -41,6 +48,16 @@ def main() -> int:
             report = asyncio.run(Chaos(folder / "kills", seed=args.seed).run(args.kills, _tell))
             _tell("")
             print(*report.lines(), sep="\n", flush=True)
+        if args.job_kills:
+            (folder / "jobs").mkdir()
+            print(f"\nkills under a job, seed {args.seed}", flush=True)
+            job = JobChaos(folder / "jobs", seed=args.seed).run(args.job_kills, _tell)
+            _tell("")
+            print(*job.lines(), sep="\n", flush=True)
+        if args.cuts:
+            restarts = max(1, args.cuts // CUTS)
+            seen = asyncio.run(cut_and_restart(folder / "cuts", cuts=args.cuts, restarts=restarts))
+            print(f"\n{args.cuts} cuts, {restarts} restarts under a subscriber: {seen} events seen, in order, once")
     except AssertionError as error:
         print(f"\nA promise was broken: {error}\nThe worker's folder is {folder}")
         return 1

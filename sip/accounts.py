@@ -176,9 +176,12 @@ def account_config(uri: str) -> Any:
     config.idUri = uri
     config.mediaConfig.useLoopMedTp = True
     config.mediaConfig.enableLoopback = False
-    config.mediaConfig.srtpUse = pj.PJMEDIA_SRTP_DISABLED
+    # So that encrypted media is not refused; which of it is taken, and the keys, is our own SDP's business.
+    config.mediaConfig.srtpUse = pj.PJMEDIA_SRTP_OPTIONAL
+    config.mediaConfig.srtpSecureSignaling = 0
     config.mediaConfig.lockCodecEnabled = False
     config.mediaConfig.streamKaEnabled = False
+    config.callConfig.siprecUse = pj.PJSUA_SIP_SIPREC_OPTIONAL
     return config
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from audio.codec import Codec
+from sip import siprec, srtp
+from sip.errors import NotAcceptable, PeerError
 from sip.messages import SipMessage, address_uri
-from sip.negotiation import NegotiatedStream, make_answer, make_offer, negotiate
+from sip.negotiation import NegotiatedStream, SrtpUse, make_answer, make_offer, negotiate
 from sip.sdp import Direction, SessionDescription
 from sip.sockets import RtpSocket
 from sip.trace import mask_message
@@ -52,11 +54,17 @@ class CallHost(Protocol):
 
     codecs: tuple[Codec, ...]
     send_silence: bool
+    srtp: SrtpUse
+
+    @property
+    def max_streams(self) -> int: ...
 
     def open_socket(self) -> RtpSocket: ...
     def local_address(self, peer: str) -> str: ...
     def media_ready(self, call: SipCall) -> None: ...
     def media_changed(self, call: SipCall) -> None: ...
+    def metadata_changed(self, call: SipCall) -> None: ...
+    def metadata_refused(self, call: SipCall, error: PeerError) -> None: ...
     def digit(self, call: SipCall, digit: str, duration_ms: int) -> None: ...
     def ended(self, call: SipCall, reason: str) -> None: ...
     def mismatch(self, call: SipCall) -> None: ...
@@ -75,12 +83,16 @@ class SipCall:
         self.peer = peer
         """Address that the INVITE came from."""
         self.streams: list[MediaStream] = []
+        self.recording = siprec.Recording() if siprec.is_recording(message) else None
+        """What a recording client says of the call that it records; None: this is no recording session."""
         self.answered_s: float | None = None
         self.info_cseq = -1
         """CSeq of the last INFO that was taken."""
         self._host = host
         self._dialog: Dialog | None = None
         self._sockets: dict[int, RtpSocket] = {}
+        self._keys: dict[int, tuple[srtp.Crypto, srtp.Crypto]] = {}
+        """By the index of the m-line: the peer's key, and ours for it."""
         self._agreed: tuple[NegotiatedStream, ...] = ()
         self._pending: _Pending | None = None
         self._offered = False
@@ -111,9 +123,11 @@ class SipCall:
         """Bind sockets for what the INVITE offers. Raises NotAcceptable or PortsExhausted."""
         self._dialog = dialog
         if offer is None:
+            if self._host.srtp == "mandatory":  # what the ACK would bring is not shown to us
+                raise NotAcceptable("an INVITE without an offer cannot agree on keys")
             self._sockets[0] = self._host.open_socket()
             return
-        self._agreed = negotiate(offer, self._host.codecs)
+        self._agreed = self._negotiate(offer)
         for stream in self._agreed:
             self._sockets[stream.index] = self._host.open_socket()
 
@@ -139,19 +153,20 @@ class SipCall:
             self._pending = _Pending(own, None)
             return own
         offer = SessionDescription.parse(offer_text)
-        streams = negotiate(offer, self._host.codecs)
+        streams = self._negotiate(offer)
         for stream in streams:
             if stream.index not in self._sockets:
                 self._sockets[stream.index] = self._host.open_socket()
         ports = {index: socket.port for index, socket in self._sockets.items()}
-        answer = make_answer(offer, streams, ports, address=address, origin=template.origin)
+        keys = {stream.index: self._own_key(stream.index, stream.crypto) for stream in streams if stream.crypto}
+        answer = make_answer(offer, streams, ports, address=address, origin=template.origin, keys=keys)
         self._pending = _Pending(answer, streams)
         return answer
 
     def check(self, offer_text: str) -> int:
         """The number of audio lines of a new offer. Raises PeerError when it cannot be accepted."""
         offer = SessionDescription.parse(offer_text)
-        negotiate(offer, self._host.codecs)
+        self._negotiate(offer)
         return audio_lines(offer)
 
     def sent(self, body: str) -> None:
@@ -186,6 +201,18 @@ class SipCall:
             self._commit(streams)
             (self._host.media_ready if first else self._host.media_changed)(self)
 
+    def described(self, message: SipMessage) -> None:
+        """Take over the metadata of an INVITE or UPDATE, if there is any; what is wrong with it changes nothing."""
+        if self.recording is None or not (text := siprec.metadata_of(message)):
+            return
+        try:
+            self.recording.update(siprec.parse(text))
+        except PeerError as error:
+            self._host.metadata_refused(self, error)
+            return
+        if self.streams:
+            self._host.metadata_changed(self)
+
     def digit(self, digit: str, duration_ms: int) -> None:
         if self.streams:
             self._host.digit(self, digit, duration_ms)
@@ -206,6 +233,16 @@ class SipCall:
         """Let go of the pjsua2 object; not from within one of its callbacks."""
         self._dialog = None
 
+    def _negotiate(self, offer: SessionDescription) -> tuple[NegotiatedStream, ...]:
+        streams = self._host.max_streams if self.recording else 1
+        return negotiate(offer, self._host.codecs, streams=streams, use=self._host.srtp)
+
+    def _own_key(self, index: int, theirs: srtp.Crypto) -> srtp.Crypto:
+        """The one that we gave for theirs: who repeats a key goes on with it."""
+        if index not in self._keys or self._keys[index][0] != theirs:
+            self._keys[index] = theirs, theirs.own()
+        return self._keys[index][1]
+
     def _commit(self, streams: tuple[NegotiatedStream, ...]) -> None:
         if not self.streams:
             self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
@@ -217,7 +254,8 @@ class SipCall:
     def _stream(self, agreed: NegotiatedStream) -> MediaStream:
         socket = self._sockets[agreed.index]
         silence = self._host.send_silence and agreed.direction.sends
-        socket.expect(agreed.remote, agreed.codec, agreed.payload_type, silence=silence)
+        keys = (agreed.crypto, self._own_key(agreed.index, agreed.crypto)) if agreed.crypto else None
+        socket.expect(agreed.remote, agreed.codec, agreed.payload_type, silence=silence, keys=keys)
         # A recorder's stream is sendonly from the start; that is no hold.
         held = agreed.on_hold and (self._started_sendrecv or agreed.direction is Direction.INACTIVE)
         return MediaStream(

@@ -98,7 +98,10 @@ class Dialog(pj.Call):  # type: ignore[misc]
         if self.call is None or event.tsx.role != pj.PJSIP_ROLE_UAS:
             return
         method = event.tsx.method
-        if method == "INFO" and event.type == pj.PJSIP_EVENT_RX_MSG:
+        if self.call.recording is not None and method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
+            # The first INVITE's has been read before there was a dialog.
+            self._later(self.call.described, SipMessage.parse(event.src.rdata.wholeMsg))
+        elif method == "INFO" and event.type == pj.PJSIP_EVENT_RX_MSG:
             message = SipMessage.parse(event.src.rdata.wholeMsg)
             if found := dtmf_info(message.header("content-type"), message.body):
                 self._later(self.call.digit, *found)

@@ -19,12 +19,12 @@ import structlog
 from audio import Detector
 from audio.codec import Codec
 from config import Settings
-from sip.access import LOOPBACK, AccessList, split_address
+from sip.access import LOOPBACK, AccessList, OncePer, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
 from sip.call import SipCall, audio_lines
 from sip.dialog import Dialog
 from sip.door import Door
-from sip.errors import SipError
+from sip.errors import PeerError, SipError
 from sip.gate import PASS, Request
 from sip.messages import SipMessage, dtmf_info
 from sip.ports import RtpPorts
@@ -48,6 +48,9 @@ class SipHandler(Protocol):
     def on_media(self, call: SipCall) -> None:
         """A re-INVITE changed codec, address or direction: `call.streams` and `call.held` are new."""
 
+    def on_metadata(self, call: SipCall) -> None:
+        """A recording client says something new: `call.recording`."""
+
     def on_dtmf(self, call: SipCall, digit: str, duration_ms: int) -> None:
         """A digit by SIP INFO; those in RTP (RFC 4733) are in the stream."""
 
@@ -69,6 +72,10 @@ class SipCounters:
     cancelled: int = 0
     media_timeouts: int = 0
     sdp_mismatches: int = 0
+    recordings: int = 0
+    """SIPREC sessions that were answered."""
+    metadata_errors: int = 0
+    """SIPREC metadata that could not be read; the session went on with what was known."""
     registrations_ok: int = 0
     registrations_failed: int = 0
     refused: collections.Counter[int] = field(default_factory=collections.Counter)
@@ -91,6 +98,8 @@ class SipEndpoint:
         `detector`: of the legs that the handler gives to sockets; `trusted`: networks that may always call.
         """
         self._settings = settings.sip
+        self.max_streams = settings.siprec.max_streams
+        """Of one recording session; every other call has one stream."""
         self._handler = handler
         self._access = AccessList(settings.sip.allow, trusted=trusted)
         self._ports = RtpPorts(settings.rtp.port_min, settings.rtp.port_max, host=settings.sip.host)
@@ -117,7 +126,9 @@ class SipEndpoint:
         self._sweep: asyncio.TimerHandle | None = None
         self.codecs = tuple(Codec[name] for name in settings.sip.codecs)
         self.send_silence = settings.sip.send_audio == "silence"
+        self.srtp = settings.sip.srtp
         self.counters = SipCounters()
+        self._once = OncePer()
         self.rtp = RtpCounters()
         self.receiver = RtpReceiver(detector)
         """Reads the RTP when its `sweep` is called: once per media tick."""
@@ -232,6 +243,7 @@ class SipEndpoint:
         body = message.part("application/sdp")
         offer = SessionDescription.parse(body) if body.strip() else None
         call = SipCall(self, account.name or self._access.account_at(peer), message, peer)
+        call.described(message)
         call.attach(dialog, offer)
         dialog.call = call
         dialog.audio_lines = audio_lines(offer) if offer else 1
@@ -318,10 +330,20 @@ class SipEndpoint:
 
     def media_ready(self, call: SipCall) -> None:
         self.counters.answered += 1
+        self.counters.recordings += call.recording is not None
         self._handler.on_call(call)
 
     def media_changed(self, call: SipCall) -> None:
         self._handler.on_media(call)
+
+    def metadata_changed(self, call: SipCall) -> None:
+        self._handler.on_metadata(call)
+
+    def metadata_refused(self, call: SipCall, error: PeerError) -> None:
+        self.counters.metadata_errors += 1
+        if (held_back := self._once.due(call.peer, self._loop.time())) is not None:
+            about = {"peer": call.peer, "external_id": call.call_id, "held_back": held_back}
+            log.warning("recording metadata is left out", reason=str(error), **about)
 
     def digit(self, call: SipCall, digit: str, duration_ms: int) -> None:
         self._handler.on_dtmf(call, digit, duration_ms)

@@ -18,7 +18,7 @@ from sip.gate import DROP, PASS, Request
 log = structlog.get_logger("sip")
 
 VERSION = "2.17"
-PACKET_BYTES = 16000
+PACKET_BYTES = 65536
 """PJSIP_MAX_PKT_LEN of the build."""
 _PRIORITY = 12
 """Between the transport layer (8) and the transaction layer (16)."""

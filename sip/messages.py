@@ -61,6 +61,10 @@ class SipMessage:
         """The first header of that (lower case, long) name, "" when absent."""
         return next((value for key, value in self.headers if key == name), "")
 
+    def joined(self, name: str) -> str:
+        """All headers of that (lower case, long) name, joined by commas (RFC 3261 section 7.3.1)."""
+        return ", ".join(value for key, value in self.headers if key == name)
+
     def public_headers(self) -> dict[str, str]:
         """All headers but credentials, repeated ones joined by commas (RFC 3261 section 7.3.1)."""
         joined: dict[str, str] = {}
@@ -81,7 +85,8 @@ class SipMessage:
             head, _, body = section.lstrip("\n").partition("\n\n")
             for line in head.split("\n"):
                 name, _, value = line.partition(":")
-                if name.strip().lower() in ("content-type", "c") and value.split(";")[0].strip() == content_type:
+                media = value.split(";")[0].strip().lower()
+                if name.strip().lower() in ("content-type", "c") and media == content_type:
                     return body
         return ""
 

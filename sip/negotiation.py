@@ -9,8 +9,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from audio.codec import Codec
+from sip import srtp
 from sip.errors import NotAcceptable
 from sip.sdp import Attribute, Connection, Direction, MediaDescription, Origin, RtpFormat, SessionDescription
 
@@ -18,6 +20,8 @@ TELEPHONE_EVENT = 101
 """Payload type of telephone-event in our own offers."""
 
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
+_SECURE = ("RTP/SAVP", "RTP/SAVPF")
+SrtpUse = Literal["off", "optional", "mandatory"]
 _CLOCK_HZ = 8000  # also G.722's, by RFC 3551 section 4.5.2
 
 
@@ -39,21 +43,26 @@ class NegotiatedStream:
     on_hold: bool
     """The peer put the stream on hold: inactive, the null address, or sendonly."""
     rtcp_mux: bool = False
+    crypto: srtp.Crypto | None = None
+    """The peer's key; None: not encrypted."""
 
 
-def negotiate(offer: SessionDescription, codecs: Sequence[Codec], *, streams: int = 1) -> tuple[NegotiatedStream, ...]:
-    """What to answer: the first `streams` audio m-lines with a common codec.
+def negotiate(
+    offer: SessionDescription, codecs: Sequence[Codec], *, streams: int = 1, use: SrtpUse = "optional"
+) -> tuple[NegotiatedStream, ...]:
+    """What to answer: the first `streams` audio m-lines with a common codec, encrypted ones before others.
 
     Raises:
         NotAcceptable: there is none (SIP 488).
     """
-    chosen: list[NegotiatedStream] = []
-    for index, media in enumerate(offer.media):
-        if len(chosen) < streams and (stream := _match(offer, index, media, codecs)):
-            chosen.append(stream)
-    if not chosen:
-        raise NotAcceptable("no audio stream with a codec that is spoken here")
-    return tuple(chosen)
+    found = [_match(offer, index, media, codecs, use) for index, media in enumerate(offer.media)]
+    # The same audio may be offered twice, encrypted and not: then encrypted.
+    usable = sorted((stream for stream in found if stream), key=lambda stream: stream.crypto is None)[:streams]
+    if not usable:
+        secure = any(media.protocol in _SECURE for media in offer.media)
+        wanted = {"off": "unencrypted ", "mandatory": "encrypted "}.get(use, "usably encrypted " if secure else "")
+        raise NotAcceptable(f"no {wanted}audio stream with a codec that is spoken here")
+    return tuple(sorted(usable, key=lambda stream: stream.index))
 
 
 def make_answer(
@@ -63,11 +72,12 @@ def make_answer(
     *,
     address: str,
     origin: Origin,
+    keys: Mapping[int, srtp.Crypto] = {},
 ) -> SessionDescription:
-    """The answer to `offer`; `ports` maps the index of an accepted m-line to the local RTP port."""
+    """The answer to `offer`; `ports` and `keys` map the index of an accepted m-line to our RTP port and our key."""
     by_index = {stream.index: stream for stream in streams}
     media = tuple(
-        _accepted(line, by_index[index], ports[index]) if index in by_index else _refused(line)
+        _accepted(line, by_index[index], ports[index], keys.get(index)) if index in by_index else _refused(line)
         for index, line in enumerate(offer.media)
     )
     return SessionDescription(replace(origin, address=address, family="IP4"), media, Connection(address))
@@ -88,9 +98,15 @@ def accept_answer(answer: SessionDescription, codecs: Sequence[Codec]) -> tuple[
 
 
 def _match(
-    offer: SessionDescription, index: int, media: MediaDescription, codecs: Sequence[Codec]
+    offer: SessionDescription, index: int, media: MediaDescription, codecs: Sequence[Codec], use: SrtpUse
 ) -> NegotiatedStream | None:
-    if media.kind != "audio" or media.port == 0 or media.protocol not in _PROTOCOLS:
+    if media.kind != "audio" or media.port == 0:
+        return None
+    crypto = None
+    if media.protocol in _SECURE and use != "off":
+        if (crypto := srtp.choose([value or "" for name, value in media.attributes if name == "crypto"])) is None:
+            return None
+    elif media.protocol not in _PROTOCOLS or use == "mandatory":
         return None
     connection = offer.connection_of(media)
     if connection is None or connection.family != "IP4":
@@ -116,6 +132,7 @@ def _match(
         _remote(connection, media.port),
         connection.null or not offered.receives,
         media.attribute("rtcp-mux") is not None,
+        crypto,
     )
 
 
@@ -132,7 +149,9 @@ def _remote(connection: Connection, port: int) -> tuple[str, int] | None:
     return None if connection.null or literal.is_multicast else (str(literal), port)
 
 
-def _accepted(offered: MediaDescription, stream: NegotiatedStream, port: int) -> MediaDescription:
+def _accepted(
+    offered: MediaDescription, stream: NegotiatedStream, port: int, key: srtp.Crypto | None
+) -> MediaDescription:
     formats = [str(stream.payload_type)]
     attributes = [_rtpmap(stream.payload_type, stream.codec.rtp_name)]
     if stream.telephone_event is not None:
@@ -143,6 +162,8 @@ def _accepted(offered: MediaDescription, stream: NegotiatedStream, port: int) ->
         attributes.append(("label", stream.label))
     if stream.rtcp_mux:
         attributes.append(("rtcp-mux", None))
+    if key is not None:
+        attributes.append(("crypto", str(key)))
     attributes.append((stream.direction.value, None))
     return MediaDescription("audio", port, offered.protocol, tuple(formats), attributes=tuple(attributes))
 

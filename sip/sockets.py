@@ -17,6 +17,7 @@ from audio.codec import Codec
 from sip.latch import Address, SourceLatch
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
+from sip.srtp import Crypto, SrtpContext
 
 PTIME_S = 0.020
 SAMPLES = 160
@@ -39,6 +40,8 @@ class RtpCounters:
     rtcp: int = 0
     sent: int = 0
     send_errors: int = 0
+    srtp_errors: int = 0
+    """Encrypted packets that are not the peer's, or came twice."""
     open_sockets: set[RtpSocket] = field(default_factory=set)
 
     @property
@@ -55,8 +58,9 @@ class RtpSocket:
     """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
 
     __slots__ = (
-        "_counters", "_latch", "_marker", "_opened_s", "_payload_type", "_ports", "_receiver", "_sequence", "_socket",
-        "_ssrc", "_ticker", "_time", "_timestamp", "leg", "on_packet", "port", "sent", "silence", "slot",
+        "_counters", "_keys", "_latch", "_marker", "_opened_s", "_payload_type", "_ports", "_receiver", "_sequence",
+        "_socket", "_srtp", "_ssrc", "_ticker", "_time", "_timestamp", "leg", "on_packet", "port", "sent", "silence",
+        "slot",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +84,8 @@ class RtpSocket:
         self._timestamp = secrets.randbits(31)
         self._marker = 0x80
         self._payload_type = 0
+        self._keys: tuple[Crypto, Crypto] | None = None
+        self._srtp: SrtpContext | None = None
         self.port: int = self._socket.getsockname()[1]
         self.leg: Leg | None = None
         """Takes the packets once it is set, plain ones without a call for each."""
@@ -110,8 +116,21 @@ class RtpSocket:
         """The source that the stream is locked to."""
         return self._latch.source
 
-    def expect(self, remote: Address | None, codec: Codec, payload_type: int, *, silence: bool) -> None:
-        """Take over the outcome of an offer/answer: learn the source anew, and send silence from now on or not."""
+    def expect(
+        self,
+        remote: Address | None,
+        codec: Codec,
+        payload_type: int,
+        *,
+        silence: bool,
+        keys: tuple[Crypto, Crypto] | None = None,
+    ) -> None:
+        """Take over the outcome of an offer/answer: learn the source anew, and send silence from now on or not.
+
+        `keys`: the peer's and ours; the same as before go on where they are. None: not encrypted.
+        """
+        if keys != self._keys:
+            self._keys, self._srtp = keys, SrtpContext(*keys) if keys is not None else None
         self._latch.expect(remote, self._time())
         self._receiver.lock(self.slot, None)
         self._payload_type = payload_type
@@ -131,8 +150,9 @@ class RtpSocket:
             header = struct.pack(
                 "!BBHII", 0x80, second, self._sequence & 0xFFFF, self._timestamp & 0xFFFFFFFF, self._ssrc
             )
+            packet = header + payload
             try:
-                self._socket.sendto(header + payload, target)
+                self._socket.sendto(packet if self._srtp is None else self._srtp.close(packet), target)
             except OSError:
                 # A full buffer or an ICMP error: the packet is gone, as on any network.
                 self._counters.send_errors += 1
@@ -165,12 +185,18 @@ class RtpSocket:
         if is_rtcp(datagram):
             self._counters.rtcp += 1
             return
+        if self._srtp is not None:
+            plain = self._srtp.open(datagram)
+            if plain is None:
+                self._counters.srtp_errors += 1
+                return
+            datagram = plain
         latch = self._latch
         before, latch.heard_s = latch.source, max(latch.heard_s, self._heard_s)
         accepted = latch.accept(datagram, address, now)
         if self.slot >= 0:
             self._receiver.packets[self.slot] += len(accepted)
-            if latch.source is not before:
+            if latch.source is not before and self._srtp is None:  # each encrypted packet is to be opened here
                 self._receiver.lock(self.slot, latch.source)
         for each, arrival_s in accepted:
             if self.leg is not None:

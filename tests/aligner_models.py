@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors.torch import save_file
 from transformers import Qwen3ASRConfig, Qwen3ASRForTokenClassification, Qwen3ASRProcessor
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr import languages
 from asr.aligner import Spoken
 from asr.qwen.aligner_loader import Loaded
-from asr.resample import Upsampler
-from asr.samples import decode
-from scripts.reference.checkpoints import old
+from asr.resample import Wideband
+from scripts.reference import checkpoints
 from tests.qwen_models import TINY, random_model, tokenizer
 
 CLASSES = 512
@@ -61,29 +56,8 @@ def save(model: Any, folder: Path) -> Path:
 
 def save_original(model: Any, folder: Path) -> Path:
     """In the layout of the official package."""
-    folder.mkdir()
-    for part in PARTS:
-        shutil.copy(TINY / part, folder)
-    told = model.config.to_dict()
-    text = told["text_config"] | {"rope_theta": 1e6, "rope_scaling": {"rope_type": "default"}}
-    thinker = {
-        "model_type": "qwen3_forced_aligner", "audio_config": told["audio_config"], "text_config": text,
-        "audio_token_id": told["audio_token_id"], "classify_num": CLASSES,
-    }  # fmt: skip
-    top = {"timestamp_token_id": told["timestamp_token_id"], "timestamp_segment_time": 80}
-    config = {"model_type": "qwen3_asr", "thinker_config": thinker} | top
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = {
-        "thinker.lm_head.weight" if name == "score.weight" else old(name): tensor.contiguous()
-        for name, tensor in model.state_dict().items()
-    }
-    save_file(tensors, folder / "model.safetensors")
+    checkpoints.write(model, TINY, folder)
     return folder
-
-
-def samples(spoken: Spoken) -> NDArray[np.float32]:
-    heard = decode(spoken.format, spoken.audio)
-    return heard / np.float32(32768) if spoken.format == "L16" else Upsampler().feed(heard)
 
 
 @torch.inference_mode()
@@ -92,7 +66,9 @@ def library(model: Any, spoken: Spoken) -> tuple[list[dict[str, Any]], torch.Ten
     Times by words, and probabilities of the classes at each time."""
     processor: Any = Qwen3ASRProcessor(Qwen3ASRFeatureExtractor(), tokenizer(), chat_template=TEMPLATE)
     inputs, words = processor.prepare_forced_aligner_inputs(
-        audio=samples(spoken), transcript=spoken.text, language=languages.name(spoken.language)
+        audio=Wideband(spoken.format).feed(spoken.audio),
+        transcript=spoken.text,
+        language=languages.name(spoken.language),
     )
     logits = model(**inputs).logits
     stamp = model.config.timestamp_token_id

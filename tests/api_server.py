@@ -35,6 +35,7 @@ class LiveCall:
     id: str
     hub: EventHub
     languages: list[str] = field(default_factory=list)
+    player: Any = None
 
     def hangup(self) -> None:
         self.hub.publish(self.id, 1000, ended("api"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import signal
 import wave
 from pathlib import Path
 
@@ -16,11 +17,15 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 from tests.peers import ports  # noqa: E402
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest.register_assert_rewrite("tests.engine_world")  # so that what differs is shown
 
-# The machines are shared: a slow draw or run says nothing about the code.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared")
+# The machines are shared: a slow draw or run says nothing about the code. What is drawn is the same everywhere, so that
+# a failure is about what was changed; `make fuzz` draws anew.
+settings.register_profile("same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("anew", settings.get_profile("same"), derandomize=False, print_blob=True)
+settings.load_profile("same")
 
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["test_qwen_gpu.py"]
 

@@ -48,6 +48,7 @@ class RecordedCall:
         self.arguments = arguments
         self.legs: Mapping[str, RecordedLeg] = {spec.leg: RecordedLeg() for spec in arguments["legs"]}
         self.on_hangup: Any = None
+        self.player: Any = None
         self.digits: list[tuple[str, str, int]] = []
         self.ends: list[str] = []
 

@@ -24,7 +24,10 @@ def free_port(first: int = 20000) -> int:
 
 
 class Sipp:
-    """Runs scenarios of tests/sipp, filled in from a dict; an unexpected message is a failure with SIPp's own words."""
+    """Runs scenarios of tests/sipp, filled in from a dict, or those that `sipp_scenario` writes.
+
+    An unexpected message is a failure with SIPp's own words.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,9 +48,12 @@ class Sipp:
         **values: object,
     ) -> asyncio.Task[None]:
         self._runs += 1
-        folder = self.folder / f"{scenario}-{self._runs}"
+        folder = self.folder / f"{'steps' if scenario.startswith('<') else scenario}-{self._runs}"
         folder.mkdir()
-        text = string.Template((SCENARIOS / f"{scenario}.xml").read_text()).substitute(values)
+        if scenario.startswith("<"):
+            text = scenario
+        else:
+            text = string.Template((SCENARIOS / f"{scenario}.xml").read_text()).substitute(values)
         (folder / "scenario.xml").write_text(text)
         command = ["sipp", *target, "-sf", "scenario.xml", "-m", str(calls), "-l", str(at_once), "-r", str(rate)]
         command += ["-i", source, "-mi", source, "-p", str(port or free_port(21000 + self._runs * 10)), "-t", transport]

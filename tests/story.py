@@ -22,6 +22,8 @@ def check_story(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for final in finals:
         kinds = [event["type"] for event in events if event.get("utterance_id") == final["utterance_id"]]
         timed = ["transcript.words"] * (final["utterance_id"] in words)
+        assert "alert" not in kinds[: kinds.index("transcript.final")], "a rule is about a final"
+        kinds = [kind for kind in kinds if kind != "alert"]
         assert kinds == ["speech.started", "speech.ended", "transcript.final", *timed]
         check_words(final, words.get(final["utterance_id"], []))
     return finals

@@ -15,6 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from config.settings import ApiKey, Secret
+from mediaworker.api import page
 from mediaworker.api.app import create_app
 from mediaworker.api.auth import decide
 from tests.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, bearer, running_api
@@ -121,9 +122,10 @@ def test_without_keys_an_offer_is_answered_all_the_same() -> None:
 
 # -- over the wire ---------------------------------------------------------------------------------------------------
 
-OPEN = {"/", "/app.js", "/app.css", "/healthz", "/readyz"}
+OPEN = {"/healthz", "/readyz", *(page.path_of(name) for name in page.names())}
 ADMIN = {("GET", "/metrics"), ("PATCH", "/v1/calls/{call_id}"), ("DELETE", "/v1/calls/{call_id}"),
-         ("POST", "/v1/calls/{call_id}/hangup")}  # fmt: skip
+         ("POST", "/v1/calls/{call_id}/hangup"), ("POST", "/v1/calls/{call_id}/audio"),
+         ("DELETE", "/v1/calls/{call_id}/audio")}  # fmt: skip
 
 
 async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:

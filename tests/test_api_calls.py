@@ -10,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
+from asr.client import Recognizer
+from mediaworker.api import jobs, openai, page
 from mediaworker.api.app import ApiContext, create_app
 from mediaworker.api.transcript import render, segments
 from mediaworker.events.calls import apply
 from mediaworker.events.schema import CallRecord, Event, TranscriptWords, Word, encode, timestamp
+from mediaworker.files.service import FileService
+from mediaworker.ingress.ws_http import SESSIONS
+from mediaworker.jobs.service import JobService
 from mediaworker.metrics import Histogram, Metrics
 from tests.api_server import Running, running_api
 from tests.event_samples import final, speech, started
@@ -50,11 +55,11 @@ async def test_calls_are_listed_in_pages(tmp_path: Path) -> None:
         await api.hub.flush()
         seen, after = [], ""
         while True:
-            page = (await api.client.get(f"/v1/calls?limit=3{after}")).json()
-            seen.append([item["call_id"] for item in page["items"]])
-            if page["next"] is None:
+            found = (await api.client.get(f"/v1/calls?limit=3{after}")).json()
+            seen.append([item["call_id"] for item in found["items"]])
+            if found["next"] is None:
                 break
-            after = f"&after={page['next']}"
+            after = f"&after={found['next']}"
         assert seen == [["c6", "c5", "c4"], ["c3", "c2", "c1"], ["c0"]]
         assert (await api.client.get("/v1/calls?limit=7")).json()["next"] is None
         for limit in ("0", "501", "x", "", "-1", "1e2", "٣"):
@@ -91,12 +96,12 @@ async def test_transcripts(tmp_path: Path) -> None:
         texts = {format: await api.client.get(url + format) for format in ("txt", "srt", "vtt")}
         assert texts["txt"].text == "[00:00:00.050] agent: good day\n[00:00:00.100] Bea: hello <there>\n"
         assert texts["srt"].text == (
-            "1\n00:00:00,050 --> 01:01:01,001\nagent: good day\n\n"
-            "2\n00:00:00,100 --> 00:00:00,900\nBea: hello <there>\n"
+            "1\n00:00:00,050 --> 00:00:07,050\nagent: good day\n\n"
+            "2\n00:00:00,100 --> 00:00:01,100\nBea: hello <there>\n"
         )
         assert texts["vtt"].text == (
-            "WEBVTT\n\n00:00:00.050 --> 01:01:01.001\n<v agent>good day\n\n"
-            "00:00:00.100 --> 00:00:00.900\n<v Bea>hello &lt;there&gt;\n"
+            "WEBVTT\n\n00:00:00.050 --> 00:00:07.050\n<v agent>good day\n\n"
+            "00:00:00.100 --> 00:00:01.100\n<v Bea>hello &lt;there&gt;\n"
         )
         assert texts["vtt"].headers["content-type"] == "text/vtt; charset=utf-8"
         assert texts["txt"].headers["content-type"] == "text/plain; charset=utf-8"
@@ -110,7 +115,7 @@ async def test_a_transcript_has_the_words_that_got_times(tmp_path: Path) -> None
     async with running_api(tmp_path) as api:
         api.open_call("c1")
         api.hub.publish("c1", 100, final("u1", said.strip(), start_ms=0, end_ms=15_000))
-        api.hub.publish("c1", 200, final("u2", "never timed", start_ms=5_000, end_ms=6_000))
+        api.hub.publish("c1", 200, final("u2", "never timed", start_ms=15_500, end_ms=16_500))
         api.hub.publish("c1", 300, TranscriptWords("u1", words))
         api.calls.pop("c1").hangup()
         await api.hub.flush()
@@ -120,8 +125,8 @@ async def test_a_transcript_has_the_words_that_got_times(tmp_path: Path) -> None
         assert len(timed["words"]) == 36 and "words" not in bare
         srt, vtt = [(await api.client.get(url + format)).text for format in ("srt", "vtt")]
         assert srt.startswith(
-            "1\n00:00:00,000 --> 00:00:05,900\n"
-            "Bea: one two three, one two three, one\ntwo three, one two three, one two three,\n\n2\n"
+            "1\n00:00:00,000 --> 00:00:04,700\n"
+            "Bea: one two three, one two three,\none two three, one two three,\n\n2\n"
         )
         starts = re.findall(r"(\S+) -->", vtt)
         assert starts == sorted(starts) and len(starts) == len(re.findall("<v Bea>", vtt)) > 3
@@ -246,16 +251,36 @@ def test_counters_are_read_from_their_owner() -> None:
 
 async def test_the_page_is_closed_to_everything_from_elsewhere(tmp_path: Path) -> None:
     async with running_api(tmp_path, keys=True) as api:
-        page = await api.client.get("/")
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        policy = page.headers["content-security-policy"]
+        index = await api.client.get("/")
+        assert index.headers["content-type"] == "text/html; charset=utf-8"
+        policy = index.headers["content-security-policy"]
         assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert not re.search(r"https?://", page.text)
-        for name in re.findall(r'(?:src|href)="([^"]+)"', page.text):
-            assert (await api.client.get(f"/{name}")).status_code == 200
-        script = (await api.client.get("/app.js")).text
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+        assert "unsafe" not in policy and "*" not in policy
+        assert not re.search(r"https?://", index.text)
+        scripts = [name for name in page.names() if name.endswith(".js")]
+        assert {"app.js", "client.js", "worklet.js"} <= set(scripts)
+        for name in scripts:
+            script = (await api.client.get(f"/{name}")).text
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script), name
+
+
+async def test_the_files_of_the_page(tmp_path: Path) -> None:
+    """All that they name is there, with its type, and is sent again only when it has changed."""
+    async with running_api(tmp_path) as api:
+        named = set()
+        for name in page.names():
+            answer = await api.client.get(page.path_of(name))
+            assert answer.headers["cache-control"] == "no-cache"
+            if name.endswith((".html", ".js")):
+                named |= set(re.findall(r'(?:src|href)="([\w.-]+)"|from "\./([\w.-]+)"', answer.text))
+            etag = answer.headers["etag"]
+            for known in (etag, f"W/{etag}", f'"x", {etag}', "*"):
+                again = await api.client.get(page.path_of(name), headers={"If-None-Match": known})
+                assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+            other = await api.client.get(page.path_of(name), headers={"If-None-Match": '"x"'})
+            assert (other.status_code, other.content) == (200, answer.content)
+        assert {a or b for a, b in named} <= set(page.names())
+        assert (await api.client.get("/__init__.py")).status_code == 404
 
 
 async def test_the_server_does_not_name_itself(tmp_path: Path) -> None:
@@ -299,12 +324,17 @@ async def test_openapi_has_the_routes_of_the_code(tmp_path: Path) -> None:
     async with running_api(tmp_path) as api:
         context = ApiContext(api.server._settings, api.hub, api.calls, Metrics(), ready=lambda: ())
         routes = create_app(context).routes
-    plain = [route for route in routes if isinstance(route, Route) and not route.path.startswith("/app.")]
-    code = {(method, route.path) for route in plain for method in (route.methods or set()) - {"HEAD"}}
-    # The ingresses' routes are given to create_app from outside.
+    files_of_page = {page.path_of(name) for name in page.names()} - {"/"}
+    plain = [route for route in routes if isinstance(route, Route) and route.path not in files_of_page]
+    # The ingresses' routes, and those of files, are given to create_app from outside.
+    settings = api.server._settings
+    files = FileService(settings, Recognizer(settings, on_state=lambda *_: None), in_work=lambda _: None)
+    given = [*openai.routes(context, files), *jobs.routes(context, JobService(settings, files), files)]
+    plain = [*plain, *given]
+    code = {(m, route.path.replace(":path", "")) for route in plain for m in (route.methods or set()) - {"HEAD"}}
     assert code == {entry for entry in documented("openapi.yaml") if not entry[1].startswith("/twilio/")}
-    sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)}
-    assert sockets == set(re.findall(r"^    address: (/v1\S*)$", (DOCS / "asyncapi.yaml").read_text(), re.M))
+    sockets = {route.path for route in routes if isinstance(route, WebSocketRoute)} | set(SESSIONS)
+    assert sockets == set(re.findall(r"^    address: (/\S*)$", (DOCS / "asyncapi.yaml").read_text(), re.M))
 
 
 # -- transcripts, without a server -----------------------------------------------------------------------------------
@@ -332,13 +362,13 @@ def test_any_text_makes_well_formed_cues(spoken: list[tuple[str, int, int]]) -> 
     for text, head in ((srt, ""), (vtt, "WEBVTT\n")):
         assert text.startswith(head)
         blocks = [block.strip("\n").split("\n") for block in text[len(head) :].split("\n\n") if block.strip("\n")]
-        assert len(blocks) == count
+        assert len(blocks) >= count
         for block in blocks:
-            *_, cue, line = block
+            (cue,) = [row for row in block if "-->" in row]
             match = re.fullmatch(rf"({time}) --> ({time})", cue)
             assert match
             assert match[1] < match[2] or len(match[1]) < len(match[2])
-            assert "-->" not in line
+            assert 1 <= len(block) - 1 - block.index(cue) <= 2
 
 
 def test_a_speaker_is_named_by_the_best_that_is_known() -> None:

@@ -83,7 +83,7 @@ def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
     stream["socket"] = SimpleNamespace(leg=None)
     return SimpleNamespace(
         headers={}, streams=[SimpleNamespace(**stream)], call_id="x", from_uri="sip:1@a", to_uri="sip:2@b", account="",
-        held=False, hangup=lambda: None,
+        held=False, hangup=lambda: None, recording=None,
     )  # fmt: skip
 
 
@@ -250,3 +250,41 @@ async def test_without_calls_there_are_no_ticks() -> None:
                 await asyncio.sleep(0.01)
     finally:
         await desk.media.stop()
+
+
+# -- who speaks, and who is held --------------------------------------------------------------------------------------
+
+
+async def test_what_a_user_or_a_route_says_stays() -> None:
+    desk = Desk()
+    call = desk.registry.open(
+        source="siprec",
+        legs=[LegSpec("1", Codec.PCMU, role="customer", name="Bea"), LegSpec("2", Codec.PCMU, role="customer")],
+        overrides={"role.2": "agent"},
+    )
+    call.rename("1", "Beatrice")
+    for leg in ("1", "2"):
+        call.describe(leg, role="unknown", name="from the metadata")
+        call.describe(leg, role="unknown", name="from the metadata")
+    told = [(body.leg, body.role, body.name) for body in desk.of(events.LegUpdated)]
+    assert told == [("1", "customer", "Beatrice"), ("1", "unknown", "Beatrice"), ("2", "agent", "from the metadata")]
+    await desk.play(ulaw_encode(speech("auth-thankyou")), 0, call.members["1"].audio.receive_rtp)
+    call.end("hangup")
+    assert {body.role for body in desk.of(events.TranscriptFinal)} == {"unknown"}
+
+
+async def test_hold_is_when_nobody_can_be_heard() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="siprec", legs=[LegSpec("1", Codec.PCMU), LegSpec("2", Codec.PCMU)])
+    held, resumed = call.held, call.resumed
+    for what, leg in ((held, "1"), (held, "1"), (held, "2"), (resumed, "1"), (resumed, "1"), (held, None)):
+        what(leg)
+        desk.now += 1.0
+    call.add_leg(LegSpec("3", Codec.PCMU))  # and is heard
+    desk.now += 5.0
+    call.end("hangup")
+    kinds = events.CallHeld | events.CallResumed
+    said = [(type(body).__name__, body.leg) for body in desk.published if isinstance(body, kinds)]
+    assert said == [("CallHeld", "1"), ("CallHeld", "2"), ("CallResumed", "1"), ("CallHeld", None)]
+    assert desk.of(events.Metrics)[-1].hold_ms == 2000
+    assert [leg.leg for leg in desk.of(events.CallEnded)[0].legs] == ["1", "2", "3"]

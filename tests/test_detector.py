@@ -237,6 +237,32 @@ def test_three_hundred_legs_are_stepped_in_batches_and_equal_one_alone() -> None
     assert not [each for each in gc.get_objects() if type(each) is Leg and each.closed]
 
 
+def test_an_end_within_a_step_leaves_the_others_in_order() -> None:
+    """A worker that was held up takes many windows in one step; calls end while it lets its loop breathe."""
+    codes = g711.ulaw_encode(padded("vm-intro"))
+
+    def backlog(detector: Detector) -> Leg:
+        leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
+        for first in range(0, len(codes), SIZE):
+            leg.receive_chunk(first, codes[first : first + SIZE], 0.0)
+        return leg
+
+    alone = Detector()
+    backlog(alone)
+    expected = [vars_of(each) for each in step(alone, 100.0)]
+    assert len(expected) >= 3
+    for every in (1, 2, 3, 7, 50):
+        detector = Detector()
+        leg, found = backlog(detector), []
+        for number, detections in enumerate(detector.step(100.0)):
+            found += [vars_of(each) for each in detections if each.leg is leg]
+            if number % every == 0:
+                other = detector.open(Codec.PCMU, Endpointing(), transport="stream")
+                other.finish("hangup")
+                other.close()
+        assert found == expected
+
+
 def test_counters_outlive_their_legs() -> None:
     detector = Detector()
     leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")

@@ -19,6 +19,7 @@ from mediaworker.events.jsonschema import generate
 from mediaworker.events.schema import (
     BODIES,
     TYPES,
+    Alert,
     CallEnded,
     CallHeld,
     CallRecord,
@@ -31,6 +32,8 @@ from mediaworker.events.schema import (
     LegInfo,
     LegUpdated,
     Metrics,
+    Raised,
+    Said,
     SpeechEnded,
     SpeechStarted,
     TranscriptFinal,
@@ -209,6 +212,16 @@ def test_record_of_a_call() -> None:
     assert (record.seq, record.at_ms) == (4, 400)
 
 
+def test_record_of_what_was_said_last() -> None:
+    assert fold(STARTED).said is None and fold(STARTED).alert is None
+    late, early = final("u2", "outbound", role="agent", start_ms=900, text="late"), final("u1", text="early")
+    raised = [Alert(rule, "inbound", "u1", "", 0, 500, "info") for rule in ("one", "two")]
+    empty = final("u3", start_ms=2000, text="")
+    record = fold(STARTED, late, raised[0], early, empty, raised[1], CallEnded("api", 1, []))
+    assert record.said == Said("outbound", "agent", 900, "late"), "by when it was said, and by words"
+    assert record.alert == Raised("two", "info")
+
+
 def test_record_of_a_held_call() -> None:
     assert fold(STARTED, CallHeld("inbound")).state == "live"
     assert fold(STARTED, CallHeld("inbound"), CallHeld("outbound")).state == "held"
@@ -273,6 +286,13 @@ def test_closing_gives_every_open_speech_its_end_and_its_final() -> None:
     assert (figures.hold_ms, figures.silence_ms) == (100, 1000 - 100 - (100 + 110 + 300))
     assert isinstance(ended, CallEnded)
     assert (ended.reason, ended.duration_ms) == ("worker_restart", 1000)
+
+
+def test_hold_counts_while_all_legs_are_on_hold() -> None:
+    alone, both = (CallHeld("inbound"), CallHeld("outbound"), CallResumed("inbound")), CallHeld()
+    story = (STARTED, *alone, both, Dtmf("inbound", "1", 0))
+    figures, _ = calls.closing(fold(*story), told(*story))
+    assert isinstance(figures, Metrics) and figures.hold_ms == 100 + 100
 
 
 def test_closing_that_was_itself_cut_short_is_not_doubled() -> None:

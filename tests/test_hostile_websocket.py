@@ -45,7 +45,7 @@ LIMITS = {
     "SIP__ENABLED": "false",
 }
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
-EVENTS, STREAM = "/v1/events?call=*", "/twilio/stream"
+EVENTS, STREAM, ASR = "/v1/events?call=*", "/twilio/stream", "/ws/asr"
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +134,11 @@ async def test_frames_that_are_none(scene: Scene) -> None:
             return close_code(answer(sock))
 
     async with trouble(scene):
-        for address, path in ((scene.http, EVENTS), (scene.http, STREAM), (scene.media, STREAM)):
+        doors = [(scene.http, EVENTS), (scene.http, STREAM), (scene.media, STREAM)]
+        doors += [(scene.http, ASR), (scene.media, ASR)]
+        for address, path in doors:
             found = {n: await asyncio.to_thread(attack, address, path, data) for n, (data, _) in BROKEN.items()}
-            media = address == scene.media
+            media = (address, path) == (scene.media, STREAM)
             wanted = {n: code for n, (_, code) in BROKEN.items()}
             if media:  # Twilio's text is taken undecoded: what is not UTF-8 is not JSON either, and counted as that
                 wanted |= {n: 1008 for n, code in wanted.items() if code == 1007}

@@ -201,7 +201,7 @@ async def test_paths_are_routed_and_plain_http_is_answered():
     _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(b"\x16\x03\x01\x02\x00 not HTTP\r\n\r\n")
     writer.close()
-    assert listener.rejected == {404: 3}
+    assert listener.rejected == {404: 3, 426: 1}
     await listener.stop()
     assert listener.connections == 0
 

@@ -115,3 +115,49 @@ def test_two_models_in_8_bits_word_for_word(tmp_path: Path) -> None:
         (call,) = started.wait_ended(1, 90)
         finals = check_story(started.events(call["call_id"]))
         assert [final["text"] for final in finals] == SAID["customer"]
+
+
+async def test_what_must_not_be_seen_is_nowhere(tmp_path: Path) -> None:
+    """A number that is said and keyed: in no event, no answer, no log, no metric and not on the disk."""
+    rules = tmp_path / "alerts.toml"
+    rules.write_text('[[rules]]\nname = "nine"\nphrases = ["nine"]\nrole = "customer"\n')
+    privacy = {
+        "PRIVACY__PATTERNS": '[{name = "pin", pattern = "four seven one two"}]',
+        "PRIVACY__MASK_AFTER_PHRASES": '["zero six"]', "PRIVACY__MASK_AFTER_DIGITS": '["*9"]', "LOG__LEVEL": "debug",
+        "ALERTS__FILE": str(rules),
+    }  # fmt: skip
+    customer = ("--play", str(file("customer")))
+    seen: list[str] = []
+    with worker(tmp_path, **QWEN, **privacy) as started:
+
+        async def call(*arguments: str) -> list[dict[str, Any]]:
+            before = {each["call_id"] for each in started.calls()}
+            assert (await asyncio.to_thread(command, "stream", started.twilio, *arguments)).returncode == 0
+            ended = await asyncio.to_thread(started.wait_ended, len(before) + 1)
+            (mine,) = [each["call_id"] for each in ended if each["call_id"] not in before]
+            seen.append(json.dumps(started.get(f"/v1/calls/{mine}/transcript")))
+            return started.events(mine)
+
+        async with connect(f"ws://127.0.0.1:{started.http_port}/v1/events?call=*", max_size=None) as socket:
+            plain = await call(*customer)
+            keyed = await call(*customer, "--connect", "--dtmf", "7*9317")
+            both = await call(*customer, "--play-outbound", str(file("agent")))
+            async with asyncio.timeout(30):
+                while (message := await socket.recv()) and json.loads(message)["call_id"] != both[0]["call_id"]:
+                    seen.append(str(message))
+        finals = check_story(plain)
+        assert [final["text"] for final in finals] == ["[pin]", "nine oh five three eight"]
+        assert [each["kind"] for each in finals[0]["redactions"]] == ["pin"] and "redactions" not in finals[1]
+        (alert,) = [event for event in plain if event["type"] == "alert"]
+        assert (alert["rule"], alert["match"], alert["text"]) == ("nine", "nine", finals[1]["text"])
+        assert plain.index(alert) == plain.index(finals[1]) + 1
+        digits = [(event["digit"], event.get("masked", False)) for event in keyed if event["type"] == "dtmf"]
+        assert digits == [("7", False), ("*", False), ("9", False), ("X", True), ("X", True), ("X", True)]
+        assert check_story(keyed)[-1]["text"] == "[digits]", "said behind the keys"
+        texts = [final["text"] for final in check_story(both)]
+        assert "zero six [digits]" in texts and texts[-1] == "[digits]", "the other's words begin it"
+        assert started.metric("mediaworker_redactions_total") >= 6
+        seen += [started.get("/metrics"), started.log.read_text()]
+        seen += [place.read_bytes().decode("latin-1") for place in started.data_dir.rglob("*") if place.is_file()]
+    assert sum("call.started" in each for each in seen) > 2, "there was something to look at"
+    assert not [each for each in seen if "four seven one" in each or '"digit":"3"' in each]

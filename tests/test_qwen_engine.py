@@ -224,6 +224,33 @@ def test_a_call_takes_the_slot_of_a_file() -> None:
     assert made.runnable(file)
 
 
+def test_frames_of_files_are_made_one_file_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty seconds of each at once would keep a call waiting; and none of them waits for ever."""
+    made = engine(slots=6, batch=6)
+    looked: list[list[str]] = []
+    look = QwenEngine._look
+
+    def noted(self: QwenEngine, sessions: Any) -> None:
+        looked.append([each.utterance.id for each in sessions])
+        look(self, sessions)
+
+    monkeypatch.setattr(QwenEngine, "_look", noted)
+    requests = []
+    for number in range(5):
+        made.open(Utterance(f"file {number}", "PCMU", live=False))
+        made.append(f"file {number}", noise(20.0, seed=number))
+        requests.append(Request(f"file {number}", 1, Lane.BATCH, True, 160_000, 0.0))
+    made.open(Utterance("call", "PCMU"))
+    made.append("call", noise(1.0, seed=9))
+    call = Request("call", 1, Lane.FINAL, True, 8000, 0.0)
+    made.step([call, *requests])
+    for _ in range(5):
+        made.step(requests)
+    assert looked[0] == ["call", "file 0"]
+    assert sorted(name for names in looked for name in names) == sorted(["call", *(r.utterance_id for r in requests)])
+    assert max(map(len, looked[1:])) == 1
+
+
 # -- prompts and loops -------------------------------------------------------------------------------------------------
 
 

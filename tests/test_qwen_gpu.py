@@ -14,7 +14,7 @@ from asr.engine import EngineExhausted
 from asr.inference import Inference
 from asr.qwen import session
 from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import execution
+from asr.qwen.execution import for_device
 from asr.qwen.graphs import Captured
 from asr.qwen.loader import load
 from asr.scheduler import Lane, Request
@@ -30,7 +30,7 @@ WORDS = ["four seven one two", "nine oh five three eight"]
 
 def engine(dtype: torch.dtype = torch.bfloat16, **shape: Any) -> QwenEngine:
     """The tiny model as it is served."""
-    means = execution(GPU, dtype)
+    means = for_device(GPU, dtype)
     made = QwenEngine(load(TINY, device="cuda", dtype=dtype), Shape(**{"slots": 8, "batch": 8} | shape), means)
     assert isinstance(means.graphs, Captured)
     made.warm_up()
@@ -63,7 +63,7 @@ def test_any_mix_says_what_the_library_says(
     plain = test_qwen_engine.loaded
     monkeypatch.setattr(test_qwen_engine, "loaded", lambda model: plain(model.to(GPU)))
     monkeypatch.setattr(
-        "asr.qwen.engine.for_device", lambda device, dtype: execution(device, dtype, graphs=graphs)
+        "asr.qwen.engine.for_device", lambda device, dtype: for_device(device, dtype, graphs=graphs)
     )
     test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
 

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -641,10 +640,10 @@ async def test_an_engine_that_cannot_be_built_says_why_at_once() -> None:
 async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     spawn, refusals = child.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
 
-    async def unlucky(*channels: socket.socket) -> Process:
+    async def unlucky(module: str, descriptors: Sequence[int]) -> Process:
         for error in refusals:
             raise error
-        return await spawn(*channels)
+        return await spawn(module, descriptors)
 
     monkeypatch.setattr(child, "spawn", unlucky)
     async with client() as c:

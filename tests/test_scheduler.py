@@ -147,6 +147,27 @@ def test_batch_takes_turns_between_jobs() -> None:
     assert [name for name, _ in order(scheduler)] == ["http 0", "long 0", "short 0", "long 1", "long 2"]
 
 
+def test_one_step_takes_several_of_a_job_when_there_is_room() -> None:
+    scheduler = Scheduler()
+    for index in range(4):
+        scheduler.submit(ask(f"long {index}", 1, Lane.BATCH, stream="long"))
+    scheduler.submit(ask("short 0", 1, Lane.BATCH, stream="short"))
+    for index in range(2):
+        scheduler.submit(ask(f"http {index}", 1, Lane.BATCH, stream="http", synchronous=True))
+    taken = [request.utterance_id for request in scheduler.take(6)]
+    assert taken == ["http 0", "http 1", "long 0", "short 0", "long 1", "long 2"]
+    assert [name for name, _ in order(scheduler)] == ["long 3"]
+
+
+def test_what_cannot_run_now_does_not_hold_up_what_is_behind_it_in_its_job() -> None:
+    scheduler = Scheduler()
+    for name in ("stuck", "free"):
+        scheduler.submit(ask(name, 1, Lane.BATCH, stream="job"))
+    (taken,) = scheduler.take(4, runnable=lambda request: request.utterance_id != "stuck")
+    assert taken.utterance_id == "free"
+    assert [request.utterance_id for request in scheduler.take(4)] == ["stuck"]
+
+
 def test_an_unfinished_batch_request_goes_on_before_the_next_of_its_job() -> None:
     scheduler = Scheduler()
     scheduler.submit(ask("one", 1, Lane.BATCH, stream="job"))

@@ -23,6 +23,7 @@ from sip.dialog import Dialog
 from sip.endpoint import SipEndpoint
 from sip.sdp import Direction
 from tests.sipp_caller import Sipp, free_port
+from tests.sipp_scenario import Pause, Send, offer, scenario
 
 PCMU = {"payload_type": 0, "rtpmap": "PCMU/8000"}
 PCMA = {"payload_type": 8, "rtpmap": "PCMA/8000"}
@@ -54,6 +55,9 @@ class Recorder:
     def on_media(self, call: SipCall) -> None:
         stream = call.streams[0]
         self.log.append(("media", stream.codec.rtp_name, stream.direction.value, "held" if call.held else "live"))
+
+    def on_metadata(self, call: SipCall) -> None:
+        self.log.append(("metadata",))
 
     def on_dtmf(self, call: SipCall, digit: str, duration_ms: int) -> None:
         self.log.append(("dtmf", digit, str(duration_ms)))
@@ -158,6 +162,30 @@ async def test_a_call(sipp: Sipp, codes: Path, values: dict[str, object], codec:
         assert endpoint.counters.answered == endpoint.counters.invites == 1
         assert endpoint.rtp.wrong_source == 0
         assert endpoint.rtp.sent > 20  # silence, both ways from the first moment
+
+
+async def test_an_offer_may_be_long(sipp: Sipp) -> None:
+    """What gateways of browsers send: many codecs, and ICE candidates for every interface; then a hold of the same."""
+    candidates = [
+        f"a=candidate:{number} 1 UDP 2113937151 2001:db8::{number:x}:1 5{number:04} typ host generation 0"
+        for number in range(60)
+    ]
+    codecs = [f"a=rtpmap:{number} SPEEX/{8000 * (number % 2 + 1)}" for number in range(97, 127)]
+    formats = " ".join(map(str, range(97, 127)))
+    lines = [f"m=audio 40000 RTP/AVP {formats} 8", *codecs, "a=rtpmap:8 PCMA/8000", *candidates]
+    handler = Recorder()
+    async with worker(handler) as endpoint:
+        text = scenario(
+            Send("INVITE", offer("\n".join(lines)), has=("RTP/AVP 8", "a=sendrecv")),
+            Pause(50),
+            Send("INVITE", offer("\n".join([*lines, "a=sendonly"]), version=2), has=("RTP/AVP 8", "a=recvonly")),
+            Send("BYE"),
+        )
+        await sipp.run(text, f"127.0.0.1:{endpoint.port}", options=("-buff_size", "131072"))
+        await until(lambda: endpoint.calls == 0)
+    assert handler.log == [
+        ("call", "PCMA", "sendrecv"), ("media", "PCMA", "recvonly", "held"), ("end", "hangup"),
+    ]  # fmt: skip
 
 
 async def test_what_a_handler_learns_of_a_call(sipp: Sipp, codes: Path) -> None:

@@ -438,36 +438,59 @@ def test_what_is_wrong_never_shifts_the_timeline():
 
 # -- sending ----------------------------------------------------------------------------------------------------------
 
-ANSWERS = [
-    messages.SendMedia(stream_sid=SID, media=messages.PlayMedia(b"\xff\x00")),
-    messages.SendMark(stream_sid=SID, mark=messages.MarkBody("done")),
-    messages.SendClear(stream_sid=SID),
-]
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+def said(session):
+    """What waits for Twilio."""
+    outputs = []
+    while (output := session.outbox.next()) is not None:
+        outputs.append(json.loads(output.text))
+    return outputs
+
+
 @pytest.mark.parametrize("mode", ["start", "", "both"])
-def test_nothing_is_ever_sent_on_a_start_stream(answer, mode):
-    session, _ = started(mode=mode, tracks=("inbound",))
-    assert session.send(answer) == ()
-    assert session.counters.withheld == 1
+def test_nothing_is_ever_sent_on_a_start_stream(mode):
+    session, desk = started(mode=mode, tracks=("inbound",))
+    assert session.call.player is None
+    session.clear()
+    session.play(b"\xff")
+    assert said(session) == [] and session.counters.withheld == 3
 
 
 def test_two_tracks_are_never_a_connect_stream():
     session, _ = started(mode="connect", tracks=("inbound", "outbound"))
-    assert session.send(ANSWERS[0]) == ()
+    assert session.call.player is None
 
 
-def test_a_connect_stream_takes_media_mark_and_clear():
+def test_a_connect_stream_is_played_to_in_pieces_with_a_mark_behind_them():
     session, _ = started(mode="connect", tracks=("inbound",))
-    sent = [json.loads(output.text) for answer in ANSWERS for output in session.send(answer)]
-    assert sent == [
-        {"event": "media", "streamSid": SID, "media": {"payload": "/wA="}},
-        {"event": "mark", "streamSid": SID, "mark": {"name": "done"}},
-        {"event": "clear", "streamSid": SID},
-    ]
+    codes = bytes(number % 256 for number in range(7000))
+    assert session.call.player is session and session.play(codes)
+    *pieces, mark = said(session)
+    assert {(piece["event"], piece["streamSid"]) for piece in pieces} == {("media", SID)}
+    assert b"".join(base64.b64decode(piece["media"]["payload"]) for piece in pieces) == codes
+    assert mark == {"event": "mark", "streamSid": SID, "mark": {"name": "play 1"}}
+    session.clear()
+    assert said(session) == [{"event": "clear", "streamSid": SID}]
+    call = session.call
     play(session, [STOP])
-    assert session.send(ANSWERS[0]) == ()
+    session.clear()
+    assert said(session) == [] and call.player is None
+
+
+def test_no_more_is_taken_than_can_be_played_in_minutes():
+    session, _ = started(mode="connect", tracks=("inbound",))
+    minute = bytes(60 * 8000)
+    names = []
+    while session.play(minute):
+        names += [each["mark"]["name"] for each in said(session) if each["event"] == "mark"]
+    assert len(names) == 6
+    for _ in range(300):
+        session.play(b"\xff")
+    assert len(said(session)) == 0, "nor many short ones"
+    for name in names[:2]:
+        play(session, [json.dumps({"event": "mark", "streamSid": SID, "mark": {"name": name}})])
+    assert session.play(minute) and not session.outbox.overrun
 
 
 # -- anything at all --------------------------------------------------------------------------------------------------

@@ -310,16 +310,19 @@ def test_words_of_calls_go_behind_live_requests_and_before_files() -> None:
 
 
 def test_files_that_are_read_and_files_that_are_aligned_take_turns() -> None:
+    """Eight are aligned in a step, three are read in one."""
     pair = WordsPair()
-    for number in range(3):
-        pair.say(f"said {number}", b"\x01" * 100, live=False, stream="a")
-    for number in range(3):
+    for number in range(16):
+        pair.say(f"said {number}", b"\x01" * 10, live=False, stream="a")
+    for number in range(16):
         pair.ask(f"said {number}")
+    for number in range(6):
         pair.begin(f"read {number}", live=False, stream="b")
-        pair.ledger.append(f"read {number}", b"\x01" * 100)
+        pair.ledger.append(f"read {number}", b"\x01" * 10)
         pair.ledger.final(f"read {number}", 1, commit=True)
     pair.send()
-    assert lanes(pair, 9) == ["words", "batch"] * 3
+    assert lanes(pair, 99) == ["words", "batch"] * 2
+    assert not len(pair.inference.scheduler)
 
 
 def test_words_do_not_starve_where_there_is_always_a_partial() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -19,14 +18,12 @@ from asr.engine import EngineUnusable
 from asr.qwen.aligner_loader import TIMESTAMP, Loaded, load
 from asr.qwen.build import place
 from asr.qwen.encoder import Audio, Encoder, Settling
-from asr.qwen.execution import Execution
-from asr.qwen.execution import execution as for_device
+from asr.qwen.execution import Execution, for_device
 from asr.qwen.fused import fuse_audio
-from asr.qwen.mel import Features, Mel
+from asr.qwen.mel import Features, Mel, views
 from asr.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 from asr.qwen.words import Placed, monotone, split, usable
-from asr.resample import Upsampler
-from asr.samples import decode
+from asr.resample import Wideband
 from asr.utterance import Word
 from config.settings import Asr, Qwen
 
@@ -70,18 +67,12 @@ class QwenAligner:
 
     def _hear(self, spoken: Sequence[Spoken]) -> list[Tensor]:
         """Embeddings of the audio of each, all of them in one pass of the encoder."""
-        features = [Features(self._mel) for _ in spoken]
-        ends, segments = [], []
-        for each, feature in zip(spoken, features, strict=True):
-            samples = _samples(each)
-            feature.append(samples)
-            ends.append(len(samples))
-            segments.append(feature.segments(len(samples)))
-        made = iter(self._mel([segment for each in segments for segment in each]))
-        encodings = [
-            self._encoder.begin(Audio(), feature.view(end, [next(made) for _ in each]), Settling.EXACT)
-            for feature, end, each in zip(features, ends, segments, strict=True)
-        ]
+        wanted = []
+        for each in spoken:
+            features, samples = Features(self._mel), Wideband(each.format).feed(each.audio)
+            features.append(samples)
+            wanted.append((features, len(samples)))
+        encodings = [self._encoder.begin(Audio(), view, Settling.EXACT) for view in views(self._mel, wanted)]
         self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings])
         return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]
 
@@ -104,14 +95,6 @@ class QwenAligner:
 
     def warm_up(self) -> None:
         self.align([WARM_UP])
-
-
-def _samples(spoken: Spoken) -> np.ndarray:
-    """float32 in [-1, 1) at 16 kHz."""
-    samples = decode(spoken.format, spoken.audio)
-    if spoken.format == "L16":
-        return samples.astype(np.float32) * np.float32(1 / 32768)
-    return Upsampler().feed(samples)
 
 
 def _words(placed: Sequence[Placed], chances: Tensor, class_ms: float) -> tuple[Word, ...]:

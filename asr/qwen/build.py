@@ -9,7 +9,7 @@ from asr.engine import EngineUnusable
 from asr.qwen import memory
 from asr.qwen.encoder import Settling
 from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import execution
+from asr.qwen.execution import for_device
 from asr.qwen.fused import fuse
 from asr.qwen.loader import load
 from asr.qwen.pair import PairEngine
@@ -30,7 +30,7 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     if folder is None:
         raise EngineUnusable(weights.missing(model))
     device, dtype = place(settings)
-    means = execution(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
+    means = for_device(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
     loaded = load(folder, device=device, dtype=dtype)
     if settings.quantise != "none":
         fuse(loaded.model)

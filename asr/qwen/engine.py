@@ -12,11 +12,10 @@ from asr import languages
 from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, first_line
 from asr.qwen import memory
 from asr.qwen.encoder import Encoder, Settling
-from asr.qwen.execution import Execution
-from asr.qwen.execution import execution as for_device
+from asr.qwen.execution import Execution, for_device
 from asr.qwen.fused import fuse
 from asr.qwen.loader import Loaded
-from asr.qwen.mel import Features, Mel
+from asr.qwen.mel import Features, Mel, views
 from asr.qwen.packed import Packed, Row
 from asr.qwen.prompt import Prompts
 from asr.qwen.session import Session
@@ -189,11 +188,17 @@ class QwenEngine:
 
     def _encode(self, sessions: Sequence[Session]) -> None:
         """Bring their audio through the encoder: of live ones all of it, of one of the batch lane a window."""
-        self._look([session for session in sessions if session.work.encoding is None])
-        encodings = [(session, session.work.encoding) for session in sessions if session.work.input is None]
+        unseen = [session for session in sessions if session.work.encoding is None]
+        live = [session for session in unseen if session.utterance.live]
+        # The frames of thirty seconds take as long as some steps: a file's, and only one at a time.
+        self._look(live + [session for session in unseen if not session.utterance.live][:1])
+        encodings = [
+            (session, session.work.encoding)
+            for session in sessions
+            if session.work.input is None and session.work.encoding is not None
+        ]
         todo, batch = [], 1
         for session, encoding in encodings:
-            assert encoding is not None
             missing = self.encoder.missing(encoding)
             if not session.utterance.live:
                 missing = min(missing, batch)
@@ -215,11 +220,8 @@ class QwenEngine:
         """Make the frames of what they have been asked about, all of them together."""
         for session in sessions:
             session.hear()
-        ends = [session.end(session.work.request) for session in sessions]
-        segments = [session.features.segments(end) for session, end in zip(sessions, ends, strict=True)]
-        made = iter(self._mel([segment for each in segments for segment in each]))
-        for session, end, each in zip(sessions, ends, segments, strict=True):
-            view = session.features.view(end, [next(made) for _ in each])
+        wanted = [(session.features, session.end(session.work.request)) for session in sessions]
+        for session, view in zip(sessions, views(self._mel, wanted), strict=True):
             settling = Settling.EXACT if session.work.request.final else self.shape.settling
             session.work.encoding = self.encoder.begin(session.audio, view, settling)
 

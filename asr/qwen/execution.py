@@ -18,7 +18,7 @@ class Execution:
     staging: Staging
 
 
-def execution(
+def for_device(
     device: torch.device, dtype: torch.dtype, *, name: Name = "auto", graphs: bool | None = None
 ) -> Execution:
     """`graphs`: None for what suits the device. Raises EngineUnusable."""

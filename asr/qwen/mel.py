@@ -148,6 +148,15 @@ class Features:
         self._maxima = np.concatenate([self._maxima, grown])
 
 
+def views(mel: Mel, wanted: Sequence[tuple[Features, int]]) -> list[View]:
+    """Of each utterance's first so many samples; the frames that are missing are made all together."""
+    segments = [features.segments(end) for features, end in wanted]
+    made = iter(mel([segment for each in segments for segment in each]))
+    return [
+        features.view(end, [next(made) for _ in each]) for (features, end), each in zip(wanted, segments, strict=True)
+    ]
+
+
 def normalise(frames: Tensor, maximum: Tensor) -> Tensor:
     """What the encoder takes: nothing below the loudest frame's 8 powers of ten."""
     return (torch.maximum(frames, maximum - 8.0) + 4.0) / 4.0

@@ -124,11 +124,6 @@ class Packed:
             self._wanted = {size: torch.zeros(size, dtype=torch.long, device=device) for size in self._buckets}
             self._inputs: dict[_Size, _Inputs] = {}
 
-    @property
-    def waited_s(self) -> float:
-        """Seconds for which the host has waited for the device."""
-        return self.staging.waited_s
-
     def __call__(self, rows: Sequence[Row]) -> list[list[int]]:
         """The most likely next token at each of the wanted positions of each row."""
         # Those of one position first: a kind of attention may take them all at once.

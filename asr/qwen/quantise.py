@@ -9,6 +9,7 @@ On torch alone: docs/performance.md says why not with torchao.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 import torch
@@ -33,7 +34,7 @@ MULTIPLE = 16
 FP8_CAPABILITY = (8, 9)
 
 
-class Quantised(nn.Module):
+class Quantised(nn.Module, ABC):
     """In the place of a `Linear`."""
 
     weight: Tensor
@@ -55,8 +56,8 @@ class Quantised(nn.Module):
             out = out + self.bias
         return out.to(input.dtype).reshape(*input.shape[:-1], -1)
 
-    def _multiply(self, rows: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _multiply(self, rows: Tensor) -> Tensor: ...
 
 
 class Int8(Quantised):

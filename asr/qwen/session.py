@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from torch import Tensor
 
 from asr.qwen.encoder import Audio, Encoding
@@ -17,8 +16,7 @@ from asr.qwen.loop import is_loop, once
 from asr.qwen.mel import Features
 from asr.qwen.packed import AUDIO, Input, Row
 from asr.qwen.prompt import Prompt, Prompts
-from asr.resample import Upsampler
-from asr.samples import decode
+from asr.resample import Wideband
 from asr.scheduler import Request
 from asr.utterance import BYTES_PER_S, Utterance
 
@@ -57,7 +55,7 @@ class Session:
         self.features = features
         self.audio = Audio()
         self.now: _Decoding | None = None
-        self._upsampler = Upsampler() if utterance.format != "L16" else None
+        self._samples = Wideband(utterance.format)
         self._pending: list[bytes] = []
         self._kept: list[Tensor] = []
         """Embeddings of the windows whose positions are in the slot, right behind the head."""
@@ -70,14 +68,8 @@ class Session:
 
     def hear(self) -> None:
         """Make samples of what has come."""
-        data = b"".join(self._pending)
-        if self._upsampler is None:
-            whole = len(data) // 2 * 2
-            self._pending = [data[whole:]]
-            self.features.append(decode("L16", data[:whole]).astype(np.float32) * np.float32(1 / 32768))
-        else:
-            self._pending = []
-            self.features.append(self._upsampler.feed(decode(self.utterance.format, data)))
+        self.features.append(self._samples.feed(b"".join(self._pending)))
+        self._pending = []
 
     def end(self, request: Request) -> int:
         """Samples at 16 kHz that a request may hear."""

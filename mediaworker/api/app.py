@@ -6,12 +6,14 @@ from collections.abc import Collection, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from mediaworker.api import calls, events, health, page
+from mediaworker.api import calls, events, health, page, playback
 from mediaworker.api.context import ApiContext, LiveCall, LiveCalls
+from mediaworker.api.openai_errors import speaking_openai
 from mediaworker.api.problem import Problem, on_disconnect, on_error, on_http_exception, on_problem
 from mediaworker.api.server import HttpServer
 
@@ -23,6 +25,7 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
     routes = [
         *health.routes(context),
         *calls.routes(context),
+        *playback.routes(context),
         *events.routes(context),
         *extra_routes,
         *page.routes(),
@@ -31,11 +34,21 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
         routes=routes,
         exception_handlers={
             Problem: on_problem,
-            HTTPException: on_http_exception,
+            HTTPException: speaking_openai(on_http_exception),
             ClientDisconnect: on_disconnect,
-            Exception: on_error,
+            Exception: speaking_openai(on_error),
         },
     )
+    if origins := context.settings.http.cors_origins:
+        # Keys travel in a header that a page has to know: no cookies, and so nothing that another site could borrow.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After", "WWW-Authenticate", "Content-Disposition"],
+            max_age=600,
+        )
     app.router.redirect_slashes = False
     app.router.default = _Unrouted({route.path for route in routes if isinstance(route, WebSocketRoute)})
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import Meta
@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mediaworker.api.body import small_body
 from mediaworker.api.context import ApiContext
 from mediaworker.api.problem import Problem
+from mediaworker.api.query import choice, page_limit
 from mediaworker.api.transcript import FORMATS, MEDIA_TYPES, Format, render, segments
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import StoreError
 
-MAX_BODY_BYTES = 65536
-LIMIT_DEFAULT, LIMIT_MAX = 50, 500
 FINALS = frozenset({"transcript.final", "transcript.words"})
 
 
@@ -57,7 +57,7 @@ class Calls:
 
     async def list(self, request: Request) -> Response:
         self._context.authorize(request, "events")
-        limit, after = _limit(request.query_params.get("limit")), request.query_params.get("after")
+        limit, after = page_limit(request.query_params.get("limit")), request.query_params.get("after")
         try:
             # One more than asked for tells whether there is a next page.
             found = await self._hub.read(lambda database: database.calls(limit + 1, after))
@@ -72,7 +72,7 @@ class Calls:
 
     async def transcript(self, request: Request) -> Response:
         self._context.authorize(request, "events")
-        format = _format(request.query_params.get("format", "json"))
+        format = cast(Format, choice("format", request.query_params.get("format"), FORMATS) or "json")
         record = await self._record(request)
         try:
             frames = await self._hub.read(lambda database: database.frames(record.call_id, FINALS))
@@ -84,7 +84,7 @@ class Calls:
 
     async def patch(self, request: Request) -> Response:
         self._context.authorize(request, "admin")
-        patch = parse_patch(await _body(request))
+        patch = parse_patch(await small_body(request))
         record = await self._record(request)
         legs = {leg.leg for leg in record.legs}
         if unknown := patch.names.keys() - legs:
@@ -145,32 +145,8 @@ def parse_patch(body: bytes) -> Patch:
         raise Problem(400, str(error)) from None
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise Problem(413, f"at most {MAX_BODY_BYTES} bytes", headers={"Connection": "close"})
-    return bytes(body)
-
-
 def _json(value: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return LIMIT_DEFAULT
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= LIMIT_MAX):
-        raise Problem(400, f"limit must be a number from 1 to {LIMIT_MAX}")
-    return int(text)
-
-
-def _format(text: str) -> Format:
-    for format in FORMATS:
-        if text == format:
-            return format
-    raise Problem(400, f"format must be one of {', '.join(FORMATS)}")
 
 
 def _unavailable(error: StoreError) -> Problem:

@@ -16,8 +16,25 @@ from mediaworker.events.hub import EventHub
 from mediaworker.metrics import Metrics
 
 
+class Player(Protocol):
+    """Plays to the caller. µ-law at 8 kHz."""
+
+    clears: int
+    """How often `clear` was called."""
+
+    def play(self, codes: bytes) -> bool:
+        """Behind what is still being played; False when too much waits."""
+
+    def clear(self) -> None:
+        """Play no more of it."""
+
+
 class LiveCall(Protocol):
     """The part of `mediaworker.call.Call` that a user may steer."""
+
+    @property
+    def player(self) -> Player | None:
+        """None: nothing can be played into this call."""
 
     def hangup(self) -> None: ...
 

@@ -1,36 +1,60 @@
-"""`GET /`: the page. It is open; the data it shows is not."""
+"""`GET /` and the page's files. The page is open; the data it shows is not."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.resources import files
+from pathlib import PurePath
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/app.css": ("app.css", "text/css; charset=utf-8"),
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml; charset=utf-8",
 }
 HEADERS = {
-    # Nothing from elsewhere, nothing inline; the page holds a key and shows what strangers say.
+    # Nothing from elsewhere, nothing inline, and no text that becomes markup: the page holds a key and shows what
+    # strangers say. Its images are its icon; its audio worklet is a script of its own; downloads need nothing.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
+    "Cache-Control": "no-cache",  # asked for again every time, and answered 304 when nothing has changed
 }
+INDEX = "index.html"
+
+
+def names() -> list[str]:
+    """The page's files."""
+    return sorted(file.name for file in files("mediaworker.ui").iterdir() if PurePath(file.name).suffix in TYPES)
+
+
+def path_of(name: str) -> str:
+    return "/" if name == INDEX else f"/{name}"
 
 
 def routes() -> list[Route]:
-    return [_route(path, name, content_type) for path, (name, content_type) in FILES.items()]
+    return [_route(name) for name in names()]
 
 
-def _route(path: str, name: str, content_type: str) -> Route:
+def _route(name: str) -> Route:
     body = (files("mediaworker.ui") / name).read_bytes()
+    etag = f'"{sha256(body).hexdigest()[:32]}"'
+    headers = {"Content-Type": TYPES[PurePath(name).suffix], "ETag": etag, **HEADERS}
 
     async def file(request: Request) -> Response:
-        return Response(body, headers={"Content-Type": content_type, **HEADERS})
+        if is_known(request.headers.get("if-none-match", ""), etag):
+            return Response(status_code=304, headers={"ETag": etag, **HEADERS})
+        return Response(body, headers=headers)
 
-    return Route(path, file, methods=["GET"], name=name)
+    return Route(path_of(name), file, methods=["GET"], name=name)
+
+
+def is_known(if_none_match: str, etag: str) -> bool:
+    """RFC 9110 section 13.1.2: weak comparison, for a proxy that compresses weakens the tag."""
+    return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in if_none_match.split(","))

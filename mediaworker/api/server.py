@@ -80,7 +80,7 @@ class HttpServer:
                 # The peer is who is at the other end of the connection: access without keys depends on it.
                 proxy_headers=False,
                 server_header=False,
-                ws_max_size=WS_MAX_BYTES,
+                ws_max_size=max(WS_MAX_BYTES, settings.media.max_message_bytes),
                 ws_per_message_deflate=False,
                 ws_ping_interval=settings.events.heartbeat_s,
                 ws_ping_timeout=settings.events.heartbeat_s,

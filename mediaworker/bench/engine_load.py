@@ -18,7 +18,7 @@ from asr.utterance import Hypothesis, Utterance
 from mediaworker.bench.engine_driven import Driven, Spending
 from mediaworker.bench.engine_objective import PERCENT, Objective
 from mediaworker.bench.engine_plan import CODES_PER_MS, Arrival
-from mediaworker.bench.engine_run import Clock, Tally, lanes, percentile
+from mediaworker.bench.engine_run import Clock, Tally, lanes, per, percentile
 
 PATIENCE_S = 30.0
 """For answers after the time that counts."""
@@ -231,23 +231,19 @@ class Load:
             "lanes": lanes(tally),
             "used": round(self.used(), 3),
             "overloaded": self.overloaded,
-            "partials_answered": _per(answered, asked),
+            "partials_answered": per(answered, asked),
             "audio_s": round(spent.finals_s, 2),
-            "tokens_per_audio_s": _per(spent.words, spent.finals_s),
-            "drafts_accepted": _per(over.accepted - begun.accepted, over.drafted - begun.drafted),
+            "tokens_per_audio_s": per(spent.words, spent.finals_s),
+            "drafts_accepted": per(over.accepted - begun.accepted, over.drafted - begun.drafted),
             "batch_audio_s": round(spent.files_s, 2),
-            "rtfx": _per(spent.files_s, time_s),
+            "rtfx": per(spent.files_s, time_s),
             "steps": spent.steps,
             "forwards": forwards,
-            "step_ms": _per(1000 * spent.step_s, spent.steps),
-            "waits_per_step": _per(over.waits - begun.waits, spent.steps),
-            "waited_ms_per_step": _per(1000 * (over.waited_s - begun.waited_s), spent.steps),
-            "rows_per_forward": _per(over.rows - begun.rows, forwards),
-            "positions_per_forward": _per(over.positions - begun.positions, forwards),
-            "step_share": _per(spent.step_s, time_s),
-            "intake_share": _per(spent.intake_s, time_s),
+            "step_ms": per(1000 * spent.step_s, spent.steps),
+            "waits_per_step": per(over.waits - begun.waits, spent.steps),
+            "waited_ms_per_step": per(1000 * (over.waited_s - begun.waited_s), spent.steps),
+            "rows_per_forward": per(over.rows - begun.rows, forwards),
+            "positions_per_forward": per(over.positions - begun.positions, forwards),
+            "step_share": per(spent.step_s, time_s),
+            "intake_share": per(spent.intake_s, time_s),
         }
-
-
-def _per(amount: float, count: float) -> float | None:
-    return round(amount / count, 4) if count else None

@@ -17,7 +17,7 @@ import torch
 
 from asr.qwen.attention import Name
 from asr.qwen.engine import Shape
-from asr.qwen.execution import execution
+from asr.qwen.execution import for_device
 from asr.qwen.fused import fuse
 from asr.qwen.quantise import quantise
 from asr.scheduler import LIVE
@@ -107,7 +107,7 @@ class Loads:
             batch_tokens=options.batch_tokens,
             window_s=options.window_s,
         )
-        means = execution(torch.device(self.device), dtype, name=options.attention, graphs=options.graphs == "on")
+        means = for_device(torch.device(self.device), dtype, name=options.attention, graphs=options.graphs == "on")
         self.means = {"attention": type(means.attention).__name__, "graphs": means.graphs.fixed}
         try:
             self.designs: dict[str, Driven] = {ENGINE: DrivenEngine(ours, self.shape, script, means)}

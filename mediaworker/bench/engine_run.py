@@ -207,8 +207,8 @@ def figures(run: Run, reference: Callable[[bytes], str]) -> dict[str, Any]:
     for kind in ("partial", "final", "batch"):
         spent, count = tally.spent[kind], tally.answers[kind]
         for what in ("forwards", "tokens", "windows", "chunks"):
-            row[f"{what}_per_{kind}"] = _per(getattr(spent, what), count)
-        row[f"cpu_ms_per_{kind}"] = _per(1000 * tally.cpu_s[kind], count)
+            row[f"{what}_per_{kind}"] = per(getattr(spent, what), count)
+        row[f"cpu_ms_per_{kind}"] = per(1000 * tally.cpu_s[kind], count)
     live = [name for name in tally.finals if name in run.live]
     files = [name for name in tally.finals if name not in run.live]
     live_s, file_s = (sum(len(tally.audio[name]) for name in names) / CODES_PER_MS / 1000 for names in (live, files))
@@ -219,22 +219,22 @@ def figures(run: Run, reference: Callable[[bytes], str]) -> dict[str, Any]:
     partials = sum(len(tally.shown[name]) - 1 for name in live)
     asked = tally.asked[Lane.FIRST_PARTIAL] + tally.asked[Lane.PARTIAL]
     return row | {
-        "rows_per_forward": _per(meter.rows, meter.forwards),
+        "rows_per_forward": per(meter.rows, meter.forwards),
         "audio_s": round(live_s, 2),
         "batch_audio_s": round(file_s, 2),
-        "cpu_s_per_audio_s": _per(tally.cpu_s["partial"] + tally.cpu_s["final"] + tally.cpu_s["audio"], live_s),
-        "batch_cpu_s_per_audio_s": _per(tally.cpu_s["batch"], file_s),
+        "cpu_s_per_audio_s": per(tally.cpu_s["partial"] + tally.cpu_s["final"] + tally.cpu_s["audio"], live_s),
+        "batch_cpu_s_per_audio_s": per(tally.cpu_s["batch"], file_s),
         "busy_s": round(run.clock.busy_s, 2),
         "virtual_s": round(run.clock.now, 2),
         "cpu_s": round(sum(tally.cpu_s.values()), 2),
         "finals": len(live),
-        "finals_equal": _per(equal, len(live)),
-        "batch_finals_equal": _per(files_equal, len(files)),
+        "finals_equal": per(equal, len(live)),
+        "batch_finals_equal": per(files_equal, len(files)),
         "partials": partials,
-        "partials_answered": _per(partials, asked),
-        "partials_changed": _per(sum(changed(tally.shown[name]) for name in live), partials),
+        "partials_answered": per(partials, asked),
+        "partials_changed": per(sum(changed(tally.shown[name]) for name in live), partials),
     }
 
 
-def _per(amount: float, count: float) -> float | None:
+def per(amount: float, count: float) -> float | None:
     return round(amount / count, 4) if count else None

@@ -23,15 +23,9 @@ def add_parser(subparsers: Any) -> None:
     )
     media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
     media.add_argument("--silence", action="store_true", help="send silence back, as SIP calls do by default")
-    engine = kinds.add_parser(
-        "engine", help="Qwen3-ASR on one core, beside generate() and the official streaming recipe"
-    )
-    engine.add_argument(
-        "--calls",
-        type=_counts,
-        metavar="N[,N…]",
-        help="legs that speak at once (default 1,8,32; with --random-weights: as many as hold the objective)",
-    )
+    engine = kinds.add_parser("engine", help="Qwen3-ASR on one core, beside generate() and the official recipe")
+    calls = "legs that speak at once (default 1,8,32; with --random-weights: as many as hold the objective)"
+    engine.add_argument("--calls", type=_counts, metavar="N[,N…]", help=calls)
     weights = engine.add_mutually_exclusive_group()
     weights.add_argument(
         "--model", default="", metavar="FOLDER-OR-NAME", help="default: the tiny one of a checkout, in models/"
@@ -42,23 +36,21 @@ def add_parser(subparsers: Any) -> None:
     engine.add_argument(
         "--audio", nargs="+", default=[], metavar="FILE", help="what is said (default: tests/data/digits of a checkout)"
     )
-    engine.add_argument(
-        "--join",
-        type=int,
-        choices=range(1, 9),
-        metavar="N",
-        help="pieces of it in one utterance (default 1)",
-    )
+    pieces = "pieces of it in one utterance (default 1)"
+    engine.add_argument("--join", type=int, choices=range(1, 9), metavar="N", help=pieces)
     engine.add_argument(
         "--clock",
         choices=("real", "cpu"),
         help="what a step took: time, or CPU time, which others on the machine change less (default real)",
     )
     _add_random(engine)
+    files = _add_files(kinds)
+    events = _add_events(kinds)
     for kind in (media, twilio):
         kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
-    for kind in (media, twilio, engine):
-        kind.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="length of each run (default 20)")
+    for kind, seconds in ((media, 20), (twilio, 20), (engine, 20), (files, 60), (events, 20)):
+        length = f"length of each run (default {seconds})"
+        kind.add_argument("--seconds", type=_seconds, default=float(seconds), metavar="S", help=length)
         kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
         kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
@@ -97,6 +89,26 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument("--graphs", choices=("on", "off"), help="as qwen.graphs (default on)")
     group.add_argument("--quantise", choices=("none", "int8", "fp8"), help="as qwen.quantise (default none)")
     group.add_argument("--batch-tokens", type=_number, metavar="N", help="as qwen.batch_tokens (default 128)")
+
+
+def _add_files(kinds: Any) -> argparse.ArgumentParser:
+    files: argparse.ArgumentParser = kinds.add_parser("files", help="files through the engine, alone and beside calls")
+    files.add_argument("--files", type=_number, default=8, metavar="N", help="so many different ones (default 8)")
+    files.add_argument("--minutes", type=_positive, default=1.0, metavar="M", help="length of each (default 1)")
+    files.add_argument("--calls", type=_number, default=4, metavar="C", help="that speak at once (default 4)")
+    files.add_argument("--rows", type=int, choices=range(1, 65), default=8, metavar="N", help="files.rows (default 8)")
+    files.add_argument("--model", default="", metavar="FOLDER-OR-NAME", help="as for engine")
+    files.add_argument("--audio", nargs="+", default=[], metavar="FILE", help="what is said, as for engine")
+    return files
+
+
+def _add_events(kinds: Any) -> argparse.ArgumentParser:
+    events: argparse.ArgumentParser = kinds.add_parser("events", help="subscribers of live calls")
+    events.add_argument("--calls", type=_number, default=50, metavar="C", help="live calls (default 50)")
+    events.add_argument("--subscribers", type=_number, default=1000, metavar="N", help="who read (default 1000)")
+    events.add_argument("--all", type=_number, default=20, metavar="N", help="of them, on all calls (default 20)")
+    events.add_argument("--stalled", type=_number, default=50, metavar="N", help="who never read (default 50)")
+    return events
 
 
 def _number(text: str) -> int:
@@ -150,7 +162,7 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    return _engine(args) if args.kind == "engine" else _legs(args)
+    return {"engine": _engine, "events": _events, "files": _files}.get(args.kind, _legs)(args)
 
 
 def _engine(args: argparse.Namespace) -> int:
@@ -215,6 +227,36 @@ def _recorded(args: argparse.Namespace) -> int:
         print(_aligned(lines), end="\n\n")
     # The engine's figures of a single number of calls stand at the top level as well.
     _write(args.json, rows, top=rows[0] if len(calls) == 1 else {})
+    return 0
+
+
+def _files(args: argparse.Namespace) -> int:
+    from mediaworker.bench import engine, files
+
+    names = ("files", "minutes", "calls", "seconds", "rows", "model", "audio")
+    options = files.Options(**{name: getattr(args, name) for name in names}, baseline=not args.no_baseline)
+    try:
+        alone, live = files.measure(options, lambda line: print(line, file=sys.stderr, flush=True))
+    except engine.BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    print(f"files → stretches of speech → batch lane → text, {_machine()}; a final's wait begins when it is asked for")
+    for lines in files.tables(alone, live):
+        print(_aligned(lines), end="\n\n")
+    _write(args.json, live, top=alone)
+    return 0
+
+
+def _events(args: argparse.Namespace) -> int:
+    from mediaworker.bench import events
+
+    options = events.Options(
+        args.calls, args.subscribers, args.all, args.stalled, args.seconds, baseline=not args.no_baseline
+    )
+    rows = events.measure(options, lambda line: print(line, file=sys.stderr, flush=True))
+    print(f"events of {args.calls} calls → store → WebSockets, one core, {_machine()}; usual: one after the other")
+    print(_aligned(events.table(rows)))
+    _write(args.json, rows, top=rows[-1] if len(rows) <= 2 else rows[1])
     return 0
 
 

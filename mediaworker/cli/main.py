@@ -8,6 +8,7 @@ import sys
 
 COMMANDS = {
     "serve": "run the worker",
+    "transcribe": "files to text and subtitles",
     "call": "a test phone: place a SIP call and play a file into it",
     "stream": "a test Twilio: open a Media Stream and play a file into it",
     "replay": "run a capture or a recorded stream through the worker's path, with faults",

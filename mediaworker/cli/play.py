@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import wave
 from pathlib import Path
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
 from audio.g711 import alaw_decode, ulaw_decode
+from mediaworker.sound import SoundError, read_wav, resampled
 
 RAW_RATES = {
     ".ul": 8000,
@@ -43,37 +42,15 @@ def load_pcm(path: str | Path, rate_hz: int) -> NDArray[np.int16]:
         raise PlayError(f"{path}: {error.strerror or error}") from None
     if not len(samples):
         raise PlayError(f"{path}: no audio in it")
-    if from_hz == rate_hz:
-        return samples
-    resampled: NDArray[np.int16] = soxr.resample(samples, from_hz, rate_hz, quality="HQ")
-    return resampled
+    return resampled(samples, from_hz, rate_hz)
 
 
 def _load_wav(path: Path) -> tuple[NDArray[np.int16], int]:
-    try:
-        with wave.open(str(path), "rb") as file:
-            width, channels, rate_hz = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            data = file.readframes(file.getnframes())
-    # RuntimeError is what the standard library makes of a chunk that claims to be longer than the file.
-    except (wave.Error, EOFError, RuntimeError) as error:
-        known = " ".join(RAW_RATES)
-        reason = str(error) or "cut off"
-        raise PlayError(f"{path}: not a PCM WAV file ({reason}); raw files are known by suffix: {known}") from None
-    if not 1 <= rate_hz <= 384000 or width > 4:
-        raise PlayError(f"{path}: {8 * width} bits at {rate_hz} Hz cannot be played")
-    data = data[: len(data) // (width * channels) * width * channels]
-    wide = _to_int32(data, width).reshape(-1, channels)
-    # Mean in 64 bits, then the upper 16: the sum of two full-scale channels does not wrap.
-    return (wide.sum(axis=1, dtype=np.int64) // channels >> 16).astype(np.int16), rate_hz
-
-
-def _to_int32(data: bytes, width: int) -> NDArray[np.int32]:
-    """Little-endian PCM of `width` bytes a sample, left-aligned in 32 bits. 8-bit WAV is unsigned."""
-    if width == 1:
-        return (np.frombuffer(data, np.uint8).astype(np.int32) - 128) << 24
-    padded = np.zeros((len(data) // width, 4), np.uint8)
-    padded[:, 4 - width :] = np.frombuffer(data, np.uint8).reshape(-1, width)
-    return padded.view("<i4").reshape(-1).astype(np.int32)
+    with path.open("rb") as file:
+        try:
+            return read_wav(file)
+        except SoundError as error:
+            raise PlayError(f"{path}: {error}; raw files are known by suffix: {' '.join(RAW_RATES)}") from None
 
 
 def _load_raw(path: Path) -> tuple[NDArray[np.int16], int]:

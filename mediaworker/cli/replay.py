@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from mediaworker.blas import one_thread
 
 if TYPE_CHECKING:
     from mediaworker.replay.lab import LegResult
@@ -47,8 +48,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")  # as in the worker
+    one_thread()  # as in the worker
     from audio import Codec
     from mediaworker.replay.link import Faults
     from mediaworker.replay.pcap import CaptureError

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any
 
 from config import ConfigError, load
+from mediaworker.blas import one_thread
 
 
 def add_parser(subparsers: Any) -> None:
@@ -21,9 +21,7 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2
-    # Before numpy is imported: the VAD's small products are slower on several threads, and the loop needs its core.
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
+    one_thread()
     from mediaworker.worker import StartError, serve
 
     try:

@@ -9,8 +9,9 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree as Xml
@@ -49,11 +50,18 @@ class Target:
     """The URL as the server knows it, which the signature is made over."""
     parameters: Mapping[str, str]
     bidirectional: bool
+    reply: str | None = None
+    """File for what is played back."""
+
+
+class _Payload(msgspec.Struct, frozen=True):
+    payload: bytes = b""
 
 
 class _ToTwilio(msgspec.Struct):
     event: str
     mark: dict[str, str] = {}
+    media: _Payload = _Payload()
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,6 +85,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--dtmf", default="", metavar="DIGITS", help="digits, one every 500 ms (with --connect)")
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
     parser.add_argument("--record", metavar="FILE", help="keep what is sent, for `mediaworker replay` (.jsonl)")
+    parser.add_argument("--save-reply", metavar="FILE", help="keep what is played back, as µ-law (with --connect)")
     parser.set_defaults(run=run)
 
 
@@ -112,6 +121,9 @@ async def _run(args: argparse.Namespace) -> int:
     if args.dtmf and not target.bidirectional:
         raise ValueError("--dtmf: Twilio sends digits on <Connect> streams only; add --connect")
     messages = schedule(writer, tracks, target.parameters, tail_s=args.tail, digits=args.dtmf)
+    if args.save_reply and not target.bidirectional:
+        raise ValueError("--save-reply: only <Connect> streams are played to; add --connect")
+    target = replace(target, reply=args.save_reply)
     headers = {_SIGNATURE: sign(args.auth_token, target.signed_url)} if args.auth_token else {}
     if not args.record:
         return await stream(target, headers, writer, messages)
@@ -156,7 +168,7 @@ async def stream(target: Target, headers: Mapping[str, str], writer: StreamWrite
             open_timeout=TIMEOUT_S,
             proxy=proxy,
         ) as websocket:
-            listening = loop.create_task(_listen(websocket, writer, target.bidirectional))
+            listening = loop.create_task(_listen(websocket, writer, target))
             try:
                 await _speak(websocket, messages, listening)
                 await listening
@@ -188,25 +200,32 @@ async def _speak(websocket: ClientConnection, messages: Messages, listening: asy
         pass
 
 
-async def _listen(websocket: ClientConnection, writer: StreamWriter, bidirectional: bool) -> None:
+async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Target) -> None:
     """Answer what the server sends until it or we have closed.
 
     Raises:
         StreamError: closed with an error, or a message that Twilio would not take (its error 31924).
     """
+    reply = b""
     try:
         async for text in websocket:
             try:
                 message = msgspec.json.decode(text, type=_ToTwilio)
             except ValueError:
                 message = _ToTwilio("?")
-            if not bidirectional or message.event not in ("media", "mark", "clear"):
-                kind = "bidirectional" if bidirectional else "unidirectional"
+            if not target.bidirectional or message.event not in ("media", "mark", "clear"):
+                kind = "bidirectional" if target.bidirectional else "unidirectional"
                 raise StreamError(f"error 31924: the server sent a {message.event!r} message on a {kind} stream")
+            reply += message.media.payload
             if message.event == "mark":  # nothing is played here, so every mark has been reached
                 await websocket.send(writer.mark(message.mark.get("name", "")))
     except ConnectionClosed:
         pass
+    if target.reply is not None:
+        try:
+            await asyncio.to_thread(Path(target.reply).write_bytes, reply)
+        except OSError as error:
+            raise StreamError(f"{target.reply}: {error.strerror or error}") from None
     if websocket.close_code not in (1000, 1001, None):
         reason = f" {websocket.close_reason}" if websocket.close_reason else ""
         raise StreamError(f"the server closed the stream: {websocket.close_code}{reason}")

@@ -7,16 +7,13 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlencode, urlsplit, urlunsplit
 
-import websockets
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidHandshake
+
+from mediaworker.client import ClientError, CursorExpired, EventStream
 
 DEFAULT_URL = "ws://127.0.0.1:8080/v1/events"
-RETRY_S = (0.2, 0.5, 1, 2, 5)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -39,84 +36,55 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
 
+class _Over(Exception):
+    """The connection has ended, and that is enough."""
+
+
 async def _watch(args: argparse.Namespace) -> int:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     screen = Screen(colour=colour, rewrite=colour)
+
+    def retry(reason: str, seconds: float) -> None:
+        if args.once:
+            raise _Over
+        _note(f"connection lost ({reason}); again in {seconds:.1f} s")
+
+    after, expired = args.after, False
     try:
-        async for text in follow(
-            args.url, call=args.call, types=args.types, after=args.after, key=args.key, once=args.once, note=_note
-        ):
-            if args.json:
-                print(text, flush=True)
-            else:
-                screen.show(json.loads(text))
-    except (InvalidStatus, ValueError) as error:
+        while True:
+            types = args.types.split(",") if args.types else None
+            stream = EventStream(
+                args.url, key=args.key, call=args.call, types=types, after=after, patient=expired,
+                on_retry=retry,
+            )  # fmt: skip
+            try:
+                async for text in stream.frames():
+                    if args.json:
+                        print(text, flush=True)
+                    else:
+                        screen.show(json.loads(text))
+            except CursorExpired:
+                if args.once:
+                    return 0
+                _note("the cursor has expired: going on with what comes now")
+                after, expired = None, True
+    except _Over:
+        return 0
+    except (ClientError, InvalidHandshake, ValueError) as error:
         print(f"mediaworker: {args.url}: {_refusal(error)}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"mediaworker: {args.url}: {error.strerror or error}", file=sys.stderr)
         return 1
-    return 0
 
 
-async def follow(
-    url: str,
-    *,
-    call: str = "*",
-    types: str | None = None,
-    after: str | None = None,
-    key: str = "",
-    once: bool = False,
-    note: Any = lambda text: None,
-) -> AsyncIterator[str]:
-    """Event frames as text, across reconnects without a gap. Raises when the very first connection is refused."""
-    cursor, attempt, connected = after, 0, False
-    while True:
-        query = {"call": call} | ({"types": types} if types else {}) | ({"after": cursor} if cursor else {})
-        try:
-            async with connect(
-                events_url(url, query),
-                subprotocols=[websockets.Subprotocol("bearer"), websockets.Subprotocol(key)] if key else None,
-                max_size=None,
-                compression=None,
-            ) as socket:
-                connected, attempt = True, 0
-                async for message in socket:
-                    text = message if isinstance(message, str) else message.decode()
-                    event = json.loads(text)
-                    # `hello` is a snapshot at its own cursor: without `after` that is where a resumption begins; with
-                    # it, what was missed is still to come.
-                    if event["type"] != "hello" or cursor is None:
-                        cursor = event["cursor"]
-                    yield text
-            if once:
-                return
-        except ConnectionClosed as closed:
-            code = closed.rcvd.code if closed.rcvd else 1006
-            if once:
-                return
-            if code == 4009:
-                note("the cursor has expired: going on with what comes now")
-                cursor = None
-        except (OSError, InvalidHandshake):
-            if not connected or once:
-                raise
-        delay = RETRY_S[min(attempt, len(RETRY_S) - 1)]
-        attempt += 1
-        note(f"connection lost; again in {delay} s")
-        await asyncio.sleep(delay)
-
-
-def events_url(url: str, query: dict[str, str]) -> str:
-    """`http://host:8080` or a full events URL → the WebSocket URL with this query."""
-    if "://" not in url:
-        url = f"ws://{url}"
-    parts = urlsplit(url)
-    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    if scheme not in ("ws", "wss") or not parts.hostname:
-        raise ValueError("not a WebSocket or HTTP URL")
-    path = parts.path if parts.path.strip("/") else "/v1/events"
-    return urlunsplit((scheme, parts.netloc, path, urlencode(query, safe="*:,"), ""))
+def _printable(value: Any) -> Any:
+    """What strangers say must not steer the terminal."""
+    if isinstance(value, str):
+        return "".join(char if char.isprintable() else "�" for char in value)
+    if isinstance(value, dict):
+        return {key: _printable(item) for key, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def _note(text: str) -> None:
@@ -124,10 +92,9 @@ def _note(text: str) -> None:
 
 
 def _refusal(error: Exception) -> str:
-    if isinstance(error, InvalidStatus):
-        status = error.response.status_code
-        hint = {401: " (give --key or $MEDIAWORKER_KEY)", 403: " (the key lacks the scope `events`)"}.get(status, "")
-        return f"refused with status {status}{hint}"
+    if isinstance(error, ClientError):
+        hint = {401: " (give --key or $MEDIAWORKER_KEY)", 403: " (the key lacks the scope `events`)"}
+        return f"refused with status {error.status}{hint.get(error.status, f': {error.detail}')}"
     return str(error)
 
 
@@ -140,7 +107,7 @@ class Screen:
 
     def show(self, event: dict[str, Any]) -> None:
         kind = event["type"]
-        text = self._describe(kind, event)
+        text = self._describe(kind, _printable(event))
         if text is None:
             return
         seconds = (event.get("at_ms") or 0) / 1000
@@ -171,7 +138,9 @@ class Screen:
                 return f"◀ call ended ({event['reason']}) after {event['duration_ms'] / 1000:.1f} s; {media}"
             case "dtmf":
                 return f"# {who}: {event['digit']}"
-            case "call.held" | "call.resumed" | "alert" | "leg.updated":
+            case "alert":
+                return f"! {event['severity']} {event['rule']} {who}: {event.get('match', '')}".rstrip(": ")
+            case "call.held" | "call.resumed" | "leg.updated":
                 return self._dim(f"{kind} {who} {event.get('text', '')}".rstrip())
             case "engine.state":
                 return self._dim(f"engine: {event['state']}")

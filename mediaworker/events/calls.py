@@ -8,6 +8,7 @@ import msgspec
 
 from mediaworker import talk
 from mediaworker.events.schema import (
+    Alert,
     CallEnded,
     CallHeld,
     CallRecord,
@@ -18,6 +19,8 @@ from mediaworker.events.schema import (
     LegInfo,
     LegUpdated,
     Metrics,
+    Raised,
+    Said,
     Speech,
     SpeechEnded,
     SpeechStarted,
@@ -74,7 +77,12 @@ def _changes(record: CallRecord, event: Event, body: EventBody) -> dict[str, obj
             speech = Speech(leg=body.leg, utterance_id=body.utterance_id, start_ms=body.start_ms)
             return {"speaking": [*record.speaking, speech]}
         case TranscriptFinal():
-            return {"speaking": [speech for speech in record.speaking if speech.utterance_id != body.utterance_id]}
+            speaking = [speech for speech in record.speaking if speech.utterance_id != body.utterance_id]
+            if not body.text or (record.said is not None and record.said.start_ms > body.start_ms):
+                return {"speaking": speaking}
+            return {"speaking": speaking, "said": Said(body.leg, body.role, body.start_ms, body.text)}
+        case Alert():
+            return {"alert": Raised(body.rule, body.severity)}
         case CallEnded():
             ended = {"ended_at": event.time, "duration_ms": body.duration_ms, "reason": body.reason}
             return {"state": "ended", "held": [], "speaking": [], **ended}
@@ -129,6 +137,8 @@ class _Past:
         self._starts = {speech.utterance_id: speech.start_ms for speech in record.speaking}
         self._segments: dict[str, list[talk.Segment]] = {leg.leg: [] for leg in record.legs}
         self._hold_ms = 0
+        everyone = {leg.leg for leg in record.legs}
+        held: set[str] = set()
         hold_since: int | None = None
         for event in history:
             match event.body:
@@ -136,10 +146,14 @@ class _Past:
                     self._starts[name] = start_ms
                 case SpeechEnded(leg=leg, utterance_id=name, end_ms=end_ms):
                     self.end(leg, name, end_ms)
-                case CallHeld() if hold_since is None:
-                    hold_since = event.at_ms
-                case CallResumed() if hold_since is not None:
-                    self._hold_ms, hold_since = self._hold_ms + event.at_ms - hold_since, None
+                case CallHeld(leg=one):
+                    held |= everyone if one is None else {one}
+                    if hold_since is None and held >= everyone:
+                        hold_since = event.at_ms
+                case CallResumed(leg=one):
+                    held -= everyone if one is None else {one}
+                    if hold_since is not None and not held >= everyone:
+                        self._hold_ms, hold_since = self._hold_ms + event.at_ms - hold_since, None
                 case Metrics():
                     self.told = True
         self._hold_since = hold_since

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from mediaworker.events.schema import CallRecord
+from mediaworker.sqlite import SqliteFile
 
 # Each entry brings the file from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
 MIGRATIONS: tuple[str, ...] = (
@@ -82,42 +83,19 @@ class Head:
     open_calls: tuple[CallRecord, ...]
 
 
-class Database:
-    """One connection, for one thread. Every method may raise sqlite3.Error."""
+class Database(SqliteFile):
+    """See `SqliteFile`."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        uri = f"{path.absolute().as_uri()}{'?mode=ro' if read_only else ''}"
-        self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)
         self._floor = 0
         """As written to the file."""
-        if read_only:
-            return
-        try:
-            # Pages that retention empties go back to the file system, a few at a time. Of use only before the first
-            # table is made.
-            self.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            self.execute("PRAGMA journal_mode = WAL")
-            # A commit survives a kill of the process; only a power failure may take the last ones with it.
-            self.execute("PRAGMA synchronous = NORMAL")
-            # An erased call is overwritten, not only unlinked.
-            self.execute("PRAGMA secure_delete = ON")
-            self._migrate()
-        except BaseException:
-            self._connection.close()  # and so rolls back
-            raise
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
-        return self._connection.execute(sql, parameters)
+        super().__init__(path, MIGRATIONS, read_only=read_only)
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def append(self, rows: Iterable[Row], records: Iterable[CallRecord], floor: int) -> None:
         """Rows and the call records that sum them up, in one transaction."""
-        self.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._connection.executemany(
                 "INSERT INTO events (id, call_id, seq, type, json) VALUES (?, ?, ?, ?, ?)",
                 ((row.id, row.call_id, row.seq, row.type, row.frame) for row in rows),
@@ -128,11 +106,7 @@ class Database:
             )
             if raised := floor > self._floor:
                 self._raise_floor(floor)
-            self.execute("COMMIT")
-            self._floor = floor if raised else self._floor
-        except BaseException:
-            self._roll_back()
-            raise
+        self._floor = floor if raised else self._floor
 
     def rename(self, call_id: str, names: Mapping[str, str]) -> CallRecord | None:
         """Names of legs of an ended call."""
@@ -145,16 +119,11 @@ class Database:
 
     def erase(self, call_id: str) -> None:
         """Everything that was said in the call, and by whom."""
-        self.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self.execute(
                 f"UPDATE events SET call_id = NULL, seq = 0, type = '{ERASED}', json = '' WHERE call_id = ?", (call_id,)
             )
             self.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
-            self.execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
         # Until the log is checkpointed the old pages are still in it.
         self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -166,8 +135,7 @@ class Database:
         """
         found = self.execute("SELECT max(id) FROM events WHERE call_id = ?", (call_id,)).fetchone()[0]
         floor, removed = max(found or 0, self._floor), 0
-        self.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._raise_floor(floor)
             # The newest event without a call stays: it holds their `seq`.
             newest = "SELECT id FROM events WHERE call_id IS NULL AND seq > 0 ORDER BY id DESC LIMIT 1"
@@ -180,10 +148,6 @@ class Database:
             left = self.execute("SELECT 1 FROM events WHERE call_id = ? LIMIT 1", (call_id,)).fetchone() is not None
             if not left:
                 self.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
-            self.execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
         self._floor = floor
         return removed, not left
 
@@ -200,10 +164,9 @@ class Database:
     def _raise_floor(self, floor: int) -> None:
         self.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (floor,))
 
-    def _roll_back(self) -> None:
-        # A full disk may have rolled back already (sqlite.org/lang_transaction.html#immediate).
-        if self._connection.in_transaction:
-            self.execute("ROLLBACK")
+    def keep_place(self, name: str, row: int) -> None:
+        """How far somebody has come who goes on after a restart."""
+        self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"place {name}", row))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -215,6 +178,14 @@ class Database:
     @property
     def free_pages(self) -> int:
         return self._pragma("freelist_count")
+
+    def place(self, name: str) -> int | None:
+        """What `keep_place` has kept; the row before it when that one is not there."""
+        found = self.execute("SELECT value FROM meta WHERE key = ?", (f"place {name}",)).fetchone()
+        if found is None:
+            return None
+        row = self.execute("SELECT max(id) FROM events WHERE id <= ?", (found[0],)).fetchone()[0]
+        return int(found[0] if row is None else row)
 
     @property
     def rows(self) -> int:
@@ -270,15 +241,8 @@ class Database:
         """A call's durable events of these types, in order."""
         return [frame for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id, types=types)]
 
-    def _migrate(self) -> None:
-        """Step by step, each in a transaction: one that fails leaves the file at the version before it."""
-        version = self._pragma("user_version")
-        if version > len(MIGRATIONS):
-            raise sqlite3.DatabaseError(
-                f"the file has version {version}, this program knows {len(MIGRATIONS)}: it was written by a newer one"
-            )
-        for number, script in enumerate(MIGRATIONS[version:], version + 1):
-            self._connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+    def _migrate(self, migrations: Sequence[str]) -> None:
+        super()._migrate(migrations)
         # Short, and without what a URL would have to escape: it stands in every cursor.
         self.execute("INSERT OR IGNORE INTO meta VALUES ('store_id', ?)", (secrets.token_hex(4),))
         if self._pragma("auto_vacuum") != 2 and self.used_bytes <= REWRITE_BYTES:
@@ -287,6 +251,3 @@ class Database:
             with contextlib.suppress(sqlite3.OperationalError):
                 self.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 self.execute("VACUUM")
-
-    def _pragma(self, name: str) -> int:
-        return int(self.execute(f"PRAGMA {name}").fetchone()[0])

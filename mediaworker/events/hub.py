@@ -78,6 +78,8 @@ class EventHub:
         self._server = f"mediaworker/{version('mediaworker')}"
         self._head: Head | None = None
         self._row = self._first_row = self._worker_seq = 0
+        self.on_erased: list[Callable[[str], None]] = []
+        """Called with the id of a call whose events are gone."""
         self._latest: dict[str, CallRecord] = {}
         """Open calls after the last event published."""
         self._visible_row = 0
@@ -133,6 +135,11 @@ class EventHub:
     def trouble(self) -> str | None:
         """Why events are not being stored, None when they are: a reason not to be ready."""
         return self.journal.trouble
+
+    @property
+    def cursor(self) -> Cursor:
+        """Behind the last event that was fanned out."""
+        return self._here()
 
     @property
     def file(self) -> Path:
@@ -339,7 +346,7 @@ class EventHub:
         """Remove an ended call's events and record from the disk and from memory. Raises StoreError."""
         await self._settle(call_id)
         await self._store.write(lambda database: database.erase(call_id))
-        self._tail = deque(entry for entry in self._tail if entry.call_id != call_id)
+        self._forget(call_id)
 
     async def expire(self, call_id: str, last_row: int) -> int:
         """Take an ended call's events off the disk for good, a few at a time; returns how many rows went.
@@ -352,9 +359,14 @@ class EventHub:
             rows, gone = await self._store.write(lambda database: database.expire(call_id, EXPIRE_ROWS))
             removed += rows
             await asyncio.sleep(EXPIRE_PAUSE_S)
-        if last_row > self._tail_row:
-            self._tail = deque(entry for entry in self._tail if entry.call_id != call_id)
+        self._forget(call_id)
         return removed
+
+    def _forget(self, call_id: str) -> None:
+        if any(entry.call_id == call_id for entry in self._tail):
+            self._tail = deque(entry for entry in self._tail if entry.call_id != call_id)
+        for erased in self.on_erased:
+            erased(call_id)
 
     async def maintain(self, job: Callable[[Database], T]) -> T:
         """A short piece of upkeep on the writer's thread, behind what waits for it. Raises StoreError."""

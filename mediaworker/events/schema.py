@@ -61,6 +61,14 @@ class Word(msgspec.Struct, frozen=True, omit_defaults=True):
     confidence: float | None = None
 
 
+class Redaction(msgspec.Struct, frozen=True):
+    """Something that was said is not in the text; in its place stands `[kind]`."""
+
+    kind: Annotated[str, Meta(description="`card`, `digits`, or the name of a pattern of the configuration")]
+    start_ms: CallMillis
+    end_ms: CallMillis
+
+
 class CallStarted(EventBody, frozen=True, tag="call.started"):
     """A call's first event."""
 
@@ -74,7 +82,7 @@ class CallStarted(EventBody, frozen=True, tag="call.started"):
 
 
 class LegUpdated(EventBody, frozen=True, tag="leg.updated"):
-    """A leg changed its role, name, label or codec; all of them as they are now."""
+    """A leg changed its role, name, label or codec, or has joined the call; all of them as they are now."""
 
     leg: LegName
     role: RoleName
@@ -141,6 +149,9 @@ class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
     latency_ms: Annotated[int, Meta(description="From the true end of speech to this event")]
     reason: SpeechReason
     error: Annotated[str | None, Meta(description="Why there is no text, with reason `failed`")] = None
+    redactions: Annotated[
+        list[Redaction], Meta(description="What is not in the text, once a kind; the times are the utterance's")
+    ] = []
 
 
 class TranscriptWords(EventBody, frozen=True, tag="transcript.words"):
@@ -148,24 +159,27 @@ class TranscriptWords(EventBody, frozen=True, tag="transcript.words"):
 
     utterance_id: UtteranceId
     words: list[Word]
+    redactions: Annotated[list[Redaction], Meta(description="What is not among the words, and when it was said")] = []
 
 
 class Dtmf(EventBody, frozen=True, tag="dtmf"):
     leg: LegName
-    digit: Annotated[str, Meta(description="0-9 * # A-D")]
+    digit: Annotated[str, Meta(description="0-9 * # A-D; `X` when it is masked")]
     duration_ms: Annotated[int, Meta(description="0 when the peer did not say")]
+    masked: Annotated[bool, Meta(description="The digit is not shown, by configuration")] = False
 
 
 class Alert(EventBody, frozen=True, tag="alert"):
-    """A rule matched a final."""
+    """A rule matched a final; or it has been silent, or loud on both sides, for too long."""
 
     rule: str
-    leg: LegName
-    utterance_id: UtteranceId
-    text: Text
+    leg: Annotated[str, Meta(description="Who said it, is silent, or talks over the other; empty: the whole call")]
+    utterance_id: Annotated[str, Meta(description="Of the final; empty for silence and over-talk")]
+    text: Annotated[str, Meta(description="Of the final, redacted as there; empty for silence and over-talk")]
     start_ms: CallMillis
     end_ms: CallMillis
-    severity: str
+    severity: Annotated[str, Meta(description="`info`, `warning` or `critical`")]
+    match: Annotated[str, Meta(description="The words that matched")] = ""
 
 
 class Metrics(EventBody, frozen=True, tag="metrics"):
@@ -211,6 +225,22 @@ class Speech(msgspec.Struct, frozen=True):
     start_ms: CallMillis
 
 
+class Said(msgspec.Struct, frozen=True):
+    """What was said last."""
+
+    leg: LegName
+    role: RoleName
+    start_ms: CallMillis
+    text: Annotated[str, Meta(description="Of its final, redacted as there; never empty")]
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The alert that was raised last."""
+
+    rule: str
+    severity: str
+
+
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A call as `hello` and `/v1/calls` show it: what its durable events up to `seq` add up to."""
 
@@ -229,6 +259,8 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str | None, Meta(description="Of `call.ended`")] = None
     held: Annotated[list[str], Meta(description="Legs on hold")] = []
     speaking: Annotated[list[Speech], Meta(description="Speech that has no final yet")] = []
+    said: Annotated[Said | None, Meta(description="What was said last, of all legs")] = None
+    alert: Annotated[Raised | None, Meta(description="The alert that was raised last")] = None
     seq: Annotated[int, Meta(description="Of the latest durable event in this record")]
     at_ms: Annotated[int, Meta(description="The latest call time in this record")]
 
@@ -248,8 +280,13 @@ class Hello(EventBody, frozen=True, tag="hello"):
     calls: list[CallRecord]
 
 
+def tag_of(kind: type[EventBody]) -> str:
+    """The type's name on the wire."""
+    return str(kind.__struct_config__.tag)
+
+
 BODIES: tuple[type[EventBody], ...] = tuple(EventBody.__subclasses__())
-TYPES: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind in BODIES)
+TYPES: frozenset[str] = frozenset(tag_of(kind) for kind in BODIES)
 
 
 class EventError(ValueError):
@@ -280,7 +317,7 @@ class Event:
 
 
 def type_of(body: EventBody) -> str:
-    return str(body.__struct_config__.tag)
+    return tag_of(type(body))
 
 
 def is_durable(body: EventBody) -> bool:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from mediaworker.database_thread import DatabaseThread, StoreError, say
 from mediaworker.events.database import Database, Head, Row
 from mediaworker.events.schema import CallRecord
 
+__all__ = ["EventStore", "StoreError"]
+
 T = TypeVar("T")
 FILE = "events.sqlite3"
-
-
-class StoreError(Exception):
-    """The store cannot be opened, read or written; the message says why."""
 
 
 class EventStore:
@@ -29,8 +26,8 @@ class EventStore:
         self.directory = Path(directory)
         self.appended = 0
         self._lock: int | None = None
-        self._writer: tuple[ThreadPoolExecutor, Database] | None = None
-        self._reader: tuple[ThreadPoolExecutor, Database] | None = None
+        self._writer: DatabaseThread[Database] | None = None
+        self._reader: DatabaseThread[Database] | None = None
 
     async def start(self) -> Head:
         """Open, migrate, and say where the store stands. Raises StoreError."""
@@ -38,20 +35,18 @@ class EventStore:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _take(self.directory / "lock")
             path = self.directory / FILE
-            self._writer = await _open("events-writer", path, read_only=False)
-            self._reader = await _open("events-reader", path, read_only=True)
+            self._writer = await DatabaseThread.open("events-writer", lambda: Database(path, read_only=False))
+            self._reader = await DatabaseThread.open("events-reader", lambda: Database(path, read_only=True))
             return await self.write(Database.head)
         except (OSError, sqlite3.Error) as error:
             await self.stop()
-            raise StoreError(f"{self.directory}: {_say(error)}") from error
+            raise StoreError(f"{self.directory}: {say(error)}") from error
 
     async def stop(self) -> None:
         # The writer last: whoever closes last takes the log into the file, and a reader may not.
         for opened in (self._reader, self._writer):
             if opened is not None:
-                thread, database = opened
-                await asyncio.get_running_loop().run_in_executor(thread, database.close)
-                thread.shutdown()
+                await opened.close()
         self._writer = self._reader = None
         if self._lock is not None:
             os.close(self._lock)
@@ -65,31 +60,17 @@ class EventStore:
 
     async def write(self, job: Callable[[Database], T]) -> T:
         """Run `job` on the writer's thread, behind what was asked before. Raises StoreError."""
-        return await _run(self._writer, job)
+        return await _opened(self._writer).run(job)
 
     async def read(self, query: Callable[[Database], T]) -> T:
         """Run `query` on the reader's thread; it sees what was committed before. Raises StoreError."""
-        return await _run(self._reader, query)
+        return await _opened(self._reader).run(query)
 
 
-async def _open(name: str, path: Path, *, read_only: bool) -> tuple[ThreadPoolExecutor, Database]:
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-    try:
-        opening = asyncio.get_running_loop().run_in_executor(thread, lambda: Database(path, read_only=read_only))
-        return thread, await opening
-    except BaseException:
-        thread.shutdown()
-        raise
-
-
-async def _run(opened: tuple[ThreadPoolExecutor, Database] | None, job: Callable[[Database], T]) -> T:
-    if opened is None:
+def _opened(thread: DatabaseThread[Database] | None) -> DatabaseThread[Database]:
+    if thread is None:
         raise StoreError("the event store is closed")
-    thread, database = opened
-    try:
-        return await asyncio.get_running_loop().run_in_executor(thread, job, database)
-    except (sqlite3.Error, OSError, MemoryError) as error:
-        raise StoreError(_say(error)) from error
+    return thread
 
 
 def _take(path: Path) -> int:
@@ -101,7 +82,3 @@ def _take(path: Path) -> int:
         os.close(descriptor)
         raise OSError("another worker is using this data_dir") from None
     return descriptor
-
-
-def _say(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import DATA_OPCODES, Frame
 from websockets.http11 import Request, Response
-from websockets.protocol import State
+from websockets.protocol import Event, State
 from websockets.typing import Subprotocol
 
 from audio import WHOLE, Turn
@@ -148,7 +149,12 @@ class MediaConnection(ServerConnection):
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         self.relax()
-        await super().close(code, reason)
+        try:
+            async with asyncio.timeout(2 * CLOSE_TIMEOUT_S):
+                await super().close(code, reason)
+        except TimeoutError:  # the library waits first until all that was written has been taken
+            self.transport.abort()
+            await self.wait_closed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.sweeping.pop(self, None)
@@ -170,7 +176,22 @@ class MediaConnection(ServerConnection):
         if not held and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    @property
+    def _over(self) -> bool:
+        """We have closed first, or given up on what comes: no message is taken any more."""
+        return self.protocol.close_sent is not None and self.protocol.close_rcvd_then_sent is not True
+
+    def process_event(self, event: Event) -> None:
+        if not (self._over and isinstance(event, Frame) and event.opcode in DATA_OPCODES):
+            super().process_event(event)
+
     async def receive(self) -> str | bytes | None:
+        if self._over:
+            # What is left may begin within a message, and would keep the peer's close from being read.
+            self.recv_messages.frames.queue.clear()
+            self.recv_messages.maybe_resume()
+            await self.close()
+            return None
         try:
             return await self.recv(decode=False if self.endpoint.text_as_bytes else None)
         except ConnectionClosed:
@@ -296,7 +317,9 @@ class MediaListener:
         path = urlsplit(request.path).path
         endpoint = self._endpoints.get(path)
         if endpoint is None:
-            return self._reject(connection, 404, "nothing here")
+            return self._reject(connection, Refused(404, "nothing here"))
+        if "upgrade" not in request.headers:
+            return self._reject(connection, Refused(426, "this is a WebSocket: ask for an upgrade"))
         peer = connection.remote_address
         upgrade = Upgrade(
             path=path, headers=tuple(request.headers.raw_items()), peer=peer[0] if isinstance(peer, tuple) else ""
@@ -304,16 +327,19 @@ class MediaListener:
         try:
             connection.opens = endpoint.admit(upgrade)
         except Refused as refused:
-            return self._reject(connection, refused.status, refused.reason)
+            return self._reject(connection, refused)
         connection.endpoint = endpoint
         return None
 
-    def _reject(self, connection: ServerConnection, status: int, reason: str) -> Response:
+    def _reject(self, connection: ServerConnection, refused: Refused) -> Response:
+        status = refused.status
         self.rejected[status] = self.rejected.get(status, 0) + 1
-        response = connection.respond(status, refusal_body(status, reason).decode())
+        response = connection.respond(status, refusal_body(status, refused.reason).decode())
         del response.headers["Content-Type"]
-        for name, value in [("Content-Type", PROBLEM), *refusal_headers(status)]:
+        for name, value in [("Content-Type", PROBLEM), *refusal_headers(status, refused.challenge)]:
             response.headers[name] = value
+        if status == 426:  # RFC 9110 section 15.5.22
+            response.headers["Upgrade"] = "websocket"
         return response
 
     def _subprotocol(self, connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:

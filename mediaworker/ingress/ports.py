@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mediaworker.call import LegSpec
+from audio import Codec
+from config import Endpointing
+from mediaworker.call import LegSpec, Player
+from mediaworker.events.schema import EventBody
+
+if TYPE_CHECKING:
+    from mediaworker.ingress.outbox import Outbox
 
 
 class StreamLeg(Protocol):
@@ -20,15 +26,23 @@ class StreamLeg(Protocol):
     @property
     def position(self) -> int: ...
 
+    @property
+    def ahead(self) -> int:
+        """Positions received beyond `position`."""
+
     def anchor(self, now: float) -> None: ...
 
     def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None: ...
+
+    def resume(self, size: int, now: float) -> None: ...
 
 
 class LiveCall(Protocol):
     """The part of `mediaworker.call.Call` that an ingress uses."""
 
     on_hangup: Callable[[], None] | None
+    on_event: Callable[[int, EventBody], None] | None
+    player: Player | None
 
     @property
     def id(self) -> str: ...
@@ -39,6 +53,19 @@ class LiveCall(Protocol):
     @property
     def ending(self) -> bool:
         """`end` has been called, by whomever: the legs take nothing more."""
+
+    @property
+    def awaited_finals(self) -> int: ...
+
+    def flush(self, leg: str) -> None: ...
+
+    def defer(self, leg: str) -> None: ...
+
+    def retune(self, overrides: Mapping[str, str], shape: Callable[[Endpointing], Endpointing]) -> None: ...
+
+    def media_changed(
+        self, leg: str, codec: Codec, telephone_event: int | None, payload_type: int | None
+    ) -> None: ...
 
     def dtmf(self, leg: str, digit: str, duration_ms: int = 0) -> None: ...
 
@@ -104,6 +131,13 @@ class MediaSession(Protocol):
 
     def on_hangup(self, hang_up: Callable[[], None]) -> None:
         """The shell's way to close the socket; the session gives it to the call it opens."""
+
+
+@runtime_checkable
+class Talking(Protocol):
+    """A session that also speaks unasked: the shell sends what is in its `outbox` as soon as the peer takes it."""
+
+    outbox: Outbox
 
 
 MAX_AHEAD_S = 5.0

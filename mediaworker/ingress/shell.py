@@ -11,14 +11,20 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from mediaworker.ingress.ports import Close, Endpoint, MediaSession, Output, Upgrade
+from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.ports import Close, Endpoint, MediaSession, Output, Talking, Upgrade
 from mediaworker.registry import Refused
+
+log = structlog.get_logger()
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER_S = 5
+SLOW = 4008
+"""Close code for who does not read, as on `/v1/events`; 4000 to 4999 are private (RFC 6455 section 7.4.2)."""
 
 
 def refusal_body(status: int, detail: str) -> bytes:
@@ -27,8 +33,9 @@ def refusal_body(status: int, detail: str) -> bytes:
     return msgspec.json.encode(body)
 
 
-def refusal_headers(status: int) -> list[tuple[str, str]]:
-    return [("Retry-After", str(RETRY_AFTER_S))] if status == 503 else []
+def refusal_headers(status: int, challenge: str = "") -> list[tuple[str, str]]:
+    headers = [("Retry-After", str(RETRY_AFTER_S))] if status in (429, 503) else []
+    return headers + ([("WWW-Authenticate", challenge)] if challenge else [])
 
 
 Take = Callable[[Sequence[bytes]], bool]
@@ -95,7 +102,14 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
                 apart(_perform(outputs, socket))
         return session.streaming
 
+    def cut() -> None:
+        throttle.release()
+        apart(socket.close(SLOW, "what waits is not read"))
+
     session.on_hangup(hang_up)
+    speaking = None
+    if isinstance(session, Talking):
+        speaking = loop.create_task(_speak(session.outbox, socket, throttle, cut))
     try:
         while True:
             # The deadline moves with every message; looking at it only when it has passed costs nothing per message.
@@ -110,6 +124,9 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
                 return
     finally:
         session.connection_lost(loop.time())
+        if speaking is not None:
+            speaking.cancel()
+            await asyncio.wait({speaking})
         if closing:
             await asyncio.wait(closing)
 
@@ -121,14 +138,34 @@ async def _pump(
     clock: Callable[[], float],
     take: Take,
 ) -> None:
-    while (message := await socket.receive()) is not None:
-        outputs = session.receive(message, clock())
-        if outputs and await _perform(outputs, socket):
-            return
+    while True:
         if session.is_ahead():
             await throttle.wait(session)
         if session.streaming:
             socket.quicken(take, session.is_ahead)
+        if (message := await socket.receive()) is None:
+            return
+        outputs = session.receive(message, clock())
+        if outputs and await _perform(outputs, socket):
+            return
+
+
+async def _speak(outbox: Outbox, socket: MediaSocket, throttle: Throttle, cut: Callable[[], None]) -> None:
+    """Send what the session says unasked, as fast as the peer takes it."""
+    ready = asyncio.Event()
+    outbox.listen(ready.set, cut)
+    try:
+        while True:
+            while (output := outbox.next()) is None:
+                ready.clear()
+                await ready.wait()
+            if isinstance(output, Close):
+                throttle.release()  # a session that is held back is over all the same, and no step may come any more
+            if await _perform((output,), socket):
+                return
+    except Exception:
+        log.exception("what a session says cannot be sent")
+        await socket.close(1011, "internal error")
 
 
 async def _perform(outputs: Sequence[Output], socket: MediaSocket) -> bool:
@@ -161,7 +198,10 @@ class _StarletteSocket:
         """The framework has taken each message apart already."""
 
     async def send(self, text: str) -> None:
-        await self._websocket.send_text(text)
+        try:
+            await self._websocket.send_text(text)
+        except (RuntimeError, WebSocketDisconnect):
+            pass  # the next receive says so
 
     async def close(self, code: int, reason: str) -> None:
         try:
@@ -180,7 +220,7 @@ async def serve_starlette(websocket: WebSocket, endpoint: Endpoint, throttle: Th
     try:
         opens = endpoint.admit(upgrade)
     except Refused as refused:
-        headers = dict(refusal_headers(refused.status))
+        headers = dict(refusal_headers(refused.status, refused.challenge))
         body = refusal_body(refused.status, refused.reason)
         await websocket.send_denial_response(Response(body, refused.status, headers, PROBLEM))
         return

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 
 from audio.dtmf import DigitRate
+from config.settings import Role, Siprec
 from mediaworker.call import Call, LegSpec
+from mediaworker.ingress.siprec import speaker
 from mediaworker.registry import CallRegistry, Refused
-from sip.call import SipCall
+from sip.call import MediaStream, SipCall
 
 log = structlog.get_logger()
 
@@ -17,10 +21,10 @@ CUSTOM = "x-"
 
 
 class SipIngress:
-    """Implements `sip.endpoint.SipHandler` on the registry."""
+    """Implements `sip.endpoint.SipHandler` on the registry. `siprec`: the section, as it is now."""
 
-    def __init__(self, registry: CallRegistry) -> None:
-        self._registry = registry
+    def __init__(self, registry: CallRegistry, siprec: Callable[[], Siprec] = Siprec) -> None:
+        self._registry, self._siprec = registry, siprec
         self._calls: dict[SipCall, Call] = {}
         self._dialled: dict[SipCall, DigitRate] = {}
 
@@ -38,22 +42,13 @@ class SipIngress:
             if name.startswith(OVERRIDE)
         }
         custom = {n: v for n, v in headers.items() if n.startswith(CUSTOM) and not n.startswith(OVERRIDE)}
-        single = len(sip.streams) == 1
-        legs = [
-            LegSpec(
-                leg="main" if single else stream.label or str(index),
-                codec=stream.codec,
-                label=stream.label,
-                transport="rtp",
-                telephone_event=stream.telephone_event,
-                payload_type=stream.payload_type,
-            )
-            for index, stream in enumerate(sip.streams)
-        ]
+        if sip.recording is not None and sip.recording.sessions:
+            custom["siprec-session"], session_id = next(iter(sip.recording.sessions.items()))
+            custom |= {"session-id": session_id} if session_id else {}
         try:
             call = self._registry.open(
-                source="sip",
-                legs=legs,
+                source="sip" if sip.recording is None else "siprec",
+                legs=[self._leg(sip, name, stream) for name, stream in _named(sip).items()],
                 external_id=sip.call_id,
                 from_=user_part(sip.from_uri),
                 to=user_part(sip.to_uri),
@@ -70,21 +65,58 @@ class SipIngress:
         # Straight from the socket into the ring: nothing of ours runs per packet in between.
         for stream, leg in zip(sip.streams, call.legs.values(), strict=True):
             stream.socket.leg = leg
-        if sip.held:  # offered that way: a call that begins parked
-            call.held()
+        self._hold(sip, call)  # a call may begin parked
 
     def on_media(self, sip: SipCall) -> None:
         call = self._calls.get(sip)
-        if call is None:
+        if call is None or call.ending:
             return
-        for stream, (name, leg) in zip(sip.streams, call.legs.items(), strict=False):
+        streams = _named(sip)
+        for name, stream in streams.items():
             # The peer may have moved the audio to another line of its offer, which has a socket of its own.
-            stream.socket.leg = leg
-            call.media_changed(name, stream.codec, stream.telephone_event, stream.payload_type)
-        if sip.held:
-            call.held()
-        else:
-            call.resumed()
+            if name in call.legs:
+                stream.socket.leg = call.legs[name]
+                call.media_changed(name, stream.codec, stream.telephone_event, stream.payload_type)
+            else:
+                stream.socket.leg = call.add_leg(self._leg(sip, name, stream))
+        for name in call.legs.keys() - streams.keys():  # somebody has left
+            call.flush(name)
+        self._hold(sip, call)
+
+    def on_metadata(self, sip: SipCall) -> None:
+        call = self._calls.get(sip)
+        if call is None or sip.recording is None:
+            return
+        for name, stream in _named(sip).items():
+            if name in call.members:
+                role, shown = self._speaker(sip, stream)
+                call.describe(name, role=role, name=shown)
+
+    def _leg(self, sip: SipCall, name: str, stream: MediaStream) -> LegSpec:
+        role, shown = self._speaker(sip, stream)
+        return LegSpec(
+            leg=name,
+            codec=stream.codec,
+            role=role,
+            label=stream.label,
+            name=shown,
+            transport="rtp",
+            telephone_event=stream.telephone_event,
+            payload_type=stream.payload_type,
+        )
+
+    def _speaker(self, sip: SipCall, stream: MediaStream) -> tuple[Role, str]:
+        if sip.recording is None:
+            return "unknown", ""
+        speakers = sip.recording.speakers(stream.label, sip.streams.index(stream))
+        return speaker(self._siprec(), speakers, stream.label)
+
+    def _hold(self, sip: SipCall, call: Call) -> None:
+        if sip.recording is None:
+            (call.held if sip.held else call.resumed)()
+            return
+        for name, stream in _named(sip).items():
+            (call.held if stream.held else call.resumed)(name)
 
     def on_dtmf(self, sip: SipCall, digit: str, duration_ms: int) -> None:
         call = self._calls.get(sip)
@@ -100,6 +132,17 @@ class SipIngress:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+
+def _named(sip: SipCall) -> dict[str, MediaStream]:
+    """Leg name → its stream, in the order of the m-lines: the label, where a recording client gives one of its own."""
+    if sip.recording is None:
+        return {"main": sip.streams[0]} if sip.streams else {}
+    named: dict[str, MediaStream] = {}
+    for stream in sip.streams:
+        name = stream.label or str(stream.index)
+        named[f"{name}#{stream.index}" if name in named else name] = stream
+    return named
 
 
 def user_part(uri: str) -> str:

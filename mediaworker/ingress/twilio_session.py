@@ -21,7 +21,8 @@ from audio import Codec
 from config.settings import Role
 from mediaworker.call import LegSpec
 from mediaworker.ingress import twilio_messages as messages
-from mediaworker.ingress.ports import MAX_AHEAD_S, CallOpener, Close, LiveCall, Output, Send, StreamLeg
+from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.ports import MAX_AHEAD_S, CallOpener, Close, LiveCall, Output, StreamLeg
 from mediaworker.ingress.twilio_counters import TwilioCounters
 from mediaworker.registry import Refused
 
@@ -33,6 +34,14 @@ SILENT_S = 60.0
 """Twilio sends 50 messages a second, in silence and on hold too: after a minute without one the peer is gone."""
 DIGIT_S, DIGIT_BURST = 0.05, 40
 """Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
+PLAY_CODES = 3200
+"""Of one message to Twilio, which plays them from its own buffer: 400 ms."""
+MAX_PLAYING_S = 300.0
+"""More than that has not been played: no more is taken."""
+MAX_PLAYS = 256
+"""Nor so many sounds."""
+MAX_SAID = 2048
+"""Messages that Twilio has not read: more than all of that."""
 LINGER_S = 5.0
 """After `stop` Twilio closes; we do when it has not by then."""
 OWN_PARAMETERS = "mw_"
@@ -96,6 +105,10 @@ class TwilioSession:
         self.call: LiveCall | None = None
         self.bidirectional = False
         """`<Connect>`: the peer takes media, mark and clear. Anything on a `<Start>` stream is error 31924."""
+        self.outbox = Outbox(MAX_SAID)
+        self._plays = self.clears = 0
+        self._waiting_s: dict[str, float] = {}
+        """Length of what is being played, by the mark behind it."""
         self.counters = counters if counters is not None else TwilioCounters()
         self._policy, self._open_call, self._on_problem = policy, open_call, on_problem
         self._hang_up: Callable[[], None] | None = None
@@ -146,12 +159,36 @@ class TwilioSession:
             return _NOTHING
         return self._row[type(typed)](self, typed, now)
 
-    def send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> Sequence[Output]:
-        """What to send, or nothing when this stream does not take it."""
+    def play(self, codes: bytes) -> bool:
+        """Implements `call.Player`. A mark behind it comes back when it has been played."""
+        pieces = len(codes) // PLAY_CODES + 3
+        if self._playing_s > MAX_PLAYING_S or len(self._waiting_s) >= MAX_PLAYS or self.outbox.room < pieces:
+            return False
+        self._plays += 1
+        for first in range(0, len(codes), PLAY_CODES):
+            piece = messages.PlayMedia(codes[first : first + PLAY_CODES])
+            self._send(messages.SendMedia(stream_sid=self._stream_sid, media=piece))
+        name = f"play {self._plays}"
+        self._waiting_s[name] = len(codes) / 8000
+        self._send(messages.SendMark(stream_sid=self._stream_sid, mark=messages.MarkBody(name)))
+        return True
+
+    def clear(self) -> None:
+        """Twilio sends the marks of what it drops back at once."""
+        self.clears += 1
+        self._send(messages.SendClear(stream_sid=self._stream_sid))
+
+    @property
+    def _playing_s(self) -> float:
+        """Sent, and not known to have been played."""
+        return sum(self._waiting_s.values())
+
+    def _send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> None:
+        """Nothing when this stream does not take it."""
         if not self.bidirectional or self.state is not State.STREAMING:
             self.counters.withheld += 1
-            return _NOTHING
-        return (Send(messages.render(message)),)
+            return
+        self.outbox.say(messages.render(message))
 
     def expire(self, now: float) -> Sequence[Output]:
         """The deadline has passed; does nothing when it has moved meanwhile."""
@@ -220,6 +257,8 @@ class TwilioSession:
             track.leg.anchor(now)
         # <Connect> forks the caller's side only. Whoever says neither is taken for <Start>: silence harms nobody.
         self.bidirectional = parameters.get("mw_mode") == "connect" and tracks == ("inbound",)
+        if self.bidirectional:
+            call.player = self
         self._enter(State.STREAMING)
         self.counters.started += 1
         self._waits_from, self._patience_s = now, SILENT_S
@@ -275,6 +314,7 @@ class TwilioSession:
     def _mark(self, message: messages.Mark, now: float) -> Sequence[Output]:
         self.counters.marks += 1
         self._waits_from = now
+        self._waiting_s.pop(message.mark.name, None)
         return _NOTHING
 
     def _stop(self, message: messages.Stop, now: float) -> Sequence[Output]:
@@ -306,6 +346,8 @@ class TwilioSession:
 
     def _enter(self, state: State) -> None:
         self.state, self._row = state, ROWS[state]
+        if state is not State.STREAMING and self.call is not None:
+            self.call.player = None
 
     def _refuse(self, why: str, code: int, reason: str) -> Sequence[Output]:
         self.counters.refuse(why)

@@ -1,106 +1,220 @@
-// Live calls from /v1/events. Everything that came over a phone line is put in as text, never as markup.
-"use strict";
+/** The page: who is signed in, what the address says, and the stream that the list is made of. */
 
+import { CallView } from "./call.js";
+import { CallList } from "./calls.js";
+import { Calls, LIST_TYPES } from "./calls-state.js";
+import { Client } from "./client.js";
+import { explain, say } from "./dialogs.js";
+import { setText } from "./dom.js";
+import { forget, keep, kept, loginForm } from "./login.js";
+import { setTheme, theme } from "./theme.js";
+import { TryIt } from "./tryit.js";
+
+const PAGE = 50, NOTICED_MS = 1500;  // a connection that is back so soon need not be spoken of
 const $ = (id) => document.getElementById(id);
-const calls = new Map();        // call_id -> {section, log, sides, said}
-const KEPT_ENDED = 5;
-let socket = null, cursor = null, key = "", retryMs = 500;
 
-function connect() {
-  const url = new URL("v1/events", location.href);
-  url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
-  if (cursor) url.searchParams.set("after", cursor);
-  const resuming = cursor !== null;
-  const mine = socket = key ? new WebSocket(url, ["bearer", key]) : new WebSocket(url);
-  mine.onopen = () => { retryMs = 500; $("status").textContent = "connected"; };
-  mine.onmessage = ({ data }) => {
-    const event = JSON.parse(data);
-    // When resuming, hello's cursor is ahead of what is about to be replayed.
-    if (event.type !== "hello" || !resuming) cursor = event.cursor;
-    handle(event);
-  };
-  mine.onclose = ({ code, reason }) => {
-    if (mine !== socket) return;
-    if (code === 4009) cursor = null;
-    $("status").textContent = `not connected (${code}${reason ? " " + reason : ""}); trying again`;
-    setTimeout(() => { if (mine === socket) connect(); }, retryMs);
-    retryMs = Math.min(retryMs * 2, 10000);
-  };
-}
+/** Everything that is there while somebody is signed in. */
+class Desk {
+  #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #noticing; #tryIt = null; #stopped = false;
 
-function handle(event) {
-  const call = calls.get(event.call_id);
-  switch (event.type) {
-    case "hello":
-      for (const [id, known] of calls) {
-        if (!event.calls.some((live) => live.call_id === id)) known.section.classList.add("ended");
+  constructor(key, onRefused) {
+    const now = () => Date.now() + this.#aheadMs;
+    this.#client = new Client({ key });
+    this.onRefused = onRefused;
+    this.list = new CallList(this.#calls, now, () => this.#more());
+    this.call = new CallView({ client: this.#client, now, onErased: (id) => this.#erased(id) });
+    this.now = now;
+  }
+
+  async start() {
+    try {
+      await this.#load();
+    } catch (error) {
+      if (error.status === 401 || error.status === 403) return this.onRefused(error.status);
+      say(explain(error));
+    }
+    if (this.#stopped) return;
+    $("desk").replaceChildren(this.list.element, this.call.element);
+    this.#stream = this.#client.events({
+      types: LIST_TYPES, onEvent: (event, about) => this.#event(event, about), onState: (state) => this.#state(state),
+    });
+    this.route();
+  }
+
+  stop() {
+    this.#stopped = true;
+    this.#stream?.close();
+    clearTimeout(this.#noticing);
+    this.list.close();
+    this.call.close();
+    this.#tryIt?.close();
+    $("desk").replaceChildren();
+    $("try").replaceChildren();
+  }
+
+  reconnect() {
+    this.#stream?.reconnect();
+    this.call.reconnect();
+  }
+
+  /** `#/`, `#/calls/ID`, `#/try`. */
+  route() {
+    if (this.#stopped) return;  // nobody is signed in
+    const [, place, id] = location.hash.split("/");
+    const trying = place === "try", chosen = place === "calls" && id ? safelyDecoded(id) : null;
+    $("desk").hidden = trying;
+    $("try").hidden = !trying;
+    document.body.dataset.pane = chosen ? "call" : "list";
+    for (const [name, here] of [["calls", !trying], ["try", trying]]) {
+      if (here) $(`to-${name}`).setAttribute("aria-current", "page");
+      else $(`to-${name}`).removeAttribute("aria-current");
+    }
+    if (trying && !this.#tryIt) {
+      this.#tryIt = new TryIt(this.#client, this.now);
+      $("try").replaceChildren(this.#tryIt.element);
+    }
+    if (!trying) this.#tryIt?.leave();
+    this.list.select(chosen);
+    if (chosen && chosen !== this.call.id) this.call.show(chosen);
+    else if (!chosen && this.call.id) this.call.hide();
+    document.title = trying ? "Try it · mediaworker" : "Calls · mediaworker";
+  }
+
+  get trying() {
+    return !$("try").hidden;
+  }
+
+  search() {
+    (this.trying ? this.#tryIt.view : this.call).search();
+  }
+
+  async #load() {
+    const page = await this.#client.calls({ limit: PAGE, after: this.#next });
+    const fresh = page.items.filter((record) => !this.#calls.all.has(record.call_id) || record.state === "ended");
+    this.#next = page.next;
+    this.list.loaded(fresh.map((record) => this.#calls.record(record).id), page.next);
+  }
+
+  async #more() {
+    try {
+      this.#next = this.list.oldest;
+      await this.#load();
+    } catch (error) {
+      say(explain(error));
+    }
+  }
+
+  #event(event, { resumed }) {
+    if (event.type === "hello") {
+      this.#aheadMs = Date.parse(event.time) - Date.now();
+      engine(event.engine.name, event.engine.state);
+      // A resumed stream tells what has happened meanwhile; a new one only what is there now.
+      if (!resumed) this.#snapshot(event);
+    } else if (event.type === "engine.state") {
+      engine(event.engine, event.state, event.detail);
+    } else {
+      const id = this.#calls.fold(event);
+      if (id) this.list.update(id);
+    }
+  }
+
+  async #snapshot(hello) {
+    const vanished = this.#calls.hello(hello);
+    for (const id of this.#calls.all.keys()) this.list.update(id);
+    for (const id of vanished) {
+      try {
+        this.#calls.record(await this.#client.call(id));
+      } catch {
+        this.#calls.remove(id);
       }
-      event.calls.forEach((live) => open(live.call_id, live));
-      $("status").textContent = `connected to ${event.server}, engine ${event.engine.name || "?"} ${event.engine.state}`;
-      break;
-    case "call.started": open(event.call_id, event); break;
-    case "leg.updated": if (call) call.sides.set(event.leg, side(event, call.sides.size)); break;
-    case "speech.started": if (call) line(call, event).said.textContent = "…"; break;
-    case "transcript.partial": if (call) say(call, event, event.stable_chars); break;
-    case "transcript.final": if (call) say(call, event, Infinity); break;
-    case "call.ended": if (call) close(call, event); break;
+      this.list.update(id);
+    }
+  }
+
+  #state(state) {
+    clearTimeout(this.#noticing);
+    if (state === "open") return connection("open", "Connected");
+    if (state === "unauthorized") return this.onRefused(401);
+    if (state === "forbidden") return this.onRefused(403);
+    if (state === "expired") return say("The worker has forgotten where this page was: the list begins anew.");
+    const lost = () => connection("lost", navigator.onLine ? "Connection lost, trying again" : "Offline");
+    this.#noticing = setTimeout(lost, NOTICED_MS);
+  }
+
+  #erased(id) {
+    this.#calls.remove(id);
+    this.list.update(id);
+    if (this.call.id === id) location.hash = "#/";
   }
 }
 
-function side(leg, index) {
-  const right = leg.role === "agent" || (leg.role === "unknown" && index % 2 === 1);
-  return { right, who: leg.name || leg.label || (leg.role === "unknown" ? leg.leg : leg.role) };
+/** Of the list's stream, which stands for all. */
+function connection(state, text) {
+  $("connection").dataset.state = state;
+  setText($("connection"), text);
 }
 
-function open(id, call) {
-  if (calls.has(id)) return;
-  const section = $("call").content.cloneNode(true).querySelector("section");
-  section.querySelector("h2").textContent = `${call.source}: ${call.from || "?"} → ${call.to || "?"}`;
-  const sides = new Map(call.legs.map((leg, index) => [leg.leg, side(leg, index)]));
-  calls.set(id, { section, log: section.querySelector(".conversation"), sides, said: new Map() });
-  $("calls").prepend(section);
+function engine(name, state, detail = "") {
+  const words = { warming_up: "loading", ready: "ready", idle: "idle", failed: "failed" };
+  setText($("engine"), `Engine ${name || "not chosen yet"}: ${words[state] ?? state}${detail ? ` (${detail})` : ""}`);
+  $("engine").dataset.state = state;
 }
 
-function close(call, event) {
-  call.section.classList.add("ended");
-  call.section.querySelector("h2").textContent += ` (${event.reason}, ${Math.round(event.duration_ms / 1000)} s)`;
-  const ended = [...calls].filter(([, known]) => known.section.classList.contains("ended"));
-  for (const [id, known] of ended.slice(0, -KEPT_ENDED)) { known.section.remove(); calls.delete(id); }
-}
-
-function line(call, event) {
-  let found = call.said.get(event.utterance_id);
-  if (!found) {
-    const { right, who } = call.sides.get(event.leg) || side({ role: event.role, leg: event.leg }, 0);
-    const element = document.createElement("p"), name = document.createElement("span");
-    found = { element, said: document.createElement("span"), rest: document.createElement("span"), final: false };
-    element.className = right ? "said right" : "said";
-    name.className = "who";
-    name.textContent = who;
-    found.rest.className = "unstable";
-    element.append(name, found.said, found.rest);
-    call.said.set(event.utterance_id, found);
-    call.log.append(element);
-    call.log.scrollTop = call.log.scrollHeight;
+function safelyDecoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
-  return found;
 }
 
-function say(call, event, stable) {
-  const found = line(call, event);
-  if (found.final) return;
-  found.final = event.type === "transcript.final";
-  const points = [...event.text];       // stable_chars counts code points, not UTF-16 units
-  found.said.textContent = points.slice(0, stable).join("");
-  found.rest.textContent = points.slice(stable).join("");
-  if (found.final && !event.text) found.element.remove();
-}
-
-$("login").addEventListener("submit", (event) => {
-  event.preventDefault();
-  key = $("key").value.trim();
-  cursor = null;
-  if (socket) socket.close();
-  connect();
+let desk = null;
+const login = loginForm((key, remember) => {
+  keep(key, remember);
+  begin(key);
 });
-connect();
+
+function begin(key) {
+  desk?.stop();
+  $("login").hidden = true;
+  $("forget").hidden = key === "";
+  desk = new Desk(key, (status) => refused(key, status));
+  desk.start();
+}
+
+function refused(key, status) {
+  desk.stop();
+  connection("lost", "Not signed in");
+  $("login").hidden = false;
+  $("forget").hidden = true;
+  const unknown = key ? "The worker does not know this key." : "The worker asks for an API key.";
+  login.ask(status === 403 ? "This key may not read calls: it lacks the scope `events`." : unknown);
+}
+
+$("login").append(login.element);
+$("theme").value = theme();
+$("theme").addEventListener("change", () => setTheme($("theme").value));
+$("forget").addEventListener("click", () => {
+  forget();
+  begin("");
+});
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault();  // the hash is the page's address
+  $("main").focus();
+});
+document.addEventListener("click", ({ target }) => {
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
+});
+addEventListener("hashchange", () => desk.route());
+addEventListener("online", () => desk.reconnect());
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, select, textarea, dialog");
+  if (event.key === "/" && !typing) {
+    event.preventDefault();
+    desk.search();
+  } else if (event.key === "Escape" && !typing && !desk.trying && desk.call.id) {
+    desk.list.focus();
+    location.hash = "#/";
+  }
+});
+begin(kept());

@@ -19,7 +19,7 @@ from asr.qwen.aligner import QwenAligner
 from asr.qwen.encoder import Audio, Settling
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.loader import load
-from asr.qwen.mel import Features, Mel, normalise
+from asr.qwen.mel import Features, Mel, normalise, views
 from asr.qwen.prompt import audio_tokens
 from asr.qwen.words import split
 from asr.utterance import Utterance
@@ -90,7 +90,7 @@ class Engine:
         """Mel (bins, frames) as the encoder takes it, and what the encoder makes of it: (tokens, width)."""
         features = Features(self._mel)
         features.append(case.samples)
-        view = features.view(len(case.samples), self._mel(features.segments(len(case.samples))))
+        (view,) = views(self._mel, [(features, len(case.samples))])
         encoder = self._engine.encoder
         encoding = encoder.begin(Audio(), view, Settling.EXACT)
         encoder.run([(encoding, encoder.missing(encoding))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Plan:
         return self.peak_rate * min(1.0, (step + 1) / self.warmup_steps, max(0.02, left))
 
 
-class Loop:
+class Loop(ABC):
     """Updates a model and keeps its running mean. Subclasses say what is learnt, and how it is judged."""
 
     PARTS: tuple[str, ...] = ()
@@ -61,16 +62,16 @@ class Loop:
         if checkpoint.exists():
             self._resume()
 
+    @abstractmethod
     def stream(self) -> IterableDataset[Any]:
         """Batches from the present step on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def losses(self, batch: Any) -> tuple[torch.Tensor, ...]:
         """One for each of `PARTS`."""
-        raise NotImplementedError
 
-    def evaluate(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def evaluate(self) -> None: ...
 
     def train(self) -> None:
         plan = self.plan

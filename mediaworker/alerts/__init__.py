@@ -1,0 +1,1 @@
+"""Rules over what is said, not said, and said at the same time."""

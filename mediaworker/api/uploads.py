@@ -1,0 +1,156 @@
+"""`multipart/form-data` with one file (RFC 7578), as it comes: the file goes to the disk, the fields are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
+
+from mediaworker.files.disk import Incoming
+
+MAX_FIELDS = 200
+MAX_FIELDS_BYTES = 256 * 1024
+FILE = "file"
+MB = 1024 * 1024
+
+
+class BadUpload(Exception):
+    """What came is not what is wanted; `status` says how wrong."""
+
+    def __init__(self, status: int, reason: str, field: str | None = None) -> None:
+        self.status, self.reason, self.field = status, reason, field
+        super().__init__(reason)
+
+
+@dataclass(slots=True)
+class Upload:
+    filename: str
+    fields: dict[str, list[str]]
+
+
+@dataclass(slots=True)
+class _Part:
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    name: str = ""
+    filename: str | None = None
+    data: bytearray = field(default_factory=bytearray)
+
+
+class FormReader:
+    """The parser's callbacks: what they say, in order, until it can be dealt with."""
+
+    def __init__(self, boundary: bytes) -> None:
+        """Raises BadUpload."""
+        self.fields: dict[str, list[str]] = {}
+        self.filename: str | None = None
+        self.file = bytearray()
+        """Of the file, not yet written."""
+        self.complete = False
+        self._part = _Part()
+        self._header = (bytearray(), bytearray())
+        self._count = self._bytes = 0
+
+        try:
+            self._parser = MultipartParser(boundary, self._callbacks())  # type: ignore[arg-type]
+        except FormParserError as error:
+            raise _no_form(error) from None
+
+    def feed(self, data: bytes) -> None:
+        """More of the body. Raises BadUpload."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise _no_form(error) from None
+
+    def _callbacks(self) -> dict[str, object]:
+        return {
+            "on_part_begin": self._begin,
+            "on_part_data": self._data,
+            "on_part_end": self._end,
+            "on_header_begin": self._header_begin,
+            "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
+            "on_header_end": self._header_end,
+            "on_headers_finished": self._headers,
+            "on_end": self._over,
+        }
+
+    def _begin(self) -> None:
+        self._part = _Part()
+        self._count += 1
+        if self._count > MAX_FIELDS:
+            raise BadUpload(400, f"more than {MAX_FIELDS} fields")
+
+    def _header_begin(self) -> None:
+        self._header = (bytearray(), bytearray())
+
+    def _header_end(self) -> None:
+        self._part.headers[bytes(self._header[0]).lower()] = bytes(self._header[1])
+
+    def _headers(self) -> None:
+        kind, options = parse_options_header(self._part.headers.get(b"content-disposition", b""))
+        if kind != b"form-data" or b"name" not in options:
+            raise BadUpload(400, "a part without a name")
+        self._part.name = options[b"name"].decode("utf-8", "replace")
+        if b"filename" in options:
+            self._part.filename = options[b"filename"].decode("utf-8", "replace")
+        if self._part.name == FILE:
+            if self.filename is not None:
+                raise BadUpload(400, "one file at a time", FILE)
+            if self._part.filename is None:
+                raise BadUpload(400, f"`{FILE}` is no file: it has no filename", FILE)
+            self.filename = self._part.filename
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._part.name == FILE:
+            self.file += data[start:end]
+            return
+        self._bytes += end - start
+        if self._bytes > MAX_FIELDS_BYTES:
+            raise BadUpload(413, f"the fields beside the file have more than {MAX_FIELDS_BYTES >> 10} kB")
+        self._part.data += data[start:end]
+
+    def _end(self) -> None:
+        if self._part.name != FILE:
+            self.fields.setdefault(self._part.name, []).append(self._part.data.decode("utf-8", "replace"))
+
+    def _over(self) -> None:
+        self.complete = True
+
+
+async def receive(request: Request, into: Incoming, *, max_bytes: int) -> Upload:
+    """The whole body; the file is in `into`, finished. Raises BadUpload, DiskFull, OSError, ClientDisconnect."""
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise BadUpload(415, "send the file as multipart/form-data")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > max_bytes + MAX_FIELDS_BYTES:
+        raise too_large(max_bytes)
+    form = FormReader(options[b"boundary"])
+    received = 0
+    async for data in request.stream():
+        received += len(data)
+        if received > max_bytes + MAX_FIELDS_BYTES:  # of what is neither file nor field, too
+            raise too_large(max_bytes)
+        form.feed(data)
+        if form.file:
+            if into.size + len(form.file) > max_bytes:
+                raise too_large(max_bytes)
+            await into.write(bytes(form.file))
+            form.file.clear()
+    if not form.complete:
+        raise BadUpload(400, "the form ends in the middle")
+    if form.filename is None:
+        raise BadUpload(400, f"there is no `{FILE}` in it", FILE)
+    await into.finish()
+    return Upload(form.filename, form.fields)
+
+
+def too_large(max_bytes: int) -> BadUpload:
+    return BadUpload(413, f"the file is larger than {max_bytes // MB} MB (files.max_upload_mb)", FILE)
+
+
+def _no_form(error: FormParserError) -> BadUpload:
+    return BadUpload(400, f"this is no multipart/form-data ({error})")

@@ -1,0 +1,223 @@
+"""The work of `mediaworker transcribe`: its files, an engine of its own, a progress bar, and what comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from asr.client import Recognizer
+from asr.utterance import EngineState
+from config import Settings
+from mediaworker.files.formats import Format, Transcript, render
+from mediaworker.files.options import Options
+from mediaworker.files.partial import Heading, Partial
+from mediaworker.files.reading import Refused
+from mediaworker.files.segments import arranged
+from mediaworker.files.service import FileService
+from mediaworker.files.transcription import EngineUnavailable, SourceChanged
+
+DONE, FAILED, WRONG, UNREADABLE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+RENDERED: dict[str, Format] = {"txt": "text", "json": "verbose_json", "srt": "srt", "vtt": "vtt"}
+TOGETHER = 2
+"""Files in work: while one is opened the other keeps the engine busy."""
+SHOW_S = 0.2
+BAR = "{l_bar}{bar}| {n:.0f}/{total:.0f} s [{elapsed}<{remaining}{postfix}]"
+
+
+@dataclass(slots=True)
+class _File:
+    path: Path
+    name: str
+    """Of the results, without their suffix."""
+    duration_s: float | None = None
+    done_s: float = 0.0
+    before_s: float = 0.0
+    """Of it known from an earlier run."""
+    over: bool = False
+
+
+class _Stop(Exception):
+    """Nothing more can be done; the message says why."""
+
+
+class Batch:
+    """Args:
+    folder: where results go; None: they are printed.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: Sequence[Path],
+        folder: Path | None,
+        formats: Sequence[str],
+        options: Options,
+        *,
+        force: bool,
+    ) -> None:
+        self._settings, self._folder, self._formats, self._options = settings, folder, formats, options
+        self._force = force
+        stems = Counter(path.stem for path in files)
+        # Two files of one stem are told apart by their whole names.
+        self._files = [_File(path, path.stem if stems[path.stem] == 1 else path.name) for path in files]
+        self._outcome = DONE
+        self._engine_why = ""
+        self._bar: Any = None
+
+    async def run(self) -> int:
+        """The exit code."""
+        recognizer = Recognizer(self._settings, on_state=self._engine_state)
+        service = FileService(self._settings, recognizer, in_work=lambda count: recognizer.keep_alive(count > 0))
+        await recognizer.start()
+        waiting = iter(self._files)
+        self._bar = tqdm(total=0, unit="s", file=sys.stderr, disable=None, bar_format=BAR, dynamic_ncols=True)
+        with self._bar:
+            showing = asyncio.create_task(self._show(), name="progress")
+            workers = [asyncio.create_task(self._work(waiting, service)) for _ in range(TOGETHER)]
+            try:
+                await asyncio.gather(*workers)
+            except _Stop as stop:
+                self._say(str(stop))
+                return FAILED
+            finally:
+                for task in (*workers, showing):
+                    task.cancel()
+                await asyncio.gather(*workers, showing, return_exceptions=True)
+                self._draw()
+                await recognizer.stop()
+        return self._outcome
+
+    async def _work(self, waiting: Any, service: FileService) -> None:
+        for file in waiting:
+            try:
+                await self._transcribe(file, service)
+            except Refused as refused:
+                self._worse(UNREADABLE, f"{file.path}: {refused.reason}")
+            except EngineUnavailable:
+                raise _Stop(f"there is no engine: {self._engine_why}") from None
+            except OSError as error:
+                raise _Stop(f"{error.filename or file.path}: {error.strerror or error}") from None
+            finally:
+                file.over = True
+
+    async def _transcribe(self, file: _File, service: FileService) -> None:
+        """Raises Refused, EngineUnavailable, OSError."""
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Refused("unreadable", error.strerror or "cannot be opened") from None
+        with os.fdopen(descriptor, "rb") as source:
+            if not self._force and self._complete(file, source.fileno()):
+                return
+            with closing(self._partial(file, source.fileno(), service)) as partial:
+                if self._force:
+                    partial.start_over()
+                try:
+                    transcript = await self._recognise(file, source.fileno(), service, partial)
+                except SourceChanged:
+                    partial.start_over()
+                    transcript = await self._recognise(file, source.fileno(), service, partial)
+                self._write(file, transcript)
+                partial.done()
+        for warning in transcript.warnings:
+            self._worse(INCOMPLETE, f"{file.path}: {warning}")
+
+    async def _recognise(self, file: _File, descriptor: int, service: FileService, partial: Partial) -> Transcript:
+        stream, known = str(file.path), dict(partial.known)
+        with service.transcription(descriptor, file.path.name, self._options, stream=stream, known=known) as work:
+            async with aclosing(work.segments()) as found:
+                async for segment in found:
+                    partial.add(segment)
+                    self._progress(file, work)
+            assert work.ended is not None and work.opened is not None
+            file.duration_s = file.done_s = work.ended.duration_s
+            return Transcript(
+                arranged(partial.known.values()),
+                duration_s=work.ended.duration_s,
+                channels=work.opened.channels,
+                speakers=self._options.speakers,
+                damaged=work.ended.damaged,
+            )
+
+    # -- results ----------------------------------------------------------------------------------------------------
+
+    def _target(self, file: _File, format: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{file.name}.{format}"
+
+    def _complete(self, file: _File, descriptor: int) -> bool:
+        """Whether an earlier run has done all of it, and the file is older than that."""
+        if self._folder is None:
+            return False
+        changed_ns = os.fstat(descriptor).st_mtime_ns
+        targets = [self._target(file, format) for format in self._formats]
+        return all(target.exists() and target.stat().st_mtime_ns >= changed_ns for target in targets)
+
+    def _partial(self, file: _File, descriptor: int, service: FileService) -> Partial:
+        found = os.fstat(descriptor)
+        heading = Heading(
+            str(file.path.absolute()), found.st_size, found.st_mtime_ns, service.model, self._options
+        )
+        return Partial(self._folder / f".{file.name}.partial" if self._folder is not None else None, heading)
+
+    def _write(self, file: _File, transcript: Transcript) -> None:
+        for format in self._formats:
+            text = render(transcript, RENDERED[format], granularities=("segment", "word"))
+            if self._folder is None:
+                self._print(text)
+                continue
+            target = self._target(file, format)
+            half = target.with_name(f".{target.name}.part")
+            half.write_text(text, encoding="utf-8")
+            os.replace(half, target)
+
+    # -- the terminal -----------------------------------------------------------------------------------------------
+
+    def _engine_state(self, state: EngineState, why: str) -> None:
+        self._engine_why = why
+
+    def _progress(self, file: _File, work: Any) -> None:
+        if work.opened is not None:
+            file.duration_s = work.opened.duration_s
+        file.done_s = max(file.done_s, work.done_s)
+
+    async def _show(self) -> None:
+        while True:
+            self._draw()
+            await asyncio.sleep(SHOW_S)
+
+    def _draw(self) -> None:
+        bar = self._bar
+        known = [file.duration_s for file in self._files if file.duration_s is not None]
+        guess = sum(known) / len(known) if known else 0.0
+        # Files that have not been opened count as the others are on average.
+        bar.total = sum(
+            file.duration_s if file.duration_s is not None else 0.0 if file.over else guess for file in self._files
+        )
+        bar.n = min(bar.total, sum(file.done_s for file in self._files))
+        elapsed_s = bar.format_dict["elapsed"]
+        over = sum(file.over for file in self._files)
+        rate = f"{bar.n / elapsed_s:.0f}x real time, " if elapsed_s > 0 and bar.n else ""
+        bar.set_postfix_str(f"{rate}{over}/{len(self._files)} files", refresh=True)
+
+    def _print(self, text: str) -> None:
+        with tqdm.external_write_mode(file=sys.stdout):
+            print(text, end="", flush=True)
+
+    def _say(self, line: str) -> None:
+        with tqdm.external_write_mode(file=sys.stderr):
+            print(f"mediaworker: {line}", file=sys.stderr)
+
+    def _worse(self, outcome: int, line: str) -> None:
+        self._say(line)
+        # A file that could not be read says more than a stretch that could not.
+        self._outcome = outcome if self._outcome == DONE else min(self._outcome, outcome)

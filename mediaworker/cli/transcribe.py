@@ -1,0 +1,100 @@
+"""`mediaworker transcribe`: files to text and subtitles, here and now, without a worker.
+
+Exit codes: 0 all done; 1 the engine or this machine failed; 2 wrong arguments; 3 some files could not be read; 4 all
+were read, but some of what was said in them could not be recognised; 130 interrupted, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from config import ConfigError, load
+from config.settings import Log
+from mediaworker.blas import one_thread
+
+FORMATS = ("txt", "json", "srt", "vtt")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "transcribe",
+        help="files to text and subtitles",
+        description="Files to text and subtitles. Interrupted, the same command goes on where it was.",
+        epilog="exit codes: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not "
+        "be read, 4 something said in them could not be recognised",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="anything with audio that FFmpeg reads, or a folder")
+    parser.add_argument("-o", "--output", metavar="DIR", help="write DIR/NAME.FORMAT (default: print)")
+    parser.add_argument("--format", action="append", choices=FORMATS, help="may be given more than once (default: txt)")
+    parser.add_argument("--language", default="", metavar="CODE", help="en, de, …; default: found out")
+    parser.add_argument("--prompt", default="", metavar="TEXT", help="names and words to expect")
+    parser.add_argument("--channels", choices=("mix", "split"), default="mix", help="split: each channel is a speaker")
+    parser.add_argument("--speaker", action="append", default=[], metavar="NAME", help="of a channel, in their order")
+    parser.add_argument("--force", action="store_true", help="also what has been transcribed already")
+    parser.add_argument("--config", metavar="FILE", help="configuration file")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        settings = load(args.config)
+    except ConfigError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    one_thread()
+    from asr import languages
+    from mediaworker import logs
+    from mediaworker.cli.batch import FAILED, INTERRUPTED, UNREADABLE, WRONG, Batch
+    from mediaworker.files.options import Options
+
+    if args.language and not languages.base(args.language):
+        print(f"mediaworker: no language {args.language!r}", file=sys.stderr)
+        return WRONG
+    if args.speaker and args.channels != "split":
+        print("mediaworker: --speaker goes with --channels split", file=sys.stderr)
+        return WRONG
+    logs.configure(Log(level="error"))
+    settings = replace(settings, log=replace(settings.log, level="error"))
+    files = list(_files(args.files))
+    if not files:
+        print("mediaworker: there are no files in it", file=sys.stderr)
+        return UNREADABLE
+    try:
+        if args.output:
+            os.makedirs(args.output, exist_ok=True)
+    except OSError as error:
+        print(f"mediaworker: {args.output}: {error.strerror}", file=sys.stderr)
+        return FAILED
+    options = Options(
+        language=languages.base(args.language) if args.language else "",
+        prompt=args.prompt,
+        channels=args.channels,
+        speakers=args.speaker,
+        words=True,
+    )
+    formats = tuple(dict.fromkeys(args.format or ["txt"]))
+    folder = Path(args.output) if args.output else None
+    try:
+        return asyncio.run(Batch(settings, files, folder, formats, options, force=args.force).run())
+    except KeyboardInterrupt:
+        print("mediaworker: interrupted; the same command goes on where it was", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _files(names: list[str]) -> Iterator[Path]:
+    """A folder is what is in it, but for what is hidden and what we write."""
+    for name in names:
+        path = Path(name)
+        if not path.is_dir():
+            yield path
+            continue
+        for each in sorted(path.iterdir()):
+            if each.is_file() and not each.name.startswith(".") and each.suffix[1:].lower() not in FORMATS:
+                yield each

@@ -1,0 +1,277 @@
+"""A client of a worker: live events that survive reconnects, and the calls' routes. asyncio, typed.
+
+    async with Client("https://worker.example", key="…") as client:
+        async for event in client.events(types=["transcript.final"]):
+            if isinstance(event.body, schema.TranscriptFinal):
+                print(event.body.role, event.body.text)
+
+What was missed while a connection was lost comes first when it is back: no gap, no double, over restarts of the worker
+as well. To go on after a restart of your own program, keep `event.cursor` and hand it in as `after`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import msgspec
+import websockets
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from mediaworker.events import schema
+from mediaworker.events.schema import CallRecord, Event, decode
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["CallRecord", "Client", "ClientError", "CursorExpired", "Event", "EventStream", "schema"]
+
+LOCAL = "http://127.0.0.1:8080"
+RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+JITTER = 0.3
+"""Of each wait: all clients of a worker that was restarted would else come back at once."""
+PING_S = 20.0
+EXPIRED = 4009
+Format = Literal["json", "txt", "srt", "vtt"]
+
+
+class ClientError(Exception):
+    """The worker has refused a request; waiting does not help. `status` is HTTP's."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.status, self.detail = status, detail
+        super().__init__(f"{status} {detail}".rstrip())
+
+
+class CursorExpired(Exception):
+    """What came after the cursor is no longer stored, or never was: begin without one. `calls` has what there is."""
+
+
+class EventStream:
+    """An asynchronous iterator of events; `frames` gives them as they came. Made by `Client.events`.
+
+    Iteration raises ClientError when the worker refuses (a wrong key), CursorExpired, and OSError when it cannot be
+    reached at the first try and is not `patient`; afterwards it is tried again for ever.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str = "",
+        call: str = "*",
+        types: Iterable[str] | None = None,
+        after: str | None = None,
+        patient: bool = False,
+        tls: ssl.SSLContext | None = None,
+        on_retry: Callable[[str, float], None] = lambda reason, seconds: None,
+    ) -> None:
+        self.cursor = after
+        """Behind the latest event: where another stream would go on."""
+        self._url, self._key, self._tls = url, key, tls
+        self._query = {"call": call} | ({"types": ",".join(types)} if types else {})
+        self._connected, self._on_retry = patient, on_retry
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        async for frame in self.frames():
+            try:
+                yield decode(frame)
+            except schema.EventError:
+                continue  # a type that this version does not know
+
+    async def frames(self) -> AsyncIterator[str]:
+        """Each event as the JSON text that came."""
+        attempt = 0
+        while True:
+            try:
+                async with self._connection() as socket:
+                    self._connected = True
+                    async for message in socket:
+                        frame = message if isinstance(message, str) else message.decode()
+                        event = _head.decode(frame)
+                        # `hello` is a snapshot at its own cursor: without `after` that is where a resumption begins;
+                        # with it, what was missed is still to come.
+                        if event.type != "hello" or self.cursor is None:
+                            self.cursor = event.cursor
+                        if event.type != "hello":
+                            attempt = 0  # a worker that lets in and closes at once is not asked for ever at full speed
+                        yield frame
+                reason = "the worker has closed the connection"
+            except ConnectionClosed as closed:
+                if closed.rcvd is not None and closed.rcvd.code == EXPIRED:
+                    raise CursorExpired(closed.rcvd.reason) from None
+                reason = str(closed)
+            except InvalidStatus as error:
+                if error.response.status_code < 500 and error.response.status_code != 429:
+                    raise _refused(error.response.status_code, error.response.body or b"") from None
+                reason = self._reason(error)
+            except (OSError, InvalidHandshake) as error:
+                reason = self._reason(error)
+            wait_s = RETRY_S[min(attempt, len(RETRY_S) - 1)] * (1 + JITTER * random.random())
+            attempt += 1
+            self._on_retry(reason, wait_s)
+            await asyncio.sleep(wait_s)
+
+    def _connection(self) -> connect:
+        query = self._query | ({"after": self.cursor} if self.cursor else {})
+        url = events_url(self._url, query)
+        return connect(
+            url,
+            subprotocols=[websockets.Subprotocol("bearer"), websockets.Subprotocol(self._key)] if self._key else None,
+            ssl=self._tls if url.startswith("wss:") else None,
+            max_size=None,
+            compression=None,
+            ping_interval=PING_S,
+        )
+
+    def _reason(self, error: Exception) -> str:
+        """Raises what stands in the way of the very first connection."""
+        if not self._connected:
+            raise error if isinstance(error, OSError) else ConnectionError(str(error)) from error
+        return str(error) or type(error).__name__
+
+
+class _Head(msgspec.Struct):
+    type: str
+    cursor: str
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+class Client:
+    """One worker. `url` is its address, `https://host[:port]`. Every method may raise ClientError and OSError."""
+
+    def __init__(self, url: str = LOCAL, *, key: str = "", tls: ssl.SSLContext | None = None) -> None:
+        self.url, self._key, self._tls = url, key, tls
+        self._http: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    def events(
+        self,
+        *,
+        call: str = "*",
+        types: Iterable[str] | None = None,
+        after: str | None = None,
+        patient: bool = False,
+        on_retry: Callable[[str, float], None] = lambda reason, seconds: None,
+    ) -> EventStream:
+        """Events of one call or of all, of some types or of all, from now on or after a cursor.
+
+        `patient`: also a worker that is not there yet is waited for. `on_retry(reason, seconds)` hears of each wait.
+        """
+        return EventStream(
+            self.url, key=self._key, call=call, types=types, after=after, patient=patient, tls=self._tls,
+            on_retry=on_retry,
+        )  # fmt: skip
+
+    async def calls(self, *, limit: int = 50, after: str | None = None) -> tuple[list[CallRecord], str | None]:
+        """Newest first; and the `after` of the next page, None on the last one."""
+        query = {"limit": str(limit)} | ({"after": after} if after else {})
+        page = msgspec.json.decode(await self._ask("GET", f"/v1/calls?{urlencode(query)}"), type=_Page)
+        return page.items, page.next
+
+    async def call(self, call_id: str) -> CallRecord:
+        return msgspec.json.decode(await self._ask("GET", f"/v1/calls/{call_id}"), type=CallRecord)
+
+    async def transcript(self, call_id: str, format: Format = "txt") -> str:
+        """As text in that format."""
+        return (await self._ask("GET", f"/v1/calls/{call_id}/transcript?format={format}")).decode()
+
+    async def rename(self, call_id: str, names: dict[str, str]) -> CallRecord:
+        """Names by leg."""
+        return await self._patch(call_id, {"names": names})
+
+    async def set_language(self, call_id: str, language: str) -> CallRecord:
+        """Of the utterances to come; empty: the engine detects."""
+        return await self._patch(call_id, {"language": language})
+
+    async def hangup(self, call_id: str) -> None:
+        """Returns at once; `call.ended` comes when the last finals are out."""
+        await self._ask("POST", f"/v1/calls/{call_id}/hangup")
+
+    async def play(self, call_id: str, wav: bytes) -> float:
+        """Play a PCM WAV to the caller, behind what is still being played; gives its length in seconds.
+
+        For calls that can be spoken to: Twilio streams of `<Connect>`; others are ClientError 409.
+        """
+        answer = await self._ask("POST", f"/v1/calls/{call_id}/audio", content=wav)
+        return msgspec.json.decode(answer, type=_Played).duration_ms / 1000
+
+    async def stop_playing(self, call_id: str) -> None:
+        """The caller has begun to speak, say."""
+        await self._ask("DELETE", f"/v1/calls/{call_id}/audio")
+
+    async def erase(self, call_id: str) -> None:
+        """Everything that an ended call has left."""
+        await self._ask("DELETE", f"/v1/calls/{call_id}")
+
+    async def _patch(self, call_id: str, body: dict[str, Any]) -> CallRecord:
+        answer = await self._ask("PATCH", f"/v1/calls/{call_id}", body)
+        return msgspec.json.decode(answer, type=CallRecord)
+
+    async def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, content: bytes | None = None
+    ) -> bytes:
+        import httpx
+
+        if self._http is None:
+            headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+            self._http = httpx.AsyncClient(
+                base_url=self.url, headers=headers, verify=True if self._tls is None else self._tls, trust_env=False
+            )
+        try:
+            kind = {"Content-Type": "audio/wav"} if content is not None else {}
+            answer = await self._http.request(method, path, json=body, content=content, headers=kind)
+        except httpx.TransportError as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+        if not answer.is_success:
+            raise _refused(answer.status_code, answer.content)
+        return answer.content
+
+
+class _Page(msgspec.Struct):
+    items: list[CallRecord]
+    next: str | None
+
+
+class _Played(msgspec.Struct):
+    duration_ms: int
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+
+
+def _refused(status: int, body: bytes | bytearray) -> ClientError:
+    """RFC 9457's detail, when it is there."""
+    try:
+        return ClientError(status, msgspec.json.decode(body, type=_Problem).detail)
+    except msgspec.DecodeError:
+        return ClientError(status, "")
+
+
+def events_url(url: str, query: dict[str, str]) -> str:
+    """`http://host:8080` or a full events URL → the WebSocket URL with this query. Raises ValueError."""
+    if "://" not in url:
+        url = f"ws://{url}"
+    parts = urlsplit(url)
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+    if scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError("not a WebSocket or HTTP URL")
+    path = parts.path if parts.path.strip("/") else "/v1/events"
+    return urlunsplit((scheme, parts.netloc, path, urlencode(query, safe="*:,"), ""))

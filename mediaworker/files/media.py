@@ -1,0 +1,224 @@
+"""Any audio that FFmpeg reads, as one timeline at 16 kHz, a little at a time. Loads PyAV: for the child only.
+
+A file is a stranger's: it opens nothing else (a playlist could name this machine's files, or hosts behind its
+firewall), and what is wrong with it becomes a `MediaError` with a sentence, or silence where a packet was damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, BinaryIO, NoReturn
+
+import av
+import av.error
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from mediaworker.files.messages import Channels, Fault
+from mediaworker.files.timeline import Timeline
+
+RATE_HZ = 16000
+MAX_CHANNELS = 64
+SILENCE_S = 1.0
+"""Longest piece in which a gap is made."""
+RAW = {
+    ".ul": ("mulaw", 8000), ".ulaw": ("mulaw", 8000), ".mulaw": ("mulaw", 8000), ".pcmu": ("mulaw", 8000),
+    ".al": ("alaw", 8000), ".alaw": ("alaw", 8000), ".pcma": ("alaw", 8000),
+    ".sln": ("s16le", 8000), ".sln16": ("s16le", 16000), ".g722": ("g722", 16000),
+}  # fmt: skip
+"""Headerless telephone audio, known by suffix: FFmpeg's name of the format, and the rate."""
+HEADS = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"#!AM", b"\x1aE\xdf\xa3")
+"""A file that begins so has a header, whatever it is called."""
+Floats = NDArray[np.float32]
+
+
+class MediaError(Exception):
+    def __init__(self, fault: Fault, reason: str) -> None:
+        self.fault, self.reason = fault, reason
+        super().__init__(f"{fault}: {reason}")
+
+
+class Media:
+    """One audio track of a file, the one that a player would choose.
+
+    Args:
+        file: seekable.
+        name: its suffix says what a headerless file is; nothing else of it counts.
+        max_s: longer ones are refused, at once when the file says how long it is.
+
+    Raises MediaError, here and in `blocks`.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, *, channels: Channels, max_s: float) -> None:
+        self._max_s = max_s
+        self.damaged = 0
+        if file.seek(0, os.SEEK_END) == 0:
+            raise MediaError("empty", "the file is empty")
+        file.seek(0)
+        self._container = _open(file, name)
+        self._stream = stream = _track(self._container)
+        context = stream.codec_context
+        self.container: str = self._container.format.name
+        self.codec: str = context.name
+        duration = self._container.duration
+        self.duration_s = duration / av.time_base if duration is not None and duration > 0 else None
+        if self.duration_s is not None and self.duration_s > max_s:
+            self._too_long(self.duration_s)
+        count = context.channels if context.channels is not None else 0
+        if not 1 <= count <= MAX_CHANNELS:
+            raise MediaError("channels", f"the audio has {count} channels; 1 to {MAX_CHANNELS} can be read")
+        self.channels: int = count if channels == "split" else 1
+        self._start_s = (self._container.start_time or 0) / av.time_base
+        self._timeline = Timeline(longest_gap_s=max_s)
+        self._convert: _Converter | None = None
+
+    def blocks(self) -> Iterator[NDArray[np.int16]]:
+        """(channels, n) at 16 kHz, n > 0, from the beginning of the source to its end without a gap."""
+        heard = False
+        for frame in self._frames():
+            heard = True
+            yield from self._placed(frame)
+        if not heard:
+            raise MediaError("unreadable", f"none of the audio could be decoded ({self.codec} in {self.container})")
+        if self._convert is not None:
+            yield from self._convert.flush()
+
+    def close(self) -> None:
+        self._container.close()
+
+    def _frames(self) -> Iterator[Any]:
+        packets = self._container.demux(self._stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except MemoryError:
+                raise
+            except (av.error.FFmpegError, OSError):
+                self.damaged += 1  # cut off: what came before it counts
+                packet = None
+            if packet is None:
+                return
+            try:
+                yield from packet.decode()
+            except av.error.EOFError:
+                return
+            except (av.error.FFmpegError, ValueError):
+                self.damaged += 1
+
+    def _placed(self, frame: Any) -> Iterator[NDArray[np.int16]]:
+        kind = (frame.format.name, frame.layout.name, frame.layout.nb_channels, frame.sample_rate)
+        if self._convert is None or self._convert.kind != kind:
+            if self._convert is not None:
+                yield from self._convert.flush()
+            self._convert = _Converter(kind, self.channels)
+        convert, rate_hz = self._convert, frame.sample_rate
+        time_s = None if frame.pts is None else float(frame.pts * frame.time_base) - self._start_s
+        place = self._timeline.place(time_s, frame.samples, rate_hz)
+        if self._timeline.position_s > self._max_s:
+            self._too_long(self._timeline.position_s)
+        left = place.silence
+        while left:
+            piece = min(left, round(SILENCE_S * rate_hz))
+            yield from convert.feed(np.zeros((self.channels, piece), np.float32))
+            left -= piece
+        if place.skip < frame.samples:
+            yield from convert.feed(convert.samples(frame)[:, place.skip :])
+
+    def _too_long(self, seconds: float) -> NoReturn:
+        allowed = self._max_s / 3600
+        raise MediaError("too_long", f"the audio is {seconds / 3600:.1f} h or longer; {allowed:g} h are allowed")
+
+
+class _Converter:
+    """Frames of one kind to int16 at 16 kHz: mixed down by FFmpeg's weights, resampled once."""
+
+    def __init__(self, kind: tuple[str, str, int, int], channels: int) -> None:
+        self.kind = kind
+        self._channels = channels
+        _, _, self._count, rate_hz = kind
+        if not 1 <= self._count <= MAX_CHANNELS or not 1 <= rate_hz <= 768000:
+            raise MediaError("unreadable", f"{self._count} channels at {rate_hz} Hz cannot be read")
+        mono = channels == 1 and self._count > 1
+        self._mix = av.AudioResampler(format="fltp", layout="mono" if mono else None)
+        self._gain = _gain(kind[1], self._count) if mono else np.float32(1.0)
+        self._resample: Any = None
+        if rate_hz != RATE_HZ:
+            self._resample = soxr.ResampleStream(rate_hz, RATE_HZ, channels, dtype="float32", quality="HQ")
+
+    def samples(self, frame: Any) -> Floats:
+        """(channels, n), of the frame's rate."""
+        frame.pts = None
+        (mixed,) = self._mix.resample(frame)
+        samples: Floats = np.nan_to_num(mixed.to_ndarray(), posinf=0.0, neginf=0.0)
+        if len(samples) < self._channels:  # fewer channels than the file began with
+            samples = np.concatenate([samples, np.zeros((self._channels - len(samples), samples.shape[1]), np.float32)])
+        return samples[: self._channels] * self._gain
+
+    def feed(self, samples: Floats, *, last: bool = False) -> Iterator[NDArray[np.int16]]:
+        if self._resample is not None:
+            # A column for each channel; a plain row where there is one.
+            columns = samples.T if self._channels > 1 else samples[0]
+            samples = self._resample.resample_chunk(np.ascontiguousarray(columns), last=last)
+            samples = samples.T if self._channels > 1 else samples[None]
+        if samples.shape[1]:
+            yield np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
+
+    def flush(self) -> Iterator[NDArray[np.int16]]:
+        if self._resample is not None:
+            yield from self.feed(np.zeros((self._channels, 0), np.float32), last=True)
+            self._resample = None
+
+
+def _gain(layout: str, channels: int) -> np.float32:
+    """What keeps a mix within full scale. FFmpeg's weights in floats add up to more than one: 1.4 for stereo."""
+    ones = av.AudioFrame.from_ndarray(np.ones((1, 1024 * channels), np.float32), format="flt", layout=layout)
+    ones.sample_rate = RATE_HZ
+    (mixed,) = av.AudioResampler(format="fltp", layout="mono").resample(ones)
+    return np.float32(1.0 / max(1.0, float(mixed.to_ndarray()[0, 512])))
+
+
+def _open(file: BinaryIO, name: str) -> Any:
+    raw, rate_hz = RAW.get(PurePath(name).suffix.lower(), (None, 0))
+    head = file.read(16)
+    file.seek(0)
+    options = {"protocol_whitelist": "none"}
+    if raw is not None and not head.startswith(HEADS):
+        options |= {"sample_rate": str(rate_hz)} if raw != "g722" else {}
+    else:
+        raw = None
+    try:
+        return av.open(
+            _Nameless(file), format=raw, container_options=options, io_open=_refuse, metadata_errors="replace"
+        )
+    except MemoryError:
+        raise
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise MediaError("unreadable", f"this is no audio or video that can be read ({_say(error)})") from None
+
+
+class _Nameless:
+    """A file of which FFmpeg gets to see the bytes alone: by a name it would believe what it is, and look beside it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+
+
+def _refuse(url: str, flags: int, options: object) -> NoReturn:
+    raise PermissionError("a file may not open others")
+
+
+def _track(container: Any) -> Any:
+    stream = container.streams.best("audio")
+    if stream is None:
+        kinds = sorted({each.type for each in container.streams})
+        raise MediaError("no_audio", f"there is no audio in it, only {' and '.join(kinds) or 'nothing'}")
+    if stream.codec_context is None:
+        raise MediaError("unreadable", "its audio is in a codec that is not known")
+    return stream
+
+
+def _say(error: BaseException) -> str:
+    return str(getattr(error, "strerror", None) or error).rstrip(".")

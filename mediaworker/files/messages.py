@@ -1,0 +1,95 @@
+"""What the worker and the child that reads a file say to each other, framed like the messages of the engine.
+
+The child sends no more chunks than it was granted, so what is decoded and not yet recognised stays small.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from asr.messages import Message, decode
+from config import Endpointing
+
+Fault = Literal[
+    "empty", "unreadable", "no_audio", "too_long", "too_large", "stalled", "channels", "crashed", "internal"
+]
+"""Why there is no text of a file. `internal` is ours, `crashed` may be anybody's, the others are the file's."""
+Channels = Literal["mix", "split"]
+
+
+class Begin(Message, frozen=True):
+    """The first message to the child; the file is the descriptor it was started with."""
+
+    channels: Channels
+    endpointing: Endpointing
+    max_s: float
+    """Longer files are refused."""
+    memory_bytes: int
+    skip: tuple[int, ...] = ()
+    """Chunks that are known: they come without their samples, and need no grant."""
+
+
+class Grant(Message, frozen=True):
+    """So many chunks more may be sent."""
+
+    chunks: int
+
+
+class Opened(Message, frozen=True):
+    duration_s: float | None
+    """As the file says; None when it does not."""
+    channels: int
+    """Of the result: 1, or with `split` those of the file."""
+    codec: str
+    container: str
+
+
+class Chunk(Message, frozen=True):
+    """A stretch of speech. Times are positions: 8 kHz samples since the beginning of the source's timeline."""
+
+    index: int
+    """From 0, in the order in which they are found: the same in every reading of the same file."""
+    channel: int
+    start: int
+    end: int
+    audio_start: int
+    audio: bytes
+    """int16 little-endian at 16 kHz; empty when it was skipped."""
+    torn: bool
+
+
+class Progress(Message, frozen=True):
+    """All speech before it has been sent."""
+
+    position_s: float
+
+
+class Ended(Message, frozen=True):
+    duration_s: float
+    damaged: int
+    """Packets that could not be decoded: silence in their place."""
+
+
+class Failed(Message, frozen=True):
+    fault: Fault
+    reason: str
+    """A sentence for whoever has sent the file."""
+
+
+ToReader = Begin | Grant
+FromReader = Opened | Chunk | Progress | Ended | Failed
+
+_to_reader: msgspec.msgpack.Decoder[ToReader] = msgspec.msgpack.Decoder(ToReader)
+_from_reader: msgspec.msgpack.Decoder[FromReader] = msgspec.msgpack.Decoder(FromReader)
+
+
+def decode_to_reader(body: bytes) -> ToReader:
+    """Raises FrameError."""
+    return decode(_to_reader, body)
+
+
+def decode_from_reader(body: bytes) -> FromReader:
+    """Raises FrameError."""
+    return decode(_from_reader, body)

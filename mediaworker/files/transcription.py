@@ -1,0 +1,302 @@
+"""One file becomes segments: chunks from the reader, a few at a time, through the recogniser's batch lane.
+
+A chunk whose recognition fails is asked about again alone: the engine has died over all that were in work, and one of
+them is to blame at most. Only a chunk that fails by itself ends in a segment with `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from asr import text
+from asr.languages import base
+from asr.utterance import Alignment, EngineState, Hypothesis, Utterance, Word
+from config import Endpointing
+from config.settings import Files
+from mediaworker.files.messages import Chunk, Ended, Opened
+from mediaworker.files.options import Options
+from mediaworker.files.reading import Plan, Refused
+from mediaworker.files.readings import Readings
+from mediaworker.files.segments import Segment
+from mediaworker.files.stats import Stats
+from mediaworker.words import placed
+
+POSITIONS_PER_MS = 8
+ATTEMPTS = 3
+READINGS, READINGS_SYNCHRONOUS = 3, 2
+"""Of `Readings`; the second where somebody waits."""
+CARRIED_CHARS = 200
+"""Of the text before, as context."""
+
+
+class EngineUnavailable(Exception):
+    """There is no engine just now; what was not recognised can be asked for again."""
+
+
+class SourceChanged(Exception):
+    """What is known of the file is not of this file."""
+
+
+class Recognizer(Protocol):
+    """What a file needs of `asr.client.Recognizer`."""
+
+    engine: str
+    state: EngineState
+    languages: tuple[str, ...]
+    words: tuple[str, ...]
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None: ...
+    def append(self, utterance_id: str, audio: bytes) -> None: ...
+    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None: ...
+    def align(
+        self, utterance_id: str, text: str, language: str, on_words: Callable[[Alignment], None]
+    ) -> None: ...
+    def cancel(self, utterance_id: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Work:
+    """A chunk at the recogniser."""
+
+    chunk: Chunk
+    attempts: int = 0
+    heard: Hypothesis | None = None
+
+
+class FileTranscription:
+    """One file, once.
+
+    Args:
+        file: a descriptor, seekable; the caller's.
+        name: its suffix tells headerless formats.
+        stream: names it to the scheduler, which takes turns between streams.
+        synchronous: a client waits on its request.
+        early: the first stretch has the engine for itself, so that its text is there as soon as may be.
+        known: segments by chunk that need not be recognised again.
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        file: int,
+        name: str,
+        options: Options,
+        *,
+        settings: Files,
+        endpointing: Endpointing,
+        stream: str,
+        synchronous: bool = False,
+        early: bool = False,
+        known: Mapping[int, Segment] | None = None,
+        stats: Stats | None = None,
+    ) -> None:
+        self._recognizer, self._options, self._stream, self._synchronous = recognizer, options, stream, synchronous
+        self._known = known or {}
+        self._stats = stats or Stats()
+        self._places = {index: _place(segment) for index, segment in self._known.items()}
+        """Of the chunks that need not come again."""
+        self._uncarried = dict(self._known)
+        """What is known of the text, and has not been passed yet."""
+        plan = Plan(options.channels, options.endpointing or endpointing, tuple(self._known))
+        allowed = READINGS_SYNCHRONOUS if synchronous else READINGS
+        self.reading = Readings(file, name, plan, settings, allowed=allowed)
+        self._rows = 1 if options.condition_on_previous_text else settings.rows
+        self._first = 1 if early else self._rows
+        self._work: dict[str, _Work] = {}
+        """At the recogniser, by utterance."""
+        self._suspects: deque[_Work] = deque()
+        self._unfinished = 0
+        """Chunks that are to become segments."""
+        self._owed = 0
+        """Grants held back while there are suspects."""
+        self._done: asyncio.Queue[Segment | Exception | None] = asyncio.Queue()
+        self._before: dict[int, str] = {}
+        """By channel, the end of its text so far."""
+
+    @property
+    def opened(self) -> Opened | None:
+        return self.reading.opened
+
+    @property
+    def ended(self) -> Ended | None:
+        return self.reading.ended
+
+    @property
+    def done_s(self) -> float:
+        """All before it is recognised."""
+        waiting = [each.chunk.audio_start for each in (*self._work.values(), *self._suspects)]
+        return min([self.reading.position_s, *(start / (1000 * POSITIONS_PER_MS) for start in waiting)])
+
+    async def segments(self) -> AsyncGenerator[Segment, None]:
+        """Those that were not known, as they are finished. Close it (`aclosing`) to cancel.
+
+        Raises Refused, EngineUnavailable, SourceChanged, OSError when there is no process to be had.
+        """
+        reader = asyncio.create_task(self._read(), name=f"file {self._stream}")
+        try:
+            reading = True
+            while reading or self._unfinished:
+                done = await self._done.get()
+                if done is None:
+                    reading = False
+                elif isinstance(done, Exception):
+                    raise done
+                else:
+                    self._unfinished -= 1
+                    self._allow(1 + self._rows - self._first)
+                    self._first = self._rows
+                    yield done
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            for utterance_id in self._work:
+                self._recognizer.cancel(utterance_id)
+            self._work.clear()
+        if self.ended is not None:
+            self._stats.audio_s += self.ended.duration_s
+
+    async def in_order(self) -> AsyncGenerator[Segment, None]:
+        """`segments`, each when all before it are there."""
+        early: dict[int, Segment] = {}
+        following = 0
+        async with aclosing(self.segments()) as segments:
+            async for segment in segments:
+                early[segment.index] = segment
+                while following in early or following in self._known:
+                    if following in early:
+                        yield early.pop(following)
+                    following += 1
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            self._allow(self._first)
+            async with aclosing(self.reading.chunks()) as chunks:
+                async for chunk in chunks:
+                    self._take(chunk)
+            self._done.put_nowait(None)
+        except Refused as refused:
+            self._stats.refused[refused.fault] = self._stats.refused.get(refused.fault, 0) + 1
+            self._done.put_nowait(refused)
+        except Exception as error:
+            self._done.put_nowait(error)
+
+    def _allow(self, chunks: int) -> None:
+        self._owed += chunks
+        if self._owed and not self._suspects:
+            self.reading.grant(self._owed)
+            self._owed = 0
+
+    def _take(self, chunk: Chunk) -> None:
+        place = (chunk.channel, _ms(chunk.start), _ms(chunk.end))
+        if chunk.index not in self._places:
+            self._places[chunk.index] = place
+            self._unfinished += 1
+            self._ask(_Work(chunk))
+        elif self._places[chunk.index] != place:
+            raise SourceChanged
+        elif (known := self._uncarried.pop(chunk.index, None)) is not None:
+            self._carry(known)
+
+    # -- recognition ------------------------------------------------------------------------------------------------
+
+    def _ask(self, work: _Work) -> None:
+        chunk, options = work.chunk, self._options
+        work.attempts += 1
+        before = self._before.get(chunk.channel, "")
+        utterance = Utterance(
+            id=f"{self._stream}/{chunk.index}.{work.attempts}",
+            format="L16",
+            language=options.language,
+            context=" ".join(filter(None, (options.prompt, before))),
+            live=False,
+            previous=before,
+            stream=self._stream,
+            synchronous=self._synchronous,
+            words=self._timed_words,
+        )
+        self._work[utterance.id] = work
+        self._recognizer.open(utterance, self._heard)
+        self._recognizer.append(utterance.id, chunk.audio)
+        self._recognizer.final(utterance.id, 1, commit=True)
+
+    @property
+    def _timed_words(self) -> bool:
+        return self._options.words and bool(self._recognizer.words)
+
+    def _heard(self, hypothesis: Hypothesis) -> None:
+        work = self._work.get(hypothesis.utterance_id)
+        if work is None:
+            return
+        work.heard = hypothesis
+        language = base(hypothesis.language)
+        if hypothesis.error is not None:
+            self._failed(hypothesis.utterance_id, died=hypothesis.died)
+        elif self._timed_words and hypothesis.text and language in self._recognizer.words:
+            self._recognizer.align(hypothesis.utterance_id, hypothesis.text, language, self._aligned)
+        else:
+            self._recognizer.cancel(hypothesis.utterance_id)  # of one with words to say it has kept the audio
+            self._finish(hypothesis.utterance_id)
+
+    def _aligned(self, alignment: Alignment) -> None:
+        if alignment.utterance_id not in self._work:
+            return
+        if alignment.died and self._work[alignment.utterance_id].attempts < ATTEMPTS:
+            self._failed(alignment.utterance_id, died=True)
+        else:
+            self._finish(alignment.utterance_id, alignment.words)
+
+    def _failed(self, utterance_id: str, *, died: bool) -> None:
+        work = self._work[utterance_id]
+        assert work.heard is not None
+        if self._recognizer.state is EngineState.FAILED:
+            self._done.put_nowait(EngineUnavailable(work.heard.error))
+        elif died and work.attempts < ATTEMPTS:
+            self._stats.retried_chunks += 1
+            self._suspects.append(self._work.pop(utterance_id))
+            self._go_on()
+        else:
+            self._stats.failed_chunks += 1
+            self._finish(utterance_id)
+
+    def _finish(self, utterance_id: str, words: Sequence[Word] = ()) -> None:
+        work = self._work.pop(utterance_id)
+        segment = _segment(work, words)
+        self._stats.chunks += 1
+        self._carry(segment)
+        self._done.put_nowait(segment)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Suspects have their turn one by one, when nothing else of the file is in work."""
+        if self._suspects and not self._work:
+            self._ask(self._suspects.popleft())
+
+    def _carry(self, segment: Segment) -> None:
+        if self._options.condition_on_previous_text and segment.text:
+            before = self._before.get(segment.channel, "")
+            self._before[segment.channel] = text.joined((before, segment.text))[-CARRIED_CHARS:]
+
+
+def _place(segment: Segment) -> tuple[int, int, int]:
+    return segment.channel, segment.start_ms, segment.end_ms
+
+
+def _segment(work: _Work, words: Sequence[Word]) -> Segment:
+    chunk, heard = work.chunk, work.heard
+    assert heard is not None
+    start_ms, end_ms, audio_ms = (_ms(position) for position in (chunk.start, chunk.end, chunk.audio_start))
+    timed = placed(words, audio_ms, start_ms, end_ms)
+    return Segment(
+        chunk.index, chunk.channel, start_ms, end_ms, heard.text, heard.language, timed, chunk.torn, heard.error
+    )
+
+
+def _ms(position: int) -> int:
+    return round(position / POSITIONS_PER_MS)

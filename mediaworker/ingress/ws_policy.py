@@ -1,0 +1,64 @@
+"""What a stream session may do and for how long, and what is counted of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+MAX_ERRORS = 20
+"""In a row: who sends only what is wrong is no client of ours."""
+MAX_AWAITED = 8
+"""Finals that a session may wait for before more of its audio is taken: a file sent at once must not fill the engine's
+lanes, which people on the phone share."""
+FINISH_S = 300.0
+"""For the last finals: the engine may have to load its model first. Beyond it the socket is not held any longer."""
+LINGER_S = 5.0
+"""For a peer to take what waits for it and the close, before it is cut off."""
+
+NORMAL, GOING_AWAY, POLICY, INTERNAL, TRY_LATER = 1000, 1001, 1008, 1011, 1013
+"""RFC 6455 section 7.4.1."""
+
+
+class State(Enum):
+    WAITING = auto()
+    """Connected; there is no call yet."""
+    STREAMING = auto()
+    FINISHING = auto()
+    """The call takes no more audio; finals are on their way."""
+    CLOSED = auto()
+
+
+@dataclass(slots=True)
+class StreamCounters:
+    """Over all sessions, since the start of the worker."""
+
+    sessions: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Upgrades and sessions that did not become a call, by reason."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """What clients were told, by code."""
+    slow: int = 0
+    """Sessions cut off because the client did not read."""
+    nonfinite: int = 0
+    """Samples that were no number."""
+
+    def refuse(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def error(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPolicy:
+    """What the shell knows when it accepts the upgrade."""
+
+    session_id: str
+    caller: str
+    """The key's name, or `loopback`."""
+    start_timeout_s: float
+    idle_s: float
+    max_s: float
+    engine_ready: Callable[[], bool]
+    unix_time: Callable[[], float]

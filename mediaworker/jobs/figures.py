@@ -1,0 +1,42 @@
+"""Counters of files and jobs under their Prometheus names."""
+
+from __future__ import annotations
+
+from mediaworker.files.service import FileService
+from mediaworker.jobs.service import JobService
+from mediaworker.metrics import Metrics
+
+
+def register(metrics: Metrics, files: FileService, jobs: JobService) -> None:
+    stats = files.stats
+    metrics.gauge("files_open", "Files in work, of requests and of jobs", lambda: files.open_files)
+    metrics.gauge("file_requests", "Requests with a file that wait for their answer", lambda: files.requests)
+    metrics.counter("file_requests_rejected", "Requests with a file answered 429", lambda: files.rejected)
+    metrics.counter("file_segments", "Stretches of speech of files that were recognised", lambda: stats.chunks)
+    metrics.counter("file_segments_failed", "Of these, without text", lambda: stats.failed_chunks)
+    metrics.counter(
+        "file_segments_retried", "Asked for again because the engine died over them", lambda: stats.retried_chunks
+    )
+    metrics.counter("file_audio_seconds", "Audio of files that were read to their end", lambda: stats.audio_s)
+    metrics.counter(
+        "files_refused",
+        "Files without text, by what is wrong with them",
+        lambda: {(fault,): float(count) for fault, count in stats.refused.items()},
+        labels=("fault",),
+    )
+    metrics.histogram(
+        "file_first_text_seconds", "From the end of an upload to the first text of its file", files.first_text
+    )
+    metrics.gauge("jobs_queued", "Jobs that wait", lambda: jobs.queued)
+    metrics.gauge("jobs_running", "Jobs in work", lambda: jobs.running)
+    metrics.counter(
+        "jobs_ended",
+        "Jobs by how they ended",
+        lambda: {(state,): float(count) for state, count in jobs.ended.items()},
+        labels=("status",),
+    )
+    metrics.gauge("job_store_ok", "1 while jobs can be written down", lambda: float(jobs.trouble is None))
+    webhooks = jobs.webhooks
+    metrics.counter("webhook_tries", "Requests that told of a job's end", lambda: webhooks.tries)
+    metrics.counter("webhooks_delivered", "Ends that were told", lambda: webhooks.delivered)
+    metrics.counter("webhooks_failed", "Ends that were given up to tell", lambda: webhooks.failed)

@@ -1,0 +1,146 @@
+"""One job at work: its stretches become rows of the book, until it ends or has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import aclosing
+
+import structlog
+from msgspec.structs import replace
+
+from mediaworker.database_thread import StoreError
+from mediaworker.files.reading import Refused
+from mediaworker.files.segments import Segment
+from mediaworker.files.service import FileService
+from mediaworker.files.transcription import EngineUnavailable, FileTranscription, SourceChanged
+from mediaworker.jobs.book import Book
+from mediaworker.jobs.record import Job, State
+from mediaworker.jobs.sources import SourceError
+
+AGAIN_S = (2.0, 20.0)
+"""A job that cannot go on just now is tried again after as long as it has waited already, within these bounds."""
+
+log = structlog.get_logger()
+
+
+class Run:
+    """One try at a job of the book, in which it ends or is put off. Cancelled, it is left as it is.
+
+    Args:
+        patience_s: a job that has been put off for so long fails.
+    """
+
+    def __init__(self, job_id: str, book: Book, files: FileService, *, patience_s: float) -> None:
+        self._id, self._book, self._files, self._patience_s = job_id, book, files, patience_s
+        self._work: FileTranscription | None = None
+
+    @property
+    def _job(self) -> Job:
+        return self._book.open[self._id]
+
+    def now(self, job: Job) -> Job:
+        """With what its file has become known to be meanwhile."""
+        work = self._work
+        if work is None or not job.active:
+            return job
+        opened = work.opened
+        duration_s = opened.duration_s if opened is not None else job.duration_s
+        channels = opened.channels if opened is not None else job.channels
+        return replace(job, done_s=max(job.done_s, work.done_s), duration_s=duration_s, channels=channels)
+
+    async def go(self) -> None:
+        try:
+            try:
+                await self._attempt()
+            except SourceChanged:
+                # It is cut elsewhere than it was, by another machine or version: what is known does not fit.
+                log.warning("a job begins anew", job=self._id)
+                await self._book.put(replace(self._job, chunks=0, failed_chunks=0, done_s=0.0), anew=True)
+                await self._attempt()
+        except EngineUnavailable as error:
+            await self._put_off(f"there is no engine: {error}")
+        except StoreError as error:
+            self._book.trouble = str(error)
+            await self._put_off(f"the job store: {error}")
+        except OSError as error:
+            await self._put_off(error.strerror or str(error))
+        except Refused as refused:
+            await self._fail(refused.fault, refused.reason)
+        except SourceError as error:
+            await self._fail("source", str(error))
+        except Exception as error:
+            log.exception("a job failed", job=self._id)
+            await self._fail("internal", f"the worker failed at it ({type(error).__name__}); its log says more")
+
+    async def _attempt(self) -> None:
+        book = self._book
+        known = {segment.index: segment for segment in await book.read(lambda database: database.segments(self._id))}
+        job = self._job
+        await book.put(replace(job, state="running", started_s=job.started_s or book.clock(), error="", code=""))
+        file = await asyncio.to_thread(book.sources.open, job)
+        with _closed(file), self._files.transcription(
+            file, job.source.filename, job.options, stream=job.id, known=known
+        ) as work:
+            self._work = work
+            async with aclosing(work.segments()) as found:
+                async for segment in found:
+                    await self._add(segment)
+            assert work.ended is not None and work.opened is not None
+            await asyncio.to_thread(book.sources.check, job, file)
+            job = replace(
+                self._job,
+                duration_s=work.ended.duration_s,
+                done_s=work.ended.duration_s,
+                damaged=work.ended.damaged,
+                channels=work.opened.channels,
+            )
+        await book.end(job, "completed")
+
+    async def _add(self, segment: Segment) -> None:
+        job = self.now(self._job)
+        job = replace(
+            job,
+            chunks=job.chunks + 1,
+            failed_chunks=job.failed_chunks + (segment.error is not None),
+            waits_since_s=0.0,
+        )
+        log.debug("segment", job=self._id, number=segment.index, start_ms=segment.start_ms)
+        await self._book.put(job, segment)
+
+    async def _put_off(self, reason: str) -> None:
+        """Try again later, but not for ever."""
+        now_s, job = self._book.clock(), self._job
+        since_s = job.waits_since_s or now_s
+        if now_s - since_s > self._patience_s:
+            await self._fail("gave_up", reason)
+            return
+        log.warning("a job waits", job=self._id, reason=reason)
+        await self._book.remember(waiting(replace(job, error=reason, code="waiting"), now_s))
+
+    async def _fail(self, code: str, reason: str) -> None:
+        """End it, or try again later if even that cannot be written down."""
+        job = replace(self._job, code=code, error=reason)
+        try:
+            await self._book.end(job, "failed")
+        except StoreError as error:
+            self._book.trouble = str(error)
+            self._book.open[self._id] = waiting(job, self._book.clock())
+
+
+def waiting(job: Job, now_s: float) -> Job:
+    """To be tried again later."""
+    state: State = "queued"
+    since_s = job.waits_since_s or now_s
+    wait_s = min(max(now_s - since_s, AGAIN_S[0]), AGAIN_S[1])
+    return replace(job, state=state, waits_since_s=since_s, not_before_s=now_s + wait_s)
+
+
+@contextlib.contextmanager
+def _closed(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(descriptor)

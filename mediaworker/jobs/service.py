@@ -1,0 +1,220 @@
+"""The jobs of this worker: taken in, run, told of, and forgotten.
+
+What is promised here: a job that was answered 201 ends, whatever is killed meanwhile, in `completed`, `failed` or
+`cancelled`; each stretch of its file is recognised once, but for those that were in work at a kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from config import Settings
+from mediaworker.database_thread import StoreError
+from mediaworker.files.segments import Segment
+from mediaworker.files.service import FileService
+from mediaworker.jobs import queue
+from mediaworker.jobs.book import Book
+from mediaworker.jobs.record import Job, State
+from mediaworker.jobs.run import Run, waiting
+from mediaworker.jobs.sources import Sources
+from mediaworker.jobs.telling import Telling
+from mediaworker.jobs.webhooks import Webhooks, check
+
+MB = 1024 * 1024
+SWEEP_S = 60.0
+SWEPT = 100
+"""Jobs erased at once."""
+
+log = structlog.get_logger()
+
+
+class TooMany(Exception):
+    """The key has as many jobs as it may have."""
+
+
+class JobService:
+    """See the module. `clock`: Unix time."""
+
+    def __init__(self, settings: Settings, files: FileService, *, clock: Callable[[], float] = time.time) -> None:
+        """Raises ConfigError."""
+        check(settings)
+        self.settings, self._files = settings, files
+        jobs, folder = settings.jobs, Path(settings.data_dir)
+        self.sources = Sources(folder, jobs.roots, min_free_bytes=settings.files.min_free_mb * MB)
+        self.webhooks = Webhooks(jobs.webhook_secret, retry_s=jobs.retry_hours * 3600)
+        self._book = Book(folder, self.sources, clock=clock)
+        self._telling = Telling(self._book, self.webhooks, self._go_on)
+        self._arriving: Counter[str] = Counter()
+        """By key, those that are being written down for the first time."""
+        self._turns: dict[str, int] = {}
+        self._running: dict[str, tuple[asyncio.Task[None], Run]] = {}
+        self._cancelling: dict[str, asyncio.Task[Job | None]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Jobs go on where they were. Raises StoreError."""
+        await self._book.start()
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="jobs-sweeper")
+        self._go_on()
+
+    async def pause(self) -> None:
+        """Nothing more is worked on; what ran goes on at the next start."""
+        self._stopping = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        tasks = [task for task, _ in self._running.values()]
+        tasks += [self._sweeper] if self._sweeper is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._cancelling.values(), return_exceptions=True)
+        await self._telling.stop()
+
+    async def stop(self) -> None:
+        await self.pause()
+        await self.webhooks.close()
+        await self._book.close()
+
+    # -- for the routes and for metrics -----------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        return sum(job.state == "queued" for job in self._book.open.values())
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def ended(self) -> dict[State, int]:
+        return self._book.ended
+
+    @property
+    def trouble(self) -> str | None:
+        return self._book.trouble
+
+    def check_room(self, owner: str) -> None:
+        """Raises TooMany."""
+        limit = self.settings.jobs.max_queued_per_key
+        active = sum(job.owner == owner and job.active for job in self._book.open.values())
+        if active + self._arriving[owner] >= limit:
+            raise TooMany(f"{limit} jobs of this key have not ended yet (jobs.max_queued_per_key)")
+
+    async def submit(self, job: Job) -> None:
+        """Its source is there. It is on the disk when this returns. Raises StoreError, TooMany."""
+        self.check_room(job.owner)
+        self._arriving[job.owner] += 1
+        try:
+            await self._book.put(job)
+        finally:
+            self._arriving[job.owner] -= 1
+        log.info("job queued", job=job.id, file=job.source.filename, bytes=job.source.bytes)
+        self._go_on()
+
+    async def get(self, job_id: str) -> Job | None:
+        """As it is now. Raises StoreError."""
+        if (job := self._book.open.get(job_id)) is not None:
+            return self._now(job)
+        return await self._book.read(lambda database: database.job(job_id))
+
+    async def page(self, limit: int, *, after: str | None, owner: str | None, state: str | None) -> list[Job]:
+        """Newest first. Raises StoreError."""
+        found = await self._book.read(lambda database: database.jobs(limit, after=after, owner=owner, state=state))
+        return [self._now(self._book.open.get(job.id, job)) for job in found]
+
+    async def segments(self, job_id: str) -> list[Segment]:
+        """Raises StoreError."""
+        return await self._book.read(lambda database: database.segments(job_id))
+
+    async def cancel(self, job_id: str) -> Job | None:
+        """The job, cancelled; None when it has ended. Raises StoreError."""
+        # A task of its own: whoever asks may go away, or ask twice.
+        if (task := self._cancelling.get(job_id)) is None:
+            task = asyncio.get_running_loop().create_task(self._cancel(job_id), name=f"cancel {job_id}")
+            self._cancelling[job_id] = task
+        return await asyncio.shield(task)
+
+    async def erase(self, job_id: str) -> None:
+        """An ended one, with its result. Raises StoreError."""
+        job = self._book.open.pop(job_id, None)
+        await self._telling.forget(job_id)
+        try:
+            await self._book.read(lambda database: database.erase(job_id))
+        except StoreError:
+            if job is not None:
+                self._book.open[job_id] = job
+            raise
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _now(self, job: Job) -> Job:
+        _, run = self._running.get(job.id, (None, None))
+        return job if run is None else run.now(job)
+
+    def _go_on(self) -> None:
+        """Begin what may begin, and look again when that may be more."""
+        if self._stopping:
+            return
+        limits, now_s = self.settings.jobs, self._book.clock()
+        busy = self._running.keys() | self._cancelling.keys()
+        queued = [job for job in self._book.open.values() if job.state == "queued" and job.id not in busy]
+        running = [self._book.open[job_id] for job_id in self._running if job_id in self._book.open]
+        for job in queue.choose(
+            queued, running, self._turns, parallel=limits.parallel, per_key=limits.parallel_per_key, now_s=now_s
+        ):
+            self._turns[job.owner] = max(self._turns.values(), default=0) + 1
+            run = Run(job.id, self._book, self._files, patience_s=limits.retry_hours * 3600)
+            task = asyncio.get_running_loop().create_task(self._run(job.id, run), name=f"job {job.id}")
+            self._running[job.id] = (task, run)
+        times = [at for at in (self._telling.go_on(now_s), queue.next_s(queued, now_s)) if at is not None]
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if times:
+            self._alarm = asyncio.get_running_loop().call_later(max(0.05, min(times) - now_s), self._go_on)
+
+    async def _run(self, job_id: str, run: Run) -> None:
+        try:
+            await run.go()
+        finally:
+            del self._running[job_id]
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    async def _cancel(self, job_id: str) -> Job | None:
+        try:
+            task, _ = self._running.get(job_id, (None, None))
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            job = self._book.open.get(job_id)
+            if job is None or not job.active:
+                return None  # it was quicker
+            return await self._book.end(job, "cancelled")
+        except StoreError:
+            if (job := self._book.open.get(job_id)) is not None:
+                self._book.open[job_id] = waiting(job, self._book.clock())
+            raise
+        finally:
+            del self._cancelling[job_id]
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self._forget(self._book.clock() - self.settings.jobs.keep_days * 86400)
+            except StoreError as error:
+                log.warning("old jobs could not be erased", reason=str(error))
+            await asyncio.sleep(SWEEP_S)
+
+    async def _forget(self, ended_before_s: float) -> None:
+        """Those that ended before, and whoever was to be told of them is told no more."""
+        while old := await self._book.read(lambda database: database.ended_before(ended_before_s, SWEPT)):
+            for job_id in old:
+                await self.erase(job_id)

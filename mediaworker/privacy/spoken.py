@@ -1,0 +1,65 @@
+"""Digits as people say them, in the languages of most calls: a table, without a guess about which language it is.
+
+Only long runs of such words are ever taken for a number, so that "un" or "sei" amid a sentence do no harm.
+"""
+
+from __future__ import annotations
+
+ONES = {
+    "en": "zero one two three four five six seven eight nine",
+    "de": "null eins zwei drei vier fünf sechs sieben acht neun",
+    "es": "cero uno dos tres cuatro cinco seis siete ocho nueve",
+    "fr": "zéro un deux trois quatre cinq six sept huit neuf",
+    "it": "zero uno due tre quattro cinque sei sette otto nove",
+    "pt": "zero um dois três quatro cinco seis sete oito nove",
+    "nl": "nul een twee drie vier vijf zes zeven acht negen",
+    "pl": "zero jeden dwa trzy cztery pięć sześć siedem osiem dziewięć",
+    "ru": "ноль один два три четыре пять шесть семь восемь девять",
+    "sv": "noll ett två tre fyra fem sex sju åtta nio",
+    "tr": "sıfır bir iki üç dört beş altı yedi sekiz dokuz",
+}
+MORE = {"oh": "0", "o": "0", "nought": "0", "zwo": "2", "ein": "1", "meia": "6", "uma": "1", "duas": "2", "één": "1"}
+TEENS = {
+    "en": "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen",
+    "de": "zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn",
+    "es": "diez once doce trece catorce quince dieciséis diecisiete dieciocho diecinueve",
+    "fr": "dix onze douze treize quatorze quinze seize",
+}
+TENS = {
+    "en": "twenty thirty forty fifty sixty seventy eighty ninety",
+    "de": "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+    "es": "veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa",
+    "fr": "vingt trente quarante cinquante soixante",
+}
+REPEATS = {"double": 2, "triple": 3, "treble": 3}
+FILLERS = frozenset("uh um er erm ah äh ähm euh eh and then und y et dash hyphen minus space bindestrich".split())
+"""Between two digits they part nothing."""
+HAN = {"零": "0", "〇": "0", "一": "1", "幺": "1", "二": "2", "两": "2", "三": "3", "四": "4", "五": "5", "六": "6"} | {
+    "七": "7",
+    "八": "8",
+    "九": "9",
+}
+
+
+def _table() -> dict[str, str]:
+    words = dict(MORE)
+    for names in ONES.values():
+        words |= {name: str(value) for value, name in enumerate(names.split())}
+    for names in TEENS.values():
+        words |= {name: str(value) for value, name in enumerate(names.split(), 10)}
+    # German says the ones first, in one word.
+    ones = ["ein", *ONES["de"].split()[2:]]
+    for tens, name in enumerate(TENS["de"].split(), 2):
+        words |= {f"{one}und{name}": f"{tens}{value}" for value, one in enumerate(ones, 1)}
+    return words
+
+
+WORDS = _table()
+"""Word, case-folded → its digits."""
+ROUND = {name: str(value) for names in TENS.values() for value, name in enumerate(names.split(), 2)}
+"""Word of a multiple of ten, case-folded → its first digit: the second is in the next word, or 0."""
+WORDS = {word.casefold(): digits for word, digits in WORDS.items()}
+HESITATION = "um"
+"""One in Portuguese, and nothing at all in English: what was said before it tells."""
+PORTUGUESE = frozenset(ONES["pt"].casefold().split()) | {"meia", "uma", "duas"}
+ROUND = {word.casefold(): digit for word, digit in ROUND.items()}

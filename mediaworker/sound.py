@@ -1,0 +1,58 @@
+"""Short sounds that somebody hands in: PCM WAV, as 16-bit samples of one channel."""
+
+from __future__ import annotations
+
+import wave
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+Samples = NDArray[np.int16]
+MAX_RATE_HZ = 384_000
+
+
+class SoundError(Exception):
+    """It cannot be played; the message is one line."""
+
+
+def read_wav(file: IO[bytes], *, max_s: float | None = None) -> tuple[Samples, int]:
+    """(samples of shape (n,), their rate in Hz). 8, 16, 24 or 32 bits; channels are averaged.
+
+    Raises SoundError; for one that is longer than `max_s` before more than that is read. What the header says of its
+    length is a bound and no more: who writes into a pipe does not know it.
+    """
+    try:
+        with wave.open(file, "rb") as opened:
+            width, channels, rate_hz = opened.getsampwidth(), opened.getnchannels(), opened.getframerate()
+            limit = opened.getnframes() if max_s is None else int(max_s * rate_hz)
+            data = opened.readframes(min(opened.getnframes(), limit + 1))
+    # RuntimeError is what the standard library makes of a chunk that claims to be longer than the file.
+    except (wave.Error, EOFError, RuntimeError) as error:
+        raise SoundError(f"not a PCM WAV file ({str(error) or 'cut off'})") from None
+    if not 1 <= rate_hz <= MAX_RATE_HZ or width > 4:
+        raise SoundError(f"{8 * width} bits at {rate_hz} Hz cannot be played")
+    if len(data) > limit * width * channels:
+        raise SoundError(f"at most {max_s:g} s of sound")
+    data = data[: len(data) // (width * channels) * width * channels]
+    wide = _to_int32(data, width).reshape(-1, channels)
+    # Mean in 64 bits, then the upper 16: the sum of two full-scale channels does not wrap.
+    return (wide.sum(axis=1, dtype=np.int64) // channels >> 16).astype(np.int16), rate_hz
+
+
+def resampled(samples: Samples, from_hz: int, rate_hz: int) -> Samples:
+    if from_hz == rate_hz:
+        return samples
+    import soxr
+
+    result: Samples = soxr.resample(samples, from_hz, rate_hz, quality="HQ")
+    return result
+
+
+def _to_int32(data: bytes, width: int) -> NDArray[np.int32]:
+    """Little-endian PCM of `width` bytes a sample, left-aligned in 32 bits. 8-bit WAV is unsigned."""
+    if width == 1:
+        return (np.frombuffer(data, np.uint8).astype(np.int32) - 128) << 24
+    padded = np.zeros((len(data) // width, 4), np.uint8)
+    padded[:, 4 - width :] = np.frombuffer(data, np.uint8).reshape(-1, width)
+    return padded.view("<i4").reshape(-1).astype(np.int32)

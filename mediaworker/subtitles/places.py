@@ -1,0 +1,188 @@
+"""Where a text may be cut, and how good each place is. Knows no times. Pure.
+
+Spaces are places in every script. Han, kana, Thai, Lao, Khmer and Burmese are written without them: there it is between
+characters, but never before a character that must not begin a line nor behind one that must not end it (a small part of
+the Unicode line breaking algorithm, UAX #14, and of the Japanese rules called kinsoku).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Place(IntEnum):
+    """What a cut is behind. The higher, the better."""
+
+    HARD = 0
+    """A part of a word that is longer than a line."""
+    POOR = 1
+    """A character, probably inside a word."""
+    PLAIN = 2
+    """A word."""
+    CLAUSE = 3
+    PAUSE = 4
+    END = 5
+    """A sentence, or a word before a long silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """Is never cut: a word with the punctuation at it, or a character of a script without spaces."""
+
+    start: int
+    end: int
+    """In the text, without the space behind it."""
+    place: Place
+    """A cut behind it."""
+
+
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff"
+                       "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff、。，！？：；」』）】]")  # fmt: skip
+_KANA = re.compile("[\u3040-\u30ff]")
+_HIRAGANA = re.compile("[\u3040-\u309f]")
+_HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+
+_FIRST = "เแโใไເແໂໃໄ"
+"""Vowels of Thai and Lao that stand before their consonant: a syllable begins with them."""
+_STARTS_NO_LINE = frozenset(
+    # These belong to the character before them.
+    "ぁぃぅぇぉっゃゅょゎゕゖァィゥェォッャュョヮヵヶー々ゝゞヽヾ〜～ｧｨｩｪｫｬｭｮｯｰ゛゜"
+    "ะาำๅๆฯະາຳໆ"  # vowels and signs of Thai and Lao that follow their consonant
+)
+_ENDS_NO_LINE = frozenset(
+    _FIRST + "\u1039\u17d2\u200d"  # join two letters: Burmese virama, Khmer coeng, zero width joiner
+    "$£¥€＄￡￥#＃"
+)
+_QUOTES = "\"'”’“‘»«›‹)）」』】》〉〕］]}"
+_SHORTENED = re.compile(r"\W*(mr|mrs|ms|dr|prof|st|hr|fr|sra|mme|mlle|vs|[a-hj-z])\.", re.IGNORECASE)
+"""A title or an initial; belongs to what is behind it."""
+_SENTENCE, _CLAUSE = ".?!…。？！．؟۔।॥։။។", ",;:，、；：،؛—–"
+
+
+def columns(text: str) -> int:
+    """A wide character takes two, a mark on another one none."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def said(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LN"
+
+
+def atoms(text: str, *, line: int, first_line: int) -> list[Atom]:
+    """`text`: with single spaces. None of them has more columns than a line, nor the first more than `first_line`."""
+    spans: list[tuple[int, int]] = []
+    for start, end in _joined(text, list(_unbroken(text))):
+        spans.extend(_short(text, start, end, line if spans else first_line))
+    kana = bool(_KANA.search(text))
+    nexts = [*(start for start, _ in spans), len(text)][1:]
+    return [
+        Atom(start, end, _place(text, start, end, behind, kana))
+        for (start, end), behind in zip(spans, nexts, strict=True)
+    ]
+
+
+def _unbroken(text: str) -> Iterator[tuple[int, int]]:
+    for token in re.finditer(r"\S+", text):
+        start = token.start()
+        if not token[0].isascii():
+            for at in range(start + 1, token.end()):
+                if _parts(text[at - 1], text[at]):
+                    yield start, at
+                    start = at
+        yield start, token.end()
+
+
+def _parts(before: str, after: str) -> bool:
+    """Whether a line may end between two characters with no space between them."""
+    if not (_UNSPACED.match(before) or _UNSPACED.match(after)):
+        return False
+    return not (_opens(before) or _closes(after) or '"' in (before, after))
+
+
+def _opens(character: str) -> bool:
+    return unicodedata.category(character) in ("Ps", "Pi") or character in _ENDS_NO_LINE
+
+
+def _closes(character: str) -> bool:
+    """Marks on a character stay with it like what closes."""
+    return unicodedata.category(character) in ("Pe", "Pf", "Po", "Pd", "Pc", "Mn", "Mc", "Me", "Cf") or (
+        character in _STARTS_NO_LINE
+    )
+
+
+def _joined(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Punctuation that stands alone (a dash, ` !` in French) goes with the word before it, or behind it if it opens."""
+    joined: list[tuple[int, int]] = []
+    waiting: int | None = None
+    for start, end in spans:
+        begin = start if waiting is None else waiting
+        waiting = None
+        if any(unicodedata.category(each)[0] != "P" for each in text[start:end]):
+            joined.append((begin, end))
+        elif joined and not _opens(text[start]):
+            joined[-1] = (joined[-1][0], end)
+        else:
+            waiting = begin
+    if waiting is not None:
+        joined.append((waiting, spans[-1][1]))
+    return joined
+
+
+def _short(text: str, start: int, end: int, room: int) -> Iterator[tuple[int, int]]:
+    """What has more columns than there is room, in parts of about the same length."""
+    whole = columns(text[start:end])
+    if whole <= room:
+        yield start, end
+        return
+    part = -(-whole // -(-whole // room))
+    at, used = start, 0
+    for index in range(start, end):
+        width = _columns(text[index])
+        if used + width > part:
+            yield at, at + len(text[at:index].rstrip())
+            at, used = (index + 1, 0) if text[index] == " " else (index, width)
+        else:
+            used += width
+    yield at, end
+
+
+def _place(text: str, start: int, end: int, behind: int, kana: bool) -> Place:
+    """Of the atom from `start` to `end`; `behind`: the start of the next."""
+    if behind >= len(text):
+        return Place.END
+    last, before, after = text[start:end].rstrip(_QUOTES)[-1:], text[end - 1], text[behind]
+    spaced, parts = behind > end, _parts(before, after)
+    if not spaced and not parts:
+        return Place.HARD
+    if spaced and _SHORTENED.fullmatch(text, start, end):
+        return Place.POOR
+    if last and last in _SENTENCE and (spaced or not last.isascii()):
+        # What goes on in small letters (`z. B. this`) is no new sentence.
+        return Place.CLAUSE if after.islower() else Place.END
+    if last and last in _CLAUSE and (spaced or not last.isascii()):
+        return Place.CLAUSE
+    if spaced:
+        return Place.CLAUSE if _UNSPACED.match(before) and _UNSPACED.match(after) else Place.PLAIN
+    return _between(before, after, kana)
+
+
+def _between(before: str, after: str, kana: bool) -> Place:
+    """Nobody knows the words here. In Japanese a phrase mostly ends in hiragana and the next begins with none; Chinese
+    words are too short to matter much."""
+    if after in _FIRST:
+        return Place.PLAIN
+    if kana:
+        good = bool(_HIRAGANA.match(before)) and not _HIRAGANA.match(after)
+    else:
+        good = not before.isdigit() and bool(_HAN.match(before) or _HAN.match(after))
+    return Place.PLAIN if good else Place.POOR

@@ -1,0 +1,123 @@
+/** Audio of this browser to the worker: `WS /ws/asr`, from the microphone or from a file. No DOM. */
+
+import { toInt16 } from "./worklet.js";
+
+const RATE = 16_000, CHUNK = RATE / 10;
+const WAITING_BYTES = 256_000;  // 8 s of audio that the worker has not taken: no more until it has
+const LOOK_MS = 20;
+
+/** What went wrong, said for a person. */
+export class AudioError extends Error {}
+
+/** A session on `/ws/asr`. `begin` resolves to the id of the call that the worker has opened for it. */
+export class Session {
+  #socket; #onEnd;
+
+  /** @param onEnd  Called once, with what went wrong or null. */
+  constructor(client, onEnd) {
+    this.#onEnd = onEnd;
+    this.#socket = client.socket("ws/asr");
+    this.#socket.binaryType = "arraybuffer";
+  }
+
+  begin(language) {
+    const socket = this.#socket;
+    return new Promise((resolve, reject) => {
+      let opened = false, error = null;
+      socket.onopen = () => {
+        opened = true;
+        socket.send(JSON.stringify({ type: "config", encoding: "pcm_s16le", sample_rate: RATE, language }));
+      };
+      socket.onmessage = ({ data }) => {
+        const message = JSON.parse(data);
+        if (message.type === "session_created") resolve(message.call_id);
+        else if (message.type === "error") error = message.message || message.code;
+      };
+      socket.onclose = ({ code }) => {
+        if (!opened) error = "The worker does not take audio from here: the key may lack the scope `stream`, or all "
+          + "sessions are taken.";
+        else if (code !== 1000) error ??= `The worker closed the connection (${code}).`;
+        reject(new AudioError(error ?? "The worker closed the connection."));  // without effect once it has begun
+        this.#onEnd(error);
+      };
+    });
+  }
+
+  send(pcm) {
+    if (this.#socket.readyState === 1) this.#socket.send(pcm);
+  }
+
+  /** What is on its way, bytes. */
+  get waiting() {
+    return this.#socket.bufferedAmount;
+  }
+
+  get open() {
+    return this.#socket.readyState <= 1;
+  }
+
+  /** The last final comes, and then the end. */
+  finalize() {
+    if (this.#socket.readyState === 1) this.#socket.send(JSON.stringify({ type: "finalize" }));
+    else if (this.#socket.readyState === 0) this.#abandon();
+  }
+
+  /** Before it has begun. */
+  #abandon() {
+    this.#socket.onclose = null;
+    this.#socket.close();
+    this.#onEnd(null);
+  }
+}
+
+/** Start listening; `onAudio` gets 16-bit samples and their peak. Returns how to stop. Throws AudioError. */
+export async function microphone(onAudio) {
+  if (!isSecureContext || !navigator.mediaDevices) {
+    throw new AudioError("A browser gives its microphone to secure pages only: open this one by https or localhost.");
+  }
+  let stream;
+  try {
+    stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
+  } catch (error) {
+    const denied = error.name === "NotAllowedError";
+    throw new AudioError(denied ? "The microphone was denied. Allow it for this page, in the address bar."
+                                : `There is no microphone to be had (${error.name}).`);
+  }
+  const context = new AudioContext();
+  await context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
+  const mono = { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" };
+  const node = new AudioWorkletNode(context, "pcm16", mono);
+  node.port.onmessage = ({ data }) => onAudio(data.pcm, data.peak);
+  context.createMediaStreamSource(stream).connect(node);
+  return async () => {
+    stream.getTracks().forEach((track) => track.stop());
+    await context.close();
+  };
+}
+
+/** A file's samples at 16 kHz, its channels mixed. Throws AudioError. */
+export async function decode(file) {
+  const context = new OfflineAudioContext(1, 1, RATE);
+  let audio;
+  try {
+    audio = await context.decodeAudioData(await file.arrayBuffer());
+  } catch {
+    throw new AudioError("This browser cannot read that file as audio.");
+  }
+  const channels = Array.from({ length: audio.numberOfChannels }, (_, index) => audio.getChannelData(index));
+  return Int16Array.from({ length: audio.length }, (_, at) =>
+    toInt16(channels.reduce((sum, channel) => sum + channel[at], 0) / channels.length));
+}
+
+/** Send samples, as they would be spoken or as fast as they are taken; `onProgress` gets the part that is done. */
+export async function play(session, samples, { realTime, signal, onProgress }) {
+  const began = performance.now();
+  for (let at = 0; at < samples.length && session.open && !signal.aborted; at += CHUNK) {
+    session.send(samples.slice(at, at + CHUNK));
+    onProgress(Math.min(1, (at + CHUNK) / samples.length));
+    const due = () => began + (at + CHUNK) / RATE * 1000 - performance.now();
+    const wait = () => new Promise((resolve) => setTimeout(resolve, realTime ? Math.max(due(), 0) : LOOK_MS));
+    if (realTime) await wait();
+    while (session.waiting > WAITING_BYTES && session.open && !signal.aborted) await wait();
+  }
+}

@@ -1,0 +1,88 @@
+/** What the list shows of every call, folded from events and records. No DOM. */
+
+/** Event types that the list needs: no partials, however many calls there are. */
+export const LIST_TYPES = [
+  "call.started", "call.ended", "call.held", "call.resumed", "leg.updated", "speech.started", "transcript.final",
+  "alert", "engine.state",
+];
+
+export class Calls {
+  /** call id → what is known of the call */
+  all = new Map();
+
+  /** A call as `/v1/calls` and `hello` have it. */
+  record(record) {
+    const before = this.all.get(record.call_id);
+    const call = {
+      id: record.call_id, source: record.source, direction: record.direction, from: record.from, to: record.to,
+      externalId: record.external_id, custom: record.custom, ended: record.state === "ended",
+      startedAt: Date.parse(record.started_at), durationMs: record.duration_ms, reason: record.reason,
+      legs: new Map(record.legs.map((leg) => [leg.leg, leg])), held: new Set(record.held),
+      speaking: new Map(record.speaking.map((speech) => [speech.utterance_id, speech.leg])),
+      said: record.said?.text ?? before?.said ?? "", saidMs: record.said?.start_ms ?? before?.saidMs ?? -1,
+      alert: record.alert ?? before?.alert ?? null,
+    };
+    this.all.set(call.id, call);
+    return call;
+  }
+
+  /** The snapshot of a new stream. Calls that were live and are not in it have ended meanwhile: their ids. */
+  hello(event) {
+    const live = new Set(event.calls.map((record) => this.record(record).id));
+    return [...this.all.values()].filter((call) => !call.ended && !live.has(call.id)).map((call) => call.id);
+  }
+
+  remove(id) {
+    this.all.delete(id);
+  }
+
+  /** Returns the id of the call that changed, or null. */
+  fold(event) {
+    if (event.type === "call.started") {
+      return this.record({ ...event, started_at: event.time, state: "live", held: [], speaking: [] }).id;
+    }
+    const call = this.all.get(event.call_id);
+    if (!call) return null;
+    switch (event.type) {
+      case "leg.updated":
+        call.legs.set(event.leg, event);
+        break;
+      case "call.held":
+        (event.leg ? [event.leg] : [...call.legs.keys()]).forEach((leg) => call.held.add(leg));
+        break;
+      case "call.resumed":
+        if (event.leg) call.held.delete(event.leg);
+        else call.held.clear();
+        break;
+      case "speech.started":
+        call.speaking.set(event.utterance_id, event.leg);
+        break;
+      case "transcript.final":
+        call.speaking.delete(event.utterance_id);
+        if (event.text && event.start_ms >= call.saidMs) [call.said, call.saidMs] = [event.text, event.start_ms];
+        break;
+      case "alert":
+        call.alert = { rule: event.rule, severity: event.severity };
+        break;
+      case "call.ended":
+        Object.assign(call, { ended: true, reason: event.reason, durationMs: event.duration_ms });
+        call.held.clear();
+        call.speaking.clear();
+        break;
+    }
+    return call.id;
+  }
+}
+
+/** Whether a word of the filter is missing in what is known of the call. */
+export function matches(call, filter) {
+  const legs = [...call.legs.values()].flatMap((leg) => [leg.name, leg.label]);
+  const known = [call.id, call.source, call.from, call.to, call.externalId, ...Object.values(call.custom), ...legs];
+  const text = known.join("\n").toLowerCase();
+  return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+/** How a leg is called: as in transcripts, with the known roles as words. */
+export function speaker(leg) {
+  return leg.name || leg.label || { agent: "Agent", customer: "Customer" }[leg.role] || leg.leg;
+}

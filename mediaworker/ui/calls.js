@@ -1,0 +1,152 @@
+/** The list: live calls, newest first, and past ones, page by page. */
+
+import { matches, speaker } from "./calls-state.js";
+import { clock, h, parties, perFrame, setAttribute, setText, when } from "./dom.js";
+
+const KEPT_PAST = 200;  // of calls that ended while the page was open; "More" brings any
+
+export class CallList {
+  #calls; #now; #rows = new Map(); #dirty = new Set(); #draw = perFrame(() => this.#drawDirty());
+  #selected = null; #kept = KEPT_PAST; #timer;
+
+  /** @param calls  The state.  @param now  The worker's clock, epoch milliseconds.  @param onMore  Wants a page. */
+  constructor(calls, now, onMore) {
+    this.#calls = calls;
+    this.#now = now;
+    this.filter = h("input", { type: "search", placeholder: "Filter calls", "aria-label": "Filter calls",
+                               autocomplete: "off", spellcheck: "false", oninput: () => this.#refilter() });
+    this.live = h("ul", { class: "rows" });
+    this.past = h("ul", { class: "rows" });
+    this.count = h("span", { class: "count" });
+    this.noLive = h("p", { class: "empty" }, "No calls right now. A call appears here when it is answered.");
+    this.noPast = h("p", { class: "empty" }, "None yet.");
+    this.more = h("button", { type: "button", class: "more", hidden: true, onclick: onMore }, "More");
+    this.element = h("nav", { class: "list", "aria-label": "Calls", onkeydown: (event) => this.#key(event) },
+      h("div", { class: "filter" }, this.filter),
+      h("div", { class: "scroll" },
+        h("h2", {}, "Live", this.count), this.noLive, this.live,
+        h("h2", {}, "Past"), this.noPast, this.past, this.more));
+    this.#timer = setInterval(() => this.#tick(), 1000);
+  }
+
+  close() {
+    clearInterval(this.#timer);
+  }
+
+  /** The call's state has changed. */
+  update(id) {
+    this.#dirty.add(id);
+    this.#draw();
+  }
+
+  /** A page of past calls has come; `oldest` is where the next one begins, null after the last. */
+  loaded(ids, oldest) {
+    this.#kept += ids.length;
+    this.oldest = oldest;
+    ids.forEach((id) => this.update(id));
+    this.#draw();
+  }
+
+  select(id) {
+    for (const [which, value] of [[this.#selected, null], [id, "true"]]) {
+      const row = this.#rows.get(which);
+      if (row) setAttribute(row.link, "aria-current", value);
+    }
+    this.#selected = id;
+  }
+
+  /** To the selected call's row, or the list's beginning. */
+  focus() {
+    (this.#rows.get(this.#selected)?.link ?? this.element.querySelector("a") ?? this.filter).focus();
+  }
+
+  #drawDirty() {
+    for (const id of this.#dirty) {
+      const call = this.#calls.all.get(id);
+      if (call) this.#drawCall(call, this.#rows.get(id) ?? this.#add(call));
+      else this.#remove(id);
+    }
+    this.#dirty.clear();
+    while (this.past.children.length > this.#kept) {
+      const last = this.past.lastElementChild;
+      this.#calls.remove(last.callId);
+      this.#remove(last.callId);
+      this.oldest = this.past.lastElementChild.callId;
+    }
+    this.more.hidden = !this.oldest;
+    setText(this.count, this.live.children.length ? String(this.live.children.length) : "");
+    this.noLive.hidden = this.live.children.length > 0;
+    this.noPast.hidden = this.past.children.length > 0;
+  }
+
+  #add(call) {
+    const row = {
+      who: h("span", { class: "who" }), time: h("span", { class: "time" }),
+      what: h("span", { class: "what", dir: "auto" }), speaking: h("span", { class: "speaking" }),
+      held: h("span", { class: "badge" }, "On hold"), alert: h("span", { class: "badge alert" }),
+    };
+    row.link = h("a", { href: `#/calls/${encodeURIComponent(call.id)}`, class: "row",
+                        "aria-current": call.id === this.#selected ? "true" : null },
+      row.who, row.time, row.what, h("span", { class: "flags" }, row.speaking, row.held, row.alert));
+    row.node = h("li", {}, row.link);
+    row.node.callId = call.id;
+    this.#rows.set(call.id, row);
+    return row;
+  }
+
+  #remove(id) {
+    this.#rows.get(id)?.node.remove();
+    this.#rows.delete(id);
+  }
+
+  #drawCall(call, row) {
+    const list = call.ended ? this.past : this.live;
+    if (row.node.parentNode !== list) {
+      // Ids grow with time, so the newest of either list is its first.
+      list.insertBefore(row.node, [...list.children].find((node) => node.callId < call.id) ?? null);
+    }
+    setText(row.who, parties(call));
+    setText(row.time, clock(this.#length(call)));
+    setText(row.what, call.ended ? past(call) : call.said || call.source);
+    const names = [...new Set(call.speaking.values())].map((leg) => speaker(call.legs.get(leg) ?? { leg }));
+    setText(row.speaking, names.join(", "));
+    row.speaking.hidden = names.length === 0;
+    row.held.hidden = call.held.size === 0;
+    row.alert.hidden = !call.alert;
+    if (call.alert) {
+      setText(row.alert, call.alert.rule);
+      setAttribute(row.alert, "data-severity", call.alert.severity);
+    }
+    row.node.hidden = !matches(call, this.filter.value);
+  }
+
+  #length(call) {
+    return call.ended ? call.durationMs : this.#now() - call.startedAt;
+  }
+
+  #tick() {
+    for (const { callId } of this.live.children) {
+      setText(this.#rows.get(callId).time, clock(this.#length(this.#calls.all.get(callId))));
+    }
+  }
+
+  #refilter() {
+    for (const [id, row] of this.#rows) row.node.hidden = !matches(this.#calls.all.get(id), this.filter.value);
+  }
+
+  #key(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity }[event.key];
+    const inFilter = event.target === this.filter;
+    if (!step || event.altKey || event.ctrlKey || event.metaKey || (inFilter && event.key !== "ArrowDown")) return;
+    const links = [...this.element.querySelectorAll("li:not([hidden]) > a")];
+    const at = inFilter ? -1 : links.indexOf(event.target.closest("a"));
+    if (links.length === 0 || (at < 0 && !inFilter)) return;
+    links[Math.min(Math.max(at + step, 0), links.length - 1)].focus();
+    event.preventDefault();
+  }
+}
+
+function past(call) {
+  const how = call.reason === "hangup" ? "" : ` · ${call.reason.replaceAll("_", " ")}`;
+  return `${call.source} · ${when(call.startedAt)}${how}`;
+}

@@ -1,0 +1,233 @@
+/** One call's conversation, folded from its events. No DOM: the views draw what changed. */
+
+import { speaker } from "./calls-state.js";
+
+/** What the conversation is made of; times of words are for others. */
+export const CALL_TYPES = [
+  "call.started", "leg.updated", "call.held", "call.resumed", "speech.started", "speech.ended", "transcript.partial",
+  "transcript.final", "dtmf", "alert", "metrics", "call.ended",
+];
+const DIGITS_TOGETHER_MS = 4000;
+const LONGEST_UTTERANCE_MS = 60_000;  // 30 s by default: how far back another utterance may overlap
+
+/**
+ * @typedef {Object} Item  One row of the conversation: `said`, `alert`, `dtmf`, `hold`, `resume` or `end`.
+ * @property {string} kind  @property {number} at  Call milliseconds.  @property {string|null} leg
+ * @property {boolean} [gone]  Taken out again: an utterance without words.
+ */
+
+export class Conversation {
+  #shown = "";  // of the legs, in the rows that are drawn
+
+  constructor(id) {
+    this.id = id;
+    this.started = null;
+    this.ended = null;
+    /** leg → {leg, role, name, label, codec, index, side: "left"|"right", title} */
+    this.legs = new Map();
+    /** In the order in which it happened. @type {Item[]} */
+    this.items = [];
+    this.alerts = [];
+    this.digits = [];
+    /** Stretches of {leg, start, end}; `end` null while it lasts. */
+    this.holds = [];
+    /** Stretches of {start, end} in which two talked at once. */
+    this.overtalk = [];
+    this.metrics = null;
+    this.lengthMs = 0;
+    this.words = 0;
+    this.said = new Map();
+  }
+
+  get live() {
+    return this.started !== null && this.ended === null;
+  }
+
+  /** What an event changes: items to be drawn (again), and whether all of them are because a leg is another now. */
+  fold(event) {
+    this.lengthMs = Math.max(this.lengthMs, event.at_ms, event.end_ms ?? 0);
+    switch (event.type) {
+      case "call.started":
+        this.started = event;
+        event.legs.forEach((leg) => this.#leg(leg));
+        return this.#arrange();
+      case "leg.updated":
+        this.#leg(event);
+        return this.#arrange();
+      case "speech.started":
+        return [this.#utterance(event)];
+      case "speech.ended":
+        return this.#spoken(event);
+      case "transcript.partial":
+        return this.#partial(event);
+      case "transcript.final":
+        return this.#final(event);
+      case "dtmf":
+        return [this.#digit(event)];
+      case "alert":
+        return this.#alert(event);
+      case "call.held":
+        this.holds.push({ leg: event.leg ?? null, start: event.at_ms, end: null });
+        return [this.#insert({ kind: "hold", at: event.at_ms, leg: event.leg ?? null })];
+      case "call.resumed":
+        return [this.#resumed(event)];
+      case "metrics":
+        this.metrics = event;
+        return [];
+      case "call.ended":
+        this.ended = event;
+        this.lengthMs = Math.max(event.duration_ms, ...this.holds.map((hold) => hold.end ?? 0));
+        this.holds.forEach((hold) => { hold.end ??= this.lengthMs; });
+        return [this.#insert({ kind: "end", at: Infinity, leg: null, reason: event.reason, length: this.lengthMs })];
+      default:
+        return [];
+    }
+  }
+
+  /** Names given to an ended call's legs are in its record and in no event. Returns what is to be drawn again. */
+  rename(legs) {
+    legs.forEach((leg) => this.#leg(leg));
+    return this.#arrange();
+  }
+
+  title(leg) {
+    return this.legs.get(leg)?.title ?? leg ?? "";
+  }
+
+  /** The conversation as text, as `GET …/transcript?format=txt` has it, with what is still being said. */
+  text() {
+    const lines = this.items.filter((item) => item.kind === "said" && item.text);
+    return lines.map((item) => `[${stamp(item.at)}] ${this.title(item.leg)}: ${item.text}\n`).join("");
+  }
+
+  #leg(info) {
+    const known = this.legs.get(info.leg) ?? { index: this.legs.size };
+    const { leg, role, name, label, codec } = info;
+    this.legs.set(leg, Object.assign(known, { leg, role, name, label, codec, title: speaker(info) }));
+    return known;
+  }
+
+  /** Customers left, agents right, and who is unknown where there is room. */
+  #arrange() {
+    const sides = { customer: "left", agent: "right" }, count = { left: 0, right: 0 };
+    for (const leg of this.legs.values()) if ((leg.side = sides[leg.role])) count[leg.side] += 1;
+    for (const leg of this.legs.values()) {
+      leg.side ??= count.left <= count.right ? "left" : "right";
+      if (!sides[leg.role]) count[leg.side] += 1;
+    }
+    const shown = [...this.legs.values()].map((leg) => leg.side + leg.title).join("\n"), same = shown === this.#shown;
+    this.#shown = shown;
+    return same ? [] : [...this.items];
+  }
+
+  /** Sorted by time; what happens at the same time stays in the order in which it was told. */
+  #insert(item) {
+    let place = this.items.length;
+    while (place > 0 && this.items[place - 1].at > item.at) place -= 1;
+    this.items.splice(place, 0, item);
+    return item;
+  }
+
+  #utterance(event) {
+    let item = this.said.get(event.utterance_id);
+    if (!item) {
+      item = {
+        kind: "said", id: event.utterance_id, at: event.start_ms, end: null, leg: event.leg, text: "", stable: 0,
+        revision: -1, final: false, language: "", redactions: [], lostMs: 0, failed: false, heard: event.start_ms,
+      };
+      if (!this.legs.has(event.leg)) {
+        this.#leg({ role: "unknown", name: "", label: "", codec: "", ...event });
+        this.#arrange();
+      }
+      this.said.set(item.id, item);
+      this.#insert(item);
+    }
+    return item;
+  }
+
+  #spoken(event) {
+    const item = this.said.get(event.utterance_id);
+    if (!item || item.end !== null) return [];
+    item.end = event.end_ms;
+    this.#overlap(item);
+    return [item];
+  }
+
+  #partial(event) {
+    const item = this.#utterance(event);
+    if (item.final || event.revision <= item.revision) return [];
+    Object.assign(item, {
+      text: event.text, stable: event.stable_chars, revision: event.revision, language: event.language,
+      heard: event.end_ms,
+    });
+    return [item];
+  }
+
+  #final(event) {
+    const item = this.#utterance(event);
+    if (item.final) return [];
+    Object.assign(item, {
+      final: true, text: event.text, stable: Infinity, revision: event.revision, language: event.language,
+      lostMs: event.lost_ms, failed: event.reason === "failed", redactions: event.redactions ?? [],
+    });
+    if (item.end === null) this.#spoken(event);
+    item.end = item.heard = event.end_ms;
+    if (!item.text && !item.failed) {
+      item.gone = true;
+      this.items.splice(this.items.lastIndexOf(item), 1);
+    }
+    this.words += item.text ? item.text.split(/\s+/).length : 0;
+    return [item];
+  }
+
+  /** Counted when the later of two has ended, so once for each pair. */
+  #overlap(item) {
+    for (let at = this.items.length - 1; at >= 0; at -= 1) {
+      const other = this.items[at];
+      if (other.at < item.at - LONGEST_UTTERANCE_MS) return;
+      if (other.kind !== "said" || other.leg === item.leg || other.end === null) continue;
+      const start = Math.max(item.at, other.at), end = Math.min(item.end, other.end);
+      if (start < end) this.overtalk.push({ start, end });
+    }
+  }
+
+  #digit(event) {
+    const last = this.digits.at(-1), digit = event.digit;
+    if (last && last.leg === event.leg && event.at_ms - last.lastMs < DIGITS_TOGETHER_MS) {
+      last.digits.push(digit);
+      last.lastMs = event.at_ms;
+      return last;
+    }
+    const { leg, at_ms: at, masked = false } = event;
+    const item = this.#insert({ kind: "dtmf", at, leg, digits: [digit], lastMs: at, masked });
+    this.digits.push(item);
+    return item;
+  }
+
+  #alert(event) {
+    const { severity, leg, start_ms: at, utterance_id: utterance } = event;
+    const about = this.said.get(utterance), text = event.match || event.text;
+    // Silence and over-talk are about no utterance: how long says more than what.
+    const rule = utterance ? event.rule : `${event.rule}, ${Math.round((event.end_ms - at) / 1000)} s`;
+    // Behind what it is about, even when others have spoken meanwhile.
+    const item = this.#insert({ kind: "alert", at: about?.at ?? at, leg, rule, severity, text, about });
+    this.alerts.push(item);
+    if (!about) return [item];
+    about.alerted = true;
+    return [about, item];
+  }
+
+  #resumed(event) {
+    const open = this.holds.filter((hold) => hold.end === null && (!event.leg || hold.leg === event.leg));
+    const start = Math.min(event.at_ms, ...open.map((hold) => hold.start));
+    open.forEach((hold) => { hold.end = event.at_ms; });
+    const item = { kind: "resume", at: event.at_ms, leg: event.leg ?? null, length: event.at_ms - start };
+    return this.#insert(item);
+  }
+}
+
+/** `00:01:02.003`, as in transcripts. */
+function stamp(ms) {
+  const two = (number) => String(Math.floor(number)).padStart(2, "0");
+  return `${two(ms / 3_600_000)}:${two(ms / 60_000 % 60)}:${two(ms / 1000 % 60)}.${String(ms % 1000).padStart(3, "0")}`;
+}

@@ -1,0 +1,114 @@
+"""SRTP (RFC 3711) with keys from the SDP (SDES, RFC 4568): reading and choosing `a=crypto`, and the two contexts of a
+stream. The packets are libsrtp's business. No I/O.
+
+Both suites of RFC 4568 are spoken, with a key of 30 bytes. Lines with session parameters that would change the packets
+(no encryption, no authentication, forward error correction) or with a master key identifier are not for us; the offer's
+next line may be.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pylibsrtp
+
+Suite = Literal["AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32"]
+SUITES: tuple[Suite, ...] = ("AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32")
+KEY_BYTES = 30
+"""Master key of 16 bytes and master salt of 14."""
+_LINE = re.compile(
+    r"(?P<tag>\d{1,9})[ \t]+(?P<suite>\S+)[ \t]+inline:(?P<key>[A-Za-z0-9+/=]{1,60})"
+    r"(?:\|(?P<lifetime>[^|\s]*))?(?:\|(?P<mki>[^|\s]*))?(?:[ \t]+(?P<parameters>.*))?"
+)
+_HARMLESS = re.compile(r"(?:KDR=0|WSH=\d+)", re.IGNORECASE)
+_WINDOW = 1024
+"""Packets that may come out of order and are still told from repetitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crypto:
+    """One `a=crypto` of ours or the peer's. Its text has the key in it; its repr has not."""
+
+    tag: int
+    suite: Suite
+    key: bytes
+
+    @classmethod
+    def parse(cls, value: str) -> Crypto | None:
+        """None for what cannot be used here."""
+        found = _LINE.fullmatch(value.strip())
+        suite = next((name for name in SUITES if found and name == found["suite"].upper()), None)
+        if found is None or suite is None or found["mki"] or ":" in (found["lifetime"] or ""):
+            return None
+        if not all(map(_HARMLESS.fullmatch, (found["parameters"] or "").split())):
+            return None
+        text = found["key"].rstrip("=")
+        try:
+            key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        except binascii.Error:
+            return None
+        return cls(int(found["tag"]), suite, key) if len(key) == KEY_BYTES else None
+
+    def __str__(self) -> str:
+        return f"{self.tag} {self.suite} inline:{base64.b64encode(self.key).decode()}"
+
+    def __repr__(self) -> str:
+        return f"Crypto({self.tag}, {self.suite!r}, ***)"
+
+    def own(self) -> Crypto:
+        """What this side answers to it: the same suite and tag, and a key of its own."""
+        return Crypto(self.tag, self.suite, secrets.token_bytes(KEY_BYTES))
+
+
+def choose(values: Sequence[str]) -> Crypto | None:
+    """The first that can be used: the order is the offerer's preference (RFC 4568 section 5.1.1)."""
+    return next((crypto for value in values if (crypto := Crypto.parse(value)) is not None), None)
+
+
+class SrtpContext:
+    """Both directions of one stream."""
+
+    def __init__(self, remote: Crypto, local: Crypto) -> None:
+        import pylibsrtp  # only for such a call
+
+        self._broken = pylibsrtp.Error, ValueError
+        """Not its tag, a repetition; too long for the library."""
+        self._inbound = _session(remote, pylibsrtp.Policy.SSRC_ANY_INBOUND)
+        self._outbound = _session(local, pylibsrtp.Policy.SSRC_ANY_OUTBOUND)
+
+    def open(self, datagram: bytes) -> bytes | None:
+        """The RTP packet in it; None for one that is not the peer's, or is a repetition."""
+        try:
+            return self._inbound.unprotect(datagram)
+        except self._broken:
+            return None
+
+    def open_rtcp(self, datagram: bytes) -> bytes | None:
+        try:
+            return self._inbound.unprotect_rtcp(datagram)
+        except self._broken:
+            return None
+
+    def close(self, packet: bytes) -> bytes:
+        """An RTP packet, protected."""
+        return self._outbound.protect(packet)
+
+    def close_rtcp(self, packet: bytes) -> bytes:
+        return self._outbound.protect_rtcp(packet)
+
+
+def _session(crypto: Crypto, ssrc_type: int) -> pylibsrtp.Session:
+    from pylibsrtp import Policy, Session
+
+    long, short = Policy.SRTP_PROFILE_AES128_CM_SHA1_80, Policy.SRTP_PROFILE_AES128_CM_SHA1_32
+    profile = long if crypto.suite == SUITES[0] else short
+    policy = Policy(key=crypto.key, ssrc_type=ssrc_type, srtp_profile=profile)
+    policy.window_size = _WINDOW
+    return Session(policy)

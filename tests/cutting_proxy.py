@@ -1,0 +1,67 @@
+"""A TCP proxy that cuts connections when it is told to, in the middle of whatever they carry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+
+class CuttingProxy:
+    """`target` may change while it runs; without one, connections are refused as by a worker that is away."""
+
+    def __init__(self) -> None:
+        self.target: int | None = None
+        self.port = 0
+        self.connections = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> CuttingProxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    def cut(self) -> int:
+        """Reset every connection; how many there were."""
+        count = len(self._writers)
+        for writer in tuple(self._writers):
+            # Linger 0: what is on its way is lost, as when a cable is pulled.
+            peer = writer.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        return count // 2
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            if self.target is None:
+                raise ConnectionRefusedError
+            there, onward = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = (writer, onward)
+        self._writers.update(pair)
+        try:
+            await asyncio.gather(_pass_on(reader, onward), _pass_on(there, writer))
+        finally:
+            self._writers.difference_update(pair)
+            for each in pair:
+                each.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(4096):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()

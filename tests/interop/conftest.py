@@ -1,0 +1,49 @@
+"""Not part of the default run, since a whole system is made for it: `make interop`, or pytest and this folder."""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop import pbx
+from tests.peers import Worker, until, worker
+from tests.test_qwen_calls import QWEN
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    here = Path(__file__).parent
+    named = [(config.invocation_params.dir / str(name).split("::")[0]).resolve() for name in config.args]
+    return None if any(path == here or here in path.parents for path in named) else True
+
+
+@pytest.fixture(scope="session")
+def system() -> Path:
+    """The folder with the Debian system in which Asterisk and baresip are."""
+    return pbx.system()
+
+
+@pytest.fixture(scope="session")
+def asterisk(system: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pbx.Asterisk]:
+    with pbx.running(system, tmp_path_factory.mktemp("asterisk")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def listening(asterisk: pbx.Asterisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker that is registered with this Asterisk and has its engine loaded."""
+    # What customer and agent say one after the other happens to be the number of a card.
+    options = QWEN | {"ASR__PRELOAD": "true", "PRIVACY__CARDS": "false"} | asterisk.account()
+    with worker(tmp_path_factory.mktemp("worker"), **options) as started:
+        until(lambda: ready(started), 60, "registered")
+        yield started
+
+
+def ready(worker: Worker) -> bool:
+    with contextlib.suppress(urllib.error.HTTPError):
+        worker.get("/readyz")
+        return True
+    return False

@@ -1,0 +1,144 @@
+"""A phone that talks to the worker through Asterisk holds, resumes and hands the worker on to somebody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop import softphone
+from tests.interop.pbx import ADDRESS, PASSWORD, Asterisk
+from tests.interop.softphone import Softphone, phone
+from tests.interop.test_baresip import said
+from tests.peers import Worker, until
+from tests.story import check_story
+from tests.test_qwen_calls import SAID
+
+
+@contextmanager
+def extension(
+    asterisk: Asterisk, tmp_path: Path, name: str, *, registers: bool = False, **options: Any
+) -> Iterator[Softphone]:
+    account = f'auth_user={name};auth_pass="{PASSWORD}";regint={60 * registers};answermode=auto'
+    folder = tmp_path / name
+    with phone(asterisk.system, folder, f"sip:{name}@{ADDRESS}:{asterisk.sip_port}", account=account, **options) as it:
+        if registers:
+            until(lambda: asterisk.contact(name), 20, f"{name} has registered")
+        yield it
+
+
+def dialled(asterisk: Asterisk, listening: Worker, caller: Softphone, peer: str) -> str:
+    """The call id that the worker gives to a call from a phone."""
+    known = {call["call_id"] for call in listening.calls()}
+    caller.do("dial", f"sip:{peer}@{ADDRESS}:{asterisk.sip_port}")
+    (call,) = until(lambda: [each for each in listening.calls() if each["call_id"] not in known], 20, "a call")
+    return str(call["call_id"])
+
+
+def wait_said(listening: Worker, call_id: str, texts: list[str]) -> None:
+    until(lambda: len(said(listening, call_id)) >= len(texts), 40, f"{texts}")
+    assert said(listening, call_id) == texts
+
+
+def wait_ended(listening: Worker, call_id: str) -> list[dict[str, Any]]:
+    until(lambda: any(call["call_id"] == call_id and call["ended_at"] for call in listening.calls()), 20)
+    events = listening.events(call_id)
+    check_story(events)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"), [("alice", "worker-ulaw"), ("alice", "worker-hold"), ("carol", "worker-direct")]
+)
+def test_hold_and_resume(asterisk: Asterisk, listening: Worker, tmp_path: Path, name: str, peer: str) -> None:
+    """With music, of which the worker is told nothing, or as a re-INVITE; the call goes on after it in either case."""
+    with extension(asterisk, tmp_path, name, again_s=12) as caller:
+        call_id = dialled(asterisk, listening, caller, peer)
+        wait_said(listening, call_id, SAID["customer"])
+        caller.do("hold")
+        time.sleep(3)
+        caller.resume()
+        wait_said(listening, call_id, SAID["customer"] * 2)
+        caller.do("hangup")
+        events = wait_ended(listening, call_id)
+    held = [event["type"] for event in events if event["type"] in ("call.held", "call.resumed")]
+    assert held == (["call.held", "call.resumed"] if peer == "worker-hold" else [])
+    assert 2000 < events[-2]["hold_ms"] < 8000 if held else events[-2]["hold_ms"] == 0
+    answers = asterisk.messages("SIP/2.0 200 OK", events[0]["external_id"], "a=recvonly")
+    assert len(answers) == len(held) // 2
+    assert events[-1]["reason"] == "hangup"
+
+
+def test_a_blind_transfer_to_an_announcement(asterisk: Asterisk, listening: Worker, tmp_path: Path) -> None:
+    """The phone sends REFER; for the worker it is the same call, with somebody else's words."""
+    with extension(asterisk, tmp_path, "alice") as alice:
+        call_id = dialled(asterisk, listening, alice, "worker-ulaw")
+        wait_said(listening, call_id, SAID["customer"])
+        alice.do("transfer", f"sip:play-agent@{ADDRESS}:{asterisk.sip_port}")
+        wait_said(listening, call_id, SAID["customer"] + SAID["agent"])
+        wait_ended(listening, call_id)
+
+
+@pytest.mark.parametrize("attended", [False, True])
+def test_a_transfer_to_another_phone(asterisk: Asterisk, listening: Worker, tmp_path: Path, attended: bool) -> None:
+    with (
+        extension(asterisk, tmp_path, "alice") as alice,
+        extension(asterisk, tmp_path, "bob", registers=True, says="agent") as bob,
+    ):
+        call_id = dialled(asterisk, listening, alice, "worker-ulaw")
+        wait_said(listening, call_id, SAID["customer"])
+        if attended:
+            for key in "*2":
+                alice.do("sndcode", key)
+            time.sleep(3)
+            for key in "201":
+                alice.do("sndcode", key)
+            until(lambda: "established" in bob.log(), 20, "bob has answered")
+            alice.do("hangup")
+        else:
+            alice.do("transfer", f"sip:201@{ADDRESS}:{asterisk.sip_port}")
+        wait_said(listening, call_id, SAID["customer"] + SAID["agent"])
+        bob.do("hangup")
+        finals = check_story(wait_ended(listening, call_id))
+    assert {final["role"] for final in finals} == {"customer"}, "a role is of the call, and is said at its start"
+
+
+def test_audio_that_goes_past_asterisk_and_comes_back(asterisk: Asterisk, listening: Worker, tmp_path: Path) -> None:
+    """Direct media: re-INVITEs send the worker's stream to the phone, and back to Asterisk after a transfer."""
+    with extension(asterisk, tmp_path, "carol", again_s=1) as carol:
+        call_id = dialled(asterisk, listening, carol, "worker-direct")
+        wait_said(listening, call_id, SAID["customer"] * 2)
+        carol.do("transfer", f"sip:play-agent@{ADDRESS}:{asterisk.sip_port}")
+        wait_said(listening, call_id, SAID["customer"] * 2 + SAID["agent"])
+        events = wait_ended(listening, call_id)
+    external_id = events[0]["external_id"]
+    offers = asterisk.messages(f"INVITE sip:worker@{ADDRESS}:{listening.sip_port}", external_id, "v=0")
+    ports = [int(offer.split("m=audio ", 1)[1].split(" ", 1)[0]) for offer in offers]
+    assert len(ports) >= 3 and ports[0] == ports[-1], ports
+    assert any(port in softphone.RTP_PORTS for port in ports), ports
+    assert events[-1]["legs"][0]["lost"] == 0
+
+
+def test_the_worker_listens_to_two_who_talk(asterisk: Asterisk, listening: Worker, tmp_path: Path) -> None:
+    """By ChanSpy: a call of its own for each side, with its role, and what both have in common in a header."""
+    known = {call["call_id"] for call in listening.calls()}
+    with (
+        extension(asterisk, tmp_path, "bob", registers=True, says="agent"),
+        extension(asterisk, tmp_path, "alice") as alice,
+    ):
+        alice.do("dial", f"sip:301@{ADDRESS}:{asterisk.sip_port}")
+        mine = until(lambda: len(found := [c for c in listening.calls() if c["call_id"] not in known]) == 2 and found)
+        until(lambda: all(len(said(listening, call["call_id"])) == 2 for call in mine), 40, "what both say")
+        alice.do("hangup")
+        sides = [wait_ended(listening, call["call_id"]) for call in mine]
+    heard = {}
+    for events in sides:
+        finals = check_story(events)
+        (role,) = {final["role"] for final in finals}
+        heard[role] = [final["text"] for final in finals]
+    assert heard == {role: SAID[role] for role in ("customer", "agent")}
+    assert len({events[0]["custom"]["x-talk"] for events in sides}) == 1

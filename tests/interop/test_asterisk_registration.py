@@ -1,0 +1,78 @@
+"""The worker registers with Asterisk, and again when Asterisk has forgotten it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.interop import pbx
+from tests.interop.conftest import ready
+from tests.interop.test_asterisk_calls import heard
+from tests.peers import until, worker
+from tests.story import check_story
+from tests.test_qwen_calls import QWEN, SAID
+
+
+@pytest.mark.parametrize(("user", "algorithm"), [("worker", "MD5"), ("worker256", "SHA-256")])
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_a_registration_by_digest(
+    asterisk: pbx.Asterisk, tmp_path: Path, user: str, algorithm: str, transport: str
+) -> None:
+    with worker(tmp_path, **asterisk.account(user, transport)) as registered:
+        until(lambda: ready(registered), 20, "registered")
+        contact = until(lambda: asterisk.contact(user), 20, "its contact")
+        assert re.match(rf"{user}/sip:{user}@127\.0\.0\.1:\d+", contact)
+        until(lambda: "Avail" in asterisk.contact(user), 20, "an answer to OPTIONS")
+        request = asterisk.messages("REGISTER sip:", f'username="{user}"')[-1]
+        assert re.findall(r"algorithm=\"?([A-Za-z0-9-]+)", request) == [algorithm]
+        assert f"SIP/2.0/{transport.upper()} " in request
+    assert not asterisk.contact(user), "taken back at its end"
+
+
+def test_a_wrong_password_is_said_and_leaves_no_contact(asterisk: pbx.Asterisk, tmp_path: Path) -> None:
+    account = {key: value.replace(pbx.PASSWORD, "wrong") for key, value in asterisk.account().items()}
+    with worker(tmp_path, **account) as refused:
+        until(lambda: refused.metric("mediaworker_sip_registrations_failed_total"), 20)
+        assert not ready(refused)
+        assert "state=failed" in refused.log.read_text()
+        assert not asterisk.contact("worker")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_an_asterisk_that_has_forgotten_all_is_registered_with_again(
+    system: Path, tmp_path: Path, transport: str
+) -> None:
+    with (
+        pbx.running(system, tmp_path) as asterisk,
+        worker(
+            tmp_path, **QWEN, ASR__PRELOAD="true", **asterisk.account(transport=transport, expires_s=30)
+        ) as listening,
+    ):
+        until(lambda: ready(listening), 60, "registered")
+        asterisk.stop(signal.SIGKILL)
+        for store in (tmp_path / "var").glob("astdb*"):
+            store.unlink()
+        asterisk.start()
+        assert not asterisk.contact("worker")
+        until(lambda: asterisk.contact("worker"), 90, "registered again")
+        finals = check_story(heard(asterisk, listening, "worker", "customer"))
+        assert [final["text"] for final in finals] == SAID["customer"]
+
+
+def test_an_asterisk_that_comes_back_still_knows_the_worker(system: Path, tmp_path: Path) -> None:
+    """Its registrations are in its database: the worker is called before it has noticed anything."""
+    with (
+        pbx.running(system, tmp_path) as asterisk,
+        worker(tmp_path, **QWEN, ASR__PRELOAD="true", **asterisk.account()) as listening,
+    ):
+        until(lambda: ready(listening), 60, "registered")
+        registrations = listening.metric("mediaworker_sip_registrations_ok_total")
+        asterisk.stop()
+        asterisk.start()
+        finals = check_story(heard(asterisk, listening, "worker", "customer"))
+        assert [final["text"] for final in finals] == SAID["customer"]
+        assert listening.metric("mediaworker_sip_registrations_ok_total") == registrations

@@ -1,0 +1,35 @@
+"""A softphone calls the worker itself, without a PBX between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.pbx import ADDRESS
+from tests.interop.softphone import phone
+from tests.peers import Worker, until
+from tests.story import check_story
+from tests.test_qwen_calls import SAID
+
+
+@pytest.mark.parametrize("codec", ["PCMU", "PCMA", "G722"])
+def test_what_a_softphone_says_is_read_word_for_word(
+    system: Path, listening: Worker, tmp_path: Path, codec: str
+) -> None:
+    known = {call["call_id"] for call in listening.calls()}
+    with phone(system, tmp_path / "phone", f"sip:ann@{ADDRESS}", codec=codec) as ann:
+        ann.do("dial", f"sip:worker@{ADDRESS}:{listening.sip_port}")
+        (call,) = until(lambda: [each for each in listening.calls() if each["call_id"] not in known])
+        until(lambda: len(said(listening, call["call_id"])) == len(SAID["customer"]), 40, "its words")
+        ann.do("hangup")
+        listening.wait_ended(len(known) + 1)
+    events = listening.events(call["call_id"])
+    finals = check_story(events)
+    assert [final["text"] for final in finals] == SAID["customer"]
+    assert (events[0]["from"], events[0]["to"], events[0]["legs"][0]["codec"]) == ("ann", "worker", codec)
+    assert (events[-1]["reason"], events[-1]["legs"][0]["lost"]) == ("hangup", 0)
+
+
+def said(worker: Worker, call_id: str) -> list[str]:
+    return [event["text"] for event in worker.events(call_id) if event["type"] == "transcript.final"]

@@ -1,0 +1,86 @@
+"""The fields of a transcription request: whatever comes, it is a form or an OpenAI error that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import Endpointing
+from mediaworker.api.openai_errors import OpenAIError
+from mediaworker.api.openai_form import Can, parse
+
+CAN = Can(("whisper-1", "tiny"), ("en", "de", "zh"), words=True, endpointing=Endpointing())
+NAMES = [
+    "model", "language", "languages[]", "prompt", "keywords[]", "response_format", "temperature", "stream",
+    "timestamp_granularities[]", "timestamp_granularities", "chunking_strategy", "chunking_strategy[type]",
+    "chunking_strategy[threshold]", "chunking_strategy[silence_duration_ms]", "chunking_strategy[prefix_padding_ms]",
+    "include[]", "known_speaker_names[]", "known_speaker_references[]", "channels", "condition_on_previous_text",
+    "unknown",
+]  # fmt: skip
+VALUES = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from([
+        "whisper-1", "en", "de-DE", "json", "verbose_json", "srt", "diarized_json", "word", "segment", "true", "false",
+        "1", "0.5", "nan", "inf", "-1", "1e400", "auto", "server_vad", "split", "mix", "{", "[]",
+        '{"type": "server_vad"}',
+        '{"type": "server_vad", "threshold": "high"}', '{"type": "server_vad", "silence_duration_ms": 1e99}',
+        '{"type": "server_vad", "threshold": null}', "{" * 5000,
+    ]),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.lists(VALUES, min_size=1, max_size=3), max_size=8))
+def test_any_fields_are_a_form_or_a_reason(fields: dict[str, list[str]]) -> None:
+    try:
+        form = parse(fields, CAN)
+    except OpenAIError as error:
+        assert error.status in (400, 404) and error.error["message"] and error.error["param"]
+        assert error.error["param"] in {name.split("[")[0] for name in fields}
+        return
+    endpointing = form.options.endpointing
+    assert form.options.language in ("", *CAN.languages)
+    assert endpointing is None or (0 <= endpointing.exit <= endpointing.enter <= 1 and endpointing.min_silence_ms >= 0)
+    assert form.granularities and form.options.channels in ("mix", "split")
+
+
+def form(**fields: Any) -> Any:
+    return parse({name: [value] if isinstance(value, str) else value for name, value in fields.items()}, CAN)
+
+
+def test_what_is_not_said() -> None:
+    made = form()
+    assert (made.format, made.granularities, made.stream) == ("json", ("segment",), False)
+    assert made.options.language == "" and made.options.channels == "mix" and made.options.endpointing is None
+
+
+def test_vad_as_json_and_as_fields_is_the_same() -> None:
+    text = '{"type": "server_vad", "threshold": 0.6, "silence_duration_ms": 700, "prefix_padding_ms": 100}'
+    one = form(chunking_strategy=text).options.endpointing
+    fields = {
+        "chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "0.6",
+        "chunking_strategy[silence_duration_ms]": "700", "chunking_strategy[prefix_padding_ms]": "100",
+    }  # fmt: skip
+    assert form(**fields).options.endpointing == one
+    assert (one.enter, one.exit, one.min_silence_ms, one.pre_roll_ms) == (0.6, 0.35, 700, 100)
+    low = form(chunking_strategy='{"type": "server_vad", "threshold": 0.2}').options.endpointing
+    assert low.enter == low.exit == 0.2
+
+
+def test_languages_and_hints() -> None:
+    assert form(language="de-DE").options.language == "de"
+    assert form(**{"languages[]": ["zh"]}).options.language == "zh"
+    assert form(**{"languages[]": ["zh", "en"]}).options.language == ""
+    assert form(prompt="Ann calls", **{"keywords[]": ["Bob", "Eve"]}).options.prompt == "Ann calls Bob, Eve"
+
+
+def test_words_only_where_they_are_shown() -> None:
+    assert form(response_format="srt").options.words
+    assert not form(response_format="verbose_json").options.words
+    assert form(response_format="verbose_json", **{"timestamp_granularities[]": ["word"]}).options.words
+    without = Can(CAN.models, CAN.languages, words=False, endpointing=CAN.endpointing)
+    with pytest.raises(OpenAIError, match=r"asr\.words"):
+        parse({"response_format": ["verbose_json"], "timestamp_granularities[]": ["word"]}, without)
+    assert not parse({"response_format": ["srt"]}, without).options.words
