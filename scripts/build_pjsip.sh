@@ -10,7 +10,7 @@
 # source package from sid, fetched through apt, which verifies Debian's signature.
 set -euo pipefail
 
-PYTHON=${1:?usage: scripts/build_pjsip.sh PYTHON}
+PYTHON=$(realpath --no-symlinks "$(command -v "${1:?usage: scripts/build_pjsip.sh PYTHON}")")
 VERSION=2.17
 DEBIAN_SHA256=6860c2f7604b4eee75f38151a9ef69774eb3f0c5286fc1d14bc1db2dc5a9e8aa
 CACHE=${MEDIAWORKER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mediaworker}
