@@ -57,7 +57,7 @@ WORKDIR /etc/mediaworker
 USER mediaworker
 VOLUME /data
 # HTTP, media WebSockets, SIP. RTP (10000-19999/udp) wants host networking: see deploy/compose.yaml.
-EXPOSE 8080/tcp 8081/tcp 5060/udp 5060/tcp
+EXPOSE 8080/tcp 8081/tcp 5060/udp 5060/tcp 5061/tcp
 # A drain: `docker stop --time` must be longer than `shutdown_s` and half a minute for the last finals.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=3 CMD ["mediaworker", "health"]

@@ -247,10 +247,12 @@ def _check(settings: Settings) -> None:
     ):
         if url and not url.startswith(schemes):
             raise ConfigError(key, url, f"must start with {' or '.join(schemes)}")
-    for section in ("http", "media"):
+    for section in ("http", "media", "sip"):
         listener = getattr(settings, section)
         if listener.tls_key and not listener.tls_cert:
             raise ConfigError(f"{section}.tls_cert", "", f"is required with {section}.tls_key")
+    if settings.sip.tls_clients == "verified" and not settings.sip.tls_ca:
+        raise ConfigError("sip.tls_ca", "", "is required with sip.tls_clients = verified: the system's are anybody's")
     if settings.twilio.auth_token and not settings.twilio.public_url:
         raise ConfigError("twilio.public_url", "", "is required with twilio.auth_token: signatures are made over it")
 

@@ -102,6 +102,8 @@ class SipAccount(Section, frozen=True, kw_only=True):
     """One registration: `registrar` is a SIP URI, `user` and `password` its digest credentials."""
 
     registrar: str
+    backups: tuple[str, ...] = ()
+    """Registrars for when that one does not answer or refuses, in this order. The one that works is kept."""
     user: str
     password: Secret = Secret("")
     realm: str = "*"
@@ -129,6 +131,17 @@ class Sip(Section, frozen=True, kw_only=True):
     send_audio: Literal["silence", "none"] = "silence"
     srtp: Literal["off", "optional", "mandatory"] = "optional"
     """Media encrypted with keys from the SDP (SDES, RFC 4568); the keys are safe where the signalling is (TLS)."""
+    tls_cert: str = ""
+    """PEM file with the certificate and its chain: `tls_port` is then open. Read again at every reload."""
+    tls_key: str = ""
+    """PEM file with the certificate's private key; empty: it is in the same file."""
+    tls_port: Port = 5061
+    tls_ca: str = ""
+    """PEM file of the authorities whose certificates are believed; empty: those of the system."""
+    tls_verify: bool = True
+    """Registrars, and peers that the worker has to connect to, need a certificate for the name that they go by."""
+    tls_clients: Literal["any", "verified"] = "any"
+    """`verified`: who connects needs a certificate of an authority in `tls_ca`."""
     media_timeout_s: Seconds = 3600.0
     """A call without a single RTP packet for so long is hung up; 0: never. Hold stops RTP, so keep it long."""
     log_level: Annotated[int, Meta(ge=0, le=6)] = 1

@@ -362,7 +362,11 @@ def _operations(metrics: Metrics, worker: Worker) -> None:
         "When the certificate of a listener expires",
         lambda: {
             (port,): certificate.expires_s
-            for port, certificate in (("http", worker.http.certificate), ("media", worker.listener.certificate))
+            for port, certificate in (
+                ("http", worker.http.certificate),
+                ("media", worker.listener.certificate),
+                ("sip", worker.sip_certificate),
+            )
             if certificate is not None
         },
         labels=("port",),

@@ -14,7 +14,6 @@ import structlog
 
 from config import ConfigError, Settings
 from config.reload import merge
-from config.settings import Http, Media
 from mediaworker import logs
 from mediaworker.alerts.watch import AlertWatch
 from mediaworker.hooks import service as hooks
@@ -22,7 +21,7 @@ from mediaworker.ingress import twilio_webhook
 from mediaworker.ingress.audiosocket_listener import Allowed
 from mediaworker.jobs import webhooks
 from mediaworker.privacy.call import Policy
-from mediaworker.tls import Certificate
+from mediaworker.tls import Certificate, Listener, sip_certificate
 
 if TYPE_CHECKING:
     from mediaworker.worker import Worker
@@ -74,6 +73,8 @@ class Reloader:
         worker.twilio.use(settings)
         for certificate, files in pairs:
             certificate.load(files)
+        if worker.sip is not None:
+            worker.sip.renew_certificate()
         worker.calls.use(settings)
         worker.streams.use(settings)
         worker.asterisk.use(settings)
@@ -90,14 +91,15 @@ class Reloader:
         log.info("configuration reloaded", changed=list(merged.changed))
         logs.configure_worker(settings)
 
-    def _certificates(self, settings: Settings) -> list[tuple[Certificate, Http | Media]]:
+    def _certificates(self, settings: Settings) -> list[tuple[Certificate, Listener]]:
         """The listeners that speak TLS, with their files: a file is read again though its name has not changed."""
         worker = self._worker
-        both: list[tuple[Certificate | None, Http | Media]] = [
+        all_: list[tuple[Certificate | None, Listener]] = [
             (worker.http.certificate, settings.http),
             (worker.listener.certificate, settings.media),
+            (worker.sip_certificate, settings.sip),
         ]
-        return [(certificate, files) for certificate, files in both if certificate is not None]
+        return [(certificate, files) for certificate, files in all_ if certificate is not None]
 
 
 def check(settings: Settings) -> None:
@@ -111,3 +113,4 @@ def check(settings: Settings) -> None:
     for section, files in (("http", settings.http), ("media", settings.media)):
         if files.tls_cert:
             Certificate(section, files)
+    sip_certificate(settings.sip)

@@ -1,4 +1,7 @@
-"""Certificates of the listeners: one context each, which a reload gives a new certificate while connections go on."""
+"""Certificates of the listeners: one context each, which a reload gives a new certificate while connections go on.
+
+PJSIP has contexts of its own; of its certificate this only knows whether it would do, and until when.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from config import ConfigError
-from config.settings import Http, Media
+from config.settings import Http, Media, Sip
+
+Listener = Http | Media | Sip
 
 
 class Certificate:
     """A listener's certificate, from the files that its section names. Raises ConfigError, naming the key."""
 
-    def __init__(self, section: str, settings: Http | Media) -> None:
+    def __init__(self, section: str, settings: Listener) -> None:
         assert settings.tls_cert
         self._section = section
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -22,23 +27,42 @@ class Certificate:
         """Unix time after which peers refuse it."""
         self.load(settings)
 
-    def check(self, settings: Http | Media) -> float:
+    def check(self, settings: Listener) -> float:
         """Whether these files would do; returns when the certificate expires. Raises ConfigError."""
         # Another context than the live one, which a key that does not fit would leave with half of the pair.
         return _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._section, settings)
 
-    def load(self, settings: Http | Media) -> None:
+    def load(self, settings: Listener) -> None:
         """New connections get this certificate; those that are open keep theirs. Raises ConfigError."""
         self.check(settings)
         self.expires_s = _load(self.context, self._section, settings)
 
 
-def certificate(section: str, settings: Http | Media) -> Certificate | None:
+def authorities(settings: Sip) -> None:
+    """Whether the file of `sip.tls_ca` would do. Raises ConfigError."""
+    if settings.tls_ca:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=settings.tls_ca)
+        except ssl.SSLError:
+            raise ConfigError("sip.tls_ca", settings.tls_ca, "no certificate in PEM form is in it") from None
+        except OSError as error:
+            raise ConfigError("sip.tls_ca", settings.tls_ca, f"cannot be read: {error.strerror or error}") from None
+
+
+def certificate(section: str, settings: Listener) -> Certificate | None:
     """None when the listener speaks plain HTTP."""
     return Certificate(section, settings) if settings.tls_cert else None
 
 
-def _load(context: ssl.SSLContext, section: str, settings: Http | Media) -> float:
+def sip_certificate(settings: Sip) -> Certificate | None:
+    """None when nobody can call over TLS. Raises ConfigError."""
+    if not settings.enabled:
+        return None
+    authorities(settings)
+    return Certificate("sip", settings) if settings.tls_cert else None
+
+
+def _load(context: ssl.SSLContext, section: str, settings: Listener) -> float:
     key, name = f"{section}.tls_cert", settings.tls_cert
     try:
         expires_s = expiry(Path(name).read_text(encoding="ascii", errors="replace"))

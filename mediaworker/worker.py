@@ -47,6 +47,7 @@ from mediaworker.metrics import Metrics
 from mediaworker.registry import CallRegistry
 from mediaworker.reload import ReloadCounters, Reloader
 from mediaworker.systemd import ServiceManager
+from mediaworker.tls import sip_certificate
 
 if TYPE_CHECKING:
     from sip.endpoint import SipEndpoint
@@ -120,6 +121,7 @@ class Worker:
         }
         self.listener = MediaListener(settings.media, endpoints, throttle)
         self.audiosocket = AudioSocketListener(settings, self.calls.open, refusal=self.calls.refusal)
+        self.sip_certificate = sip_certificate(settings.sip)
         self.sip = self._make_sip()
         self.api = ApiContext(
             settings=settings,

@@ -7,9 +7,7 @@ access list trusts, and requests go there through a loose route that is not writ
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import re
-import socket
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,17 +15,16 @@ from typing import Any, Literal
 import pjsua2 as pj
 import structlog
 
-from config import ConfigError
 from config.settings import SipAccount
 from sip.access import AccessList
+from sip.messages import SipMessage
+from sip.registrar import Registrar, Rotation, Target
 from sip.stack import guarded
 
 log = structlog.get_logger("sip")
 
 RESOLVE_S = 60.0
-_RETRY_S = 30
-_URI = re.compile(r"(?:sip:)?(?:[^@]*@)?([^:;>\[\]\s]+)(?::([0-9]{1,5}))?(?:;transport=(udp|tcp))?", re.IGNORECASE)
-
+_UNRESOLVED_S = 30.0
 OnInvite = Callable[["Account", Any], None]
 
 
@@ -40,32 +37,8 @@ class Registration:
     code: int = 0
     """Of the registrar's last answer; 0 before one has come."""
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Registrar:
-    """Where an account registers."""
-
-    host: str
-    port: int
-    """0: the scheme's default."""
-    transport: Literal["udp", "tcp"]
-
-    @classmethod
-    def parse(cls, text: str) -> Registrar:
-        """`sip:HOST[:PORT][;transport=udp|tcp]`, with or without the scheme. Raises ConfigError."""
-        found = _URI.fullmatch(text.strip())
-        if not found:
-            raise ConfigError("sip.accounts.registrar", text, "expected sip:HOST[:PORT][;transport=udp|tcp]")
-        return cls(found[1], int(found[2] or 0), "tcp" if (found[3] or "").lower() == "tcp" else "udp")
-
-    def __str__(self) -> str:
-        port = f":{self.port}" if self.port else ""
-        return f"sip:{self.host}{port}" + (";transport=tcp" if self.transport == "tcp" else "")
-
-    def route(self, address: str) -> str:
-        port = f":{self.port}" if self.port else ""
-        return f"<sip:{address}{port};lr;hide;transport={self.transport}>"
+    registrar: str = ""
+    """Of those in its list, the one that this is about."""
 
 
 class Account(pj.Account):  # type: ignore[misc]
@@ -86,6 +59,8 @@ class Account(pj.Account):  # type: ignore[misc]
         if self._created:
             self._created = False
             self.shutdown()
+            # Its destructor would take out whoever has the number by then.
+            self.this.disown()
 
     @guarded
     def onIncomingCall(self, prm: Any) -> None:
@@ -93,29 +68,46 @@ class Account(pj.Account):  # type: ignore[misc]
 
 
 class RegisteredAccount(Account):
-    """Registers with digest credentials (RFC 3261 section 22) and refreshes; PJSIP keeps the timers."""
+    """Registers with digest credentials (RFC 3261 section 22) where it can, and goes elsewhere when it no longer can.
+
+    PJSIP refreshes; what happens after a failure is decided here.
+    """
 
     def __init__(self, settings: SipAccount, on_invite: OnInvite, on_change: Callable[[Registration], None]) -> None:
         name = settings.name or settings.user
         super().__init__(name, on_invite)
         self._settings = settings
         self._on_change = on_change
-        self._address = ""
+        self._rotation = Rotation()
+        self._retry: asyncio.TimerHandle | None = None
+        self._following = False
         self.left = asyncio.Event()
-        self.registrar = Registrar.parse(settings.registrar)
+        self.registrars = [Registrar.parse(uri) for uri in (settings.registrar, *settings.backups)]
         self.registration = Registration(name, "resolving")
 
     async def follow(self, access: AccessList) -> None:
-        """Resolve the registrar's name again and again, and register at its address. Runs until cancelled."""
-        while True:
-            addresses = await _resolve(self.registrar)
-            if addresses:
-                access.set_registrar(self.name, addresses)
-                if self._address not in addresses:
-                    self._register_at(addresses[0])
-            elif not self._address:
-                self._change("failed", 0, f"cannot resolve {self.registrar.host}")
-            await asyncio.sleep(RESOLVE_S if addresses else _RETRY_S)
+        """Resolve the registrars' names again and again, and register. Runs until cancelled."""
+        self._following = True
+        try:
+            while True:
+                found = await asyncio.gather(*(registrar.resolve() for registrar in self.registrars))
+                targets = [
+                    Target(registrar, address)
+                    for registrar, addresses in zip(self.registrars, found, strict=True)
+                    for address in addresses
+                ]
+                if targets:
+                    access.set_registrar(self.name, [target.address for target in targets])
+                    if self._rotation.found(targets):
+                        self._register()
+                elif self._rotation.current is None:
+                    names = ", ".join(registrar.host for registrar in self.registrars)
+                    self._change("failed", 0, f"cannot resolve {names}")
+                await asyncio.sleep(RESOLVE_S if targets else _UNRESOLVED_S)
+        finally:
+            self._following = False
+            if self._retry is not None:
+                self._retry.cancel()
 
     def unregister(self) -> bool:
         """Take the registration back; False when there is none. `left` is set when the registrar has answered."""
@@ -131,43 +123,69 @@ class RegisteredAccount(Account):
             return
         active = self.getInfo().regIsActive
         if prm.code // 100 == 2:
+            self._rotation.registered()
             self._change("registered" if active else "unregistered", prm.code, prm.reason)
-        else:
-            self._change("failed", prm.code, prm.reason)
+            return
+        self._change("failed", prm.code, prm.reason)
+        # Without an answer the status is PJSIP's own.
+        answer = SipMessage.parse(prm.rdata.wholeMsg) if prm.rdata.wholeMsg else None
+        self._again(prm.code if answer else 0, _seconds(answer.header("retry-after")) if answer else 0)
 
-    def _register_at(self, address: str) -> None:
-        self._address = address
-        config = account_config(f"sip:{self._settings.user}@{self.registrar.host}")
-        config.regConfig.registrarUri = str(self.registrar)
-        config.regConfig.registerOnAdd = not self._created
+    def _again(self, code: int, retry_after_s: int = 0) -> None:
+        if not self._following:
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+        wait_s = self._rotation.failed(code, retry_after_s)
+        self._retry = asyncio.get_running_loop().call_later(wait_s, self._register)
+
+    def _register(self) -> None:
+        target = self._rotation.current
+        assert target is not None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        config = account_config(f"sip:{self._settings.user}@{target.registrar.host}")
+        config.regConfig.registrarUri = str(target.registrar)
         config.regConfig.timeoutSec = self._settings.expires_s
-        config.regConfig.retryIntervalSec = _RETRY_S
-        config.regConfig.firstRetryIntervalSec = 2
-        config.regConfig.randomRetryIntervalSec = 3
-        config.sipConfig.proxies.append(self.registrar.route(address))
+        config.regConfig.retryIntervalSec = 0
+        # Nobody takes leave of a registrar that does not answer.
+        config.regConfig.disableRegOnModify = self._created and self.registration.state == "failed"
+        config.sipConfig.proxies.append(target.registrar.route(target.address))
         credentials = pj.AuthCredInfo(
             "digest", self._settings.realm, self._settings.user, 0, str.__str__(self._settings.password)
         )
         config.sipConfig.authCreds.append(credentials)
-        self._change("registering", 0, "")
+        self._change("registering", 0, "", str(target))
         try:
-            if self._created:
-                self.modify(config)
-            else:
+            if not self._created:
                 self.open(config)
+            else:
+                self.modify(config)
+                if config.regConfig.disableRegOnModify:
+                    self.setRegistration(True)
         except pj.Error as error:
             self._change("failed", 0, error.reason)
+            self._again(0)
 
-    def _change(self, state: Any, code: int, reason: str) -> None:
+    def _change(self, state: Any, code: int, reason: str, registrar: str | None = None) -> None:
+        where = self.registration.registrar if registrar is None else registrar
         before, self.registration = self.registration, replace(
-            self.registration, state=state, code=code, reason=reason
+            self.registration, state=state, code=code, reason=reason, registrar=where
         )
         if before != self.registration:
             write = log.warning if state == "failed" else log.info
-            write("registration", account=self.name, state=state, code=code, reason=reason)
+            write("registration", account=self.name, state=state, code=code, reason=reason, registrar=where)
         if state != "registered":
             self.left.set()
         self._on_change(self.registration)
+
+
+def _seconds(header: str) -> int:
+    """Of Retry-After (RFC 3261 section 20.33), which may have a comment and parameters behind it."""
+    with contextlib.suppress(ValueError):
+        return max(0, int(header.split("(")[0].split(";")[0]))
+    return 0
 
 
 def account_config(uri: str) -> Any:
@@ -183,19 +201,3 @@ def account_config(uri: str) -> Any:
     config.mediaConfig.streamKaEnabled = False
     config.callConfig.siprecUse = pj.PJSUA_SIP_SIPREC_OPTIONAL
     return config
-
-
-async def _resolve(registrar: Registrar) -> list[str]:
-    """IPv4 addresses, sorted so that the choice is stable."""
-    try:
-        return [str(ipaddress.IPv4Address(registrar.host))]
-    except ValueError:
-        pass
-    kind = socket.SOCK_STREAM if registrar.transport == "tcp" else socket.SOCK_DGRAM
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            registrar.host, registrar.port or 5060, family=socket.AF_INET, type=kind
-        )
-    except OSError:
-        return []
-    return sorted({str(entry[4][0]) for entry in found})

@@ -31,7 +31,7 @@ from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
 from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
-from sip.stack import RETRY_AFTER_S, Stack
+from sip.stack import RETRY_AFTER_S, Stack, TlsFiles
 
 log = structlog.get_logger("sip")
 
@@ -134,6 +134,9 @@ class SipEndpoint:
         """Reads the RTP when its `sweep` is called: once per media tick."""
         self.port = 0
         """The SIP port in use; differs from the configured one only when that is 0."""
+        self.tls_port = 0
+        """0: nobody can call over TLS."""
+        self._tls = -1
 
     @property
     def calls(self) -> int:
@@ -174,6 +177,7 @@ class SipEndpoint:
                 _, self.port = self._stack.listen(
                     kind, settings.host, self.port, public_address=settings.public_address
                 )
+            self._listen_tls(self._stack)
             self._stack.start()
             self._local.open(account_config(f"sip:mediaworker@{self.local_address('127.0.0.1')}"), default=True)
         except SipError:
@@ -181,7 +185,34 @@ class SipEndpoint:
             raise
         self._tasks = [asyncio.create_task(account.follow(self._access)) for account in self._accounts]
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
-        log.info("SIP is listening", port=self.port, transports=settings.transports)
+        log.info("SIP is listening", port=self.port, transports=settings.transports, tls_port=self.tls_port or None)
+
+    def _listen_tls(self, stack: Stack) -> None:
+        settings = self._settings
+        if not settings.tls_cert and not any(
+            registrar.transport == "tls" for account in self._accounts for registrar in account.registrars
+        ):
+            return
+        files = TlsFiles(
+            cert=settings.tls_cert,
+            key=settings.tls_key,
+            ca=settings.tls_ca,
+            verify=settings.tls_verify,
+            clients=settings.tls_clients == "verified",
+        )
+        port = settings.tls_port if settings.tls_cert else 0
+        self._tls, bound = stack.listen(
+            "tls", settings.host, port, public_address=settings.public_address, files=files
+        )
+        self.tls_port = bound if settings.tls_cert else 0
+
+    def renew_certificate(self) -> None:
+        """Read the files of `sip.tls_cert` and `sip.tls_key` again; connections that are open go on."""
+        if self._stack is not None and self.tls_port:
+            try:
+                self._stack.renew(self._tls, self._settings.host)
+            except SipError as error:
+                log.error("nobody can call over TLS until the worker is started again", problem=str(error))
 
     async def stop(self) -> None:
         """Hang up what is left, unregister, and wait for the answers; at most four seconds."""

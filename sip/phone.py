@@ -24,7 +24,7 @@ from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
 from sip.sockets import PTIME_S, SAMPLES, RtpCounters, RtpSocket, SilenceTicker
-from sip.stack import Stack, guarded
+from sip.stack import Stack, TlsFiles, guarded
 
 _FAREWELL_S = 2.0
 _TARGET = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?.*", re.IGNORECASE)
@@ -68,13 +68,15 @@ class SipPhone:
         self,
         *,
         codec: Codec = Codec.PCMU,
-        transport: Literal["udp", "tcp"] = "udp",
+        transport: Literal["udp", "tcp", "tls"] = "udp",
+        tls: TlsFiles | None = None,
         user: str = "phone",
         rtp_ports: tuple[int, int] = (20000, 29998),
         log_level: int = 0,
     ) -> None:
         self._codec = codec
-        self._transport: Literal["udp", "tcp"] = transport
+        self._transport: Literal["udp", "tcp", "tls"] = transport
+        self._tls = tls
         self._user = user
         self._rtp_ports = rtp_ports
         self._log_level = log_level
@@ -107,7 +109,7 @@ class SipPhone:
         socket: RtpSocket | None = None
         dialog: _Outgoing | None = None
         try:
-            _, port = stack.listen(self._transport, "0.0.0.0", 0)
+            _, port = stack.listen(self._transport, "0.0.0.0", 0, files=self._tls)
             stack.start()
             account.open(account_config(f"sip:{self._user}@{address}:{port}"), default=True)
             ports = RtpPorts(*self._shuffled(), quarantine_s=0.0)
@@ -146,7 +148,7 @@ class SipPhone:
         return first + 2 * secrets.randbelow(max(1, (last - first) // 4)), last
 
     def _with_transport(self, uri: str) -> str:
-        return uri if self._transport == "udp" or "transport=" in uri.lower() else f"{uri};transport=tcp"
+        return uri if self._transport == "udp" or "transport=" in uri.lower() else f"{uri};transport={self._transport}"
 
 
 class CallFailed(SipError):

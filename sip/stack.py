@@ -17,6 +17,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, ParamSpec
 
 import _pjsua2
@@ -44,6 +45,14 @@ _MAX_TEXT = 300
 RETRY_AFTER_S = 10
 EXPIRE_S = 1.0
 _BACKLOG = 1024
+_HANDSHAKE_MS = 5000
+_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+
+_TRANSPORTS = {"udp": pj.PJSIP_TRANSPORT_UDP, "tcp": pj.PJSIP_TRANSPORT_TCP, "tls": pj.PJSIP_TRANSPORT_TLS}
 
 # The C functions below have no counterpart in the Python binding, which exports them all the same.
 _library = ctypes.CDLL(_pjsua2.__file__)
@@ -67,6 +76,21 @@ def guarded(method: Callable[P, None]) -> Callable[P, None]:
             log.exception("error in a SIP callback", callback=method.__name__)
 
     return call
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files, and what they are for. Without a certificate nobody who connects gets in."""
+
+    cert: str = ""
+    key: str = ""
+    """"": in the file of the certificate."""
+    ca: str = ""
+    """Authorities that others' certificates are held to; "": those of the system."""
+    verify: bool = True
+    """Whom we connect to."""
+    clients: bool = False
+    """Who connects to us, too."""
 
 
 class Stack:
@@ -119,23 +143,43 @@ class Stack:
         _library.pj_log_set_level(max(self._log.level, trace.LEVEL) if on else self._log.level)
 
     def listen(
-        self, kind: Literal["udp", "tcp"], host: str, port: int, *, public_address: str = ""
+        self,
+        kind: Literal["udp", "tcp", "tls"],
+        host: str,
+        port: int,
+        *,
+        public_address: str = "",
+        files: TlsFiles | None = None,
     ) -> tuple[int, int]:
-        """Open a transport; `port` 0: any. Returns its id and its port. Raises SipError, naming the address."""
+        """Open a transport; `port` 0: any. Returns its id and its port. `files`: for TLS.
+
+        PJSIP connects by no TLS without a port that listens, so there is one without a certificate too.
+
+        Raises:
+            SipError: naming the address.
+        """
         config = pj.TransportConfig()
         config.port = port
-        config.boundAddress = "" if host in ("", "0.0.0.0") else host
+        config.boundAddress = _bound(host)
         config.publicAddress = public_address
-        number = pj.PJSIP_TRANSPORT_UDP if kind == "udp" else pj.PJSIP_TRANSPORT_TCP
+        if kind == "tls":
+            _secure(config.tlsConfig, files or TlsFiles())
         try:
-            transport = self._endpoint.transportCreate(number, config)
+            transport = self._endpoint.transportCreate(_TRANSPORTS[kind], config)
         except pj.Error as error:
             raise SipError(f"cannot listen on {kind} {host}:{port}: {error.reason}") from None
         info = self._endpoint.transportGetInfo(transport)
         bound = int(info.localName.rpartition(":")[2])
-        if kind == "tcp":
+        if kind != "udp":
             _queue_more(bound)
         return transport, bound
+
+    def renew(self, transport: int, host: str) -> None:
+        """Read the files of a TLS transport on `host` again; connections that are open go on. Raises SipError."""
+        port = int(self._endpoint.transportGetInfo(transport).localName.rpartition(":")[2])
+        if status := _library.mediaworker_tls_restart(transport, _bound(host).encode()):
+            raise SipError(f"cannot listen on tls port {port} again: {self._endpoint.utilStrError(status)}")
+        _queue_more(port)
 
     def start(self) -> None:
         self._endpoint.libStart()
@@ -216,6 +260,22 @@ class Stack:
         for _ in range(_EVENTS_PER_POLL):
             if self._endpoint.libHandleEvents(0) <= 0:
                 return
+
+
+def _bound(host: str) -> str:
+    return "" if host == "0.0.0.0" else host
+
+
+def _secure(config: Any, files: TlsFiles) -> None:
+    config.certFile, config.privKeyFile = files.cert, files.key or files.cert
+    if files.verify or files.clients:
+        config.CaListFile = files.ca or next(filter(os.path.exists, _AUTHORITIES), "")
+        if not config.CaListFile:
+            raise SipError("this system has no list of certificate authorities: set sip.tls_ca")
+    config.verifyServer = files.verify
+    config.verifyClient = config.requireClientCert = files.clients
+    config.proto = pj.PJ_SSL_SOCK_PROTO_TLS1_2 | pj.PJ_SSL_SOCK_PROTO_TLS1_3
+    config.msecTimeout = _HANDSHAKE_MS
 
 
 def _queue_more(port: int) -> None:

@@ -20,7 +20,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("uri", type=_uri, help="sip:USER@HOST:PORT")
     parser.add_argument("--play", required=True, metavar="FILE", help="WAV, or raw .ulaw .alaw .sln .sln16 .g722")
     parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722"], default="PCMU")
-    parser.add_argument("--transport", choices=["udp", "tcp"], default="udp")
+    parser.add_argument("--transport", choices=["udp", "tcp", "tls"], default="udp")
+    parser.add_argument("--ca", default="", metavar="FILE", help="authorities that the peer's certificate is held to")
+    parser.add_argument("--insecure", action="store_true", help="take any certificate of the peer's")
     parser.add_argument("--from", dest="user", default="mediaworker", metavar="USER", help="the calling user")
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
     parser.add_argument("--answer-timeout", type=float, default=30.0, metavar="S")
@@ -45,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         from sip.phone import SipPhone
+        from sip.stack import TlsFiles
     except ImportError as error:
         print(f"mediaworker: SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh", file=sys.stderr)
         return FAILED
@@ -59,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     samples = np.concatenate([samples, np.zeros(int(args.tail * rate_hz), np.int16)])
 
     async def place() -> int:
-        phone = SipPhone(codec=codec, transport=args.transport, user=args.user)
+        tls = TlsFiles(ca=args.ca, verify=not args.insecure)
+        phone = SipPhone(codec=codec, transport=args.transport, tls=tls, user=args.user)
         result = await phone.call(args.uri, samples, answer_s=args.answer_timeout)
         if result.hung_up_by_peer:
             print(f"mediaworker: {args.uri}: hung up before the file had been played", file=sys.stderr)
