@@ -251,6 +251,12 @@ def _check(settings: Settings) -> None:
         listener = getattr(settings, section)
         if listener.tls_key and not listener.tls_cert:
             raise ConfigError(f"{section}.tls_cert", "", f"is required with {section}.tls_key")
+    users = [entry.user for entry in settings.sip.users]
+    for index, name in enumerate(users):
+        if name in users[:index]:
+            raise ConfigError(f"sip.users[{index}].user", name, "is there twice")
+    if settings.sip.challenge == "everybody" and not users:
+        raise ConfigError("sip.users", [], "are required with sip.challenge = everybody: nobody could call")
     if settings.sip.tls_clients == "verified" and not settings.sip.tls_ca:
         raise ConfigError("sip.tls_ca", "", "is required with sip.tls_clients = verified: the system's are anybody's")
     if settings.twilio.auth_token and not settings.twilio.public_url:

@@ -24,6 +24,7 @@ RELOADABLE = (
     "audiosocket.send_audio",
     "audiosocket.silent_s",
     "sip.allow",
+    "sip.users",
     "http.tls_cert",
     "http.tls_key",
     "media.tls_cert",

@@ -111,6 +111,13 @@ class SipAccount(Section, frozen=True, kw_only=True):
     name: str = ""
 
 
+class SipUser(Section, frozen=True, kw_only=True):
+    """Digest credentials of somebody who calls the worker (RFC 8760)."""
+
+    user: Annotated[str, Meta(min_length=1)]
+    password: Secret
+
+
 class Sip(Section, frozen=True, kw_only=True):
     enabled: bool = True
     host: str = "0.0.0.0"
@@ -121,6 +128,14 @@ class Sip(Section, frozen=True, kw_only=True):
     accounts: tuple[SipAccount, ...] = ()
     allow: tuple[str, ...] = ()
     """Addresses or networks (CIDR) that may send INVITEs, beside loopback and the registrars."""
+    users: tuple[SipUser, ...] = ()
+    """Who may call from any address, with these credentials. Their name is the call's `account`."""
+    challenge: Literal["others", "everybody"] = "others"
+    """Who is asked for credentials: those who may not call anyway, or everybody but this machine."""
+    digest: Annotated[tuple[Literal["SHA-256", "MD5"], ...], Meta(min_length=1)] = ("SHA-256", "MD5")
+    """Algorithms of the challenge, the preferred one first. Some old equipment looks at the first one only."""
+    realm: Annotated[str, Meta(pattern=r"^[^\"\\\\]+$")] = "mediaworker"
+    """Named in the challenge; it is part of what the caller's password is hashed with."""
     max_calls: Annotated[int, Meta(ge=1, le=1024)] = 200
     max_invites_per_s: Annotated[float, Meta(ge=0)] = 50.0
     """New calls from one address; more, beyond a burst of two seconds' worth, are answered 503. 0: no limit."""

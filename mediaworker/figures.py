@@ -301,6 +301,8 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
         {
             "unanswered": "Requests of addresses that may not call, left without an answer",
             "refused": "Their requests other than INVITE that were answered 403",
+            "challenged": "Calls asked for credentials (sip.users)",
+            "credentials_bad": "Calls with credentials that are nobody's",
             "tcp_refused": "TCP connections beyond sip.max_tcp",
             "tcp_expired": "TCP connections closed because no message came",
         },

@@ -75,6 +75,8 @@ class Reloader:
             certificate.load(files)
         if worker.sip is not None:
             worker.sip.renew_certificate()
+            if "sip.users" in merged.changed:
+                worker.sip.know(settings.sip)
         worker.calls.use(settings)
         worker.streams.use(settings)
         worker.asterisk.use(settings)

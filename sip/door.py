@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import structlog
 
 from sip.access import AccessList, OncePer
-from sip.gate import DROP, Gate, Guests, Request
+from sip.digest import Challenger
+from sip.errors import PeerError
+from sip.gate import DROP, UNASKED, Gate, Guests, Request, Shown
+from sip.messages import SipMessage
 
 log = structlog.get_logger("sip")
 
@@ -30,6 +33,10 @@ class DoorCounters:
     """TCP connections closed because no message came, or no more than a refused one."""
     refused: int = 0
     """Requests other than INVITE of addresses that may not call, answered 403."""
+    challenged: int = 0
+    """INVITEs answered 401, to be repeated with credentials (`sip.users`)."""
+    credentials_bad: int = 0
+    """INVITEs with credentials that are nobody's; refused with 403, or not answered."""
 
 
 class Door:
@@ -45,8 +52,13 @@ class Door:
         info: Info,
         on_refused: Callable[[int], None],
         clock: Callable[[], float],
+        challenger: Challenger | None = None,
+        unasked: Callable[[str], bool] | None = None,
     ) -> None:
+        """`challenger` asks for credentials whom `unasked` does not know; by default those who may not call."""
         self.counters = DoorCounters()
+        self.challenger, self._unasked = challenger, unasked or access.allows
+        self._stale = False
         self._gate = Gate(access.allows, refusal, invites_per_s=invites_per_s)
         self._guests = Guests(access.allows, max_tcp)
         self._info, self._on_refused, self._clock = info, on_refused, clock
@@ -61,9 +73,11 @@ class Door:
         self._guests.limit = min(self._guests.limit, max_tcp)
 
     def judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
-        verdict = self._gate.judge(request, self._clock())
+        verdict = self._gate.judge(request, self._clock(), lambda: self._credentials(request, text))
         if verdict == DROP:
             self.counters.unanswered += 1
+        elif verdict == 401:
+            self.counters.challenged += 1
         elif verdict:
             if request.method == "INVITE":
                 self._on_refused(verdict)
@@ -73,6 +87,33 @@ class Door:
         elif request.method == "INFO" and request.to_tag:
             return self._info(request, cseq, text)
         return verdict
+
+    def challenge(self) -> list[str]:
+        """Values of WWW-Authenticate, for the request that has just been judged with 401."""
+        return self.challenger.challenge(self._clock(), stale=self._stale) if self.challenger else []
+
+    def caller(self, call_id: str, peer: str) -> str | None:
+        """By whose credentials an address that may not call was let in with a call; None when it was not."""
+        return self._gate.admitted(call_id, peer)
+
+    def _credentials(self, request: Request, text: Callable[[], str]) -> tuple[Shown, str]:
+        if not self.challenger or self._unasked(request.source):
+            return UNASKED
+        try:
+            headers = SipMessage.parse(text()).headers
+        except PeerError:
+            return "none", ""
+        now, found = self._clock(), [value for name, value in headers if name == "authorization"]
+        seen = [self.challenger.check(value, request.method, now) for value in found]
+        best = next((each for verdict in ("good", "stale", "bad") for each in seen if each[0] == verdict), None)
+        if best is None:
+            self._stale = False
+            return "none", ""
+        self._stale = best[0] == "stale"
+        if best[0] == "good":
+            self._guests.welcome(request.source)
+        self.counters.credentials_bad += best[0] == "bad"
+        return best
 
     def say(self, peer: str, status: int, reason: str = "", *, method: str = "INVITE") -> None:
         """Once per source, status and minute."""

@@ -19,10 +19,12 @@ import structlog
 from audio import Detector
 from audio.codec import Codec
 from config import Settings
+from config.settings import Sip
 from sip.access import LOOPBACK, AccessList, OncePer, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
 from sip.call import SipCall, audio_lines
 from sip.dialog import Dialog
+from sip.digest import Challenger
 from sip.door import Door
 from sip.errors import PeerError, SipError
 from sip.gate import PASS, Request
@@ -111,6 +113,8 @@ class SipEndpoint:
             info=self._on_info,
             on_refused=self._on_rejected,
             clock=asyncio.get_running_loop().time,
+            challenger=_challenger(settings.sip),
+            unasked=AccessList((), trusted=trusted).allows if settings.sip.challenge == "everybody" else None,
         )
         self._draining = False
         self._traced = settings.log.sip_trace
@@ -251,6 +255,10 @@ class SipEndpoint:
         """Who may call from now on (`sip.allow`), beside loopback and the registrars. Raises ConfigError."""
         self._access.replace(networks)
 
+    def know(self, settings: Sip) -> None:
+        """Whose credentials are good from now on (`sip.users`); challenges of before are stale."""
+        self.door.challenger = _challenger(settings)
+
     # What accounts and calls report.
 
     def _on_invite(self, account: Account, prm: Any) -> None:
@@ -258,13 +266,14 @@ class SipEndpoint:
         dialog = Dialog(account, prm.callId, self._forget, self._loop.call_soon)
         self._dialogs.add(dialog)
         peer, _ = split_address(prm.rdata.srcAddress)
-        status = self._refusal(peer)
-        if not status:
-            try:
-                self._open(account, dialog, SipMessage.parse(prm.rdata.wholeMsg), peer)
-            except SipError as error:
-                status = error.status
-                self.door.say(peer, status, str(error))
+        try:
+            message = SipMessage.parse(prm.rdata.wholeMsg)
+            status = self._refusal(peer, message.header("call-id"))
+            if not status:
+                self._open(account, dialog, message, peer)
+        except SipError as error:
+            status = error.status
+            self.door.say(peer, status, str(error))
         if status:
             self.counters.refused[status] += 1
             headers = (("Retry-After", str(RETRY_AFTER_S)),) if status == 503 else ()
@@ -273,7 +282,8 @@ class SipEndpoint:
     def _open(self, account: Account, dialog: Dialog, message: SipMessage, peer: str) -> None:
         body = message.part("application/sdp")
         offer = SessionDescription.parse(body) if body.strip() else None
-        call = SipCall(self, account.name or self._access.account_at(peer), message, peer)
+        name = account.name or self._access.account_at(peer) or self.door.caller(message.header("call-id"), peer) or ""
+        call = SipCall(self, name, message, peer)
         call.described(message)
         call.attach(dialog, offer)
         dialog.call = call
@@ -292,8 +302,8 @@ class SipEndpoint:
             log.exception("a call could not be answered", external_id=call.call_id)
             call.hangup(500, reason="failed")
 
-    def _refusal(self, peer: str) -> int:
-        if not self._access.allows(peer):
+    def _refusal(self, peer: str, call_id: str) -> int:
+        if not self._access.allows(peer) and self.door.caller(call_id, peer) is None:
             self.door.say(peer, 403)
             return 403
         return self._capacity()
@@ -389,6 +399,11 @@ class SipEndpoint:
         self.counters.media_timeouts += reason == "media_timeout"
         if call.streams:
             self._handler.on_end(call, reason)
+
+
+def _challenger(settings: Sip) -> Challenger:
+    users = {each.user: str.__str__(each.password) for each in settings.users}
+    return Challenger(users, settings.realm, settings.digest)
 
 
 def facing(peer: str) -> str:

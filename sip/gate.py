@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal
 
 PASS, DROP = 0, -1
 """Verdicts; any other is the status to answer with."""
@@ -23,6 +24,12 @@ RETRY_S = 64.0
 """For so long a request may be repeated (RFC 3261 section 17.1.1.2: 64*T1 is 32 s)."""
 _MAX_SOURCES = 4096
 _MAX_PASSED = 16384
+ACQUAINTED_S = 3600.0
+"""For so long who has shown credentials is asked for them as often as it calls."""
+
+Shown = Literal["good", "stale", "bad", "none", "unasked"]
+"""Credentials that came with a request; `unasked`: nobody is asked for any."""
+UNASKED: tuple[Shown, str] = ("unasked", "")
 FIRST_MESSAGE_S = 10.0
 STRANGER_TCP_S = 32.0
 STRANGER_TCP_EACH = 16
@@ -70,31 +77,55 @@ class Gate:
         self._strangers = Buckets(STRANGER_PER_S, STRANGER_BURST)
         self._stranger_dialogs = Buckets(STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST)
         self._passed: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._admitted: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._acquainted: OrderedDict[str, float] = OrderedDict()
 
-    def judge(self, request: Request, now: float) -> int:
-        if not self._allows(request.source):
-            return self._judge_stranger(request, now)
+    def admitted(self, call_id: str, source: str) -> str | None:
+        """By whose credentials an address that may not call has been let in with this call."""
+        return self._admitted.get((call_id, source))
+
+    def judge(
+        self, request: Request, now: float, credentials: Callable[[], tuple[Shown, str]] = lambda: UNASKED
+    ) -> int:
+        """`credentials()`: those of an INVITE that begins a call, and whose they are."""
+        allowed = self._allows(request.source)
+        known = allowed or self.admitted(request.call_id, request.source) is not None
         if request.method != "INVITE" or request.to_tag:
-            return PASS
+            return PASS if known else self._judge_stranger(request, now, "unasked")
         key = (request.call_id, request.branch)
-        if now - self._passed.get(key, -RETRY_S) < RETRY_S:
+        if known and now - self._passed.get(key, -RETRY_S) < RETRY_S:
             return PASS  # a repetition: its transaction answers
+        shown, user = credentials()
+        if shown == "good":
+            _remember(self._admitted, (request.call_id, request.source), user)
+            _remember(self._acquainted, request.source, now)
+        elif shown != "unasked" or not allowed:
+            return self._judge_stranger(request, now, shown)
         if self._invites is not None and not self._invites.take(request.source, now):
             return 503
         status = self._refusal()
         if not status:
-            self._passed[key] = now
-            self._passed.move_to_end(key)
-            if len(self._passed) > _MAX_PASSED:
-                self._passed.popitem(last=False)
+            _remember(self._passed, key, now)
         return status
 
-    def _judge_stranger(self, request: Request, now: float) -> int:
+    def _judge_stranger(self, request: Request, now: float, shown: Shown) -> int:
         if request.to_tag:
             return PASS if self._stranger_dialogs.take(request.source, now) else DROP
-        if request.method == "ACK" or not self._strangers.take(request.source, now):
+        if request.method == "ACK":
             return DROP
-        return 403
+        asked = shown in ("none", "stale")
+        acquainted = now - self._acquainted.get(request.source, -ACQUAINTED_S) < ACQUAINTED_S
+        limit = self._invites if asked and (acquainted or self._allows(request.source)) else self._strangers
+        if limit is not None and not limit.take(request.source, now):
+            return DROP
+        return 401 if asked else 403
+
+
+def _remember(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _MAX_PASSED:
+        kept.popitem(last=False)
 
 
 class Guests:
@@ -123,6 +154,12 @@ class Guests:
         """A whole request or response has come."""
         if (guest := self._open.get(handle)) is not None:
             guest.spoke = True
+
+    def welcome(self, peer: str) -> None:
+        """It has shown credentials: its connections stay as those of who may call do."""
+        for guest in self._open.values():
+            if guest.peer == peer:
+                guest.strange = False
 
     def left(self, handle: int) -> None:
         self._open.pop(handle, None)

@@ -149,7 +149,8 @@ class Hook:
     """Registered with PJSIP's endpoint, which must exist; it goes with the endpoint.
 
     `judge(request, cseq, text)` returns `gate.PASS`, `gate.DROP` or the status to answer with, without a transaction;
-    `text()` is the whole message. `spoke(handle)` hears of every message of the transport with that address.
+    `text()` is the whole message. `challenge()` gives the values of WWW-Authenticate for a 401. `spoke(handle)` hears
+    of every message of the transport with that address.
     """
 
     def __init__(
@@ -157,10 +158,12 @@ class Hook:
         library: ctypes.CDLL,
         judge: Callable[[Request, int, Callable[[], str]], int],
         spoke: Callable[[int], None],
+        challenge: Callable[[], list[str]],
         *,
         retry_after_s: int,
     ) -> None:
         self._library, self._judge, self._spoke = library, judge, spoke
+        self._challenge = challenge
         self.installed = False
         library.pj_get_version.restype = ctypes.c_char_p
         version = library.pj_get_version().decode()
@@ -170,14 +173,10 @@ class Hook:
         library.pjsua_get_pjsip_endpt.restype = c_void_p
         library.pjsua_pool_create.restype = c_void_p
         library.pjsip_retry_after_hdr_create.restype = c_void_p
+        library.pjsip_generic_string_hdr_create.restype = c_void_p
         self._endpoint = c_void_p(library.pjsua_get_pjsip_endpt())
         pool = c_void_p(library.pjsua_pool_create(b"gate", ctypes.c_size_t(1024), ctypes.c_size_t(1024)))
-        # PJSIP walks the list from its head and clones what it finds.
-        self._retry = _Header()
-        header = library.pjsip_retry_after_hdr_create(pool, retry_after_s)
-        element = ctypes.cast(header, POINTER(_Header)).contents
-        self._retry.prev = self._retry.next = header
-        element.prev = element.next = ctypes.addressof(self._retry)
+        self._retry = _chain([library.pjsip_retry_after_hdr_create(pool, retry_after_s)])
         # PJSIP keeps pointers to all of these.
         self._name = ctypes.create_string_buffer(b"mod-mediaworker-gate")
         self._module = _Module(
@@ -209,12 +208,20 @@ class Hook:
             if verdict == PASS:
                 return 0
             if verdict != DROP:
-                headers = byref(self._retry) if verdict == 503 else None
+                more = self._ask(rdata.pool) if verdict == 401 else self._retry if verdict == 503 else None
+                headers = byref(more) if more is not None else None
                 self._library.pjsip_endpt_respond_stateless(self._endpoint, pointer, verdict, None, headers, None)
             return 1
         except Exception:
             log.exception("error in the SIP gate")
             return 0
+
+    def _ask(self, pool: int) -> _Header:
+        """Headers in the pool of the request, which goes with it."""
+        name = _string(b"WWW-Authenticate")
+        values = [_string(value.encode()) for value in self._challenge()]
+        create = self._library.pjsip_generic_string_hdr_create
+        return _chain([create(c_void_p(pool), byref(name), byref(value)) for value in values])
 
     def _on_response(self, pointer: Any) -> int:
         try:
@@ -226,6 +233,24 @@ class Hook:
     def close_transport(self, handle: int) -> None:
         """Close a connection whose handle PJSIP has not yet reported as gone."""
         self._library.pjsip_transport_shutdown2(c_void_p(handle), 1)
+
+
+def _string(text: bytes) -> _Str:
+    """A pj_str_t. Its buffer lives as long as the caller keeps it."""
+    buffer = ctypes.create_string_buffer(text)
+    found = _Str(ctypes.addressof(buffer), len(text))
+    found.buffer = buffer
+    return found
+
+
+def _chain(headers: list[int]) -> _Header:
+    """A list's head: PJSIP walks from it and clones what it finds."""
+    head = _Header()
+    addresses = [ctypes.addressof(head), *headers]
+    elements = [head, *(ctypes.cast(header, POINTER(_Header)).contents for header in headers)]
+    for index, element in enumerate(elements):
+        element.prev, element.next = addresses[index - 1], addresses[(index + 1) % len(addresses)]
+    return head
 
 
 def caller(handle: int) -> str:

@@ -71,13 +71,14 @@ class SipPhone:
         transport: Literal["udp", "tcp", "tls"] = "udp",
         tls: TlsFiles | None = None,
         user: str = "phone",
+        password: str = "",
         rtp_ports: tuple[int, int] = (20000, 29998),
         log_level: int = 0,
     ) -> None:
         self._codec = codec
         self._transport: Literal["udp", "tcp", "tls"] = transport
         self._tls = tls
-        self._user = user
+        self._user, self._password = user, password
         self._rtp_ports = rtp_ports
         self._log_level = log_level
 
@@ -111,7 +112,10 @@ class SipPhone:
         try:
             _, port = stack.listen(self._transport, "0.0.0.0", 0, files=self._tls)
             stack.start()
-            account.open(account_config(f"sip:{self._user}@{address}:{port}"), default=True)
+            config = account_config(f"sip:{self._user}@{address}:{port}")
+            if self._password:
+                config.sipConfig.authCreds.append(pj.AuthCredInfo("digest", "*", self._user, 0, self._password))
+            account.open(config, default=True)
             ports = RtpPorts(*self._shuffled(), quarantine_s=0.0)
             receiver = RtpReceiver()
             socket = RtpSocket(ports, receiver, counters, SilenceTicker(loop), loop)

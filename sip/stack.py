@@ -131,7 +131,7 @@ class Stack:
             self.trace(traced)
             self._endpoint.audDevManager().setNoDev()
             if door is not None:
-                self._hook = Hook(_library, door.judge, door.spoke, retry_after_s=RETRY_AFTER_S)
+                self._hook = Hook(_library, door.judge, door.spoke, door.challenge, retry_after_s=RETRY_AFTER_S)
         except pj.Error as error:
             self.destroy()
             raise SipError(error.reason) from None

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from audio.codec import Codec
-from config import ConfigError
-from config.load import parse
+from config import ConfigError, Settings
+from config.load import load, parse
 from sip import stack
 from sip.access import LOOPBACK
 from sip.call import SipCall
@@ -127,6 +127,13 @@ def alive(handler: Recorder) -> list[object]:
     handler.calls.clear()
     gc.collect()
     return gc.get_objects()
+
+
+def loaded(folder: Path, text: str) -> Settings:
+    """Settings with these lines in `[sip]`."""
+    file = folder / "worker.toml"
+    file.write_text(f"[sip]\n{text}")
+    return load(file, {})
 
 
 @pytest.fixture

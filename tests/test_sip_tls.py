@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from config import ConfigError
-from config.load import load, parse
+from config.load import parse
 from mediaworker.tls import sip_certificate
 from tests import peers
 from tests.authority import Authority, Pair, stunnel
 from tests.registrar_peer import RegistrarPeer
 from tests.sipp_caller import Sipp, free_port
-from tests.test_sip_endpoint import CODES, PCMU, Recorder, codes, played, sipp, until, worker
+from tests.test_sip_endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
 
 __all__ = ["codes", "sipp"]
 
@@ -217,14 +217,8 @@ def test_files_that_will_not_do_are_named(tmp_path: Path, authority: Authority) 
         assert caught.value.key == named
     for keys, named in (({"tls_key": "a.key"}, "sip.tls_cert"), ({**good, "tls_clients": "verified"}, "sip.tls_ca")):
         with pytest.raises(ConfigError) as caught:
-            load_text(tmp_path, keys)
+            loaded(tmp_path, "".join(f'{key} = "{value}"\n' for key, value in keys.items()))
         assert caught.value.key == named
-
-
-def load_text(folder: Path, keys: dict[str, str]) -> None:
-    file = folder / "worker.toml"
-    file.write_text("[sip]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items()))
-    load(file, {})
 
 
 # -- registration ------------------------------------------------------------------------------------------------------

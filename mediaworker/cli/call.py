@@ -24,6 +24,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--ca", default="", metavar="FILE", help="authorities that the peer's certificate is held to")
     parser.add_argument("--insecure", action="store_true", help="take any certificate of the peer's")
     parser.add_argument("--from", dest="user", default="mediaworker", metavar="USER", help="the calling user")
+    parser.add_argument("--password", default="", help="of that user, when the peer asks for it")
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
     parser.add_argument("--answer-timeout", type=float, default=30.0, metavar="S")
 
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     async def place() -> int:
         tls = TlsFiles(ca=args.ca, verify=not args.insecure)
-        phone = SipPhone(codec=codec, transport=args.transport, tls=tls, user=args.user)
+        phone = SipPhone(codec=codec, transport=args.transport, tls=tls, user=args.user, password=args.password)
         result = await phone.call(args.uri, samples, answer_s=args.answer_timeout)
         if result.hung_up_by_peer:
             print(f"mediaworker: {args.uri}: hung up before the file had been played", file=sys.stderr)

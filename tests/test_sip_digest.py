@@ -1,0 +1,177 @@
+"""Callers who show credentials: what is a challenge worth, and calls of SIPp with digest over UDP and TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import ConfigError
+from config.load import parse
+from sip.digest import NONCE_S, Challenger
+from sip.gate import DROP, PASS, Gate, Request, Shown
+from tests import peers
+from tests.sipp_caller import Sipp
+from tests.test_sip_endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
+
+__all__ = ["codes", "sipp"]
+USERS = {"sbc": "secret", "ann": "tr:icky \u00e4"}
+
+
+def answer(challenge: str, user: str, password: str, *, method: str = "INVITE", nc: int = 1, qop: bool = True) -> str:
+    """As a caller makes it of a challenge (RFC 7616 section 3.4)."""
+    fields = dict(re.findall(r'(\w+)="?([^",]+)"?', challenge))
+    algorithm = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}[fields["algorithm"]]
+
+    def hashed(*parts: str) -> str:
+        return algorithm(":".join(parts).encode()).hexdigest()
+
+    first, second = hashed(user, fields["realm"], password), hashed(method, "sip:1000@worker")
+    middle = (f"{nc:08x}", "abc", "auth") if qop else ()
+    response = hashed(first, fields["nonce"], *middle, second)
+    more = f', qop=auth, nc={nc:08x}, cnonce="abc"' if qop else ""
+    return (
+        f'Digest username="{user}", realm="{fields["realm"]}", nonce="{fields["nonce"]}", uri="sip:1000@worker", '
+        f'response="{response}", algorithm={fields["algorithm"]}{more}'
+    )
+
+
+def test_the_examples_of_rfc_7616() -> None:
+    """Section 3.9.1, of both algorithms: what the hashes are made of."""
+    nonce, cnonce = "7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v", "f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ"
+    challenger = Challenger({"Mufasa": "Circle of Life"}, "http-auth@example.org")
+    challenger._ours = lambda nonce: True  # type: ignore[method-assign]
+    challenger._count = lambda nonce, count: True  # type: ignore[method-assign]
+    for algorithm, response in (
+        ("MD5", "8ca523f5e9506fed4657c9700eebdbec"),
+        ("SHA-256", "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"),
+    ):
+        value = (
+            f'Digest username="Mufasa", realm="http-auth@example.org", uri="/dir/index.html", algorithm={algorithm}, '
+            f'nonce="{nonce}", nc=00000001, cnonce="{cnonce}", qop=auth, response="{response}", opaque="FQhe"'
+        )
+        with pytest.raises(ValueError, match="7ypf"):  # that nonce has no time of ours: the hash was right
+            challenger.check(value, "GET", 0.0)
+        assert challenger.check(value.replace(response[:4], "0000"), "GET", 0.0) == ("bad", "Mufasa")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("qop", [True, False])
+def test_credentials_are_good_once_and_for_a_while(index: int, qop: bool) -> None:
+    challenger = Challenger(USERS, "mediaworker")
+    challenge = challenger.challenge(100.0)[index]
+    for user, password in USERS.items():
+        challenge = challenger.challenge(100.0)[index]
+        good = answer(challenge, user, password, qop=qop)
+        assert challenger.check(good, "INVITE", 101.0) == ("good", user)
+        assert challenger.check(good, "INVITE", 101.0) == ("stale", user), "a repetition of it, by whomever"
+    if qop:
+        assert challenger.check(answer(challenge, "ann", USERS["ann"], nc=7), "INVITE", 102.0)[0] == "good"
+        assert challenger.check(answer(challenge, "ann", USERS["ann"], nc=5), "INVITE", 102.0)[0] == "stale"
+    assert challenger.check(answer(challenge, "sbc", "secret", nc=9), "INVITE", 100.0 + NONCE_S + 1)[0] == "stale"
+    for wrong in (
+        answer(challenge, "sbc", "Secret", nc=20), answer(challenge, "bob", "secret", nc=20),
+        answer(challenge, "sbc", "secret", nc=20, method="BYE"),
+        answer(challenge.replace('nonce="', 'nonce="1'), "sbc", "secret", nc=20),
+        answer(challenge.replace("mediaworker", "other"), "sbc", "secret", nc=20), "Basic c2JjOnNlY3JldA==",
+        "", "Digest",
+    ):  # fmt: skip
+        assert challenger.check(wrong, "INVITE", 102.0)[0] == "bad", wrong
+    assert "secret" not in str(vars(challenger)), "passwords are kept as hashes"
+
+
+def test_a_stale_challenge_says_so() -> None:
+    challenger = Challenger(USERS, "mediaworker")
+    assert all(", stale=true" in value for value in challenger.challenge(0.0, stale=True))
+    assert not any("stale" in value for value in challenger.challenge(0.0))
+    assert [re.search(r"algorithm=([\w-]+)", value)[1] for value in challenger.challenge(0.0)] == ["SHA-256", "MD5"]
+
+
+FIELD = st.tuples(st.sampled_from(["username", "realm", "nonce", "nc", "qop", "response", "algorithm"]), st.text())
+
+
+@given(st.text() | st.lists(FIELD).map(lambda pairs: "Digest " + ", ".join(f'{k}="{v}"' for k, v in pairs)))
+def test_any_header_is_bad_or_good(text: str) -> None:
+    assert Challenger(USERS, "mediaworker").check(text, "INVITE", 0.0)[0] == "bad"
+
+
+def test_who_is_asked_and_how_often() -> None:
+    gate = Gate(lambda source: source == "192.0.2.1", lambda: 0, invites_per_s=50.0)
+    shown: list[Shown] = ["none"]
+
+    def judge(number: int, source: str = "203.0.113.5", method: str = "INVITE", tag: str = "") -> int:
+        request = Request(method, f"call{number}", f"z9hG4bK{number}{shown[0]}", tag, source)
+        return gate.judge(request, 0.0, lambda: (shown[0], "sbc"))
+
+    assert [judge(number) for number in range(12)] == [401] * 10 + [DROP] * 2, "who is not known is told a few times"
+    shown[0] = "good"
+    assert judge(20) == PASS and gate.admitted("call20", "203.0.113.5") == "sbc"
+    assert judge(20) == PASS, "a repetition"
+    assert judge(20, method="CANCEL") == judge(20, method="BYE", tag="x") == PASS
+    assert judge(21, method="CANCEL") == DROP
+    shown[0] = "none"
+    assert [judge(number) for number in range(30, 60)] == [401] * 30, "who is known may call often"
+    shown[0] = "bad"
+    assert judge(70) == DROP and judge(70, "203.0.113.6") == 403
+    shown[0] = "none"
+    assert judge(80, "192.0.2.1") == 401, "everybody is asked"
+    shown[0] = "unasked"
+    assert judge(81, "192.0.2.1") == PASS
+
+
+def test_settings_that_will_not_do(tmp_path: Path) -> None:
+    for text, named in (
+        ('challenge = "everybody"', "sip.users"),
+        ('users = [{user = "a", password = "x"}, {user = "a", password = "y"}]', "sip.users[1].user"),
+        ("realm = 'a\"b'", "sip.realm"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            loaded(tmp_path, text)
+        assert caught.value.key == named
+    assert "hidden" not in str(parse({"sip": {"users": [{"user": "a", "password": "hidden"}]}}))
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+KNOWN = [{"user": "sbc", "password": "secret"}]
+
+
+@pytest.mark.parametrize("transport", ["u1", "t1"])
+async def test_a_caller_from_anywhere_with_credentials(sipp: Sipp, codes: Path, transport: str) -> None:
+    handler = Recorder()
+    async with worker(handler, trusted=(), users=KNOWN, challenge="everybody", digest=["MD5"]) as endpoint:
+        values = {**PCMU, "audio": f"{codes},1,0,PCMU/8000", "talk_ms": 500, "user": "sbc", "password": "secret"}
+        await sipp.run("with_digest", f"127.0.0.1:{endpoint.port}", calls=3, transport=transport, **values)
+        await until(lambda: handler.log.count(("end", "hangup")) == 3)
+        heard = [played(packets)[:1600] for packets in handler.audio.values()]
+        assert heard == [CODES[:1600]] * 3
+        assert endpoint.door.counters.challenged == 3
+        assert [call.account for call in handler.calls] == ["sbc"] * 3
+
+
+async def test_the_test_phone_shows_credentials(tmp_path: Path) -> None:
+    """PJSIP as the caller takes SHA-256, the first of the challenge."""
+    sound = tmp_path / "sound.ulaw"
+    sound.write_bytes(b"\xff" * 1600)
+    handler = Recorder()
+    async with worker(handler, trusted=(), users=[{"user": "ann", "password": "s3cret"}]) as endpoint:
+        call = ["call", f"sip:100@127.0.0.1:{endpoint.port}", "--play", str(sound), "--tail", "0", "--from", "ann"]
+        assert (await asyncio.to_thread(peers.command, *call)).returncode == 1
+        good = await asyncio.to_thread(peers.command, *call, "--password", "s3cret")
+        assert good.returncode == 0, good.stderr
+        assert [each.account for each in handler.calls] == ["ann"]
+        assert endpoint.door.counters.challenged == 2 and endpoint.door.counters.credentials_bad == 0
+
+
+async def test_wrong_credentials_are_refused_and_nothing_is_left(sipp: Sipp) -> None:
+    handler = Recorder()
+    async with worker(handler, trusted=(), users=KNOWN, digest=["MD5"]) as endpoint:
+        values = {"user": "sbc", "password": "wrong"}
+        await sipp.run("with_wrong_digest", f"127.0.0.1:{endpoint.port}", calls=2, **values)
+        assert endpoint.door.counters.credentials_bad == 2 and handler.log == []
+        await until(lambda: endpoint.transactions == endpoint.dialogs == 0)
