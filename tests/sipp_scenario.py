@@ -138,6 +138,7 @@ class _Writer:
             f"CSeq: {number} {method}",
             self._own(),
             "Max-Forwards: 70",
+            *(["[routes]"] if tag else []),
             *headers,
         ]
         if body is not None:

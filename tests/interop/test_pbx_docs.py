@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tests.interop import proxy
 from tests.interop.pbx import CONFIGURATION
 from tests.peers import ROOT
 
@@ -25,6 +26,12 @@ def test_what_is_to_be_copied_is_what_was_run() -> None:
         ran = sections((CONFIGURATION / name).read_text())
         for header, lines in sections(block).items():
             assert lines <= ran[header], f"{name} [{header}]: {lines - ran[header]}"
+
+
+def test_kamailio_runs_with_the_files_that_are_to_be_copied() -> None:
+    text = (ROOT / "docs" / "pbx" / "kamailio-opensips.md").read_text()
+    found = dict(re.findall(r"`/etc/kamailio/(\S+)`:\n\n```conf\n(.*?)```", text, re.DOTALL))
+    assert found == {name: (proxy.CONFIGURATION / name).read_text() for name in proxy.FILES}
 
 
 def sections(text: str) -> dict[str, set[str]]:
