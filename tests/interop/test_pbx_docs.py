@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
 
+import pytest
+
+from config.load import parse
 from tests.interop import proxy
 from tests.interop.pbx import CONFIGURATION
 from tests.peers import ROOT
 
+PAGES = sorted((ROOT / "docs" / "pbx").glob("*.md"))
 EXAMPLES = {
     "192.0.2.10:5060": "@ADDRESS@:@SIP@",
     "192.0.2.20:5060": "@WORKER@",
@@ -32,6 +39,18 @@ def test_kamailio_runs_with_the_files_that_are_to_be_copied() -> None:
     text = (ROOT / "docs" / "pbx" / "kamailio-opensips.md").read_text()
     found = dict(re.findall(r"`/etc/kamailio/(\S+)`:\n\n```conf\n(.*?)```", text, re.DOTALL))
     assert found == {name: (proxy.CONFIGURATION / name).read_text() for name in proxy.FILES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_cannot_be_run_can_be_read(page: Path) -> None:
+    """The worker takes each of its configurations, its XML is well-formed, and its links lead somewhere."""
+    text = page.read_text()
+    for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL):
+        parse(tomllib.loads(block))
+    for block in re.findall(r"```xml\n(.*?)```", text, re.DOTALL):
+        ElementTree.fromstring(f"<page>{block}</page>")
+    for link in re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / link).exists(), link
 
 
 def sections(text: str) -> dict[str, set[str]]:
