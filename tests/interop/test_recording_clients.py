@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from audio.g711 import alaw_encode, ulaw_decode
 from tests.peers import Worker, worker
 from tests.rtp_sender import RtpSender
 from tests.sipp_caller import Sipp
@@ -122,14 +123,18 @@ def opensips(senders: list[RtpSender]) -> Send:
     ids=["cube", "opensips"],
 )
 async def test_both_sides_are_read_word_for_word(
-    recorder: Worker, tmp_path: Path, client: object, names: list[str], session: str, payload_type: int
+    recorder: Worker,
+    tmp_path: Path,
+    client: Callable[[list[RtpSender]], Send],
+    names: list[str],
+    session: str,
+    payload_type: int,
 ) -> None:
-    assert callable(client)
     senders, before = [RtpSender(), RtpSender()], len(recorder.calls())
     async with talking(Sipp(tmp_path), recorder, senders, client(senders), Pause(10_000), Send("BYE")) as found:
         codes = [file(name).read_bytes() for name in ("customer", "agent")]
         if payload_type == 8:
-            codes = [_alaw(each) for each in codes]
+            codes = [alaw_encode(ulaw_decode(each)) for each in codes]
         await asyncio.gather(
             *(each.talk(code, port, payload_type) for each, code, port in zip(senders, codes, found, strict=True))
         )
@@ -143,9 +148,3 @@ async def test_both_sides_are_read_word_for_word(
     said = {role: [final["text"] for final in finals if final["role"] == role] for role in ("customer", "agent")}
     assert said == {role: SAID[role] for role in said}
     assert all(leg["lost"] == 0 for leg in events[-1]["legs"])
-
-
-def _alaw(codes: bytes) -> bytes:
-    from audio.g711 import alaw_encode, ulaw_decode
-
-    return alaw_encode(ulaw_decode(codes))
