@@ -210,6 +210,14 @@ class Leg(Intake):
         return self._clock.jumps
 
     @property
+    def reception(self) -> tuple[int, int, int, int] | None:
+        """SSRC, latest sequence number, packets lost, jitter (8 kHz units) of the believed stream; None before it."""
+        clock = self._clock
+        if clock.ssrc < 0:
+            return None
+        return clock.ssrc, (clock.next_sequence - 1) & 0xFFFF, clock.lost, int(clock.jitter)
+
+    @property
     def jitter_ms(self) -> float:
         """Interarrival jitter, RFC 3550 appendix A.8."""
         return self._clock.jitter / 8

@@ -96,6 +96,8 @@ class Rtp(Section, frozen=True, kw_only=True):
     port_max: Annotated[int, Meta(ge=1025, le=65535)] = 19999
     jitter_ms: Annotated[int, Meta(ge=0, le=1000)] = 60
     """How long a window waits for a missing packet before it goes on as silence."""
+    rtcp: bool = True
+    """Report what arrives (RFC 3550 section 6), every five seconds or so, from the port above each RTP port."""
 
 
 class SipAccount(Section, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import media, text
+from fuzz import media, secure, text
 
 DATA = Path(__file__).parent.parent / "tests/data"
 
@@ -72,6 +72,21 @@ TARGETS: dict[str, Target] = {
         _stateless(text.siprec),
         lambda: [text.METADATA],
         (b"partial", b"<disassociate-time/>", b"&#55296;", b"<!DOCTYPE a [<!ENTITY b 'c'>]>", b"<a>" * 200, b"</send>"),
+    ),
+    "rtcp": Target(
+        _stateless(secure.rtcp),
+        lambda: secure.RTCP_SEEDS,
+        (b"\x81\xc8\x00\x0c", b"\x81\xc9\x00\x07", b"\x81\xca\x00\x02", b"\x9f\xc9\xff\xff", b"\x80\xcb\0\0"),
+    ),
+    "srtp": Target(
+        secure.Srtp,
+        secure.srtp_seeds,
+        (b"inline:", b"AES_CM_128_HMAC_SHA1_80 ", b"|2^20|1:4", b" KDR=0", b"\x80\x00", b"\x80\xc8"),
+    ),
+    "digest": Target(
+        _stateless(text.digest),
+        lambda: [text.CREDENTIALS],
+        (b'username="', b"qop=auth", b"nc=00000001", b'nonce="', b"algorithm=SHA-256", b'\\"', b", , ,", b"=" * 200),
     ),
     "http": Target(
         _stateless(text.http),

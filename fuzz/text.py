@@ -28,6 +28,7 @@ from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import Counters, datagrams
 from sip import siprec as metadata
 from sip import trace
+from sip.digest import Challenger
 from sip.errors import PeerError
 from sip.messages import SipMessage, address_uri, dtmf_info
 from sip.negotiation import make_answer, negotiate
@@ -52,6 +53,11 @@ METADATA = (
     b"</participant><stream stream_id='s'>"
     b"<label>1</label></stream><participantstreamassoc participant_id='a'><send>s</send><recv>t</recv>"
     b"</participantstreamassoc></recording>"
+)
+CREDENTIALS = (
+    b'Digest username="sbc", realm="mediaworker", nonce="5f.00112233aabbccdd.00112233445566778899aabbccddeeff", '
+    b'uri="sip:1000@worker", response="753927fa0e85d155564e2e272a28d180", algorithm=MD5, qop=auth, '
+    b'nc=00000001, cnonce="a"'
 )
 INFO = b"INFO sip:x SIP/2.0\r\nc: application/dtmf-relay\r\n\r\nSignal=5\r\nDuration=160\r\n"
 
@@ -102,6 +108,12 @@ def sip(data: bytes) -> None:
     assert metadata.is_recording(message) or not metadata.metadata_of(message)
     digit = dtmf_info(message.header("content-type"), message.body)
     assert digit is None or (digit[0] in "0123456789*#ABCD" and 0 <= digit[1] < 100_000)
+
+
+def digest(data: bytes) -> None:
+    """Nobody guesses: whatever comes is nobody's credentials, but ours, once."""
+    challenger = Challenger({"sbc": "secret"}, "mediaworker")
+    assert challenger.check(data.decode("utf-8", errors="surrogateescape"), "INVITE", 0.0)[0] == "bad"
 
 
 def http(data: bytes) -> None:

@@ -315,6 +315,8 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "packets": "RTP packets taken",
             "wrong_source": "Datagrams from a source that is not the stream's",
             "rtcp": "RTCP packets",
+            "rtcp_sent": "RTCP packets sent",
+            "rtcp_malformed": "RTCP packets that could not be read",
             "sent": "Packets of silence sent",
             "send_errors": "Packets that could not be sent",
             "srtp_errors": "Encrypted packets that are not the peer's, or came twice",

@@ -209,7 +209,8 @@ class Worker:
     def _bound_files(self) -> None:
         """Connections that nobody needs must not take the descriptors of calls."""
         raise_open_files()
-        room = affordable(self.settings.max_calls)
+        reports = self.settings.sip.max_calls if self.sip is not None and self.settings.rtp.rtcp else 0
+        room = affordable(self.settings.max_calls + reports)
         if self.settings.audiosocket.enabled:
             room = room * 3 // 4
             self.audiosocket.lower(room)

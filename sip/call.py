@@ -255,7 +255,9 @@ class SipCall:
         socket = self._sockets[agreed.index]
         silence = self._host.send_silence and agreed.direction.sends
         keys = (agreed.crypto, self._own_key(agreed.index, agreed.crypto)) if agreed.crypto else None
-        socket.expect(agreed.remote, agreed.codec, agreed.payload_type, silence=silence, keys=keys)
+        socket.expect(
+            agreed.remote, agreed.codec, agreed.payload_type, silence=silence, keys=keys, control=agreed.control
+        )
         # A recorder's stream is sendonly from the start; that is no hold.
         held = agreed.on_hold and (self._started_sendrecv or agreed.direction is Direction.INACTIVE)
         return MediaStream(

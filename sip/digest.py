@@ -8,7 +8,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
-from urllib.request import parse_http_list, parse_keqv_list
+from urllib.request import parse_http_list
 
 NONCE_S = 300.0
 """After that a nonce is stale: the caller takes another one, without asking anybody for the password."""
@@ -59,18 +59,18 @@ class Challenger:
         counted = "qop" in fields
         middle = (fields.get("nc", ""), fields.get("cnonce", ""), fields["qop"]) if counted else ()
         wanted = _hex(algorithm, first, nonce, *middle, second)
-        if not hmac.compare_digest(wanted.encode(), fields.get("response", "").lower().encode()):
+        if not hmac.compare_digest(_bytes(wanted), _bytes(fields.get("response", "").lower())):
             return "bad", user
         if not 0 <= now - int(nonce.split(".")[0], 16) <= NONCE_S or not self._count(nonce, fields.get("nc", "")):
             return "stale", user
         return "good", user
 
     def _sign(self, stamp: str) -> str:
-        return hmac.new(self._nonce_key, stamp.encode(), hashlib.sha256).hexdigest()[:32]
+        return hmac.new(self._nonce_key, _bytes(stamp), hashlib.sha256).hexdigest()[:32]
 
     def _ours(self, nonce: str) -> bool:
         stamp, _, signed = nonce.rpartition(".")
-        return hmac.compare_digest(self._sign(stamp).encode(), signed.encode())
+        return hmac.compare_digest(_bytes(self._sign(stamp)), _bytes(signed))
 
     def _count(self, nonce: str, count: str) -> bool:
         """Whether it is higher than any before. Without one (RFC 2069) a nonce is good once."""
@@ -91,9 +91,18 @@ def _fields(credentials: str) -> dict[str, str]:
     scheme, _, rest = credentials.strip().partition(" ")
     if scheme.lower() != "digest":
         return {}
-    pairs = [pair for pair in parse_http_list(rest) if "=" in pair]
-    return {name.strip().lower(): value for name, value in parse_keqv_list(pairs).items()}
+    pairs = (pair.partition("=") for pair in parse_http_list(rest))
+    return {name.strip().lower(): _unquoted(value.strip()) for name, equals, value in pairs if equals}
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
 
 
 def _hex(algorithm: Any, *parts: str) -> str:
-    return str(algorithm(":".join(parts).encode(errors="surrogateescape")).hexdigest())
+    return str(algorithm(_bytes(":".join(parts))).hexdigest())
+
+
+def _bytes(text: str) -> bytes:
+    """Of any text, well-formed or not."""
+    return text.encode(errors="surrogatepass")

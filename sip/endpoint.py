@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ from sip.messages import SipMessage, dtmf_info
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
-from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
+from sip.silence import SilenceTicker
+from sip.sockets import RtpCounters, RtpSocket
 from sip.stack import RETRY_AFTER_S, Stack, TlsFiles
 
 log = structlog.get_logger("sip")
@@ -116,6 +118,8 @@ class SipEndpoint:
             challenger=_challenger(settings.sip),
             unasked=AccessList((), trusted=trusted).allows if settings.sip.challenge == "everybody" else None,
         )
+        # Ours and nobody's address: a name that nothing can be learned from (RFC 7022 section 4.2).
+        self._cname = secrets.token_urlsafe(12) if settings.rtp.rtcp else ""
         self._draining = False
         self._traced = settings.log.sip_trace
         self._stack: Stack | None = None
@@ -353,13 +357,15 @@ class SipEndpoint:
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
         limit_s, now = self._settings.media_timeout_s, self._loop.time()
         for call in tuple(self._calls):
+            for stream in call.streams:
+                stream.socket.report(now)
             if limit_s and call.streams and now - max(s.socket.last_packet_s for s in call.streams) > limit_s:
                 call.hangup(reason="media_timeout")
 
     # CallHost
 
     def open_socket(self) -> RtpSocket:
-        return RtpSocket(self._ports, self.receiver, self.rtp, self._ticker, self._loop)
+        return RtpSocket(self._ports, self.receiver, self.rtp, self._ticker, self._loop, cname=self._cname)
 
     def local_address(self, peer: str) -> str:
         """The address to name in SDP: the public one, the one listened on, or the one that faces `peer`."""

@@ -55,6 +55,11 @@ class SourceLatch:
         """When the locked source was last heard; whoever delivers its datagrams without asking keeps it up to date."""
 
     @property
+    def expected(self) -> Address | None:
+        """The address in the SDP."""
+        return self._expected
+
+    @property
     def target(self) -> Address | None:
         """Where to send: the learned source (symmetric RTP, RFC 4961), else the address in the SDP."""
         return self.source or self._previous or self._expected

@@ -7,6 +7,7 @@ codec of the offer that is allowed here is the one (section 6.1: the order of th
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,6 +21,7 @@ TELEPHONE_EVENT = 101
 """Payload type of telephone-event in our own offers."""
 
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
+_RTCP = re.compile(r"(\d{1,5})(?: +IN +IP4 +(\S+))?")
 _SECURE = ("RTP/SAVP", "RTP/SAVPF")
 SrtpUse = Literal["off", "optional", "mandatory"]
 _CLOCK_HZ = 8000  # also G.722's, by RFC 3551 section 4.5.2
@@ -45,6 +47,8 @@ class NegotiatedStream:
     rtcp_mux: bool = False
     crypto: srtp.Crypto | None = None
     """The peer's key; None: not encrypted."""
+    control: tuple[str, int] | None = None
+    """Where RTCP goes."""
 
 
 def negotiate(
@@ -133,6 +137,7 @@ def _match(
         connection.null or not offered.receives,
         media.attribute("rtcp-mux") is not None,
         crypto,
+        _control(connection, media),
     )
 
 
@@ -147,6 +152,16 @@ def _remote(connection: Connection, port: int) -> tuple[str, int] | None:
     except ValueError:
         return None  # a name: the source is learned from the packets
     return None if connection.null or literal.is_multicast else (str(literal), port)
+
+
+def _control(connection: Connection, media: MediaDescription) -> tuple[str, int] | None:
+    """Where reports go: the same port, the one that `a=rtcp` names (RFC 3605), or the one above."""
+    if media.attribute("rtcp-mux") is not None:
+        return _remote(connection, media.port)
+    named = _RTCP.fullmatch(media.attribute("rtcp") or "")
+    if named is None:
+        return _remote(connection, media.port + 1)
+    return _remote(Connection("IP4", named[2]) if named[2] else connection, int(named[1]))
 
 
 def _accepted(

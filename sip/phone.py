@@ -23,7 +23,8 @@ from sip.negotiation import NegotiatedStream, accept_answer, make_offer
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
-from sip.sockets import PTIME_S, SAMPLES, RtpCounters, RtpSocket, SilenceTicker
+from sip.silence import PTIME_S, SAMPLES, SilenceTicker
+from sip.sockets import RtpCounters, RtpSocket
 from sip.stack import Stack, TlsFiles, guarded
 
 _FAREWELL_S = 2.0

@@ -10,6 +10,7 @@ import socket
 from collections import deque
 
 from sip.errors import PortsExhausted
+from sip.reports import ReportSocket
 
 QUARANTINE_S = 10.0
 
@@ -37,6 +38,13 @@ class RtpPorts:
                 return bound
             self._free.append(port)
         raise PortsExhausted(f"{self.in_use} RTP ports in use, {len(self._resting)} resting, none free")
+
+    def above(self, bound: socket.socket) -> ReportSocket | None:
+        """The odd port above it, for RTCP; None when another program has that."""
+        try:
+            return ReportSocket(self._host, bound.getsockname()[1] + 1)
+        except (OSError, OverflowError):
+            return None
 
     def close(self, bound: socket.socket, now: float) -> None:
         port = bound.getsockname()[1]

@@ -1,4 +1,4 @@
-"""RTP sockets, which `sip.receiver` reads once per media tick, and the silence that is sent from them.
+"""RTP sockets, which `sip.receiver` reads once per media tick, and what is sent from them: silence and reports.
 
 Opening and closing are synchronous, so that a SIP callback can do it.
 """
@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,13 +18,9 @@ from audio.codec import Codec
 from sip.latch import Address, SourceLatch
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
+from sip.rtcp import Reception, Reporter, Sent
+from sip.silence import SAMPLES, SilenceTicker
 from sip.srtp import Crypto, SrtpContext
-
-PTIME_S = 0.020
-SAMPLES = 160
-"""RTP clock ticks of 20 ms at 8 kHz, for G.722 too."""
-
-_PHASES = 4
 
 # The byte of each codec that decodes to silence: 0 in G.711, -2 of 32768 in G.722.
 _SILENCE = {Codec.PCMU: b"\xff", Codec.PCMA: b"\xd5", Codec.G722: b"\xff"}
@@ -40,6 +37,8 @@ class RtpCounters:
     rtcp: int = 0
     sent: int = 0
     send_errors: int = 0
+    rtcp_sent: int = 0
+    rtcp_malformed: int = 0
     srtp_errors: int = 0
     """Encrypted packets that are not the peer's, or came twice."""
     open_sockets: set[RtpSocket] = field(default_factory=set)
@@ -58,9 +57,9 @@ class RtpSocket:
     """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
 
     __slots__ = (
-        "_counters", "_keys", "_latch", "_marker", "_opened_s", "_payload_type", "_ports", "_receiver", "_sequence",
-        "_socket", "_srtp", "_ssrc", "_ticker", "_time", "_timestamp", "leg", "on_packet", "port", "sent", "silence",
-        "slot",
+        "_control", "_counters", "_keys", "_latch", "_marker", "_opened_s", "_payload_type", "_ports", "_receiver",
+        "_reporter", "_reports", "_sequence", "_socket", "_srtp", "_ssrc", "_ticker", "_time", "_timestamp", "leg",
+        "on_packet", "port", "sent", "silence", "slot",
     )  # fmt: skip
 
     def __init__(
@@ -70,8 +69,10 @@ class RtpSocket:
         counters: RtpCounters,
         ticker: SilenceTicker,
         loop: asyncio.AbstractEventLoop,
+        *,
+        cname: str = "",
     ) -> None:
-        """Raises PortsExhausted."""
+        """`cname`: who we are in RTCP; "": no RTCP. Raises PortsExhausted."""
         self._ports = ports
         self._receiver = receiver
         self._counters = counters
@@ -94,6 +95,9 @@ class RtpSocket:
         """Payload of 20 ms of silence in the codec being sent."""
         self.sent = 0
         self._opened_s = loop.time()
+        self._control: Address | None = None
+        self._reporter = Reporter(self._ssrc, cname, self._opened_s) if cname else None
+        self._reports = ports.above(self._socket) if cname else None
         counters.open_sockets.add(self)
         self.slot = receiver.add(self, self._socket)
 
@@ -124,11 +128,14 @@ class RtpSocket:
         *,
         silence: bool,
         keys: tuple[Crypto, Crypto] | None = None,
+        control: Address | None = None,
     ) -> None:
         """Take over the outcome of an offer/answer: learn the source anew, and send silence from now on or not.
 
         `keys`: the peer's and ours; the same as before go on where they are. None: not encrypted.
+        `control`: where RTCP goes, by the SDP.
         """
+        self._control = control
         if keys != self._keys:
             self._keys, self._srtp = keys, SrtpContext(*keys) if keys is not None else None
         self._latch.expect(remote, self._time())
@@ -168,10 +175,54 @@ class RtpSocket:
         self._socket.sendto(datagram, target)
         self.sent += 1
 
+    def report(self, now: float, *, bye: bool = False) -> None:
+        """Say what has arrived, when it is time to. `bye`: and that this was it."""
+        reporter = self._reporter
+        if reporter is None or not (bye or reporter.due(now)):
+            return
+        wall_s = time.time()
+        for datagram, address, came_s in self._reports.receive() if self._reports is not None else ():
+            if self._latch.target is not None and address[0] == self._latch.target[0]:
+                self._heard_control(datagram, came_s)
+        target = self._control_target()
+        if target is None:
+            return
+        reception = self.leg.reception if self.leg is not None else None
+        sent = Sent(self.sent, self.sent * SAMPLES, self._timestamp)
+        packet = reporter.report(wall_s, Reception(*reception) if reception is not None else None, sent, bye=bye)
+        sealed = packet if self._srtp is None else self._srtp.close_rtcp(packet)
+        try:
+            if self._control == self._latch.expected or self._reports is None:
+                self._socket.sendto(sealed, target)
+            else:
+                self._reports.send(sealed, target)
+        except OSError:
+            self._counters.send_errors += 1
+        else:
+            self._counters.rtcp_sent += 1
+
+    def _control_target(self) -> Address | None:
+        """The SDP's, unless the media comes from elsewhere: then beside it, where a NAT most likely has it."""
+        media, expected = self._latch.target, self._latch.expected
+        if media is None or self._control is None or expected is None or media == expected:
+            return self._control
+        return media if self._control == expected else (media[0], media[1] + 1)
+
+    def _heard_control(self, datagram: bytes, wall_s: float) -> None:
+        self._counters.rtcp += 1
+        plain = datagram if self._srtp is None else self._srtp.open_rtcp(datagram)
+        if plain is None:
+            self._counters.srtp_errors += 1
+        elif self._reporter is not None and not self._reporter.heard(plain, wall_s):
+            self._counters.rtcp_malformed += 1
+
     def close(self) -> None:
         """Idempotent. The port rests before another stream gets it."""
         if self._socket.fileno() < 0:
             return
+        if self._reports is not None:
+            self.report(self._time(), bye=True)
+            self._reports.close()
         self._ticker.remove(self)
         self._counters.open_sockets.discard(self)
         self._counters.closed_packets += self.packets
@@ -183,7 +234,11 @@ class RtpSocket:
     def take(self, datagram: bytes, address: Address, now: float) -> None:
         """Any datagram of the receiver's that is not a plain packet of the locked source; it came at `now`."""
         if is_rtcp(datagram):
-            self._counters.rtcp += 1
+            target = self._latch.target
+            if target is not None and address[0] == target[0]:
+                self._heard_control(datagram, time.time() - self._time() + now)
+            else:
+                self._counters.rtcp += 1
             return
         if self._srtp is not None:
             plain = self._srtp.open(datagram)
@@ -206,52 +261,3 @@ class RtpSocket:
         if latch.refused:
             self._counters.wrong_source += latch.refused
             latch.refused = 0
-
-
-class SilenceTicker:
-    """One timer for the silence of all sockets: 20 ms each, spread over four phases so that no tick is long."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._phases: list[dict[RtpSocket, int]] = [{} for _ in range(_PHASES)]
-        self._timer: asyncio.TimerHandle | None = None
-        self._start_s = 0.0
-
-    def __len__(self) -> int:
-        return sum(map(len, self._phases))
-
-    def add(self, sender: RtpSocket) -> None:
-        if any(sender in phase for phase in self._phases):
-            return
-        if self._timer is None:
-            self._start_s = self._loop.time()
-            self._arm(0)
-        due = self._index(self._loop.time())
-        phase = min(range(_PHASES), key=lambda i: len(self._phases[i]))
-        self._phases[phase][sender] = due
-
-    def remove(self, sender: RtpSocket) -> None:
-        for phase in self._phases:
-            phase.pop(sender, None)
-        if self._timer is not None and not any(self._phases):
-            self._timer.cancel()
-            self._timer = None
-
-    def _index(self, now: float) -> int:
-        return int((now - self._start_s) / (PTIME_S / _PHASES))
-
-    def _arm(self, index: int) -> None:
-        self._timer = self._loop.call_at(self._start_s + index * PTIME_S / _PHASES, self._tick, index)
-
-    def _tick(self, index: int) -> None:
-        # The schedule is absolute: a late tick does not move the next ones, and periods that were missed altogether
-        # show in the RTP timestamp only.
-        index += max(0, self._index(self._loop.time()) - index) // _PHASES * _PHASES
-        senders = self._phases[index % _PHASES]
-        for sender, last in senders.items():
-            sender.send(sender.silence, max(1, (index - last) // _PHASES))
-            senders[sender] = index
-        index += 1
-        while not self._phases[index % _PHASES]:
-            index += 1
-        self._arm(index)

@@ -164,10 +164,13 @@ class Stack:
         config.publicAddress = public_address
         if kind == "tls":
             _secure(config.tlsConfig, files or TlsFiles())
+        problem = ""
         try:
             transport = self._endpoint.transportCreate(_TRANSPORTS[kind], config)
         except pj.Error as error:
-            raise SipError(f"cannot listen on {kind} {host}:{port}: {error.reason}") from None
+            problem = error.reason
+        if problem:  # raised here: in there it would keep PJSIP's frame, and with it the endpoint
+            raise SipError(f"cannot listen on {kind} {host}:{port}: {problem}")
         info = self._endpoint.transportGetInfo(transport)
         bound = int(info.localName.rpartition(":")[2])
         if kind != "udp":

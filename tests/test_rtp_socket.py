@@ -24,7 +24,8 @@ from sip.errors import PortsExhausted
 from sip.latch import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
 from sip.ports import RtpPorts
 from sip.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, RtpReceiver
-from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
+from sip.silence import SilenceTicker
+from sip.sockets import RtpCounters, RtpSocket
 from tests.sipp_caller import free_port
 
 PEER = ("192.0.2.9", 4000)

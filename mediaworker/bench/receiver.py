@@ -13,7 +13,8 @@ from mediaworker.bench.harness import Figures, Harness, run
 from mediaworker.call import LegSpec
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
-from sip.sockets import RtpCounters, RtpSocket, SilenceTicker
+from sip.silence import SilenceTicker
+from sip.sockets import RtpCounters, RtpSocket
 
 DISCARD = 9
 """RFC 863: nobody listens, and a packet costs the sender the same."""
