@@ -159,8 +159,10 @@ class Sip(Section, frozen=True, kw_only=True):
     """Registrars, and peers that the worker has to connect to, need a certificate for the name that they go by."""
     tls_clients: Literal["any", "verified"] = "any"
     """`verified`: who connects needs a certificate of an authority in `tls_ca`."""
+    answer_delay_s: Annotated[float, Meta(ge=0, le=30)] = 0.0
+    """A call is told that it rings (180) and answered so much later, so that a person's phone may be quicker."""
     media_timeout_s: Seconds = 3600.0
-    """A call without a single RTP packet for so long is hung up; 0: never. Hold stops RTP, so keep it long."""
+    """A call without a single RTP packet for so long is hung up; 0: never. A call on hold is given an hour at least."""
     log_level: Annotated[int, Meta(ge=0, le=6)] = 1
 
 

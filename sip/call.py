@@ -85,7 +85,10 @@ class SipCall:
         self.streams: list[MediaStream] = []
         self.recording = siprec.Recording() if siprec.is_recording(message) else None
         """What a recording client says of the call that it records; None: this is no recording session."""
-        self.answered_s: float | None = None
+        self.agreed_s = 0.0
+        """When the streams last changed, by the loop's clock."""
+        self.reliable: list[str] = []
+        """RSeq of the response that needs a PRACK, and CSeq of its INVITE."""
         self.info_cseq = -1
         """CSeq of the last INFO that was taken."""
         self._host = host
@@ -130,6 +133,16 @@ class SipCall:
         self._agreed = self._negotiate(offer)
         for stream in self._agreed:
             self._sockets[stream.index] = self._host.open_socket()
+
+    def ring(self) -> None:
+        """Say 180: the answer will take a while."""
+        if self._dialog is not None and not self._dialog.over:
+            self._dialog.ring()
+
+    def rang(self, message: SipMessage) -> None:
+        """A provisional response has gone out."""
+        if number := message.header("rseq"):
+            self.reliable = [number, message.header("cseq").split()[0]]
 
     def answer(self) -> None:
         """Answer 200. A call with an offer has its streams before; one without gets them with the ACK."""

@@ -15,7 +15,7 @@ from sip.errors import PeerError, SipError
 from sip.messages import SipMessage, dtmf_info
 from sip.negotiation import TELEPHONE_EVENT, NegotiatedStream
 from sip.sdp import Direction, SessionDescription
-from sip.stack import guarded
+from sip.stack import RETRY_AFTER_S, guarded
 
 log = structlog.get_logger("sip")
 
@@ -46,6 +46,15 @@ class Dialog(pj.Call):  # type: ignore[misc]
         """PJSIP has ended it; set at once, while the call hears of it a little later."""
         self._forget = forget
 
+    def ring(self) -> None:
+        """180, without a description: nothing is agreed upon before the 200."""
+        prm = pj.CallOpParam()
+        prm.statusCode = 180
+        try:
+            self.answer(prm)
+        except pj.Error as error:
+            raise SipError(error.reason) from None
+
     def accept(self) -> None:
         prm = pj.CallOpParam(True)
         prm.statusCode = 200
@@ -56,15 +65,15 @@ class Dialog(pj.Call):  # type: ignore[misc]
         except pj.Error as error:
             raise SipError(error.reason) from None
 
-    def finish(self, code: int = 0, headers: tuple[tuple[str, str], ...] = ()) -> None:
-        """Hang up or refuse; harmless when the peer was faster."""
+    def finish(self, code: int = 0) -> None:
+        """Hang up or refuse, with 503 for a while only; harmless when the peer was faster."""
         if self.over:
             return
         prm = pj.CallOpParam()
         prm.statusCode = code
-        for name, value in headers:
+        if code == 503:
             header = pj.SipHeader()
-            header.hName, header.hValue = name, value
+            header.hName, header.hValue = "Retry-After", str(RETRY_AFTER_S)
             prm.txOption.headers.append(header)
         try:
             self.hangup(prm)
@@ -105,10 +114,12 @@ class Dialog(pj.Call):  # type: ignore[misc]
             message = SipMessage.parse(event.src.rdata.wholeMsg)
             if found := dtmf_info(message.header("content-type"), message.body):
                 self._later(self.call.digit, *found)
-        elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG and event.tsx.statusCode >= 200:
-            if event.tsx.statusCode < 300:
+        elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG:
+            if 100 < event.tsx.statusCode < 200:
+                self.call.rang(SipMessage.parse(event.src.tdata.wholeMsg))
+            elif 200 <= event.tsx.statusCode < 300:
                 self._later(self.call.sent, SipMessage.parse(event.src.tdata.wholeMsg).body)
-            else:
+            elif event.tsx.statusCode >= 300:
                 self._later(self.call.dropped)
 
     @guarded

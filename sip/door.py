@@ -19,7 +19,12 @@ CONNECTED, DISCONNECTED, SHUTDOWN, DESTROYED = 0, 1, 2, 3
 """PJSIP's states of a transport (enum pjsip_transport_state)."""
 
 Info = Callable[[Request, int, Callable[[], str]], int]
-"""(request, CSeq, text) → the status that answers an INFO, or `gate.PASS` to leave it to PJSIP."""
+"""(request, CSeq, text) → the status that answers an INFO or PRACK, or `gate.PASS` to leave it to PJSIP."""
+
+_SERVED = frozenset(("INVITE", "ACK", "CANCEL", "OPTIONS", "MESSAGE"))
+"""What PJSIP answers outside of a dialog; to anything else it would say nothing at all."""
+_UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481, "SUBSCRIBE": 489}
+"""RFC 3261 section 12.2.2, RFC 6665 section 4.2.1.3; all others are 501 (RFC 3261 section 21.5.2)."""
 
 
 @dataclass(slots=True)
@@ -84,7 +89,9 @@ class Door:
             else:
                 self.counters.refused += 1
             self.say(request.source, verdict, method=request.method)
-        elif request.method == "INFO" and request.to_tag:
+        elif request.method == "REGISTER" or request.method not in _SERVED and not request.to_tag:
+            return _UNSERVED.get(request.method, 501)
+        elif request.method in ("INFO", "PRACK") and request.to_tag:
             return self._info(request, cseq, text)
         return verdict
 

@@ -35,11 +35,13 @@ from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
 from sip.silence import SilenceTicker
 from sip.sockets import RtpCounters, RtpSocket
-from sip.stack import RETRY_AFTER_S, Stack, TlsFiles
+from sip.stack import Stack, TlsFiles
 
 log = structlog.get_logger("sip")
 
 _SWEEP_S = 1.0
+HOLD_S = 3600.0
+"""A call on hold may be silent for so long, or for `sip.media_timeout_s` when that is longer."""
 _FAREWELL_S = 2.0
 
 
@@ -131,6 +133,7 @@ class SipEndpoint:
         # Strong references: pjsua2 hangs a call up when its Python object is collected.
         self._dialogs: set[Dialog] = set()
         self._calls: set[SipCall] = set()
+        self._ringing: dict[SipCall, asyncio.TimerHandle] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.codecs = tuple(Codec[name] for name in settings.sip.codecs)
         self.send_silence = settings.sip.send_audio == "silence"
@@ -246,8 +249,11 @@ class SipEndpoint:
         self._stack = None
 
     def refuse_new(self) -> None:
-        """Draining: 503 from now on, with Retry-After."""
+        """Draining: 503 from now on, with Retry-After, for calls that ring as well."""
         self._draining = True
+        for call in tuple(self._ringing):
+            self.counters.refused[503] += 1
+            call.hangup(503)
 
     def trace(self, on: bool) -> None:
         """Log every SIP message from now on, or no longer."""
@@ -280,8 +286,7 @@ class SipEndpoint:
             self.door.say(peer, status, str(error))
         if status:
             self.counters.refused[status] += 1
-            headers = (("Retry-After", str(RETRY_AFTER_S)),) if status == 503 else ()
-            self._loop.call_soon(dialog.finish, status, headers)
+            self._loop.call_soon(dialog.finish, status)
 
     def _open(self, account: Account, dialog: Dialog, message: SipMessage, peer: str) -> None:
         body = message.part("application/sdp")
@@ -293,9 +298,17 @@ class SipEndpoint:
         dialog.call = call
         dialog.audio_lines = audio_lines(offer) if offer else 1
         self._calls.add(call)
-        self._loop.call_soon(self._answer, call)
+        self._loop.call_soon(self._ring if self._settings.answer_delay_s else self._answer, call)
+
+    def _ring(self, call: SipCall) -> None:
+        if call.ended:
+            return
+        self._ringing[call] = self._loop.call_later(self._settings.answer_delay_s, self._answer, call)
+        with contextlib.suppress(SipError):  # then the answer will say what is wrong
+            call.ring()
 
     def _answer(self, call: SipCall) -> None:
+        self._ringing.pop(call, None)
         try:
             call.answer()
         except SipError as error:  # the offer passed our check and not PJSIP's
@@ -320,11 +333,14 @@ class SipEndpoint:
         return self._handler.can_accept()
 
     def _on_info(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
-        """A digit by INFO is answered here: PJSIP has no place to put one, and would answer 500."""
+        """A digit by INFO is answered here: PJSIP has no place to put one, and would answer 500. So is a PRACK of
+        nothing, to which it would say 200 (RFC 3262 section 3)."""
         call = next((call for call in self._calls if call.call_id == request.call_id), None)
         if call is None or not (request.source == call.peer or self._access.allows(request.source)):
             return PASS
         message = SipMessage.parse(text())
+        if request.method == "PRACK":
+            return PASS if call.reliable == message.header("rack").split()[:2] else 481
         found = dtmf_info(message.header("content-type"), message.body)
         if found is None:
             return PASS
@@ -359,7 +375,10 @@ class SipEndpoint:
         for call in tuple(self._calls):
             for stream in call.streams:
                 stream.socket.report(now)
-            if limit_s and call.streams and now - max(s.socket.last_packet_s for s in call.streams) > limit_s:
+            # Who holds sends nothing, and needs a moment to begin again.
+            allowed_s = max(limit_s, HOLD_S) if call.held else limit_s
+            heard_s = [stream.socket.last_packet_s for stream in call.streams]
+            if limit_s and heard_s and now - max(call.agreed_s, *heard_s) > allowed_s:
                 call.hangup(reason="media_timeout")
 
     # CallHost
@@ -378,9 +397,11 @@ class SipEndpoint:
     def media_ready(self, call: SipCall) -> None:
         self.counters.answered += 1
         self.counters.recordings += call.recording is not None
+        call.agreed_s = self._loop.time()
         self._handler.on_call(call)
 
     def media_changed(self, call: SipCall) -> None:
+        call.agreed_s = self._loop.time()
         self._handler.on_media(call)
 
     def metadata_changed(self, call: SipCall) -> None:
@@ -400,6 +421,8 @@ class SipEndpoint:
 
     def ended(self, call: SipCall, reason: str) -> None:
         self._calls.discard(call)
+        if (answer := self._ringing.pop(call, None)) is not None:
+            answer.cancel()
         self.counters.failed += reason == "failed"
         self.counters.cancelled += reason == "cancelled"
         self.counters.media_timeouts += reason == "media_timeout"

@@ -41,6 +41,11 @@ class RtpSender:
             self._timestamp += SAMPLES
             self._drain()
 
+    def take(self) -> list[bytes]:
+        """What has come back so far."""
+        self._drain()
+        return self.received
+
     def _drain(self) -> None:
         try:
             while True:

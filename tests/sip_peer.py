@@ -1,0 +1,145 @@
+"""A caller by hand, for what SIPp cannot put in order: requests that cross, come twice or belong to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+
+from sip.messages import SipMessage
+
+
+def sdp(
+    port: int,
+    *lines: str,
+    formats: str = "0 101",
+    address: str = "127.0.0.1",
+    session: Sequence[str] = (),
+    version: int = 1,
+) -> str:
+    """An offer of PCMU and digits; `lines` follow the m-line, those of `session` are before it."""
+    head = ["v=0", f"o=- 1 {version} IN IP4 127.0.0.1", "s=-", f"c=IN IP4 {address}", "t=0 0", *session]
+    return "\r\n".join([*head, f"m=audio {port} RTP/AVP {formats}", "a=rtpmap:101 telephone-event/8000", *lines, ""])
+
+
+class SipPeer:
+    """One UDP socket and one dialog. What comes is in `heard`; nothing is sent unasked, no ACK either."""
+
+    def __init__(self, worker_port: int, *, call_id: str = "", tag: str = "") -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setblocking(False)
+        self._worker = "127.0.0.1", worker_port
+        self.port: int = self._socket.getsockname()[1]
+        self.uri = f"sip:1000@127.0.0.1:{worker_port}"
+        self.call_id = call_id or secrets.token_hex(8)
+        self.tag = tag or secrets.token_hex(4)
+        self.to_tag = ""
+        self.cseq = itertools.count(1)
+        self.heard: list[SipMessage] = []
+        self._news = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+
+    def _read(self) -> None:
+        self.heard.append(SipMessage.parse(self._socket.recv(65536).decode()))
+        self._news.set()
+
+    def send(
+        self,
+        method: str,
+        body: str = "",
+        *headers: str,
+        cseq: int | None = None,
+        branch: str = "",
+        within: bool = True,
+        uri: str = "",
+    ) -> int:
+        """Returns the CSeq. `branch` is needed for what must be recognised again; `within`: with the tag of To."""
+        number = next(self.cseq) if cseq is None else cseq
+        lines = [
+            f"{method} {uri or self.uri} SIP/2.0",
+            f"Via: SIP/2.0/UDP 127.0.0.1:{self.port};branch=z9hG4bK{branch or secrets.token_hex(8)};rport",
+            f"From: <sip:4711@127.0.0.1:{self.port}>;tag={self.tag}",
+            f"To: <{self.uri}>" + (f";tag={self.to_tag}" if within and self.to_tag else ""),
+            f"Call-ID: {self.call_id}",
+            f"CSeq: {number} {method}",
+            f"Contact: <sip:4711@127.0.0.1:{self.port}>",
+            "Max-Forwards: 70",
+            *headers,
+        ]
+        if body and not any(header.startswith("Content-Type") for header in headers):
+            lines.append("Content-Type: application/sdp")
+        lines.append(f"Content-Length: {len(body)}")
+        self.put(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+        return number
+
+    def put(self, datagram: bytes) -> None:
+        self._socket.sendto(datagram, self._worker)
+
+    def reply(self, request: SipMessage, status: str, body: str = "", *headers: str) -> None:
+        """Answer a request of the worker's."""
+        copied = ("via", "from", "to", "call-id", "cseq")
+        own = [f"{name}: {value}" for name, value in request.headers if name in copied]
+        own += [f"Contact: <sip:4711@127.0.0.1:{self.port}>", *headers]
+        own += ["Content-Type: application/sdp"] if body else []
+        self.put("\r\n".join([f"SIP/2.0 {status}", *own, f"Content-Length: {len(body)}", "", body]).encode())
+
+    def answers(self, cseq: int, method: str = "INVITE") -> list[SipMessage]:
+        """All responses to that request, in the order in which they came."""
+        return [m for m in self.heard if m.header("cseq") == f"{cseq} {method}" and m.start_line.startswith("SIP/2.0")]
+
+    def statuses(self, cseq: int, method: str = "INVITE") -> list[int]:
+        """Of the answers, without 100 Trying."""
+        found = [int(message.start_line.split()[1]) for message in self.answers(cseq, method)]
+        return [status for status in found if status != 100]
+
+    async def answer(self, cseq: int, method: str = "INVITE", *, status: int = 0, timeout_s: float = 10) -> SipMessage:
+        """The first with that status, or the first final one. Takes over the tag that it gives to To."""
+
+        def found() -> SipMessage | None:
+            for message in self.answers(cseq, method):
+                code = int(message.start_line.split()[1])
+                if code == status or not status and code >= 200:
+                    return message
+            return None
+
+        message = await self.wait(found, f"{status or 'final answer'} to {cseq} {method}", timeout_s)
+        if method == "INVITE" and not self.to_tag and (tag := re.search(r";tag=([^;\s]+)", message.header("to"))):
+            self.to_tag = tag[1]
+        return message
+
+    async def request(self, method: str, *, timeout_s: float = 10) -> SipMessage:
+        """The worker's first request of that method."""
+
+        def found() -> SipMessage | None:
+            return next((m for m in self.heard if m.start_line.startswith(f"{method} ")), None)
+
+        return await self.wait(found, method, timeout_s)
+
+    async def wait(self, found: Callable[[], SipMessage | None], what: str, timeout_s: float) -> SipMessage:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (message := found()) is None:
+                    self._news.clear()
+                    await self._news.wait()
+                return message
+        except TimeoutError:
+            heard = [message.start_line for message in self.heard]
+            raise AssertionError(f"no {what} within {timeout_s} s: {heard}") from None
+
+    async def invite(self, body: str, *headers: str) -> SipMessage:
+        """A call, or a new offer in it, as it ought to be: the 200, acknowledged."""
+        cseq = self.send("INVITE", body, *headers)
+        message = await self.answer(cseq, status=200)
+        self.send("ACK", cseq=cseq)
+        return message
+
+    async def bye(self) -> None:
+        assert (await self.answer(self.send("BYE"), "BYE")).start_line == "SIP/2.0 200 OK"
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
