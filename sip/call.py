@@ -6,7 +6,7 @@ kept as pending and committed when the 200 has gone out with that very descripti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -15,7 +15,7 @@ from audio.codec import Codec
 from sip import siprec, srtp
 from sip.errors import NotAcceptable, PeerError
 from sip.messages import SipMessage, address_uri
-from sip.negotiation import NegotiatedStream, SrtpUse, make_answer, make_offer, negotiate
+from sip.negotiation import NegotiatedStream, SrtpUse, audio_lines, make_answer, make_offer, negotiate, same_media
 from sip.sdp import Direction, SessionDescription
 from sip.sockets import RtpSocket
 from sip.trace import mask_message
@@ -116,7 +116,7 @@ class SipCall:
 
         The handler's `on_end` follows, never from within this method.
         """
-        if self._dialog is not None and not self._dialog.over:
+        if self._dialog is not None and not self._dialog.over and not self._ended:
             self._reason = self._reason or reason
             self._dialog.finish(code)
 
@@ -187,7 +187,7 @@ class SipCall:
         pending, self._pending = self._pending, None
         if pending is None or not body:
             return
-        if not _same_media(pending.description, SessionDescription.parse(body)):
+        if not same_media(pending.description, SessionDescription.parse(body)):
             # PJSIP has fallen back to a description of its own: audio would go to a port nobody reads.
             log.error("the SDP that was sent is not ours", external_id=self.call_id, message=mask_message(body))
             self._host.mismatch(self)
@@ -214,6 +214,24 @@ class SipCall:
             self._commit(streams)
             (self._host.media_ready if first else self._host.media_changed)(self)
 
+    def refreshed(self, body: str) -> None:
+        """The peer has answered an offer of what is agreed: where it listens may be new, and whether it holds."""
+        if not body or self._ended:
+            return
+        try:
+            answered = {stream.index: stream for stream in self._negotiate(SessionDescription.parse(body))}
+        except PeerError as error:  # the audio may go on as it was
+            log.warning("the answer to a refresh is left out", reason=str(error), external_id=self.call_id)
+            return
+        streams = tuple(
+            replace(agreed, remote=new.remote, direction=new.direction, on_hold=new.on_hold)
+            for agreed in self._agreed
+            if (new := answered.get(agreed.index)) is not None
+        )
+        if streams and streams != self._agreed:
+            self._commit(streams)
+            self._host.media_changed(self)
+
     def described(self, message: SipMessage) -> None:
         """Take over the metadata of an INVITE or UPDATE, if there is any; what is wrong with it changes nothing."""
         if self.recording is None or not (text := siprec.metadata_of(message)):
@@ -235,7 +253,7 @@ class SipCall:
         if self._ended:
             return
         self._ended = True
-        reason = self._reason or {200: "hangup", 487: "cancelled"}.get(status, "failed")
+        reason = self._reason or {200: "hangup", 487: "cancelled", 408: "timeout"}.get(status, "failed")
         try:
             self._host.ended(self, reason)
         finally:
@@ -283,19 +301,3 @@ class SipCall:
             held,
             socket,
         )
-
-
-def audio_lines(offer: SessionDescription) -> int:
-    return max(1, sum(media.kind == "audio" for media in offer.media))
-
-
-def _same_media(ours: SessionDescription, sent: SessionDescription) -> bool:
-    """Whether ports, formats and directions are ours. The address may be the null one of a hold, echoed by PJSIP."""
-
-    def essence(description: SessionDescription) -> list[object]:
-        return [
-            media.port and (media.port, frozenset(media.formats), description.direction_of(media))
-            for media in description.media
-        ]
-
-    return essence(ours) == essence(sent)

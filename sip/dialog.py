@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,9 @@ from sip.sdp import Direction, SessionDescription
 from sip.stack import RETRY_AFTER_S, guarded
 
 log = structlog.get_logger("sip")
+
+_CAUSE = re.compile(r"cause\s*=\s*([0-9]{3})")
+"""In the Reason header (RFC 3326) that PJSIP gives a BYE of its own."""
 
 Later = Callable[..., object]
 
@@ -104,7 +108,10 @@ class Dialog(pj.Call):  # type: ignore[misc]
     @guarded
     def onCallTsxState(self, prm: Any) -> None:
         event = prm.e.body.tsxState
-        if self.call is None or event.tsx.role != pj.PJSIP_ROLE_UAS:
+        if self.call is None:
+            return
+        if event.tsx.role == pj.PJSIP_ROLE_UAC:
+            self._on_own_request(self.call, event)
             return
         method = event.tsx.method
         if self.call.recording is not None and method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
@@ -121,6 +128,16 @@ class Dialog(pj.Call):  # type: ignore[misc]
                 self._later(self.call.sent, SipMessage.parse(event.src.tdata.wholeMsg).body)
             elif event.tsx.statusCode >= 300:
                 self._later(self.call.dropped)
+
+    def _on_own_request(self, call: SipCall, event: Any) -> None:
+        """PJSIP's own: refreshes of the session (RFC 4028), and the BYE when they fail, or no ACK has come."""
+        if event.tsx.method == "BYE" and event.type == pj.PJSIP_EVENT_TX_MSG and not self.over:
+            # Not when it is answered: who has gone answers nothing for 32 s.
+            found = _CAUSE.search(SipMessage.parse(event.src.tdata.wholeMsg).header("reason"))
+            self._later(call.disconnected, int(found[1]) if found else 408)
+        elif event.tsx.method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
+            if event.tsx.statusCode // 100 == 2:
+                self._later(call.refreshed, SipMessage.parse(event.src.rdata.wholeMsg).body)
 
     @guarded
     def onCallState(self, prm: Any) -> None:

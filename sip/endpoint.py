@@ -23,13 +23,14 @@ from config import Settings
 from config.settings import Sip
 from sip.access import LOOPBACK, AccessList, OncePer, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
-from sip.call import SipCall, audio_lines
+from sip.call import SipCall
 from sip.dialog import Dialog
 from sip.digest import Challenger
 from sip.door import Door
 from sip.errors import PeerError, SipError
 from sip.gate import PASS, Request
 from sip.messages import SipMessage, dtmf_info
+from sip.negotiation import audio_lines
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
@@ -61,7 +62,10 @@ class SipHandler(Protocol):
         """A digit by SIP INFO; those in RTP (RFC 4733) are in the stream."""
 
     def on_end(self, call: SipCall, reason: str) -> None:
-        """hangup | cancelled | local | failed | media_timeout. The sockets close when this returns."""
+        """hangup | cancelled | local | failed | timeout | media_timeout. The sockets close when this returns.
+
+        `timeout`: the peer did not acknowledge the answer, or did not refresh the session.
+        """
 
     def can_accept(self) -> int:
         """0, or the SIP status to refuse a call with."""
@@ -74,7 +78,7 @@ class SipCounters:
     invites: int = 0
     answered: int = 0
     failed: int = 0
-    """Calls that were accepted here and ended with reason `failed`."""
+    """Calls that were accepted here and ended with reason `failed` or `timeout`."""
     cancelled: int = 0
     media_timeouts: int = 0
     sdp_mismatches: int = 0
@@ -423,7 +427,7 @@ class SipEndpoint:
         self._calls.discard(call)
         if (answer := self._ringing.pop(call, None)) is not None:
             answer.cancel()
-        self.counters.failed += reason == "failed"
+        self.counters.failed += reason in ("failed", "timeout")
         self.counters.cancelled += reason == "cancelled"
         self.counters.media_timeouts += reason == "media_timeout"
         if call.streams:

@@ -194,3 +194,19 @@ def _rtpmap(payload_type: int, name: str) -> Attribute:
 
 def _telephone_event(payload_type: int) -> list[Attribute]:
     return [_rtpmap(payload_type, "telephone-event"), ("fmtp", f"{payload_type} 0-15")]
+
+
+def audio_lines(offer: SessionDescription) -> int:
+    return max(1, sum(media.kind == "audio" for media in offer.media))
+
+
+def same_media(ours: SessionDescription, sent: SessionDescription) -> bool:
+    """Whether ports, formats and directions are ours. The address may be the null one of a hold, echoed by PJSIP."""
+
+    def essence(description: SessionDescription) -> list[object]:
+        return [
+            media.port and (media.port, frozenset(media.formats), description.direction_of(media))
+            for media in description.media
+        ]
+
+    return essence(ours) == essence(sent)

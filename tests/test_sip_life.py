@@ -430,7 +430,7 @@ async def test_an_ack_that_never_comes() -> None:
         bye = await caller.request("BYE")
         assert len(caller.statuses(cseq)) > 4
         caller.reply(bye, "200 OK")
-        await until(lambda: handler.log == [STARTED, ("end", "failed")])
+        await until(lambda: handler.log == [STARTED, ("end", "timeout")])
         assert endpoint.counters.failed == 1
 
 
@@ -452,8 +452,9 @@ async def test_a_bye_of_ours_that_nobody_answers() -> None:
     async with scene() as (handler, endpoint, (caller,)):
         await caller.invite(sdp(40000))
         handler.calls.pop().hangup()
-        await until(lambda: sum(m.start_line.startswith("BYE") for m in caller.heard) > 3)
         await until(lambda: handler.log == [STARTED, ("end", "local")])
+        assert endpoint.dialogs == 1 and endpoint.calls == endpoint.rtp_sockets == 0
+        await until(lambda: sum(m.start_line.startswith("BYE") for m in caller.heard) > 3)
         await until(lambda: endpoint.dialogs == 0)
 
 

@@ -1,4 +1,4 @@
-"""Session timers (RFC 4028) to their ends, and what else takes PJSIP half a minute: on a clock that is moved by hand."""
+"""Session timers (RFC 4028) to their ends, on a clock that is moved by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from sip.endpoint import SipEndpoint
 from tests.pjsip_clock import PjsipClock, pjsip_clock
+from tests.rtp_sender import RtpSender
 from tests.sip_peer import SipPeer, sdp
 from tests.test_sip_endpoint import Recorder, until, worker
 from tests.test_sip_life import STARTED, media
@@ -84,20 +85,45 @@ async def test_a_reinvite_while_the_worker_refreshes() -> None:
 
 
 async def test_the_peer_says_491_to_a_refresh() -> None:
-    """The worker tries again a little later (RFC 3261 section 14.1) and the call goes on."""
-    async with scene() as (handler, _, caller, clock):
+    """Its own re-INVITE, that was under way, is the refresh then."""
+    async with scene() as (handler, endpoint, caller, clock):
         await caller.invite(sdp(40000), *WORKER_REFRESHES)
         await forward(caller, clock, 46)
         refresh = await caller.request("INVITE")
         caller.reply(refresh, "491 Request Pending")
         await caller.request("ACK")
+        await caller.invite(sdp(40000, "a=sendonly", version=2), *WORKER_REFRESHES)
         caller.heard.clear()
-        clock.forward(5)
-        again = await caller.request("INVITE")
-        caller.reply(again, "200 OK", sdp(40000, version=2), "Session-Expires: 90;refresher=uac")
+        await forward(caller, clock, 46)
+        refresh = await caller.request("INVITE")
+        caller.reply(refresh, "200 OK", sdp(40000, "a=sendonly", version=2), "Session-Expires: 90;refresher=uac")
         await caller.request("ACK")
+        await forward(caller, clock, 40)
         await caller.bye()
-    assert handler.log == [STARTED, ("end", "hangup")]
+    assert handler.log == [STARTED, ("media", "PCMU", "recvonly", "held"), ("end", "hangup")]
+
+
+async def test_the_answer_to_a_refresh_may_move_the_audio() -> None:
+    """To another port, on hold and back; and an answer with nothing in it that can be used changes nothing."""
+    async with scene() as (handler, endpoint, caller, clock):
+        await caller.invite(sdp(40000), *WORKER_REFRESHES)
+        moved = RtpSender()
+        held, useless = sdp(40000, "a=sendonly", version=3), sdp(40000, formats="3", version=5)
+        for answer in (sdp(moved.port, version=2), held, sdp(moved.port, version=4), useless):
+            await forward(caller, clock, 46)
+            refresh = await caller.request("INVITE")
+            caller.reply(refresh, "200 OK", answer, "Session-Expires: 90;refresher=uac")
+            await caller.request("ACK")
+            caller.heard.clear()
+            if answer != held:
+                before = len(moved.take())
+                await until(lambda: len(moved.take()) > before + 3)  # noqa: B023 - within this turn
+        await caller.bye()
+        moved.close()
+    assert handler.log == [
+        STARTED, ("media", "PCMU", "sendrecv", "live"), ("media", "PCMU", "recvonly", "held"),
+        ("media", "PCMU", "sendrecv", "live"), ("end", "hangup"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("status", ["481 Call/Transaction Does Not Exist", "408 Request Timeout"])
@@ -108,19 +134,21 @@ async def test_a_refresh_that_finds_no_call(status: str) -> None:
         await forward(caller, clock, 46)
         caller.reply(await caller.request("UPDATE"), status)
         await until(lambda: len(handler.log) == 2)
-    assert handler.log[0] == STARTED and handler.log[1][0] == "end"
+        caller.reply(await caller.request("BYE"), "481 Call/Transaction Does Not Exist")
+    assert handler.log == [STARTED, ("end", "timeout" if status.startswith("408") else "failed")]
 
 
 async def test_a_refresh_that_nobody_answers() -> None:
     """A peer that is gone without a BYE: found at the next refresh, on hold as well."""
-    async with scene() as (handler, _, caller, clock):
+    async with scene() as (handler, endpoint, caller, clock):
         await caller.invite(sdp(40000, "a=inactive"), *WORKER_REFRESHES, UPDATE)
         await forward(caller, clock, 46)
         await caller.request("UPDATE")
         clock.forward(33)
         await caller.request("BYE")
-        clock.forward(33)
-        await until(lambda: handler.log[-1][0] == "end")
+        await until(lambda: handler.log[-1] == ("end", "timeout"))
+        assert endpoint.rtp_sockets == 0 and endpoint.dialogs == 1, "nothing of ours waits for an answer to the BYE"
+        await until(lambda: sum(m.start_line.startswith("BYE") for m in caller.heard) > 2)
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -137,4 +165,4 @@ async def test_a_peer_that_does_not_refresh(held: bool) -> None:
         bye = await caller.request("BYE")
         caller.reply(bye, "200 OK")
         await until(lambda: handler.log[-1][0] == "end")
-    assert handler.log[-1] == ("end", "session_timeout")
+    assert handler.log[-1] == ("end", "timeout")
