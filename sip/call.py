@@ -42,7 +42,7 @@ class MediaStream:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class Pending:
     """Our description on its way out; `streams` is None when it is an offer, so that the answer is still to come."""
 
     description: SessionDescription
@@ -94,10 +94,10 @@ class SipCall:
         self._host = host
         self._dialog: Dialog | None = None
         self._sockets: dict[int, RtpSocket] = {}
-        self._keys: dict[int, tuple[srtp.Crypto, srtp.Crypto]] = {}
-        """By the index of the m-line: the peer's key, and ours for it."""
+        self._keys: dict[tuple[int, srtp.Crypto], srtp.Crypto] = {}
+        """By the index of the m-line and the peer's key: ours for it."""
         self._agreed: tuple[NegotiatedStream, ...] = ()
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         self._offered = False
         self._started_sendrecv = False
         self._reason = ""
@@ -163,7 +163,7 @@ class SipCall:
             codecs = current + tuple(codec for codec in self._host.codecs if codec not in current)
             port = next(iter(self._sockets.values())).port
             own = make_offer(codecs, port, address=address, origin=template.origin)
-            self._pending = _Pending(own, None)
+            self._pending = Pending(own, None)
             return own
         offer = SessionDescription.parse(offer_text)
         streams = self._negotiate(offer)
@@ -173,7 +173,7 @@ class SipCall:
         ports = {index: socket.port for index, socket in self._sockets.items()}
         keys = {stream.index: self._own_key(stream.index, stream.crypto) for stream in streams if stream.crypto}
         answer = make_answer(offer, streams, ports, address=address, origin=template.origin, keys=keys)
-        self._pending = _Pending(answer, streams)
+        self._pending = Pending(answer, streams)
         return answer
 
     def check(self, offer_text: str) -> int:
@@ -182,10 +182,14 @@ class SipCall:
         self._negotiate(offer)
         return audio_lines(offer)
 
-    def sent(self, body: str) -> None:
-        """A 2xx with this SDP has gone out."""
+    def take_pending(self) -> Pending | None:
+        """What `describe` has made, when the response with it goes out; the next offer may come before `sent`."""
         pending, self._pending = self._pending, None
-        if pending is None or not body:
+        return pending
+
+    def sent(self, pending: Pending | None, body: str) -> None:
+        """A 2xx with this SDP has gone out."""
+        if pending is None or not body or self._ended:
             return
         if not same_media(pending.description, SessionDescription.parse(body)):
             # PJSIP has fallen back to a description of its own: audio would go to a port nobody reads.
@@ -199,7 +203,7 @@ class SipCall:
             self._host.media_changed(self)
 
     def dropped(self) -> None:
-        """The pending description was not accepted by PJSIP, or its re-INVITE was refused."""
+        """The re-INVITE of the pending description was refused."""
         self._pending = None
 
     def confirmed(self, streams: tuple[NegotiatedStream, ...]) -> None:
@@ -270,16 +274,17 @@ class SipCall:
 
     def _own_key(self, index: int, theirs: srtp.Crypto) -> srtp.Crypto:
         """The one that we gave for theirs: who repeats a key goes on with it."""
-        if index not in self._keys or self._keys[index][0] != theirs:
-            self._keys[index] = theirs, theirs.own()
-        return self._keys[index][1]
+        return self._keys.setdefault((index, theirs), theirs.own())
 
     def _commit(self, streams: tuple[NegotiatedStream, ...]) -> None:
         if not self.streams:
             self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
         self._agreed = streams
-        for index in self._sockets.keys() - {stream.index for stream in streams}:
+        ahead = self._pending.streams or () if self._pending is not None else ()  # the next offer may have come already
+        for index in self._sockets.keys() - {stream.index for stream in streams + ahead}:
             self._sockets.pop(index).close()
+        for key in self._keys.keys() - {(stream.index, stream.crypto) for stream in streams + ahead}:
+            del self._keys[key]
         self.streams[:] = [self._stream(stream) for stream in streams]
 
     def _stream(self, agreed: NegotiatedStream) -> MediaStream:

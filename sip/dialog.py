@@ -125,9 +125,10 @@ class Dialog(pj.Call):  # type: ignore[misc]
             if 100 < event.tsx.statusCode < 200:
                 self.call.rang(SipMessage.parse(event.src.tdata.wholeMsg))
             elif 200 <= event.tsx.statusCode < 300:
-                self._later(self.call.sent, SipMessage.parse(event.src.tdata.wholeMsg).body)
+                body = SipMessage.parse(event.src.tdata.wholeMsg).body
+                self._later(self.call.sent, self.call.take_pending(), body)
             elif event.tsx.statusCode >= 300:
-                self._later(self.call.dropped)
+                self.call.dropped()
 
     def _on_own_request(self, call: SipCall, event: Any) -> None:
         """PJSIP's own: refreshes of the session (RFC 4028), and the BYE when they fail, or no ACK has come."""

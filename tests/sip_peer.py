@@ -61,7 +61,7 @@ class SipPeer:
         number = next(self.cseq) if cseq is None else cseq
         lines = [
             f"{method} {uri or self.uri} SIP/2.0",
-            f"Via: SIP/2.0/UDP 127.0.0.1:{self.port};branch=z9hG4bK{branch or secrets.token_hex(8)};rport",
+            f"Via: SIP/2.0/UDP 127.0.0.1:{self.port};branch=z9hG4bK{branch or secrets.token_hex(8)}-{self.tag};rport",
             f"From: <sip:4711@127.0.0.1:{self.port}>;tag={self.tag}",
             f"To: <{self.uri}>" + (f";tag={self.to_tag}" if within and self.to_tag else ""),
             f"Call-ID: {self.call_id}",

@@ -144,6 +144,23 @@ async def test_a_reinvite_before_the_last_one_is_settled() -> None:
     ]  # fmt: skip
 
 
+async def test_reinvites_in_one_burst() -> None:
+    """Several are answered before the loop comes round: each answer is taken for what it is."""
+    async with scene() as (handler, _, (caller,)):
+        await caller.invite(sdp(40000))
+        numbers = []
+        for version, lines in enumerate((["a=sendonly"], [], ["a=inactive"], []), 2):
+            numbers.append(caller.send("INVITE", sdp(40000, *lines, version=version)))
+            caller.send("ACK", cseq=numbers[-1])
+        answers = [media(await caller.answer(number))[1] for number in numbers]
+        assert answers == ["recvonly", "sendrecv", "inactive", "sendrecv"]
+        await caller.bye()
+    assert handler.log == [
+        STARTED, ("media", "PCMU", "recvonly", "held"), ("media", "PCMU", "sendrecv", "live"),
+        ("media", "PCMU", "inactive", "held"), ("media", "PCMU", "sendrecv", "live"), ("end", "hangup"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("headers", "answered"),
     [
