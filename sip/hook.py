@@ -128,6 +128,12 @@ class _RxData(Structure):
     ]
 
 
+class _Message(Structure):
+    """Of a request; what follows is not used."""
+
+    _fields_ = [("type", c_int), ("method", _Method)]
+
+
 _Callback = ctypes.CFUNCTYPE(c_int, POINTER(_RxData))
 
 
@@ -196,8 +202,9 @@ class Hook:
         try:
             rdata = pointer.contents
             self._spoke(rdata.transport)
+            method = str(_Message.from_address(rdata.msg).method.name)
             request = Request(
-                str(rdata.cseq.contents.method.name),
+                method,
                 str(rdata.cid.contents.id),
                 str(rdata.via.contents.branch),
                 str(rdata.to.contents.tag),
@@ -206,7 +213,9 @@ class Hook:
             text = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len).decode(errors="replace")  # noqa: E731
             verdict = self._judge(request, rdata.cseq.contents.cseq, text)
             if verdict == PASS:
-                return 0
+                if method == str(rdata.cseq.contents.method.name):
+                    return 0
+                verdict = 400  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
             if verdict != DROP:
                 more = self._ask(rdata.pool) if verdict == 401 else self._retry if verdict == 503 else None
                 headers = byref(more) if more is not None else None

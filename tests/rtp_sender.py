@@ -42,7 +42,7 @@ class RtpSender:
             self._drain()
 
     async def press(self, event: int, port: int, *, payload_type: int = 101, lost: int = 0) -> None:
-        """A digit of 100 ms (RFC 4733): a packet every 20 ms, the last three times; `lost`: so many of these are not."""
+        """A digit of 100 ms (RFC 4733): a packet every 20 ms, the last three times but for those that are `lost`."""
         for number in range(1, 8):
             await asyncio.sleep(0.020 if number < 6 else 0)
             end = number >= 5

@@ -94,12 +94,10 @@ async def test_a_transfer_loses_nothing(running: Worker) -> None:
 async def test_headers_and_digits(running: Worker) -> None:
     headers = ("X-Ticket: 42", "X-Queue: sales, second line", "P-Asserted-Identity: <sip:5@pbx.example>")
     async with call(running, *headers) as (caller, sender, port, events):
-        relay = caller.send("INFO", "Signal=5\r\nDuration=160\r\n", "Content-Type: application/dtmf-relay", branch="five")
+        five = "Signal=5\r\nDuration=160\r\n", "Content-Type: application/dtmf-relay"
+        relay = caller.send("INFO", *five, branch="five")
         await caller.answer(relay, "INFO")
-        # The same once more, as when its answer was lost.
-        caller.send(
-            "INFO", "Signal=5\r\nDuration=160\r\n", "Content-Type: application/dtmf-relay", branch="five", cseq=relay
-        )
+        caller.send("INFO", *five, branch="five", cseq=relay)  # once more, as when the answer was lost
         plain = caller.send("INFO", "#", "Content-Type: application/dtmf")
         assert (await caller.answer(plain, "INFO")).start_line == "SIP/2.0 200 OK"
         await sender.talk(b"\xff" * 320, port)
