@@ -160,7 +160,7 @@ class Sip(Section, frozen=True, kw_only=True):
     tls_clients: Literal["any", "verified"] = "any"
     """`verified`: who connects needs a certificate of an authority in `tls_ca`."""
     answer_delay_s: Annotated[float, Meta(ge=0, le=30)] = 0.0
-    """A call is told that it rings (180) and answered so much later, so that a person's phone may be quicker."""
+    """A call is told that it rings (180) and answered so much later: a person's phone may be quicker. Not SIPREC."""
     media_timeout_s: Seconds = 3600.0
     """A call without a single RTP packet for so long is hung up; 0: never. A call on hold is given an hour at least."""
     log_level: Annotated[int, Meta(ge=0, le=6)] = 1

@@ -6,7 +6,7 @@ kept as pending and committed when the 200 has gone out with that very descripti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -15,7 +15,16 @@ from audio.codec import Codec
 from sip import siprec, srtp
 from sip.errors import NotAcceptable, PeerError
 from sip.messages import SipMessage, address_uri
-from sip.negotiation import NegotiatedStream, SrtpUse, audio_lines, make_answer, make_offer, negotiate, same_media
+from sip.negotiation import (
+    NegotiatedStream,
+    SrtpUse,
+    audio_lines,
+    make_answer,
+    make_offer,
+    moved,
+    negotiate,
+    same_media,
+)
 from sip.sdp import Direction, SessionDescription
 from sip.sockets import RtpSocket
 from sip.trace import mask_message
@@ -208,7 +217,7 @@ class SipCall:
 
     def confirmed(self, streams: tuple[NegotiatedStream, ...]) -> None:
         """PJSIP's media is up. When the ACK brought the answer to our own offer, these are its streams."""
-        if not self._offered:
+        if not self._offered or self._ended:
             return
         self._offered = False
         first = not self.streams
@@ -223,15 +232,10 @@ class SipCall:
         if not body or self._ended:
             return
         try:
-            answered = {stream.index: stream for stream in self._negotiate(SessionDescription.parse(body))}
+            streams = moved(self._agreed, self._negotiate(SessionDescription.parse(body)))
         except PeerError as error:  # the audio may go on as it was
             log.warning("the answer to a refresh is left out", reason=str(error), external_id=self.call_id)
             return
-        streams = tuple(
-            replace(agreed, remote=new.remote, direction=new.direction, on_hold=new.on_hold)
-            for agreed in self._agreed
-            if (new := answered.get(agreed.index)) is not None
-        )
         if streams and streams != self._agreed:
             self._commit(streams)
             self._host.media_changed(self)
@@ -297,12 +301,12 @@ class SipCall:
         # A recorder's stream is sendonly from the start; that is no hold.
         held = agreed.on_hold and (self._started_sendrecv or agreed.direction is Direction.INACTIVE)
         return MediaStream(
-            agreed.index,
-            agreed.label,
-            agreed.codec,
-            agreed.payload_type,
-            agreed.telephone_event,
-            agreed.direction,
-            held,
-            socket,
+            index=agreed.index,
+            label=agreed.label,
+            codec=agreed.codec,
+            payload_type=agreed.payload_type,
+            telephone_event=agreed.telephone_event,
+            direction=agreed.direction,
+            held=held,
+            socket=socket,
         )

@@ -302,7 +302,9 @@ class SipEndpoint:
         dialog.call = call
         dialog.audio_lines = audio_lines(offer) if offer else 1
         self._calls.add(call)
-        self._loop.call_soon(self._ring if self._settings.answer_delay_s else self._answer, call)
+        # A recording client waits for nobody.
+        rings = self._settings.answer_delay_s > 0 and call.recording is None
+        self._loop.call_soon(self._ring if rings else self._answer, call)
 
     def _ring(self, call: SipCall) -> None:
         if call.ended:

@@ -196,6 +196,16 @@ def _telephone_event(payload_type: int) -> list[Attribute]:
     return [_rtpmap(payload_type, "telephone-event"), ("fmtp", f"{payload_type} 0-15")]
 
 
+def moved(agreed: Sequence[NegotiatedStream], answered: Sequence[NegotiatedStream]) -> tuple[NegotiatedStream, ...]:
+    """What is agreed, to where an answer to an offer of just that moves it; without those that it refuses."""
+    by_index = {stream.index: stream for stream in answered}
+    return tuple(
+        replace(stream, remote=new.remote, direction=new.direction, on_hold=new.on_hold)
+        for stream in agreed
+        if (new := by_index.get(stream.index)) is not None
+    )
+
+
 def audio_lines(offer: SessionDescription) -> int:
     return max(1, sum(media.kind == "audio" for media in offer.media))
 

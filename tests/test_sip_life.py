@@ -294,6 +294,14 @@ async def test_ringing_takes_a_place() -> None:
         await until(lambda: endpoint.calls == 0)
 
 
+async def test_a_recording_client_does_not_wait() -> None:
+    """What is said meanwhile would be missing."""
+    async with scene(answer_delay_s=20) as (_, endpoint, (caller,)):
+        await caller.invite(sdp(40000, "a=sendonly", "a=label:1"), "Require: siprec")
+        assert caller.statuses(1) == [200] and endpoint.counters.recordings == 1
+        await caller.bye()
+
+
 async def test_reliable_ringing() -> None:
     """RFC 3262: the 180 comes again until its PRACK does; what acknowledges nothing is refused."""
     async with scene(answer_delay_s=0.5) as (handler, _, (caller,)):
