@@ -262,6 +262,8 @@ class SipCall:
             return
         self._ended = True
         reason = self._reason or {200: "hangup", 487: "cancelled", 408: "timeout"}.get(status, "failed")
+        for socket in self._sockets.values():
+            socket.drain()  # it came before the BYE
         try:
             self._host.ended(self, reason)
         finally:

@@ -120,10 +120,18 @@ class RtpReceiver:
                 self._swept_s = [0.0] * turn.of
         if self._buffers is None:
             self._buffers = _Buffers()
-        waiting: Sequence[_Reader] = self._turns[turn.number]
         since_s, self._swept_s[turn.number] = self._swept_s[turn.number], now
+        yield from self._read_all(self._buffers, self._turns[turn.number], since_s)
+
+    def drain(self, slot: int) -> None:
+        """Read what has come to one socket: it is about to be closed."""
+        if slot in self._readers and self._buffers is not None:
+            for _ in self._read_all(self._buffers, [(slot, self._readers[slot])], 0.0):
+                pass
+
+    def _read_all(self, buffers: _Buffers, waiting: Sequence[_Reader], since_s: float) -> Iterator[None]:
         for _ in range(MAX_PASSES):
-            waiting = yield from self._read(self._buffers, waiting, since_s)
+            waiting = yield from self._read(buffers, waiting, since_s)
             if not waiting:
                 break
 

@@ -216,6 +216,10 @@ class RtpSocket:
         elif self._reporter is not None and not self._reporter.heard(plain, wall_s):
             self._counters.rtcp_malformed += 1
 
+    def drain(self) -> None:
+        """Take what has come and waits for the next tick."""
+        self._receiver.drain(self.slot)
+
     def close(self) -> None:
         """Idempotent. The port rests before another stream gets it."""
         if self._socket.fileno() < 0:

@@ -73,10 +73,10 @@ async def test_hold_is_told(running: Worker) -> None:
 
 
 async def test_a_transfer_loses_nothing(running: Worker) -> None:
-    """Another port, another SSRC, in the middle of a sentence: one utterance, and every packet of it."""
+    """Another port, another SSRC, in the middle of a sentence: one utterance, and every packet of it until the BYE."""
     codes = bytes(ulaw_encode(np.concatenate([speech("vm-goodbye"), np.zeros(8000, np.int16)])))
     half = len(codes) // 320 * 160
-    before, packets = running.metric("mediaworker_rtp_packets_total"), -(-half // 160) + -(-(len(codes) - half) // 160)
+    packets = -(-half // 160) + -(-(len(codes) - half) // 160)
     async with call(running) as (caller, sender, port, events):
         await sender.talk(codes[:half], port)
         second = RtpSender()
@@ -84,7 +84,6 @@ async def test_a_transfer_loses_nothing(running: Worker) -> None:
         assert moved == port
         await second.talk(codes[half:], port)
         second.close()
-        await until(lambda: running.metric("mediaworker_rtp_packets_total") == before + packets)
         await caller.bye()
     (leg,) = events[-1]["legs"]
     assert (leg["packets"], leg["lost"], leg["late"]) == (packets, 0, 0)

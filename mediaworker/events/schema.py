@@ -196,7 +196,13 @@ class Metrics(EventBody, frozen=True, tag="metrics"):
 class CallEnded(EventBody, frozen=True, tag="call.ended"):
     """A call's last event, after all its finals."""
 
-    reason: Annotated[str, Meta(description="`hangup`, `cancelled`, `failed`, `api`, `shutdown`, `worker_restart`, …")]
+    reason: Annotated[
+        str,
+        Meta(
+            description="`hangup`, `cancelled`, `failed`, `timeout`, `media_timeout`, `api`, `shutdown`, "
+            "`worker_restart`, …"
+        ),
+    ]
     duration_ms: Millis
     legs: list[LegMedia]
 
