@@ -19,10 +19,12 @@ CONNECTED, DISCONNECTED, SHUTDOWN, DESTROYED = 0, 1, 2, 3
 """PJSIP's states of a transport (enum pjsip_transport_state)."""
 
 Info = Callable[[Request, int, Callable[[], str]], int]
-"""(request, CSeq, text) → the status that answers an INFO or PRACK, or `gate.PASS` to leave it to PJSIP."""
+"""(request, CSeq, text) → the status for a request within a dialog, or `gate.PASS` to leave it to PJSIP."""
 
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "OPTIONS", "MESSAGE"))
 """What PJSIP answers outside of a dialog; to anything else it would say nothing at all."""
+_SERVED_WITHIN = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSAGE"))
+"""Within a dialog; to anything else it would say 500."""
 _UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481, "SUBSCRIBE": 489}
 """RFC 3261 section 12.2.2, RFC 6665 section 4.2.1.3; all others are 501 (RFC 3261 section 21.5.2)."""
 
@@ -91,7 +93,7 @@ class Door:
             self.say(request.source, verdict, method=request.method)
         elif request.method == "REGISTER" or request.method not in _SERVED and not request.to_tag:
             return _UNSERVED.get(request.method, 501)
-        elif request.method in ("INFO", "PRACK") and request.to_tag:
+        elif request.to_tag and request.method not in _SERVED_WITHIN:
             return self._info(request, cseq, text)
         return verdict
 

@@ -41,6 +41,8 @@ from sip.stack import Stack, TlsFiles
 log = structlog.get_logger("sip")
 
 _SWEEP_S = 1.0
+_WITHIN = {"OPTIONS": 200, "SUBSCRIBE": 489, "NOTIFY": 489}
+"""Within a call: a keep-alive, and events that nobody has here."""
 HOLD_S = 3600.0
 """A call on hold may be silent for so long, or for `sip.media_timeout_s` when that is longer."""
 _FAREWELL_S = 2.0
@@ -302,8 +304,10 @@ class SipEndpoint:
         dialog.call = call
         dialog.audio_lines = audio_lines(offer) if offer else 1
         self._calls.add(call)
-        # A recording client waits for nobody.
-        rings = self._settings.answer_delay_s > 0 and call.recording is None
+        # A recording client waits for nobody; and a reliable 180 without an offer would be no answer to an INVITE
+        # without one (RFC 3261 section 13.2.1).
+        offers = offer is not None or "100rel" not in message.joined("require")
+        rings = self._settings.answer_delay_s > 0 and call.recording is None and offers
         self._loop.call_soon(self._ring if rings else self._answer, call)
 
     def _ring(self, call: SipCall) -> None:
@@ -339,17 +343,18 @@ class SipEndpoint:
         return self._handler.can_accept()
 
     def _on_info(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
-        """A digit by INFO is answered here: PJSIP has no place to put one, and would answer 500. So is a PRACK of
-        nothing, to which it would say 200 (RFC 3262 section 3)."""
+        """What PJSIP has no place for; to a PRACK of nothing it would say 200 (RFC 3262 section 3)."""
         call = next((call for call in self._calls if call.call_id == request.call_id), None)
         if call is None or not (request.source == call.peer or self._access.allows(request.source)):
             return PASS
+        if request.method not in ("INFO", "PRACK"):
+            return _WITHIN.get(request.method, 501)
         message = SipMessage.parse(text())
         if request.method == "PRACK":
             return PASS if call.reliable == message.header("rack").split()[:2] else 481
         found = dtmf_info(message.header("content-type"), message.body)
-        if found is None:
-            return PASS
+        if found is None:  # without a body it is a keep-alive
+            return 469 if message.header("info-package") else 415 if message.body.strip() else 200
         if cseq > call.info_cseq:  # else it is a repetition
             call.info_cseq = cseq
             self._loop.call_soon(call.digit, *found)

@@ -321,6 +321,50 @@ async def test_reliable_ringing() -> None:
     assert handler.log == [STARTED, ("end", "hangup")]
 
 
+async def test_a_late_prack() -> None:
+    """The 200 does not wait for it: RFC 3262 section 3 asks that of a 180 with a description only."""
+    async with scene(answer_delay_s=0.2) as (handler, _, (caller,)):
+        cseq = caller.send("INVITE", sdp(40000), "Require: 100rel")
+        number = (await caller.answer(cseq, status=180)).header("rseq")
+        assert media(await caller.answer(cseq, status=200))[1] == "sendrecv"
+        late = await caller.answer(caller.send("PRACK", "", f"RAck: {number} {cseq} INVITE"), "PRACK")
+        assert late.start_line == "SIP/2.0 200 OK"
+        caller.send("ACK", cseq=cseq)
+        await caller.bye()
+    assert handler.log == [STARTED, ("end", "hangup")]
+
+
+async def test_a_call_without_an_offer_does_not_ring_reliably() -> None:
+    """The first reliable answer must have our offer (RFC 3261 section 13.2.1): so it is the 200."""
+    async with scene(answer_delay_s=20) as (handler, _, (caller,)):
+        cseq = caller.send("INVITE", "", "Require: 100rel")
+        assert media(await caller.answer(cseq))[1] == "sendrecv" and caller.statuses(cseq) == [200]
+        caller.send("ACK", sdp(40000), cseq=cseq)
+        await until(lambda: handler.log == [STARTED])
+        await caller.bye()
+
+
+async def test_requests_while_it_rings() -> None:
+    """A new offer before the first one is answered is refused (RFC 3311 section 5.2), and nothing gets in the way."""
+    async with scene(answer_delay_s=0.4) as (handler, _, (caller,)):
+        cseq = caller.send("INVITE", sdp(40000))
+        await caller.answer(cseq, status=180)
+        for method, body, status in (
+            ("UPDATE", sdp(40002, "a=inactive", version=2), 500), ("UPDATE", "", 200), ("OPTIONS", "", 200),
+            ("INVITE", sdp(40002, version=2), 500),
+        ):  # fmt: skip
+            number = caller.send(method, body)
+            assert (await caller.answer(number, method)).start_line.startswith(f"SIP/2.0 {status} "), method
+            if method == "INVITE":
+                caller.send("ACK", cseq=number)
+        digit = await caller.answer(caller.send("INFO", "5", "Content-Type: application/dtmf"), "INFO")
+        assert digit.start_line == "SIP/2.0 200 OK"
+        assert media(await caller.answer(cseq))[1] == "sendrecv"
+        caller.send("ACK", cseq=cseq)
+        await caller.bye()
+    assert handler.log == [STARTED, ("end", "hangup")]
+
+
 async def test_reliable_ringing_that_nobody_acknowledges() -> None:
     """The call fails after 64*T1 (RFC 3262 section 3), and nobody has heard of it."""
     async with scene(answer_delay_s=20) as (handler, endpoint, (caller,)):
@@ -492,6 +536,23 @@ async def test_both_sides_hang_up_at_once() -> None:
         caller.reply(bye, "481 Call/Transaction Does Not Exist")
         await until(lambda: len(handler.log) == 2)
         assert handler.log[1] in (("end", "local"), ("end", "hangup"))
+
+
+async def test_what_is_not_served_in_a_call() -> None:
+    """Each has an answer that does not make the peer think that the call is gone (RFC 5057 section 5.1)."""
+    async with scene() as (handler, _, (caller,)):
+        await caller.invite(sdp(40000))
+        for method, headers, body, status in (
+            ("OPTIONS", (), "", 200), ("INFO", (), "", 200), ("NOTIFY", ("Event: x",), "", 489),
+            ("SUBSCRIBE", ("Event: kpml", "Expires: 7200"), "", 489), ("PUBLISH", (), "", 501), ("DANCE", (), "", 501),
+            ("INFO", ("Content-Type: application/media_control+xml",), "<x/>", 415),
+            ("INFO", ("Info-Package: y", "Content-Type: a/b"), "z", 469),
+        ):  # fmt: skip
+            answer = await caller.answer(caller.send(method, body, *headers), method)
+            assert answer.start_line.startswith(f"SIP/2.0 {status} "), (method, headers)
+        await caller.invite(sdp(40000, version=2))
+        await caller.bye()
+    assert handler.log == [STARTED, ("end", "hangup")]
 
 
 # Transfer
