@@ -215,7 +215,8 @@ class Hook:
             if verdict == PASS:
                 if method == str(rdata.cseq.contents.method.name):
                     return 0
-                verdict = 400  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
+                # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens. Nobody answers an ACK.
+                verdict = 400 if method != "ACK" else DROP
             if verdict != DROP:
                 more = self._ask(rdata.pool) if verdict == 401 else self._retry if verdict == 503 else None
                 headers = byref(more) if more is not None else None
