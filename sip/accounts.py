@@ -17,9 +17,9 @@ import structlog
 
 from config.settings import SipAccount
 from sip.access import AccessList
+from sip.callbacks import guarded
 from sip.messages import SipMessage
 from sip.registrar import Registrar, Rotation, Target
-from sip.stack import guarded
 
 log = structlog.get_logger("sip")
 

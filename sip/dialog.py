@@ -12,11 +12,12 @@ import structlog
 from audio.codec import Codec
 from sip.access import split_address
 from sip.call import SipCall
+from sip.callbacks import guarded
 from sip.errors import PeerError, SipError
 from sip.messages import SipMessage, dtmf_info
 from sip.negotiation import TELEPHONE_EVENT, NegotiatedStream
 from sip.sdp import Direction, SessionDescription
-from sip.stack import RETRY_AFTER_S, guarded
+from sip.stack import RETRY_AFTER_S
 
 log = structlog.get_logger("sip")
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from audio.codec import Codec
 from audio.g711 import alaw_encode, ulaw_encode
 from sip.accounts import Account, account_config
+from sip.callbacks import guarded
 from sip.endpoint import facing
 from sip.errors import PeerError, SipError
 from sip.messages import SipMessage
@@ -25,7 +26,7 @@ from sip.receiver import RtpReceiver
 from sip.sdp import SessionDescription
 from sip.silence import PTIME_S, SAMPLES, SilenceTicker
 from sip.sockets import RtpCounters, RtpSocket
-from sip.stack import Stack, TlsFiles, guarded
+from sip.stack import Stack, TlsFiles
 
 _FAREWELL_S = 2.0
 _TARGET = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?.*", re.IGNORECASE)

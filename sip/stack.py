@@ -10,22 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import functools
 import os
-import re
 import socket
 import stat
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, ParamSpec
+from typing import Any, Literal
 
 import _pjsua2
 import pjsua2 as pj
 import structlog
 
 from sip import trace
-from sip.access import OncePer
+from sip.callbacks import StackLog, guarded
 from sip.door import CONNECTED, Door
 from sip.errors import SipError
 from sip.hook import Hook, caller
@@ -37,11 +34,6 @@ _EVENTS_PER_POLL = 32
 _MAX_CALLS = 1024
 """PJSUA_MAX_CALLS of the build."""
 _DESTROY_NO_NETWORK = 3
-_NUMBERS = re.compile(r"[0-9]+")
-_SOURCE = re.compile(r"packet from (?:[A-Z]\w+ )?(\[?[0-9a-f.:]+\]?):[0-9]")
-_TELLING = 40
-"""So much of an error says what kind it is; the rest is a peer's own words."""
-_MAX_TEXT = 300
 RETRY_AFTER_S = 10
 EXPIRE_S = 1.0
 _BACKLOG = 1024
@@ -56,27 +48,6 @@ _TRANSPORTS = {"udp": pj.PJSIP_TRANSPORT_UDP, "tcp": pj.PJSIP_TRANSPORT_TCP, "tl
 
 # The C functions below have no counterpart in the Python binding, which exports them all the same.
 _library = ctypes.CDLL(_pjsua2.__file__)
-
-P = ParamSpec("P")
-
-callback_errors = 0
-"""Exceptions that got out of our own code in a callback; always a bug."""
-
-
-def guarded(method: Callable[P, None]) -> Callable[P, None]:
-    """A callback from C++: an exception must not travel through PJSIP's frames."""
-
-    @functools.wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        global callback_errors
-        try:
-            method(*args, **kwargs)
-        except Exception:
-            callback_errors += 1
-            log.exception("error in a SIP callback", callback=method.__name__)
-
-    return call
-
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
@@ -124,7 +95,7 @@ class Stack:
         self._door = door
         self._hook: Hook | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self._log = _Log(log_level)
+        self._log = StackLog(log_level)
         self._endpoint.libCreate()
         try:
             self._endpoint.libInit(_config(max_calls, self._log, user_agent))
@@ -306,43 +277,7 @@ class _Endpoint(pj.Endpoint):  # type: ignore[misc]
         self._on_rejected(prm.statusCode)
 
 
-class _Log(pj.LogWriter):  # type: ignore[misc]
-    once: ClassVar[OncePer] = OncePer()
-
-    def __init__(self, level: int) -> None:
-        super().__init__()
-        self.level = level
-        self.traced = False
-
-    @guarded
-    def write(self, entry: Any) -> None:
-        if self.traced and entry.level == trace.LEVEL and (seen := trace.parse(entry.msg)) is not None:
-            log.info(
-                "sip",
-                direction=seen.direction,
-                peer=seen.peer,
-                transport=seen.transport,
-                bytes=seen.size,
-                external_id=seen.call_id,
-                message=seen.message,
-            )
-            return
-        if entry.level > self.level:
-            return
-        text = trace.mask_message(entry.msg.rstrip())
-        # Most errors are a peer's, who can make as many as it likes, and quote what it has sent.
-        if entry.level <= 1:
-            source = _SOURCE.search(text)
-            key = (source[1] if source else "") + _NUMBERS.sub("#", text)[:_TELLING]
-            if self.once.due(key, time.monotonic()) is None:
-                return
-            # On one line: what a peer sends must not look like a line of ours.
-            text = "".join(c if c.isprintable() else " " for c in text[:_MAX_TEXT])
-        write = (log.error, log.error, log.warning, log.info)[entry.level] if entry.level < 4 else log.debug
-        write(text, pjsip_level=entry.level)
-
-
-def _config(max_calls: int, writer: _Log, user_agent: str) -> Any:
+def _config(max_calls: int, writer: StackLog, user_agent: str) -> Any:
     config = pj.EpConfig()
     config.uaConfig.threadCnt = 0
     config.uaConfig.mainThreadOnly = True

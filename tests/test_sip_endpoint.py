@@ -16,7 +16,7 @@ import pytest
 from audio.codec import Codec
 from config import ConfigError, Settings
 from config.load import load, parse
-from sip import stack
+from sip import callbacks, stack
 from sip.access import LOOPBACK
 from sip.call import SipCall
 from sip.dialog import Dialog
@@ -109,7 +109,7 @@ async def worker(
         assert len(endpoint._ticker) == 0
         assert len(os.listdir("/proc/self/fd")) <= idle_files + left_open
         assert endpoint.counters.sdp_mismatches == 0
-        assert stack.callback_errors == 0
+        assert callbacks.callback_errors == 0
     finally:
         sweeps.cancel()
         await endpoint.stop()

@@ -21,7 +21,7 @@ CUSTOM = "x-"
 
 
 class SipIngress:
-    """Implements `sip.endpoint.SipHandler` on the registry. `siprec`: the section, as it is now."""
+    """Implements `sip.handler.SipHandler` on the registry. `siprec`: the section, as it is now."""
 
     def __init__(self, registry: CallRegistry, siprec: Callable[[], Siprec] = Siprec) -> None:
         self._registry, self._siprec = registry, siprec

@@ -1,0 +1,79 @@
+"""What PJSIP calls from C++: exceptions must not travel through its frames, and its log lines become ours."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, ParamSpec
+
+import pjsua2 as pj
+import structlog
+
+from sip import trace
+from sip.access import OncePer
+
+log = structlog.get_logger("sip")
+
+_NUMBERS = re.compile(r"[0-9]+")
+_SOURCE = re.compile(r"packet from (?:[A-Z]\w+ )?(\[?[0-9a-f.:]+\]?):[0-9]")
+_TELLING = 40
+"""So much of an error says what kind it is; the rest is a peer's own words."""
+_MAX_TEXT = 300
+
+P = ParamSpec("P")
+
+callback_errors = 0
+"""Exceptions that got out of our own code in a callback; always a bug."""
+
+
+def guarded(method: Callable[P, None]) -> Callable[P, None]:
+    """A callback from C++: an exception must not travel through PJSIP's frames."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        global callback_errors
+        try:
+            method(*args, **kwargs)
+        except Exception:
+            callback_errors += 1
+            log.exception("error in a SIP callback", callback=method.__name__)
+
+    return call
+
+
+class StackLog(pj.LogWriter):  # type: ignore[misc]
+    once: ClassVar[OncePer] = OncePer()
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self.level = level
+        self.traced = False
+
+    @guarded
+    def write(self, entry: Any) -> None:
+        if self.traced and entry.level == trace.LEVEL and (seen := trace.parse(entry.msg)) is not None:
+            log.info(
+                "sip",
+                direction=seen.direction,
+                peer=seen.peer,
+                transport=seen.transport,
+                bytes=seen.size,
+                external_id=seen.call_id,
+                message=seen.message,
+            )
+            return
+        if entry.level > self.level:
+            return
+        text = trace.mask_message(entry.msg.rstrip())
+        # Most errors are a peer's, who can make as many as it likes, and quote what it has sent.
+        if entry.level <= 1:
+            source = _SOURCE.search(text)
+            key = (source[1] if source else "") + _NUMBERS.sub("#", text)[:_TELLING]
+            if self.once.due(key, time.monotonic()) is None:
+                return
+            # On one line: what a peer sends must not look like a line of ours.
+            text = "".join(c if c.isprintable() else " " for c in text[:_MAX_TEXT])
+        write = (log.error, log.error, log.warning, log.info)[entry.level] if entry.level < 4 else log.debug
+        write(text, pjsip_level=entry.level)
