@@ -117,6 +117,15 @@ class RegisteredAccount(Account):
         self.setRegistration(False)
         return True
 
+    def lost(self, address: str, port: int) -> None:
+        """A connection that went there has ended. When it was this account's, nobody can call by it any more."""
+        at = self._rotation.current
+        if self.registration.state != "registered" or at is None or at.registrar.transport == "udp":
+            return
+        if (address, port) == (at.address, at.registrar.port or (5061 if at.registrar.transport == "tls" else 5060)):
+            self._change("failed", 0, "the connection was lost")
+            self._again(0)
+
     @guarded
     def onRegState(self, prm: Any) -> None:
         if not self._created:

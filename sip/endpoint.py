@@ -139,6 +139,7 @@ class SipEndpoint:
             log_level=settings.log_level,
             traced=self._traced,
             on_rejected=self._on_rejected,
+            on_lost=self._on_lost,
             door=self.door,
         )
         try:
@@ -316,6 +317,10 @@ class SipEndpoint:
     def _on_rejected(self, status: int) -> None:
         self.counters.invites += 1
         self.counters.refused[status] += 1
+
+    def _on_lost(self, address: str, port: int) -> None:
+        for account in self._accounts:
+            account.lost(address, port)
 
     def _on_registration(self, registration: Registration) -> None:
         if registration.state == "registered":

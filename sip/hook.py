@@ -7,6 +7,7 @@ PJSIP 2.17, which the build script fixes; with any other version the hook stays 
 from __future__ import annotations
 
 import ctypes
+import socket
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char, c_int, c_long, c_ssize_t, c_uint32, c_void_p
 from typing import Any
@@ -261,6 +262,12 @@ def _chain(headers: list[int]) -> _Header:
     for index, element in enumerate(elements):
         element.prev, element.next = addresses[index - 1], addresses[(index + 1) % len(addresses)]
     return head
+
+
+def other_end(handle: int) -> tuple[str, int]:
+    """IPv4 address and port that a connection goes to."""
+    raw = bytes(_Transport.from_address(handle).key_address)  # struct sockaddr_in
+    return socket.inet_ntoa(raw[4:8]), int.from_bytes(raw[2:4], "big")
 
 
 def caller(handle: int) -> str:

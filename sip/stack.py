@@ -23,9 +23,9 @@ import structlog
 
 from sip import trace
 from sip.callbacks import StackLog, guarded
-from sip.door import CONNECTED, Door
+from sip.door import CONNECTED, DISCONNECTED, Door
 from sip.errors import SipError
-from sip.hook import Hook, caller
+from sip.hook import Hook, caller, other_end
 
 log = structlog.get_logger("sip")
 
@@ -76,10 +76,13 @@ class Stack:
         log_level: int = 0,
         traced: bool = False,
         on_rejected: Callable[[int], None] | None = None,
+        on_lost: Callable[[str, int], None] = lambda address, port: None,
         door: Door | None = None,
         user_agent: str = "mediaworker",
     ) -> None:
         """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked.
+
+        `on_lost(address, port)`: a connection that went there has ended.
 
         `door` sees every request before PJSIP does; without one everybody is let in.
         """
@@ -92,7 +95,7 @@ class Stack:
         # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
         _library.pj_log_set_level(0)
         self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._transport_changed)
-        self._door = door
+        self._door, self._on_lost = door, on_lost
         self._hook: Hook | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._log = StackLog(log_level)
@@ -209,6 +212,8 @@ class Stack:
         """In PJSIP's callback: what is to be closed is closed from the loop, if it is still there then."""
         if self._door is None or self._hook is None or not self._hook.installed:
             return
+        if state == DISCONNECTED:
+            self._loop.call_soon(self._on_lost, *other_end(handle))
         if state != CONNECTED:
             self._door.left(handle)
         elif (peer := caller(handle)) and not self._door.arrived(handle, peer):

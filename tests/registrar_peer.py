@@ -69,6 +69,11 @@ class RegistrarPeer:
     def _kind(self) -> str:
         return "TLS" if self._context else "TCP"
 
+    def hang_up(self) -> None:
+        """The connection ends, and another one may come."""
+        assert self._writer is not None
+        self._writer.transport.abort()
+
     async def invite(self) -> None:
         assert self._writer is not None
         sdp = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 40000 RTP/AVP 0\r\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,3 +116,20 @@ async def test_it_comes_back_by_itself() -> None:
         await until(lambda: endpoint.registrations[0].state == "failed", timeout_s=10)
         async with RegistrarPeer(port=port):
             await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=20)
+
+
+async def test_a_lost_connection_is_made_again_at_once_and_calls_come_by_it() -> None:
+    """An hour before the registration would be refreshed: a PBX that has been started again knows nobody."""
+    handler = Recorder()
+    async with RegistrarPeer(answer="200 OK\r\nExpires: 3600") as registrar:
+        async with worker(handler, left_open=4, accounts=[account(registrar.port)]) as endpoint:
+            await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
+            registrar.hang_up()
+            await until(lambda: endpoint.registrations[0].state == "failed")
+            assert endpoint.registrations[0].reason == "the connection was lost"
+            await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
+            first, second = (re.search(r"Contact: *<sip:alice@[^:]+:(\d+)", each) for each in registrar.requests[:2])
+            assert first and second and first[1] != second[1], "where the new connection comes from"
+            await registrar.invite()
+            assert handler.log[0][0] == "call"
+            handler.calls[0].hangup()
