@@ -200,7 +200,7 @@ def moved(agreed: Sequence[NegotiatedStream], answered: Sequence[NegotiatedStrea
     """What is agreed, to where an answer to an offer of just that moves it; without those that it refuses."""
     by_index = {stream.index: stream for stream in answered}
     return tuple(
-        replace(stream, remote=new.remote, direction=new.direction, on_hold=new.on_hold)
+        replace(stream, remote=new.remote, control=new.control, direction=new.direction, on_hold=new.on_hold)
         for stream in agreed
         if (new := by_index.get(stream.index)) is not None
     )

@@ -74,6 +74,7 @@ async def test_partials_are_replaced_in_place(tmp_path: Path, browser: Browser) 
         assert colours[0] != colours[1]
         api.hub.publish("c1", 1600, partial("u1", 2, "🙂🙂 hello world", 8))
         await expect(text).to_have_text("🙂🙂 hello world")
+        await expect(page.locator(".timeline .leg1")).to_be_visible()  # head and timeline are drawn a little later
         box = await page.locator(".said").bounding_box()
         fields = {"start_ms": 1000, "end_ms": 2000, "lost_ms": 40, "language": "en"}
         api.hub.publish("c1", 2100, final("u1", "🙂🙂 hello world", **fields))
