@@ -101,7 +101,7 @@ class Block:
         """The due windows of a wide block at 8 kHz."""
         assert self._memory is not None
         for row, start in zip(rows.tolist(), starts.tolist(), strict=True):
-            if (leg := self.legs[row]) is not None and leg.codec is Codec.G722:
+            if (leg := self.legs[row]) is not None and leg.codec.stateful:
                 leg.decode_window(start, start + WINDOW)
         wide = np.empty((len(rows), MEMORY + 2 * WINDOW), np.float32)
         wide[:, :MEMORY] = self._memory[rows]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from audio.table import Cell, KnownCell, Place
 
@@ -50,18 +50,30 @@ EVENT_S = 60.0
 _FAR = float("inf")
 
 
+class Packet(Protocol):
+    """A payload whose length in positions is not that in bytes."""
+
+    @property
+    def data(self) -> bytes: ...
+    def __len__(self) -> int: ...
+
+
+Payload = bytes | Packet
+"""What has a length, in positions."""
+
+
 class Arrival(NamedTuple):
     sequence: int
     timestamp: int
     ssrc: int
-    payload: bytes
+    payload: Payload
     """Empty: nothing to place (comfort noise, events, keep-alives), but the sequence number counts."""
     now: float
 
 
 class Placed(NamedTuple):
     position: int
-    payload: bytes
+    payload: Payload
     lost: bool
     """What was skipped before it has been lost on the way; otherwise the sender was silent."""
 
@@ -111,7 +123,7 @@ class RtpClock:
 
     def position_of(self, timestamp: int, now: float) -> int:
         """The position of a timestamp of the believed stream, or of `now` when the two are more than 5 s apart."""
-        position = self.next_position + _signed(timestamp - self.next_timestamp, 32)
+        position = self.next_position + signed(timestamp - self.next_timestamp, 32)
         due = self.arrival_position(now)
         return position if abs(position - due) <= FAR_AHEAD else due
 
@@ -121,7 +133,7 @@ class RtpClock:
             self.origin_s = arrival.now
         if self.ssrc < 0:
             self._rebase(arrival, floor)
-        ahead = _signed(arrival.sequence - self.next_sequence, 16)
+        ahead = signed(arrival.sequence - self.next_sequence, 16)
         if arrival.ssrc != self.ssrc or not -MAX_MISORDER <= ahead <= MAX_DROPOUT or not self._fits(arrival, ahead):
             return self._probation(arrival, floor, still)
         if ahead < 0:
@@ -130,7 +142,7 @@ class RtpClock:
 
     def _fits(self, arrival: Arrival, ahead: int) -> bool:
         """The timestamp tells the same story as the sequence number, or as the arrival."""
-        step, size = _signed(arrival.timestamp - self.next_timestamp, 32), len(arrival.payload)
+        step, size = signed(arrival.timestamp - self.next_timestamp, 32), len(arrival.payload)
         off = self.next_position + step - self.arrival_position(arrival.now)
         if not size:  # an event's timestamp is that of its beginning
             return -(EVENT_S * RATE_HZ if abs(ahead) <= MAX_MISORDER else JUMP) <= off <= JUMP
@@ -151,7 +163,7 @@ class RtpClock:
         size = len(arrival.payload)
         if not size:
             return []
-        position = self.next_position + _signed(arrival.timestamp - self.next_timestamp, 32)
+        position = self.next_position + signed(arrival.timestamp - self.next_timestamp, 32)
         if position < floor and self._stays_late(arrival.now):
             position = max(self.arrival_position(arrival.now), self.next_position, floor)
             self._moved()
@@ -174,7 +186,7 @@ class RtpClock:
         self._heard_s = arrival.now
         if not arrival.payload:
             return []
-        step = _signed(arrival.timestamp - self.next_timestamp, 32)
+        step = signed(arrival.timestamp - self.next_timestamp, 32)
         return [Placed(self.next_position + step, arrival.payload, True)]
 
     def _probation(self, arrival: Arrival, floor: int, still: Callable[[], bool]) -> list[Placed]:
@@ -198,14 +210,14 @@ class RtpClock:
         first = run[0]
         if first.ssrc == self.ssrc:
             self.jumps += 1
-            ahead = _signed(first.sequence - self.next_sequence, 16)
+            ahead = signed(first.sequence - self.next_sequence, 16)
             self.lost += ahead if 0 < ahead <= MAX_DROPOUT else 0
         else:
             self.ssrc_changes += 1
         self._rebase(first, floor)
         placed: list[Placed] = []
         for each in run:
-            placed += self._forward(each, _signed(each.sequence - self.next_sequence, 16), floor, still)
+            placed += self._forward(each, signed(each.sequence - self.next_sequence, 16), floor, still)
         return placed
 
     def _overdue(self, now: float) -> bool:
@@ -233,7 +245,7 @@ class RtpClock:
             self._missing.add(self.next_sequence + ahead - 1 - back & 0xFFFF)
         if len(self._missing) > 4 * MAX_MISORDER:
             newest = self.next_sequence + ahead
-            self._missing = {s for s in self._missing if _signed(newest - s, 16) <= MAX_MISORDER}
+            self._missing = {s for s in self._missing if signed(newest - s, 16) <= MAX_MISORDER}
 
     def _stays_late(self, now: float) -> bool:
         """Called for a packet that is (partly) too late although nothing overtook it: are all, for `LATE_S` by now?
@@ -264,16 +276,16 @@ class RtpClock:
 
 def _follows(last: Arrival, arrival: Arrival) -> int | None:
     """How many sequence numbers after `last`; None: the two are not of one stream."""
-    ahead = _signed(arrival.sequence - last.sequence, 16)
+    ahead = signed(arrival.sequence - last.sequence, 16)
     if arrival.ssrc != last.ssrc or not -RUN <= ahead <= RUN:
         return None
-    step = _signed(arrival.timestamp - last.timestamp, 32)
+    step = signed(arrival.timestamp - last.timestamp, 32)
     if step == ahead * len(last.payload) or (ahead > 0 and not last.payload and 0 <= step <= FAR_AHEAD):
         return ahead
     return ahead if ahead == 1 and 0 <= step <= FAR_AHEAD else None
 
 
-def _signed(value: int, bits: int) -> int:
+def signed(value: int, bits: int) -> int:
     """`value` modulo 2**bits as a signed number: the shorter way round a wrapping counter."""
     half = 1 << bits - 1
     return (value + half & (1 << bits) - 1) - half

@@ -12,6 +12,8 @@ class Codec(Enum):
     PCMA = ("PCMA", 8, 8000, 1, False)
     G722 = ("G722", 9, 8000, 1, True)
     """RFC 3551 section 4.5.2: sampled at 16 kHz, but its RTP clock says 8 kHz, for a historical error kept."""
+    OPUS = ("opus", 111, 48000, 1, True)
+    """RFC 7587: over RTP only. Its packets are of any length, and wait as they are for their turn (`audio.opus`)."""
     L16 = ("L16", 96, 16000, 4, True)
     """int16 at 16 kHz, little-endian, on stream transports only; its payload type is dynamic and never offered."""
 
@@ -23,11 +25,20 @@ class Codec(Enum):
         """Bytes on the wire for one position (125 µs)."""
         self.wide = wide
         """16 kHz: two samples for each position."""
+        self.stateful = rtp_name in ("G722", "opus")
+        """Decoded in order, window by window."""
 
     @classmethod
     def from_rtp_name(cls, name: str) -> Codec:
         """By rtpmap name, in any case (RFC 3551: names are not case-sensitive). Raises KeyError."""
         return cls[name.upper()]
+
+    def check(self, transport: str) -> None:
+        """Raises ValueError when it does not go over that (`rtp`, `stream`)."""
+        if transport == "rtp" and self is Codec.L16:
+            raise ValueError("L16 is for stream transports")
+        if transport != "rtp" and self is Codec.OPUS:
+            raise ValueError("Opus is for RTP")
 
     @property
     def silence(self) -> int:

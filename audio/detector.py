@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from audio.bank import EndpointBank
 from audio.block import Block, Rows
 from audio.bulk import Datagrams, receive
+from audio.clock import RATE_HZ
 from audio.codec import Codec
 from audio.decimate import LAG
 from audio.detections import Detection, EndReason
@@ -87,21 +88,21 @@ class Detector:
         transport: Transport,
         telephone_event: int | None = None,
         payload_type: int | None = None,
+        event_clock_hz: int = RATE_HZ,
     ) -> Leg:
         """A new leg, waiting for its first audio, `start` or `anchor`.
 
-        `telephone_event`: the payload type negotiated for RFC 4733 digits; `payload_type`: the codec's, when it is not
-        the static one. Raises ValueError for L16 over RTP, and `audio.weights.WeightsError` when the VAD's weights are
-        not installed.
+        `telephone_event`, `event_clock_hz`: payload type and clock negotiated for RFC 4733 digits; `payload_type`: the
+        codec's, when it is not the static one. Raises ValueError for L16 over RTP and Opus over anything else, and
+        `audio.weights.WeightsError` when the VAD's weights are not installed.
         """
-        if codec is Codec.L16 and transport == "rtp":
-            raise ValueError("L16 is for stream transports")
+        codec.check(transport)
         if self._vad is None:
             self._vad = SileroVad()
         block, row = self._take(wide=codec.wide)
         self.bank.open(block.base + row, Limits.of(endpointing))
         leg = Leg(self, block, row, transport)
-        leg.describe(codec, telephone_event, payload_type)
+        leg.describe(codec, telephone_event, payload_type, event_clock_hz)
         block.legs[row] = leg
         return leg
 

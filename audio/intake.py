@@ -6,6 +6,7 @@ sequence and in time, are taken together (`audio.bulk`); `receive_rtp` takes any
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from audio import g711, rtp
 from audio.chunks import REACH, ChunkClock
-from audio.clock import RATE_HZ, Arrival, RtpClock
+from audio.clock import RATE_HZ, Arrival, Payload, RtpClock, signed
 from audio.codec import Codec
 from audio.dtmf import DigitCollector
 from audio.plane import AHEAD, WINDOW, load, store
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from audio.block import Block
     from audio.detector import Detector
     from audio.legs import Leg
+    from audio.opus import OpusWindows
 
+TICKS = Codec.OPUS.clock_rate_hz // RATE_HZ
 Transport = Literal["rtp", "stream"]
 
 
@@ -32,17 +35,21 @@ class Intake:
     """The receiving half of a `audio.legs.Leg`, which is never made without the other half."""
 
     __slots__ = (
-        "_bytes", "_chunks", "_clock", "_closed_at", "_detector", "_digits", "_mask", "_overlaps", "_payload_type",
-        "_quiet", "_refusing", "_ring", "_timeline", "block", "codec", "index", "late", "malformed", "place", "refused",
-        "row", "rtcp", "stall_s", "telephone_event", "transport", "wrong_payload",
+        "_bytes", "_chunks", "_clock", "_closed_at", "_detector", "_digits", "_mask", "_opus", "_overlaps",
+        "_payload_type", "_quiet", "_refusing", "_ring", "_timeline", "_timestamp", "block", "codec", "event_clock_hz",
+        "index", "late", "malformed", "place", "refused", "row", "rtcp", "stall_s", "telephone_event", "transport",
+        "wrong_payload",
     )  # fmt: skip
 
     codec: Codec
     telephone_event: int | None
+    event_clock_hz: int
+    """The digits' clock, which the SDP names."""
     _mask: bytes | None
     _payload_type: int
     _bytes: int
     _ring: memoryview
+    _opus: OpusWindows | None
     _consumed = Cell[int]("consumed")
     _received = Cell[int]("received")
     _base_s = Cell[float]("base_s")
@@ -58,6 +65,7 @@ class Intake:
         self._closed_at: int | None = None
         self._quiet = False  # the sender has announced silence (comfort noise): nothing is missing now
         self._refusing = False
+        self._timestamp = 0  # Opus: the latest of the believed stream, beyond its 32 bits
         self.stall_s = detector.stall_s
         """A stream's silence before its timeline goes on without it; infinity: it waits for the next chunk."""
         self.late = 0
@@ -133,19 +141,30 @@ class Intake:
         except rtp.RtpError:
             self.malformed += 1
             return
-        clock, payload = self._clock, packet.payload
+        clock, timestamp = self._clock, packet.timestamp
+        payload: Payload = packet.payload
+        if self._opus is not None:
+            timestamp = self._positions(packet)
         if packet.payload_type != self._payload_type:
             payload = b""  # no audio of this leg, but it has a number in the sequence
             if packet.payload_type not in (self.telephone_event, rtp.COMFORT_NOISE):
                 self.wrong_payload += 1
                 if packet.ssrc != clock.ssrc:
                     return
-        arrival = Arrival(packet.sequence, packet.timestamp, packet.ssrc, payload, now)
-        for placed in clock.receive(arrival, self._consumed, partial(self._still, payload)):
+        elif self._opus is not None and payload:
+            from audio.opus import OpusError, OpusPacket
+
+            try:
+                payload = OpusPacket(packet.payload)
+            except OpusError:
+                self.malformed += 1
+                return
+        arrival = Arrival(packet.sequence, timestamp, packet.ssrc, payload, now)
+        for placed in clock.receive(arrival, self._consumed, partial(self._still, packet.payload)):
             self._place(placed.position, placed.payload, lost=placed.lost)
         if packet.ssrc == clock.ssrc:
             if packet.payload_type == self.telephone_event:
-                self._event(packet, now)
+                self._event(packet, timestamp, now)
             self._quiet = packet.payload_type == rtp.COMFORT_NOISE
         self._rearm()
 
@@ -161,14 +180,23 @@ class Intake:
         levels = np.abs(samples.astype(np.int32))
         return bool(levels[recent - before :].max() <= 2 * levels[: recent - before].max() + 256)
 
-    def _event(self, packet: rtp.RtpPacket, now: float) -> None:
+    def _positions(self, packet: rtp.RtpPacket) -> int:
+        """The timestamp of an Opus stream in positions: counted on beyond its 32 bits, of which 6 is no divisor."""
+        extended = self._timestamp + signed(packet.timestamp - self._timestamp, 32)
+        if self._clock.ssrc in (packet.ssrc, -1):
+            self._timestamp = extended
+        return extended // TICKS & 0xFFFFFFFF
+
+    def _event(self, packet: rtp.RtpPacket, timestamp: int, now: float) -> None:
         try:
             event = rtp.TelephoneEvent.parse(packet.payload)
         except rtp.RtpError:
             self.malformed += 1
             return
-        position = max(0, self._clock.position_of(packet.timestamp, now))
-        for press in self._digits.receive(event, packet.timestamp, position, now):
+        if self.event_clock_hz != RATE_HZ:
+            event = replace(event, duration=event.duration * RATE_HZ // self.event_clock_hz)
+        position = max(0, self._clock.position_of(timestamp, now))
+        for press in self._digits.receive(event, timestamp, position, now):
             self._detector.publish(press.of(cast("Leg", self)))
         self._detector.watch_digits(cast("Leg", self), self._digits.open is not None)
 
@@ -249,7 +277,7 @@ class Intake:
 
     # -- both ---------------------------------------------------------------------------------------------------------
 
-    def _place(self, position: int, payload: bytes, *, lost: bool) -> None:
+    def _place(self, position: int, payload: Payload, *, lost: bool) -> None:
         size, floor = len(payload) // self._bytes, self.position
         stop = position + size
         if stop > floor + AHEAD:
@@ -264,6 +292,10 @@ class Intake:
             self.late += 1
         elif not parts:
             self._overlaps += 1
+        if not isinstance(payload, bytes):
+            if parts and self._opus is not None:
+                self._opus.put(position, payload)
+            return
         for low, high in parts:
             data = payload[(low - position) * self._bytes : (high - position) * self._bytes]
             store(self._ring, low * self._bytes, data.translate(self._mask))

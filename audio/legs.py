@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio.bulk import spread
+from audio.clock import RATE_HZ
 from audio.codec import Codec
 from audio.detections import Detection, EndReason
 from audio.history import History, join
@@ -39,29 +40,39 @@ class Leg(Intake):
     def __repr__(self) -> str:
         return f"<Leg {self.row} {self.codec.name} {self.transport}>"
 
-    def describe(self, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
+    def describe(
+        self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int
+    ) -> None:
         """What the bytes mean from now on."""
-        self._number(codec, telephone_event, payload_type)
+        self._number(codec, telephone_event, payload_type, event_clock_hz)
         self.codec, self._bytes = codec, codec.position_bytes
         self._mask = bytes(code ^ codec.silence for code in range(256)) if codec.silence else None
         self.block.describe(self.row, codec)
         self._detector.table.mask[self.index] = spread(codec.silence)
         self._decoder: G722Decoder | None = None
+        self._opus = None
         if codec is Codec.G722:
             from audio.g722 import G722Decoder
 
             # Its codes wait here for their turn; what is decoded goes to the plane.
             self._decoder = G722Decoder()
             self._ring = memoryview(bytearray(2 * AHEAD))
+        elif codec is Codec.OPUS:
+            from audio.opus import OpusWindows
+
+            self._opus, self._ring = OpusWindows(), memoryview(b"")
         else:
             self._ring = self.block.plane.row(self.row)
         self.place.cells["room"][self.place.row] = len(self._ring) // self._bytes
 
-    def _number(self, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
-        self.telephone_event = telephone_event
+    def _number(
+        self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int
+    ) -> None:
+        self.telephone_event, self.event_clock_hz = telephone_event, event_clock_hz
         self._payload_type = codec.payload_type if payload_type is None else payload_type
-        # Version 2; no padding, extension or CSRC.
-        self.place.cells["head"][self.place.row] = 0x8000 | self._payload_type if self.transport == "rtp" else 0
+        # Version 2; no padding, extension or CSRC. How long an Opus packet lasts, and its clock, need a look at each.
+        plain = self.transport == "rtp" and codec is not Codec.OPUS
+        self.place.cells["head"][self.place.row] = 0x8000 | self._payload_type if plain else 0
 
     def keep(self, offset: int, codes: NDArray[np.uint8]) -> None:
         """G.722: put these where they wait for their turn."""
@@ -73,11 +84,14 @@ class Leg(Intake):
         return self._clock.origin_s
 
     def decode_window(self, start: int, stop: int) -> None:
-        """G.722: decode [start, stop), one window, into the plane; the decoder skips what is missing: silence."""
-        assert self._decoder is not None
+        """Decode [start, stop), one window, into the plane. What is missing is silence, or concealed where Opus can."""
         self._timeline.give_up(stop)
         window = self.block.window(self.row, start)
         window[:] = 0
+        if self._opus is not None:
+            self._opus.take(start, stop, window)
+            return
+        assert self._decoder is not None
         for low, high in self._timeline.heard(start, stop):
             window[2 * (low - start) : 2 * (high - start)] = self._decoder.decode(load(self._ring, low, high))
 
@@ -126,19 +140,24 @@ class Leg(Intake):
             self._detector.retune(self, endpointing)
             self.stall_s = self._detector.stall_s if endpointing.enter else NEVER
 
-    def change(self, codec: Codec, telephone_event: int | None = None, payload_type: int | None = None) -> None:
+    def change(
+        self,
+        codec: Codec,
+        telephone_event: int | None = None,
+        payload_type: int | None = None,
+        event_clock_hz: int = RATE_HZ,
+    ) -> None:
         """A new media description: this codec from the current position on, and any SSRC. See `Detector.open`.
 
         An utterance still open is flushed: its end comes with the next `Detector.step`. Audio from before stays
-        readable, in the codec of its time. Raises ValueError for L16 over RTP.
+        readable, in the codec of its time. Raises ValueError for L16 over RTP, and Opus over anything else.
         """
-        if codec is Codec.L16 and self.transport == "rtp":
-            raise ValueError("L16 is for stream transports")
+        codec.check(self.transport)
         if self.closed:
             return
         self._clock.restart()
         if codec is self.codec:
-            self._number(codec, telephone_event, payload_type)
+            self._number(codec, telephone_event, payload_type, event_clock_hz)
             return
         for detection in self.finish("flush"):
             self._detector.publish(detection)
@@ -151,7 +170,7 @@ class Leg(Intake):
             self._detector.move(self, wide=codec.wide)
         self._detector.bank.bar(self.index, position)
         self._timeline.end = max(self._timeline.end, position)
-        self.describe(codec, telephone_event, payload_type)
+        self.describe(codec, telephone_event, payload_type, event_clock_hz)
 
     def close(self) -> None:
         """Give the row back, zeroed. Idempotent; packets that still come are ignored."""
@@ -164,7 +183,7 @@ class Leg(Intake):
         self.index = -1
         self.place.move(Place().table, 0)
         self._ring = memoryview(bytearray(1))
-        self._decoder, self._history = None, []
+        self._decoder, self._opus, self._history = None, None, []
 
     @property
     def end(self) -> int:
@@ -211,11 +230,12 @@ class Leg(Intake):
 
     @property
     def reception(self) -> tuple[int, int, int, int] | None:
-        """SSRC, latest sequence number, packets lost, jitter (8 kHz units) of the believed stream; None before it."""
+        """SSRC, latest sequence number, packets lost, jitter (RTP clock) of the believed stream; None before it."""
         clock = self._clock
         if clock.ssrc < 0:
             return None
-        return clock.ssrc, (clock.next_sequence - 1) & 0xFFFF, clock.lost, int(clock.jitter)
+        jitter = int(clock.jitter * (self.codec.clock_rate_hz // RATE_HZ))
+        return clock.ssrc, (clock.next_sequence - 1) & 0xFFFF, clock.lost, jitter
 
     @property
     def jitter_ms(self) -> float:

@@ -143,7 +143,7 @@ class Sip(Section, frozen=True, kw_only=True):
     """New calls from one address; more, beyond a burst of two seconds' worth, are answered 503. 0: no limit."""
     max_tcp: Positive = 512
     """TCP connections to the SIP port, bounded by open files too; a quarter of them for who may not call, 16 each."""
-    codecs: tuple[Literal["PCMU", "PCMA", "G722"], ...] = ("G722", "PCMU", "PCMA")
+    codecs: tuple[Literal["PCMU", "PCMA", "G722", "OPUS"], ...] = ("G722", "PCMU", "PCMA", "OPUS")
     """Codecs accepted; the order of the offer decides (RFC 3264 section 6.1), this is what is left of it."""
     send_audio: Literal["silence", "none"] = "silence"
     srtp: Literal["off", "optional", "mandatory"] = "optional"

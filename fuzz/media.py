@@ -68,9 +68,10 @@ class Rtp:
         self._open()
 
     def _open(self) -> None:
-        codec = (Codec.PCMU, Codec.PCMA, Codec.G722)[self._count // 4096 % 3]
+        codec = (Codec.PCMU, Codec.PCMA, Codec.G722, Codec.OPUS)[self._count // 4096 % 4]
         self._leg = self._detector.open(codec, Endpointing(), transport="rtp", telephone_event=EVENT)
         self._type, self._sequence, self._timestamp = codec.payload_type, 0, 0
+        self._size = SIZE * codec.clock_rate_hz // 8000
 
     def __call__(self, data: bytes) -> None:
         datagram = self._prepared(data)
@@ -95,7 +96,7 @@ class Rtp:
         body = bytearray(data[1:])
         if how & 1 and len(body) >= 12:  # the next packet of the stream
             self._sequence = self._sequence + (how >> 4 & 3) & 0xFFFF
-            self._timestamp = self._timestamp + SIZE * (how >> 4 & 3) & 0xFFFFFFFF
+            self._timestamp = self._timestamp + self._size * (how >> 4 & 3) & 0xFFFFFFFF
             kind = EVENT if self._digits else self._type
             struct.pack_into("!BBHII", body, 0, body[0] if how & 2 else 0x80, kind, self._sequence, self._timestamp, 7)
         return bytes(body)

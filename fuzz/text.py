@@ -34,7 +34,7 @@ from sip.messages import SipMessage, address_uri, dtmf_info
 from sip.negotiation import make_answer, negotiate
 from sip.sdp import Origin, SessionDescription
 
-CODECS = (Codec.G722, Codec.PCMU, Codec.PCMA)
+CODECS = (Codec.G722, Codec.PCMU, Codec.PCMA, Codec.OPUS)
 SDP = b"""v=0\r\no=caller 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\na=sendrecv\r\n\
 m=audio 10000 RTP/AVP 9 0 8 101\r\na=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-15\r\na=ptime:20\r\n\
 m=video 0 RTP/AVP 96\r\nc=IN IP6 2001:db8::1\r\na=rtpmap:96 H264/90000\r\na=inactive\r\n"""

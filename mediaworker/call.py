@@ -37,6 +37,8 @@ class LegSpec:
     telephone_event: int | None = None
     payload_type: int | None = None
     """The negotiated one of `codec`; None: its static one."""
+    event_clock_hz: int = 8000
+    """Of the `telephone_event`."""
 
 
 @dataclass(slots=True)
@@ -262,19 +264,30 @@ class Call:
         """A stream's sender is held back by us: that it says nothing does not mean that there is nothing."""
         self.members[leg].audio.defer(self._clock())
 
-    def media_changed(self, leg: str, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None:
+    def media_changed(
+        self,
+        leg: str,
+        codec: Codec,
+        telephone_event: int | None,
+        payload_type: int | None,
+        event_clock_hz: int = 8000,
+    ) -> None:
         """A new media description is in force; nothing happens when it says what the one before said."""
         member = self.members[leg]
-        before, now = (
-            member.spec,
-            replace(member.spec, codec=codec, telephone_event=telephone_event, payload_type=payload_type),
+        before = member.spec
+        now = replace(
+            before,
+            codec=codec,
+            telephone_event=telephone_event,
+            payload_type=payload_type,
+            event_clock_hz=event_clock_hz,
         )
         if before == now:
             return
         member.spec = now
         if codec is not before.codec:
             self._detected(member, member.audio.finishing("flush"))
-        member.audio.change(codec, telephone_event, payload_type)
+        member.audio.change(codec, telephone_event, payload_type, event_clock_hz)
         if codec is not before.codec:
             self._leg_updated(member)
 

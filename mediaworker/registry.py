@@ -180,6 +180,7 @@ class CallRegistry:
             transport=spec.transport,
             telephone_event=spec.telephone_event,
             payload_type=spec.payload_type,
+            event_clock_hz=spec.event_clock_hz,
         )
         role = plan.roles.get(spec.leg, spec.role)
         transcriber = LegTranscriber(

@@ -48,6 +48,8 @@ class MediaStream:
     """Ours: after a hold by the peer it is recvonly or inactive."""
     held: bool
     socket: RtpSocket
+    event_clock_hz: int = 8000
+    """Of the `telephone_event`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,4 +313,5 @@ class SipCall:
             direction=agreed.direction,
             held=held,
             socket=socket,
+            event_clock_hz=agreed.event_clock_hz,
         )

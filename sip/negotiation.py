@@ -1,4 +1,4 @@
-"""Offer and answer (RFC 3264) for telephone audio: PCMU, PCMA, G722 and telephone-event. No I/O.
+"""Offer and answer (RFC 3264) for telephone audio: G.711, G.722, Opus and telephone-event. No I/O.
 
 An answer has the m-lines of its offer, in their order; those that are not used are refused with port 0. The first
 codec of the offer that is allowed here is the one (section 6.1: the order of the offer is the peer's preference).
@@ -24,7 +24,8 @@ _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _RTCP = re.compile(r"(\d{1,5})(?: +IN +IP4 +(\S+))?")
 _SECURE = ("RTP/SAVP", "RTP/SAVPF")
 SrtpUse = Literal["off", "optional", "mandatory"]
-_CLOCK_HZ = 8000  # also G.722's, by RFC 3551 section 4.5.2
+_WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
+"""What an Opus sender is to know of us (RFC 7587 section 6.1): more is not heard, and the network may lose packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class NegotiatedStream:
     """The peer's key; None: not encrypted."""
     control: tuple[str, int] | None = None
     """Where RTCP goes."""
+    event_clock_hz: int = 8000
+    """Of the `telephone_event`: beside Opus it may be that of the audio (RFC 4733 section 2.1) or not."""
 
 
 def negotiate(
@@ -89,9 +92,12 @@ def make_answer(
 
 def make_offer(codecs: Sequence[Codec], port: int, *, address: str, origin: Origin) -> SessionDescription:
     """One audio stream with `codecs` in order of preference, and telephone-event."""
-    formats = tuple(str(codec.payload_type) for codec in codecs) + (str(TELEPHONE_EVENT),)
-    attributes = [_rtpmap(codec.payload_type, codec.rtp_name) for codec in codecs]
-    attributes += [*_telephone_event(TELEPHONE_EVENT), ("ptime", "20"), ("sendrecv", None)]
+    clocks = {codec.clock_rate_hz: None for codec in codecs}
+    events = {TELEPHONE_EVENT - number: clock_hz for number, clock_hz in enumerate(sorted(clocks))}
+    formats = tuple(map(str, [codec.payload_type for codec in codecs] + list(events)))
+    attributes = [attribute for codec in codecs for attribute in _described(codec, codec.payload_type)]
+    attributes += [attribute for event in events.items() for attribute in _telephone_event(*event)]
+    attributes += [("ptime", "20"), ("sendrecv", None)]
     media = MediaDescription("audio", port, "RTP/AVP", formats, attributes=tuple(attributes))
     return SessionDescription(replace(origin, address=address, family="IP4"), (media,), Connection(address))
 
@@ -115,12 +121,12 @@ def _match(
     connection = offer.connection_of(media)
     if connection is None or connection.family != "IP4":
         return None
-    formats = [f for f in media.rtp_formats() if f.clock_hz == _CLOCK_HZ and f.channels == 1]
+    formats = media.rtp_formats()
     found = next(((codec, f) for f in formats if (codec := _codec(f, codecs)) is not None), None)
     if found is None:
         return None
     codec, chosen = found
-    events = (f.payload_type for f in formats if f.encoding == "TELEPHONE-EVENT")
+    events = _events(formats, codec)
     offered = offer.direction_of(media)
     ours = offered.mirrored
     if connection.null:
@@ -131,18 +137,39 @@ def _match(
         media.attribute("label") or "",
         codec,
         chosen.payload_type,
-        next(events, None),
+        events.payload_type if events is not None else None,
         ours,
         _remote(connection, media.port),
         connection.null or not offered.receives,
         media.attribute("rtcp-mux") is not None,
         crypto,
         _control(connection, media),
+        events.clock_hz if events is not None else 8000,
     )
 
 
 def _codec(rtp_format: RtpFormat, codecs: Sequence[Codec]) -> Codec | None:
-    return next((codec for codec in codecs if codec.rtp_name.upper() == rtp_format.encoding), None)
+    return next(
+        (
+            codec
+            for codec in codecs
+            if codec.rtp_name.upper() == rtp_format.encoding
+            and codec.clock_rate_hz == rtp_format.clock_hz
+            and rtp_format.channels in (1, _channels(codec))
+        ),
+        None,
+    )
+
+
+def _channels(codec: Codec) -> int:
+    """In the rtpmap: Opus says two whatever is sent (RFC 7587 section 7)."""
+    return 2 if codec is Codec.OPUS else 1
+
+
+def _events(formats: Sequence[RtpFormat], codec: Codec) -> RtpFormat | None:
+    """Digits by the clock of the audio (RFC 4733 section 2.1), or, beside Opus, by the one that all others have."""
+    found = {f.clock_hz: f for f in reversed(formats) if f.encoding == "TELEPHONE-EVENT"}
+    return found.get(codec.clock_rate_hz) or found.get(8000)
 
 
 def _remote(connection: Connection, port: int) -> tuple[str, int] | None:
@@ -168,10 +195,10 @@ def _accepted(
     offered: MediaDescription, stream: NegotiatedStream, port: int, key: srtp.Crypto | None
 ) -> MediaDescription:
     formats = [str(stream.payload_type)]
-    attributes = [_rtpmap(stream.payload_type, stream.codec.rtp_name)]
+    attributes = _described(stream.codec, stream.payload_type)
     if stream.telephone_event is not None:
         formats.append(str(stream.telephone_event))
-        attributes += _telephone_event(stream.telephone_event)
+        attributes += _telephone_event(stream.telephone_event, stream.event_clock_hz)
     attributes.append(("ptime", "20"))
     if stream.label:
         attributes.append(("label", stream.label))
@@ -188,12 +215,15 @@ def _refused(offered: MediaDescription) -> MediaDescription:
     return MediaDescription(offered.kind, 0, offered.protocol, offered.formats)
 
 
-def _rtpmap(payload_type: int, name: str) -> Attribute:
-    return "rtpmap", f"{payload_type} {name}/{_CLOCK_HZ}"
+def _described(codec: Codec, payload_type: int) -> list[Attribute]:
+    mapped = f"{payload_type} {codec.rtp_name}/{codec.clock_rate_hz}"
+    if codec is Codec.OPUS:
+        return [("rtpmap", f"{mapped}/{_channels(codec)}"), ("fmtp", f"{payload_type} {_WANTED}")]
+    return [("rtpmap", mapped)]
 
 
-def _telephone_event(payload_type: int) -> list[Attribute]:
-    return [_rtpmap(payload_type, "telephone-event"), ("fmtp", f"{payload_type} 0-15")]
+def _telephone_event(payload_type: int, clock_hz: int) -> list[Attribute]:
+    return [("rtpmap", f"{payload_type} telephone-event/{clock_hz}"), ("fmtp", f"{payload_type} 0-15")]
 
 
 def moved(agreed: Sequence[NegotiatedStream], answered: Sequence[NegotiatedStream]) -> tuple[NegotiatedStream, ...]:

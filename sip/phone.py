@@ -87,7 +87,7 @@ class SipPhone:
     async def call(self, uri: str, samples: NDArray[np.int16], *, answer_s: float = 30.0) -> PhoneResult:
         """Call `uri` (`sip:USER@HOST:PORT`), play `samples`, hang up.
 
-        samples: int16 mono, 16 kHz for G.722 and 8 kHz for the others; the last packet is padded with silence.
+        samples: int16 mono, 16 kHz for G.722 and Opus, 8 kHz for the others; the last packet is padded with silence.
         Otherwise as `talk`.
         """
         packets = encode(samples, self._codec)
@@ -180,6 +180,11 @@ def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
             from audio.g722 import G722Encoder
 
             payload = G722Encoder().encode(padded)
+        case Codec.OPUS:
+            from audio.opus import OpusEncoder
+
+            encoder = OpusEncoder()
+            return [encoder.encode(padded[at : at + per_packet]) for at in range(0, len(padded), per_packet)]
         case _:
             raise SipError(f"{codec.rtp_name} is not played over RTP")
     return [payload[start : start + SAMPLES] for start in range(0, len(payload), SAMPLES)]

@@ -22,8 +22,13 @@ from sip.rtcp import Reception, Reporter, Sent
 from sip.silence import SAMPLES, SilenceTicker
 from sip.srtp import Crypto, SrtpContext
 
-# The byte of each codec that decodes to silence: 0 in G.711, -2 of 32768 in G.722.
-_SILENCE = {Codec.PCMU: b"\xff", Codec.PCMA: b"\xd5", Codec.G722: b"\xff"}
+# 20 ms of each codec that decode to silence: 0 in G.711, -2 of 32768 in G.722.
+_SILENCE = {
+    Codec.PCMU: b"\xff" * SAMPLES,
+    Codec.PCMA: b"\xd5" * SAMPLES,
+    Codec.G722: b"\xff" * SAMPLES,
+    Codec.OPUS: b"\xf8\xff\xfe",  # a full-band frame that codes nothing
+}
 
 
 @dataclass(slots=True)
@@ -57,9 +62,9 @@ class RtpSocket:
     """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
 
     __slots__ = (
-        "_control", "_counters", "_keys", "_latch", "_marker", "_opened_s", "_payload_type", "_ports", "_receiver",
-        "_reporter", "_reports", "_sequence", "_socket", "_srtp", "_ssrc", "_ticker", "_time", "_timestamp", "leg",
-        "on_packet", "port", "sent", "silence", "slot",
+        "_control", "_counters", "_keys", "_latch", "_marker", "_octets", "_opened_s", "_payload_type", "_ports",
+        "_receiver", "_reporter", "_reports", "_sequence", "_socket", "_srtp", "_ssrc", "_ticker", "_ticks", "_time",
+        "_timestamp", "leg", "on_packet", "port", "sent", "silence", "slot",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +90,7 @@ class RtpSocket:
         self._timestamp = secrets.randbits(31)
         self._marker = 0x80
         self._payload_type = 0
+        self._ticks = SAMPLES  # of the RTP clock in 20 ms
         self._keys: tuple[Crypto, Crypto] | None = None
         self._srtp: SrtpContext | None = None
         self.port: int = self._socket.getsockname()[1]
@@ -93,7 +99,7 @@ class RtpSocket:
         self.on_packet: Callable[[bytes, float], None] = _ignore
         self.silence = b""
         """Payload of 20 ms of silence in the codec being sent."""
-        self.sent = 0
+        self.sent = self._octets = 0
         self._opened_s = loop.time()
         self._control: Address | None = None
         self._reporter = Reporter(self._ssrc, cname, self._opened_s) if cname else None
@@ -141,7 +147,8 @@ class RtpSocket:
         self._latch.expect(remote, self._time())
         self._receiver.lock(self.slot, None)
         self._payload_type = payload_type
-        self.silence = _SILENCE[codec] * SAMPLES
+        self.silence = _SILENCE[codec]
+        self._ticks = SAMPLES * codec.clock_rate_hz // 8000
         if silence:
             self._ticker.add(self)
         else:
@@ -150,7 +157,7 @@ class RtpSocket:
     def send(self, payload: bytes, ticks: int = 1) -> None:
         """Send one RTP packet of 20 ms. `ticks`: how many periods have gone by since the last one."""
         if ticks > 1:
-            self._timestamp += SAMPLES * (ticks - 1)
+            self._timestamp += self._ticks * (ticks - 1)
         target = self._latch.target
         if target is not None:
             second = self._marker | self._payload_type
@@ -165,10 +172,11 @@ class RtpSocket:
                 self._counters.send_errors += 1
             else:
                 self.sent += 1
+                self._octets += len(payload)
                 self._counters.sent += 1
             self._marker = 0
             self._sequence += 1
-        self._timestamp += SAMPLES
+        self._timestamp += self._ticks
 
     def forward(self, datagram: bytes, target: Address) -> None:
         """Send a datagram as it is."""
@@ -188,7 +196,7 @@ class RtpSocket:
         if target is None:
             return
         reception = self.leg.reception if self.leg is not None else None
-        sent = Sent(self.sent, self.sent * SAMPLES, self._timestamp)
+        sent = Sent(self.sent, self._octets, self._timestamp)
         packet = reporter.report(wall_s, Reception(*reception) if reception is not None else None, sent, bye=bye)
         sealed = packet if self._srtp is None else self._srtp.close_rtcp(packet)
         try:

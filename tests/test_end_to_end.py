@@ -25,7 +25,9 @@ from websockets.asyncio.client import connect
 from audio import Codec
 from audio.g711 import alaw_encode, ulaw_encode
 from audio.g722 import G722Encoder
+from audio.opus import OpusDecoder
 from mediaworker.cli.play import load_pcm
+from sip.phone import encode as encoded
 from tests.conftest import SPEECH, speech
 from tests.offline import Expected, packets, utterances
 from tests.peers import Worker, command, ports, until, worker
@@ -115,6 +117,21 @@ def test_a_wideband_call(running: Worker, tmp_path: Path) -> None:
     frames = [pcm[i : i + 320] for i in range(0, len(pcm), 320)]
     payloads = [encoder.encode(np.pad(frame, (0, 320 - len(frame)))) for frame in frames]
     check_heard(finals, utterances(Codec.G722, payloads))
+
+
+def test_a_call_in_opus(running: Worker, conversation: tuple[Path, Path]) -> None:
+    before = known(running)
+    done = command(
+        "call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(conversation[0]), "--codec", "OPUS"
+    )
+    assert done.returncode == 0, done.stderr
+    call = newest(running, "sip", before)
+    events = running.events(call["call_id"])
+    finals = check_story(events)
+    decoder = OpusDecoder()
+    heard = [decoder.decode(packet) for packet in encoded(load_pcm(conversation[0], 16000), Codec.OPUS)]
+    check_heard(finals, utterances(Codec.L16, [samples.tobytes() for samples in heard]))
+    assert events[0]["legs"][0]["codec"] == "opus" and events[-1]["legs"][0]["lost"] == 0
 
 
 async def test_a_twilio_stream_is_two_legs(running: Worker, conversation: tuple[Path, Path]) -> None:

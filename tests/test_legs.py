@@ -386,7 +386,7 @@ HOSTILE = st.one_of(
         padding_bytes=st.sampled_from([0, 0, 1, 200]),
     ).map(bytes),
 )
-CODECS = st.sampled_from([Codec.PCMU, Codec.PCMA, Codec.G722])
+CODECS = st.sampled_from([Codec.PCMU, Codec.PCMA, Codec.G722, Codec.OPUS])
 
 
 @settings(max_examples=100)

@@ -13,7 +13,7 @@ from sip.negotiation import accept_answer, make_answer, make_offer, negotiate
 from sip.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
 from sip.trace import mask_message
 
-ALL = (Codec.G722, Codec.PCMU, Codec.PCMA)
+ALL = (Codec.G722, Codec.PCMU, Codec.PCMA, Codec.OPUS)
 ORIGIN = Origin("-", "1", "1", "192.0.2.1")
 
 
@@ -106,9 +106,9 @@ def test_a_softphones_offer() -> None:
     description = SessionDescription.parse(SOFTPHONE)
     assert str(description) == SOFTPHONE.replace("\n", "\r\n")
     (stream,) = negotiate(description, ALL)
-    assert (stream.codec, stream.telephone_event, stream.remote) == (Codec.PCMU, 97, ("192.0.2.9", 7078))
+    assert (stream.codec, stream.telephone_event, stream.remote) == (Codec.OPUS, 97, ("192.0.2.9", 7078))
     audio, video = answered(description).media
-    assert audio.formats == ("0", "97")
+    assert audio.formats == ("96", "97")
     assert (video.kind, video.port, video.formats) == ("video", 0, ("98",))
 
 
@@ -167,6 +167,42 @@ def test_a_dynamic_payload_type_is_echoed() -> None:
     (audio,) = answered(description).media
     assert audio.formats == ("110", "111")
     assert [f.encoding for f in audio.rtp_formats()] == ["PCMA", "TELEPHONE-EVENT"]
+
+
+def test_opus_is_answered_as_its_rfc_says() -> None:
+    lines = ("a=rtpmap:96 opus/48000/2", "a=fmtp:96 useinbandfec=1;usedtx=1", "a=rtpmap:97 telephone-event/48000")
+    description = offer("m=audio 4000 RTP/AVP 96 97 0 101", *lines, "a=rtpmap:101 telephone-event/8000")
+    (stream,) = negotiate(description, ALL)
+    assert (stream.codec, stream.payload_type, stream.telephone_event) == (Codec.OPUS, 96, 97)
+    (audio,) = answered(description).media
+    assert audio.formats == ("96", "97")
+    assert audio.attributes[:4] == (
+        ("rtpmap", "96 opus/48000/2"),
+        ("fmtp", "96 maxplaybackrate=16000;stereo=0;useinbandfec=1"),
+        ("rtpmap", "97 telephone-event/48000"),
+        ("fmtp", "97 0-15"),
+    )
+
+
+def test_opus_with_digits_by_another_clock() -> None:
+    lines = ("a=rtpmap:96 opus/48000/2", "a=rtpmap:101 telephone-event/8000")
+    description = offer("m=audio 4000 RTP/AVP 96 101", *lines)
+    (stream,) = negotiate(description, ALL)
+    assert (stream.codec, stream.telephone_event, stream.event_clock_hz) == (Codec.OPUS, 101, 8000)
+    assert ("rtpmap", "101 telephone-event/8000") in answered(description).media[0].attributes
+
+
+@pytest.mark.parametrize("mapped", ["opus/8000", "opus/48000/6", "PCMU/48000", "PCMA/8000/2"])
+def test_a_codec_with_another_clock_is_another_codec(mapped: str) -> None:
+    with pytest.raises(NotAcceptable):
+        negotiate(offer("m=audio 4000 RTP/AVP 96", f"a=rtpmap:96 {mapped}"), ALL)
+
+
+def test_an_offer_has_digits_for_each_clock() -> None:
+    own = make_offer(ALL, 10000, address="192.0.2.1", origin=ORIGIN)
+    assert own.media[0].formats == ("9", "0", "8", "111", "101", "100")
+    clocks = {f.payload_type: f.clock_hz for f in own.media[0].rtp_formats() if f.encoding == "TELEPHONE-EVENT"}
+    assert clocks == {101: 8000, 100: 48000}
 
 
 def test_the_telephone_event_of_the_codecs_clock_is_taken() -> None:

@@ -85,7 +85,7 @@ def tone(rate_hz: int, seconds: float) -> np.ndarray[tuple[int], np.dtype[np.int
 
 
 @pytest.mark.parametrize(
-    ("codec", "transport"), [(Codec.PCMU, "udp"), (Codec.PCMA, "tcp"), (Codec.G722, "udp")]
+    ("codec", "transport"), [(Codec.PCMU, "udp"), (Codec.PCMA, "tcp"), (Codec.G722, "udp"), (Codec.OPUS, "udp")]
 )
 async def test_what_is_played_arrives_at_the_pace_of_speech(codec: Codec, transport: str) -> None:
     samples = tone(16000 if codec.wide else 8000, 1.0)

@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("uri", type=_uri, help="sip:USER@HOST:PORT")
     parser.add_argument("--play", required=True, metavar="FILE", help="WAV, or raw .ulaw .alaw .sln .sln16 .g722")
-    parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722"], default="PCMU")
+    parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722", "OPUS"], default="PCMU")
     parser.add_argument("--transport", choices=["udp", "tcp", "tls"], default="udp")
     parser.add_argument("--ca", default="", metavar="FILE", help="authorities that the peer's certificate is held to")
     parser.add_argument("--insecure", action="store_true", help="take any certificate of the peer's")

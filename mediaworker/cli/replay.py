@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
     faults.add_argument("--delay", type=float, default=0.0, metavar="MS", help="everything takes so much longer")
     faults.add_argument("--inject", type=float, default=0.0, metavar="N", help="a stranger's packets for each (RTP)")
     faults.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same faults")
-    parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722"], help="instead of what the capture says")
+    parser.add_argument("--codec", choices=["PCMU", "PCMA", "G722", "OPUS"], help="instead of what the capture says")
     parser.add_argument("--payload-type", type=int, metavar="PT", help="of the codec, instead of what the capture says")
     parser.add_argument("--speed", type=float, default=0.0, metavar="X", help="times real time; 0: at once (default)")
     parser.add_argument("--to", metavar="URI", help="sip:USER@HOST:PORT or ws://…: live at a worker, in real time")

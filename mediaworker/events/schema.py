@@ -41,7 +41,7 @@ class LegInfo(msgspec.Struct, frozen=True):
     role: RoleName
     label: Annotated[str, Meta(description="What the signalling calls the leg (SIPREC label, SDP label)")]
     name: Annotated[str, Meta(description="Who speaks, for display")]
-    codec: Annotated[str, Meta(description="RTP encoding name: `PCMU`, `PCMA`, `G722`, `L16`")]
+    codec: Annotated[str, Meta(description="RTP encoding name: `PCMU`, `PCMA`, `G722`, `opus`, `L16`")]
 
 
 class LegMedia(msgspec.Struct, frozen=True):

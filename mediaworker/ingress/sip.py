@@ -76,7 +76,9 @@ class SipIngress:
             # The peer may have moved the audio to another line of its offer, which has a socket of its own.
             if name in call.legs:
                 stream.socket.leg = call.legs[name]
-                call.media_changed(name, stream.codec, stream.telephone_event, stream.payload_type)
+                call.media_changed(
+                    name, stream.codec, stream.telephone_event, stream.payload_type, stream.event_clock_hz
+                )
             else:
                 stream.socket.leg = call.add_leg(self._leg(sip, name, stream))
         for name in call.legs.keys() - streams.keys():  # somebody has left
@@ -103,6 +105,7 @@ class SipIngress:
             transport="rtp",
             telephone_event=stream.telephone_event,
             payload_type=stream.payload_type,
+            event_clock_hz=stream.event_clock_hz,
         )
 
     def _speaker(self, sip: SipCall, stream: MediaStream) -> tuple[Role, str]:

@@ -158,7 +158,7 @@ def _codec(
     own: list[bytes], formats: dict[int, str], codec: Codec | None, payload_type: int | None
 ) -> tuple[Codec, int, int | None] | None:
     counts = Counter(payload[1] & 0x7F for payload in own)
-    known = {pt: Codec[name] for pt, name in formats.items() if name in ("PCMU", "PCMA", "G722")} or _STATIC
+    known = {pt: Codec[name] for pt, name in formats.items() if name in ("PCMU", "PCMA", "G722", "OPUS")} or _STATIC
     events = [pt for pt, name in formats.items() if name == "TELEPHONE-EVENT"]
     if not formats:  # nobody says it: four bytes each time are no audio
         sizes = defaultdict(set)
