@@ -79,7 +79,8 @@ class Desk:
 
 def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
     """What the ingress sees of a `sip.call.SipCall`."""
-    stream = {"label": "", "codec": codec, "payload_type": codec.payload_type, "telephone_event": 101} | changes
+    events = {"telephone_event": 101, "event_clock_hz": 8000}
+    stream = {"label": "", "codec": codec, "payload_type": codec.payload_type} | events | changes
     stream["socket"] = SimpleNamespace(leg=None)
     return SimpleNamespace(
         headers={}, streams=[SimpleNamespace(**stream)], call_id="x", from_uri="sip:1@a", to_uri="sip:2@b", account="",

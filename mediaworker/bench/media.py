@@ -1,4 +1,4 @@
-"""`mediaworker bench media|twilio`: legs on loopback through this worker's media path and the usual design's.
+"""`mediaworker bench media|twilio|sip`: legs on loopback through this worker's media path and the usual design's.
 
 Three processes: the sender (not counted), the receiver under test, and, in the same run, the baseline. The figure to
 look at is CPU time per leg and second; legs per core is its inverse.
@@ -41,6 +41,18 @@ def measure_twilio(streams: int, seconds: float, *, baseline: bool = True, noise
     arguments = [str(_free_port()), str(usual_streams), str(seconds)]
     usual = _run("twilio_baseline", "twilio_sender", arguments, noise=noise) if baseline else None
     return {"streams": streams} | _row(2 * streams, seconds, figures, 2 * usual_streams, usual)
+
+
+def measure_sip(calls: int, seconds: float, *, baseline: bool = True, noise: bool = False) -> dict[str, Any]:
+    """The same for recording sessions by SIP, which are two legs each; the usual design has no signalling."""
+    arguments = [str(_free_port()), str(calls), str(seconds)]
+    figures = _run("sip_receiver", "sip_sender", arguments, noise=noise)
+    usual_legs = min(2 * calls, BASELINE_LEGS)
+    usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)], noise=noise) if baseline else None
+    names = ("dropped", "repeated", "setup_s")
+    more = {name: figures["sender"][name] for name in names}
+    more |= {name: figures["receiver"][name] for name in ("setup_cpu_ms_per_call", "rtcp_sent", "refused")}
+    return {"calls": calls} | _row(2 * calls, seconds, figures, usual_legs, usual) | more
 
 
 def _row(

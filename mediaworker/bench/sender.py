@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -54,11 +55,17 @@ def beginnings(count: int, seconds: float) -> list[int]:
     return [index * span // count for index in range(count)]
 
 
-def main(first: int, last: int, seconds: float, *, noise: bool) -> dict[str, float]:
-    ports = range(first, last + 1, 2)
-    turn = payloads(noise=noise)
+def opened() -> socket.socket:
+    """The socket that all legs come from."""
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    out.bind(("127.0.0.1", 0))
+    return out
+
+
+def stream(out: socket.socket, ports: Sequence[int], seconds: float, *, noise: bool) -> dict[str, float]:
+    """A leg for each port of this machine, for so long."""
+    turn = payloads(noise=noise)
     header = struct.Struct("!BBHII")
     targets = [("127.0.0.1", port) for port in ports]
     offset = [(index * 37) % len(turn) for index in range(len(targets))]
@@ -86,4 +93,5 @@ def main(first: int, last: int, seconds: float, *, noise: bool) -> dict[str, flo
 
 if __name__ == "__main__":
     low, high = sys.argv[1].split("-")
-    sys.stdout.write(json.dumps(main(int(low), int(high), float(sys.argv[2]), noise=sys.argv[3:] == ["noise"])))
+    legs = range(int(low), int(high) + 1, 2)
+    sys.stdout.write(json.dumps(stream(opened(), legs, float(sys.argv[2]), noise=sys.argv[3:] == ["noise"])))

@@ -6,7 +6,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ def add_parser(subparsers: Any) -> None:
     twilio = kinds.add_parser("twilio", help="Twilio streams of two tracks through the same")
     twilio.add_argument(
         "--streams", type=_counts, default=[50], metavar="N[,N…]", help="streams at once, two legs each (default 50)"
+    )
+    sip = kinds.add_parser("sip", help="recording sessions (SIPREC) of two streams through SIP endpoint and the same")
+    sip.add_argument(
+        "--calls", type=_counts, default=[50], metavar="N[,N…]", help="sessions at once, two legs each (default 50)"
     )
     media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
     media.add_argument("--silence", action="store_true", help="send silence back, as SIP calls do by default")
@@ -46,9 +50,9 @@ def add_parser(subparsers: Any) -> None:
     _add_random(engine)
     files = _add_files(kinds)
     events = _add_events(kinds)
-    for kind in (media, twilio):
+    for kind in (media, twilio, sip):
         kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
-    for kind, seconds in ((media, 20), (twilio, 20), (engine, 20), (files, 60), (events, 20)):
+    for kind, seconds in ((media, 20), (twilio, 20), (sip, 20), (engine, 20), (files, 60), (events, 20)):
         length = f"length of each run (default {seconds})"
         kind.add_argument("--seconds", type=_seconds, default=float(seconds), metavar="S", help=length)
         kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
@@ -268,16 +272,24 @@ def _legs(args: argparse.Namespace) -> int:
         print("mediaworker: aiortc and onnxruntime are not installed, so there is no baseline", file=sys.stderr)
         baseline = False
     rows = []
-    rtp = args.kind == "media"
-    measure = media.measure_rtp if rtp else media.measure_twilio
-    for count in args.legs if rtp else args.streams:
-        print(f"{count} {'legs' if rtp else 'streams'} for {args.seconds:g} s …", file=sys.stderr, flush=True)
-        options = {"silence": args.silence} if rtp else {}
+    kinds: dict[str, tuple[Callable[..., dict[str, Any]], str, str, str]] = {
+        "media": (media.measure_rtp, "legs", "RTP", "aiortc"),
+        "twilio": (media.measure_twilio, "streams", "Twilio streams", "a web framework's WebSocket, json"),
+        "sip": (media.measure_sip, "calls", "recording sessions", "aiortc, no signalling"),
+    }
+    measure, unit, what, usual = kinds[args.kind]
+    for count in getattr(args, unit):
+        print(f"{count} {unit} for {args.seconds:g} s …", file=sys.stderr, flush=True)
+        options = {"silence": args.silence} if args.kind == "media" else {}
         rows.append(measure(count, args.seconds, baseline=baseline, noise=args.noise, **options))
-    usual = "aiortc" if rtp else "a web framework's WebSocket, json"
-    what = "RTP" if rtp else "Twilio streams"
     print(f"{what} in → VAD → endpointing → events, one core, {_machine()}; usual: {usual}, one ONNX call per leg")
     print(_table(rows))
+    for row in rows if args.kind == "sip" else []:
+        print(
+            f"{row['calls']} calls: set up in {row['setup_s']:.1f} s for {row['setup_cpu_ms_per_call']:.1f} ms of CPU "
+            f"each, {row['repeated']} requests repeated, {row['refused']} refused; {row['dropped']} datagrams that the "
+            "kernel had no room for"
+        )
     # One run: its figures stand at the top level as well.
     _write(args.json, rows, top=rows[0] if len(rows) == 1 else {})
     return 0
