@@ -49,9 +49,8 @@ def measure_sip(calls: int, seconds: float, *, baseline: bool = True, noise: boo
     figures = _run("sip_receiver", "sip_sender", arguments, noise=noise)
     usual_legs = min(2 * calls, BASELINE_LEGS)
     usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)], noise=noise) if baseline else None
-    names = ("dropped", "repeated", "setup_s")
-    more = {name: figures["sender"][name] for name in names}
-    more |= {name: figures["receiver"][name] for name in ("setup_cpu_ms_per_call", "rtcp_sent", "refused")}
+    more = {name: figures["sender"][name] for name in ("repeated", "setup_s")}
+    more |= {name: figures["receiver"][name] for name in ("setup_cpu_ms_per_call", "rtcp_sent", "refused", "dropped")}
     return {"calls": calls} | _row(2 * calls, seconds, figures, usual_legs, usual) | more
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import sys
+from pathlib import Path
 
 from config import Settings
 from config.settings import Rtp, Sip
@@ -35,16 +36,24 @@ async def main(harness: Harness, port: int, calls: int, seconds: float) -> Figur
 
     figures = await harness.measure(seconds + 1, sweep=endpoint.receiver.sweep, ready=answered)
     packets = endpoint.rtp.packets
+    dropped = _dropped({socket.port for socket in endpoint.rtp.open_sockets})
     await asyncio.sleep(calls / 25 + 2)  # the BYEs
     refused = sum(endpoint.counters.refused.values())
     await endpoint.stop()
     return {
         "packets": packets,
         "setup_cpu_ms_per_call": round(1000 * setup / calls, 2),
+        "dropped": dropped,
         "rtcp_sent": endpoint.rtp.rtcp_sent,
         "refused": refused,
         **figures,
     }
+
+
+def _dropped(ports: set[int]) -> int:
+    """Datagrams to these ports that the kernel had no room for (proc(5), /proc/net/udp)."""
+    rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+    return sum(int(row[-1]) for row in rows if int(row[1].rpartition(":")[2], 16) in ports)
 
 
 def _cpu_s() -> float:
