@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from sip.access import AccessList, OncePer
+from sip.addresses import peer_key
 from sip.digest import Challenger
 from sip.errors import PeerError
 from sip.gate import DROP, UNASKED, Gate, Guests, Request, Shown
@@ -126,7 +127,7 @@ class Door:
 
     def say(self, peer: str, status: int, reason: str = "", *, method: str = "INVITE") -> None:
         """Once per source, status and minute."""
-        held_back = self._once.due(f"{peer} {status}", self._clock())
+        held_back = self._once.due(f"{peer_key(peer)} {status}", self._clock())
         if held_back is not None:
             reason = reason or ("not on the access list (sip.allow)" if status == 403 else "full, or too fast")
             log.warning(
@@ -141,7 +142,7 @@ class Door:
         stays = self._guests.arrived(handle, peer, self._clock())
         if not stays:
             self.counters.tcp_refused += 1
-            if self._once.due(f"{peer} tcp", self._clock()) is not None:
+            if self._once.due(f"{peer_key(peer)} tcp", self._clock()) is not None:
                 log.warning("SIP connection refused", peer=peer, reason="sip.max_tcp")
         return stays
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sip.addresses import peer_key
+
 PASS, DROP = 0, -1
 """Verdicts; any other is the status to answer with."""
 
@@ -89,34 +91,38 @@ class Gate:
     ) -> int:
         """`credentials()`: those of an INVITE that begins a call, and whose they are."""
         allowed = self._allows(request.source)
+        # Who is on the list is known by its address; anybody else has a whole network of them.
+        who = request.source if allowed else peer_key(request.source)
         known = allowed or self.admitted(request.call_id, request.source) is not None
         if request.method != "INVITE" or request.to_tag:
-            return PASS if known else self._judge_stranger(request, now, "unasked")
+            return PASS if known else self._judge_stranger(request, who, now)
         key = (request.call_id, request.branch)
         if known and now - self._passed.get(key, -RETRY_S) < RETRY_S:
             return PASS  # a repetition: its transaction answers
         shown, user = credentials()
         if shown == "good":
             _remember(self._admitted, (request.call_id, request.source), user)
-            _remember(self._acquainted, request.source, now)
+            _remember(self._acquainted, who, now)
         elif shown != "unasked" or not allowed:
-            return self._judge_stranger(request, now, shown)
-        if self._invites is not None and not self._invites.take(request.source, now):
+            return self._judge_stranger(request, who, now, shown, allowed=allowed)
+        if self._invites is not None and not self._invites.take(who, now):
             return 503
         status = self._refusal()
         if not status:
             _remember(self._passed, key, now)
         return status
 
-    def _judge_stranger(self, request: Request, now: float, shown: Shown) -> int:
+    def _judge_stranger(
+        self, request: Request, who: str, now: float, shown: Shown = "unasked", *, allowed: bool = False
+    ) -> int:
         if request.to_tag:
-            return PASS if self._stranger_dialogs.take(request.source, now) else DROP
+            return PASS if self._stranger_dialogs.take(who, now) else DROP
         if request.method == "ACK":
             return DROP
         asked = shown in ("none", "stale")
-        acquainted = now - self._acquainted.get(request.source, -ACQUAINTED_S) < ACQUAINTED_S
-        limit = self._invites if asked and (acquainted or self._allows(request.source)) else self._strangers
-        if limit is not None and not limit.take(request.source, now):
+        acquainted = now - self._acquainted.get(who, -ACQUAINTED_S) < ACQUAINTED_S
+        limit = self._invites if asked and (acquainted or allowed) else self._strangers
+        if limit is not None and not limit.take(who, now):
             return DROP
         return 401 if asked else 403
 
@@ -144,10 +150,11 @@ class Guests:
     def arrived(self, handle: int, peer: str, now: float) -> bool:
         """Whether it may stay. It is counted until `left`."""
         strange = not self._allows(peer)
-        strangers = [guest.peer for guest in self._open.values() if guest.strange] if strange else []
+        network = peer_key(peer)
+        strangers = [guest.network for guest in self._open.values() if guest.strange] if strange else []
         full = len(self._open) >= self.limit
-        crowded = len(strangers) >= self.limit // 4 or strangers.count(peer) >= STRANGER_TCP_EACH
-        self._open[handle] = _Guest(peer, strange, now)
+        crowded = len(strangers) >= self.limit // 4 or strangers.count(network) >= STRANGER_TCP_EACH
+        self._open[handle] = _Guest(peer, network, strange, now)
         return not full and not (strange and crowded)
 
     def spoke(self, handle: int) -> None:
@@ -177,6 +184,7 @@ class Guests:
 @dataclass(slots=True)
 class _Guest:
     peer: str
+    network: str
     strange: bool
     since_s: float
     spoke: bool = False

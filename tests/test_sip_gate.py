@@ -75,6 +75,38 @@ def test_connections_are_counted_and_those_that_say_nothing_go() -> None:
     assert 1 in guests.overdue(STRANGER_TCP_S + 0.1) and friends[0] not in guests.overdue(STRANGER_TCP_S + 0.1)
 
 
+def test_a_stranger_has_a_whole_network_of_ipv6() -> None:
+    door, _ = gate()
+    sources = (f"2001:db8::{n:x}:{n:x}" for n in range(1, 1001))
+    verdicts = [door.judge(request(source=source), 0.0) for source in sources]
+    assert verdicts == [403] * STRANGER_BURST + [DROP] * (1000 - STRANGER_BURST)
+    within = [door.judge(request("BYE", f"2001:db8::{n:x}", tag="x"), 0.0) for n in range(1, 101)]
+    assert within.count(PASS) == 50
+    assert door.judge(request(source="2001:db8:0:1::1"), 0.0) == 403, "the neighbours' network"
+    guests = Guests(lambda peer: peer == FRIEND, 1000)
+    assert [guests.arrived(n, f"2001:db8::{n:x}", 0.0) for n in range(1, 18)] == [True] * 16 + [False]
+    assert guests.arrived(18, "2001:db8:0:1::1", 0.0)
+
+
+def test_who_is_on_the_list_is_one_address_of_its_network() -> None:
+    friends = {"2001:db8::1", "2001:db8::2"}
+    door = Gate(lambda source: source in friends, lambda: 0, invites_per_s=1.0)
+    verdicts = [door.judge(request(source=friend), 0.0) for friend in sorted(friends) for _ in range(3)]
+    assert verdicts == [PASS, PASS, 503] * 2
+    guests = Guests(lambda peer: peer in friends, 100)
+    assert all(guests.arrived(n, "2001:db8::1", 0.0) for n in range(50))
+
+
+def test_who_has_shown_credentials_may_come_back_from_another_address_of_its_network() -> None:
+    door = Gate(lambda source: False, lambda: 0, invites_per_s=5.0)
+    shown = request(source="2001:db8::1")
+    assert door.judge(shown, 0.0, lambda: ("good", "branch")) == PASS
+    asked = [door.judge(request(source="2001:db8::2"), 100.0, lambda: ("none", "")) for _ in range(STRANGER_BURST)]
+    assert asked == [401] * 10 and door.judge(request(source="2001:db8::3"), 101.0, lambda: ("none", "")) == 401
+    assert door.admitted(shown.call_id, "2001:db8::1") == "branch"
+    assert door.admitted(shown.call_id, "2001:db8::2") is None, "but a call is that of the address"
+
+
 def test_log_lines_about_made_up_sources_end_somewhere() -> None:
     once = OncePer()
     said = sum(once.due(f"10.0.{n // 250}.{n % 250} 403", n / 1000) is not None for n in range(50000))

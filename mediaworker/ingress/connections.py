@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from ipaddress import IPv6Address, ip_address
+
+from sip.addresses import peer_key
 
 RESERVED_FILES = 256
 """Descriptors kept for the store, the inference process, logs and files, beside one per call."""
@@ -47,19 +48,6 @@ class ConnectionLimit:
         self._by_peer[key] -= 1
         if not self._by_peer[key]:
             del self._by_peer[key]
-
-
-def peer_key(peer: str) -> str:
-    """What counts as one peer: an IPv4 address, or an IPv6 network of /64, which every household has."""
-    if ":" not in peer:
-        return peer
-    try:
-        address = ip_address(peer)
-    except ValueError:
-        return peer
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
-        return str(IPv6Address(int(address) >> 64 << 64))
-    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def affordable(calls: int, *, files: int | None = None) -> int:
