@@ -1,5 +1,7 @@
 """RTP ports: even numbers within a range (RFC 3550 section 11), each resting before it is used again.
 
+One number is one stream's, whether it speaks IPv4 or IPv6.
+
 A peer that has not heard of a call's end goes on sending for a while; a resting port keeps that audio out of the next
 call.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 
+from sip.addresses import SOCKETS, Family
 from sip.errors import PortsExhausted
 from sip.reports import ReportSocket
 
@@ -18,21 +21,24 @@ QUARANTINE_S = 10.0
 class RtpPorts:
     """Hands out bound, non-blocking UDP sockets. `now` is in seconds on any clock that does not go back."""
 
-    def __init__(self, first: int, last: int, *, host: str = "0.0.0.0", quarantine_s: float = QUARANTINE_S) -> None:
-        self._host = host
+    def __init__(
+        self, first: int, last: int, *, host: str = "0.0.0.0", host6: str = "", quarantine_s: float = QUARANTINE_S
+    ) -> None:
+        self._hosts: dict[Family, str] = {"IP4": host, "IP6": host6}
         self._quarantine_s = quarantine_s
         # First in, first out: a large range rests every port for far longer than the quarantine.
         self._free = deque(range(first + first % 2, last + 1, 2))
         self._resting: deque[tuple[float, int]] = deque()
         self.in_use = 0
 
-    def open(self, now: float) -> socket.socket:
+    def open(self, now: float, family: Family = "IP4") -> socket.socket:
         """Raises PortsExhausted when every port is in use, resting, or taken by another program."""
+        assert self._hosts[family], "a stream of this family is refused before"
         while self._resting and self._resting[0][0] <= now:
             self._free.append(self._resting.popleft()[1])
         for _ in range(len(self._free)):
             port = self._free.popleft()
-            bound = self._bind(port)
+            bound = self._bind(port, family)
             if bound is not None:
                 self.in_use += 1
                 return bound
@@ -42,7 +48,8 @@ class RtpPorts:
     def above(self, bound: socket.socket) -> ReportSocket | None:
         """The odd port above it, for RTCP; None when another program has that."""
         try:
-            return ReportSocket(self._host, bound.getsockname()[1] + 1)
+            host, port = bound.getsockname()[:2]
+            return ReportSocket(host, port + 1, bound.family)
         except (OSError, OverflowError):
             return None
 
@@ -52,11 +59,13 @@ class RtpPorts:
         self.in_use -= 1
         self._resting.append((now + self._quarantine_s, port))
 
-    def _bind(self, port: int) -> socket.socket | None:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    def _bind(self, port: int, family: Family) -> socket.socket | None:
+        sock = socket.socket(SOCKETS[family], socket.SOCK_DGRAM)
         sock.setblocking(False)
+        if family == "IP6":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # the same number may be another's in IPv4
         try:
-            sock.bind((self._host, port))
+            sock.bind((self._hosts[family], port))
         except OSError:
             sock.close()
             return None

@@ -37,8 +37,9 @@ KEPT_S = 10.0
 SO_TIMESTAMPNS = 35
 """socket(7); Python has no name for it."""
 _STAMP_BYTES = 32  # a control message header of 16 bytes and a timespec
-_NAME_BYTES = 16
-"""struct sockaddr_in: family, port and address in the first 8 bytes."""
+_NAME_BYTES, _NAME_STRIDE = 28, 32
+"""Room for struct sockaddr_in, which has family, port and address in its first 8 bytes, and for struct sockaddr_in6,
+which has family, port and a flow label that is always 0 there, and its address in the next 16 (ipv6(7))."""
 _MESSAGE = np.dtype(
     [
         ("name", "u8"), ("name_bytes", "u4"), ("", "u4"), ("vector", "u8"), ("vectors", "u8"), ("control", "u8"),
@@ -53,6 +54,8 @@ _recvmmsg = _libc.recvmmsg
 _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
 _recvmmsg.restype = ctypes.c_int
 
+
+_FAMILY4, _FAMILY6 = (family.to_bytes(2, sys.byteorder) for family in (socket.AF_INET, socket.AF_INET6))
 
 # The arguments of the call are kept as ctypes objects: converting numbers would cost as much as the call.
 _ROOM, _NOW, _FOR_EVER = ctypes.c_uint(ROOM), ctypes.c_int(socket.MSG_DONTWAIT), ctypes.c_void_p(None)
@@ -69,7 +72,12 @@ class RtpReceiver:
         self._readers: dict[int, tuple[ctypes.c_int, RtpSocket]] = {}
         self._free = list(range(64))
         self._source = np.zeros(64, np.uint64)
-        """The locked source per slot as the first 8 bytes of its sockaddr_in; 0: none."""
+        """The locked source per slot as the first 8 bytes of its socket address; 0: none."""
+        self._source6 = np.zeros((64, 2), np.uint64)
+        """The next 16 bytes of those that speak IPv6."""
+        self._speaks6 = np.zeros(64, np.bool_)
+        self._open6 = 0
+        """Sockets that speak IPv6: without one nothing of theirs is looked at."""
         self.heard_s = np.zeros(64)
         """When the locked source was last heard, per slot."""
         self.packets = np.zeros(64, np.int64)
@@ -90,22 +98,29 @@ class RtpReceiver:
         slot = self._free.pop()
         self._source[slot] = self.packets[slot] = 0
         self.heard_s[slot] = 0.0
+        self._speaks6[slot] = bound.family == socket.AF_INET6
+        self._open6 += int(self._speaks6[slot])
         self._readers[slot] = (ctypes.c_int(bound.fileno()), reader)
         return slot
 
     def remove(self, slot: int) -> None:
         del self._readers[slot]
+        self._open6 -= int(self._speaks6[slot])
         self._free.append(slot)
 
     def lock(self, slot: int, source: Address | None) -> None:
         """Datagrams of this source need no decision any more; None: each does. No effect once the socket is closed."""
         if slot >= 0:
             self._source[slot] = 0 if source is None else _key(source)
+            if source is not None and self._speaks6[slot]:
+                self._source6[slot] = np.frombuffer(socket.inet_pton(socket.AF_INET6, source[0]), np.uint64)
 
     def _grow(self) -> None:
         """Twice the slots."""
         size = len(self._source)
         self._source = np.concatenate([self._source, np.zeros(size, np.uint64)])
+        self._source6 = np.concatenate([self._source6, np.zeros((size, 2), np.uint64)])
+        self._speaks6 = np.concatenate([self._speaks6, np.zeros(size, np.bool_)])
         self.heard_s = np.concatenate([self.heard_s, np.zeros(size)])
         self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
         self._free = list(range(size, 2 * size))
@@ -185,8 +200,7 @@ class RtpReceiver:
         slots = np.array([reader.slot for reader in sockets])[owner]
         rows = np.array([-1 if reader.leg is None else reader.leg.index for reader in sockets])[owner]
         turns = np.arange(filled) - (np.cumsum(runs) - runs)[owner]
-        names = buffers.keys[:filled]
-        easy = (names == self._source[slots]) & (rows >= 0)
+        easy = self._locked(buffers, slots) & (rows >= 0)
         # The first datagram of each socket, then the second of each: no leg is in one round twice.
         for turn in range(max(counts)):
             which = np.flatnonzero(turns == turn)
@@ -209,7 +223,16 @@ class RtpReceiver:
                     continue
                 reader = sockets[owner[index]]
                 reader.take(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
-            easy = (names == self._source[slots]) & (rows >= 0)
+            easy = self._locked(buffers, slots) & (rows >= 0)
+
+    def _locked(self, buffers: _Buffers, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of each datagram read, from the slots given: whether it is of the locked source."""
+        found: NDArray[np.bool_] = buffers.keys[: len(slots)] == self._source[slots]
+        if self._open6:
+            which = np.flatnonzero(found & self._speaks6[slots])
+            sent, wanted = buffers.keys6[which], self._source6[slots[which]]
+            found[which] = (sent[:, 0] == wanted[:, 0]) & (sent[:, 1] == wanted[:, 1])
+        return found
 
 
 class _Buffers:
@@ -217,9 +240,12 @@ class _Buffers:
 
     def __init__(self) -> None:
         self.datagrams = Datagrams(BATCH)
-        self.names = np.zeros((BATCH, _NAME_BYTES), np.uint8)
-        self.keys: NDArray[np.uint64] = self.names.view(np.uint64)[:, 0]
-        """Family, port and address of each sender as one number."""
+        self.names = np.zeros((BATCH, _NAME_STRIDE), np.uint8)
+        words = self.names.view(np.uint64)
+        self.keys: NDArray[np.uint64] = words[:, 0]
+        """Family, port and IPv4 address of each sender as one number."""
+        self.keys6: NDArray[np.uint64] = words[:, 1:3]
+        """The IPv6 address of those that have one."""
         self._raw = self.names.data.cast("B")
         self._stamps = np.zeros((BATCH, _STAMP_BYTES // 8), np.int64)
         vectors = np.zeros((BATCH, 2), np.uint64)
@@ -249,8 +275,11 @@ class _Buffers:
         return datagrams
 
     def address(self, index: int) -> Address:
-        name = self._raw[16 * index : 16 * index + 8]
-        return socket.inet_ntoa(name[4:]), name[2] << 8 | name[3]
+        name = self._raw[_NAME_STRIDE * index : _NAME_STRIDE * index + _NAME_BYTES]
+        port = name[2] << 8 | name[3]
+        if name[:2] == _FAMILY6:
+            return socket.inet_ntop(socket.AF_INET6, name[8:24]), port
+        return socket.inet_ntoa(name[4:8]), port
 
 
 def _clocks() -> tuple[float, float]:
@@ -269,5 +298,7 @@ def _addresses(array: np.ndarray) -> NDArray[np.uint64]:
 
 
 def _key(address: Address) -> int:
-    family = socket.AF_INET.to_bytes(2, sys.byteorder)
-    return int.from_bytes(family + address[1].to_bytes(2, "big") + socket.inet_aton(address[0]), sys.byteorder)
+    port = address[1].to_bytes(2, "big")
+    if ":" in address[0]:
+        return int.from_bytes(_FAMILY6 + port + bytes(4), sys.byteorder)
+    return int.from_bytes(_FAMILY4 + port + socket.inet_aton(address[0]), sys.byteorder)

@@ -18,9 +18,11 @@ _MAX_BYTES = 1500
 class ReportSocket:
     """Raises OSError when the port is another program's."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    def __init__(self, host: str, port: int, family: int = socket.AF_INET) -> None:
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
+            if family == socket.AF_INET6:
+                self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -38,7 +40,7 @@ class ReportSocket:
                 return
             stamps = [data for _, kind, data in ancillary if kind == _SO_TIMESTAMPNS and len(data) == 16]
             seconds, nanoseconds = struct.unpack("=qq", stamps[0]) if stamps else (time.time(), 0)
-            yield datagram, address, seconds + nanoseconds * 1e-9
+            yield datagram, address[:2], seconds + nanoseconds * 1e-9
 
     def send(self, datagram: bytes, target: Address) -> None:
         """Raises OSError."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from audio import Leg, is_rtcp
 from audio.codec import Codec
+from sip.addresses import Family
 from sip.latch import Address, SourceLatch
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
@@ -75,14 +76,15 @@ class RtpSocket:
         ticker: SilenceTicker,
         loop: asyncio.AbstractEventLoop,
         *,
+        family: Family = "IP4",
         cname: str = "",
     ) -> None:
-        """`cname`: who we are in RTCP; "": no RTCP. Raises PortsExhausted."""
+        """`family`: which addresses it speaks to; `cname`: who we are in RTCP, "": no RTCP. Raises PortsExhausted."""
         self._ports = ports
         self._receiver = receiver
         self._counters = counters
         self._ticker = ticker
-        self._socket: socket.socket = ports.open(loop.time())
+        self._socket: socket.socket = ports.open(loop.time(), family)
         self._latch = SourceLatch()
         self._time = loop.time
         self._ssrc = secrets.randbits(32)

@@ -6,9 +6,13 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import closing
+from ipaddress import IPv6Address
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +24,11 @@ from audio.g722 import G722Decoder
 from audio.rtp import RtpPacket
 from config import ConfigError, Endpointing
 from sip.access import AccessList, OncePer, split_address
+from sip.addresses import SOCKETS, Family, canonical, family_of
 from sip.errors import PortsExhausted
 from sip.latch import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
 from sip.ports import RtpPorts
-from sip.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, RtpReceiver
+from sip.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, RtpReceiver, _Buffers
 from sip.silence import SilenceTicker
 from sip.sockets import RtpCounters, RtpSocket
 from tests.sipp_caller import free_port
@@ -190,15 +195,46 @@ def test_a_port_of_another_program_is_passed_over() -> None:
         ports.close(bound, 0.0)
 
 
+@pytest.mark.parametrize("family", ["IP4", "IP6"])
+def test_a_number_is_in_use_in_one_family_at_a_time(family: Family) -> None:
+    first = free_port(30150)
+    first += first % 2
+    ports = RtpPorts(first, first + 1, host="127.0.0.1", host6="::1", quarantine_s=0.0)
+    bound = ports.open(0.0, family)
+    assert bound.getsockname()[1] == first and bound.family == SOCKETS[family]
+    if family == "IP6":
+        assert bound.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as other:
+            other.bind(("0.0.0.0", first))  # which is nothing to this one
+    for other_family in SOCKETS:
+        with pytest.raises(PortsExhausted):
+            ports.open(0.0, other_family)
+    ports.close(bound, 0.0)
+    for other_family in SOCKETS:
+        again = ports.open(1.0, other_family)
+        ports.close(again, 1.0)
+
+
 # Sockets
+
+
+class Watched(RtpSocket):
+    """Counts the datagrams that do not go in bulk."""
+
+    looked_at = 0
+
+    def take(self, datagram: bytes, address: tuple[str, int], now: float) -> None:
+        self.looked_at += 1
+        super().take(datagram, address, now)
 
 
 class Line:
     """An RtpSocket on loopback and a peer's plain socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
         self.loop = asyncio.get_running_loop()
-        self.ports = RtpPorts(free_port(30200), 31990, host="127.0.0.1")
+        self.ports = RtpPorts(free_port(30200), 31990, host="127.0.0.1", host6="::1")
         self.receiver = RtpReceiver()
         self.counters = RtpCounters()
         self.ticker = SilenceTicker(self.loop)
@@ -206,22 +242,29 @@ class Line:
         self.rtp = self.open()
         self.peer = self.plain()
 
-    def open(self) -> RtpSocket:
-        opened = RtpSocket(self.ports, self.receiver, self.counters, self.ticker, self.loop)
+    def open(self) -> Watched:
+        family = family_of(self.host)
+        opened = Watched(self.ports, self.receiver, self.counters, self.ticker, self.loop, family=family)
         opened.on_packet = lambda datagram, now: self.heard.append((datagram, now))
         return opened
 
     def plain(self) -> socket.socket:
-        plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        plain = socket.socket(SOCKETS[family_of(self.host)], socket.SOCK_DGRAM)
         plain.setblocking(False)
-        plain.bind(("127.0.0.1", 0))
+        plain.bind((self.host, 0))
         return plain
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """The peer's."""
+        host, port, *_ = self.peer.getsockname()
+        return host, port
+
     def expect_peer(self, codec: Codec = Codec.PCMU, *, silence: bool = False) -> None:
-        self.rtp.expect(self.peer.getsockname(), codec, codec.payload_type, silence=silence)
+        self.rtp.expect(self.address, codec, codec.payload_type, silence=silence)
 
     def send(self, datagram: bytes, source: socket.socket | None = None) -> None:
-        (source or self.peer).sendto(datagram, ("127.0.0.1", self.rtp.port))
+        (source or self.peer).sendto(datagram, (self.host, self.rtp.port))
 
     async def counted(self, count: int) -> None:
         async with asyncio.timeout(5):
@@ -235,9 +278,9 @@ class Line:
             return [RtpPacket.parse(await self.loop.sock_recv(self.peer, 2048)) for _ in range(count)]
 
 
-@pytest.fixture
-async def line() -> Iterator[Line]:  # type: ignore[misc]
-    line = Line()
+@pytest.fixture(params=["127.0.0.1", "::1"], ids=["IPv4", "IPv6"])
+async def line(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
+    line = Line(request.param)
     yield line
     line.rtp.close()
     line.rtp.close()
@@ -263,20 +306,20 @@ async def test_datagrams_arrive_with_their_time(line: Line) -> None:
 async def test_a_closed_socket_is_read_no_more_and_its_slot_is_used_again(line: Line) -> None:
     others = [line.open() for _ in range(200)]
     for other in others:
-        other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
-        line.peer.sendto(rtp(1), ("127.0.0.1", other.port))
+        other.expect(line.address, Codec.PCMU, 0, silence=False)
+        line.peer.sendto(rtp(1), (line.host, other.port))
     await line.counted(200)
     assert [other.packets for other in others] == [1] * 200
     slots = {other.slot for other in others}
     for other in others:
-        line.peer.sendto(rtp(2), ("127.0.0.1", other.port))
+        line.peer.sendto(rtp(2), (line.host, other.port))
         other.close()
     again = [line.open() for _ in range(200)]
     assert {other.slot for other in again} == slots
     for other in again:
         assert other.packets == 0
-        other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
-    line.peer.sendto(rtp(3), ("127.0.0.1", again[7].port))
+        other.expect(line.address, Codec.PCMU, 0, silence=False)
+    line.peer.sendto(rtp(3), (line.host, again[7].port))
     await line.counted(201)
     assert [other.packets for other in again] == [0] * 7 + [1] + [0] * 192
     assert line.counters.packets == 201
@@ -292,7 +335,7 @@ async def test_packets_of_many_legs_reach_them_in_order(line: Line) -> None:
     for _ in range(40):
         opened = line.open()
         opened.leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")
-        opened.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
+        opened.expect(line.address, Codec.PCMU, 0, silence=False)
         legs.append(opened.leg)
         sockets.append(opened)
     count = 3 * ROOM + 2
@@ -302,12 +345,14 @@ async def test_packets_of_many_legs_reach_them_in_order(line: Line) -> None:
             for index, opened in enumerate(sockets):
                 payload = bytes([1 + (number + index) % 100]) * 160
                 packet = RtpPacket(0, number, number * 160, index, payload)
-                line.peer.sendto(bytes(packet), ("127.0.0.1", opened.port))
-                stranger.sendto(bytes(packet), ("127.0.0.1", opened.port))
+                line.peer.sendto(bytes(packet), (line.host, opened.port))
+                stranger.sendto(bytes(packet), (line.host, opened.port))
                 if number % 7 == 0:
-                    line.peer.sendto(bytes([0x80, 200]) + bytes(26), ("127.0.0.1", opened.port))
+                    line.peer.sendto(bytes([0x80, 200]) + bytes(26), (line.host, opened.port))
     await line.counted(len(legs) * (2 * count + 4))
     assert line.counters.wrong_source == len(legs) * count
+    # Looked at one by one: the first of the source, those of the stranger, RTCP. The rest goes in bulk.
+    assert [opened.looked_at for opened in sockets] == [1 + count + 4] * len(sockets)
     for index, (leg, opened) in enumerate(zip(legs, sockets, strict=True)):
         assert (leg.packets, leg.lost_packets, leg.end, opened.packets) == (count, 0, count * 160, count)
         list(detector.step(time.monotonic() + 10))
@@ -320,12 +365,12 @@ async def test_packets_of_many_legs_reach_them_in_order(line: Line) -> None:
 async def test_a_flood_on_one_port_leaves_the_others_their_turn(line: Line) -> None:
     line.expect_peer()
     other = line.open()
-    other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=False)
+    other.expect(line.address, Codec.PCMU, 0, silence=False)
     flood = 2 * ROOM * MAX_PASSES
     line.rtp._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     for _ in range(flood):
         line.send(b"\x00")
-    line.peer.sendto(rtp(1), ("127.0.0.1", other.port))
+    line.peer.sendto(rtp(1), (line.host, other.port))
     list(line.receiver.sweep(time.monotonic()))
     assert other.packets == 1
     assert line.rtp.packets <= ROOM * MAX_PASSES
@@ -375,11 +420,11 @@ async def test_silence_is_paced_and_silent(line: Line, codec: Codec) -> None:
 
 
 async def test_silence_stops_when_a_hold_says_so_and_goes_to_the_learned_source(line: Line) -> None:
-    line.rtp.expect(("127.0.0.1", 9), Codec.PCMU, 0, silence=True)
+    line.rtp.expect((line.host, 9), Codec.PCMU, 0, silence=True)
     for sequence in range(SEQUENTIAL):
         line.send(rtp(sequence))
     await line.counted(SEQUENTIAL)
-    assert line.rtp.source == line.peer.getsockname()
+    assert line.rtp.source == line.address
     await line.receive(2)
     line.rtp.expect(None, Codec.PCMU, 0, silence=False)
     assert len(line.ticker) == 0
@@ -398,13 +443,46 @@ async def test_a_blocked_loop_leaves_a_gap_in_time_not_a_burst(line: Line) -> No
 async def test_many_senders_share_one_timer(line: Line) -> None:
     others = [line.open() for _ in range(8)]
     for other in others:
-        other.expect(line.peer.getsockname(), Codec.PCMU, 0, silence=True)
+        other.expect(line.address, Codec.PCMU, 0, silence=True)
     packets = await line.receive(80)
     by_sender = [sum(packet.ssrc == ssrc for packet in packets) for ssrc in {packet.ssrc for packet in packets}]
     assert len(by_sender) == 8
     assert max(by_sender) - min(by_sender) <= 2
     for other in others:
         other.close()
+
+
+addresses = st.builds(
+    lambda prefix, host, port: (str(IPv6Address(prefix << 64 | host)), port),
+    st.sampled_from([0, 1, 0x20010DB8_00000000, 0x20010DB8_00000080, 2**63]) | st.integers(0, 2**64 - 1),
+    st.sampled_from([1, 0x81, 2**63, 2**63 + 1]) | st.integers(0, 2**64 - 1),
+    st.sampled_from([4000, 4001]),
+)
+
+
+@given(addresses, st.lists(addresses, min_size=1, max_size=20), st.booleans())
+def test_nobody_else_is_taken_for_the_locked_source(
+    source: tuple[str, int], senders: list[tuple[str, int]], itself: bool
+) -> None:
+    """All of an IPv6 address counts, of each of many datagrams, beside those of IPv4."""
+    receiver, buffers = RtpReceiver(), _Buffers()
+    with closing(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as six, closing(socket.socket(type=2)) as four:
+        slots = [receiver.add(None, six), receiver.add(None, four)]  # type: ignore[arg-type]
+    source = canonical(source[0]), source[1]
+    receiver.lock(slots[0], source)
+    receiver.lock(slots[1], PEER)
+    senders = [(canonical(host), port) for host, port in senders] + [source] * itself
+    for index, (host, port) in enumerate(senders):
+        name = socket.AF_INET6.to_bytes(2, sys.byteorder) + port.to_bytes(2, "big") + bytes(4)
+        raw = name + socket.inet_pton(socket.AF_INET6, host) + bytes(4)
+        buffers.names[index, : len(raw)] = np.frombuffer(raw, np.uint8)
+        assert buffers.address(index) == (host, port)
+    count = len(senders)
+    name = socket.AF_INET.to_bytes(2, sys.byteorder) + PEER[1].to_bytes(2, "big") + socket.inet_aton(PEER[0])
+    buffers.names[count, :8] = np.frombuffer(name, np.uint8)
+    assert buffers.address(count) == PEER
+    found = receiver._locked(buffers, np.array([slots[0]] * count + [slots[1]]))
+    assert found.tolist() == [sender == source for sender in senders] + [True]
 
 
 # Access
