@@ -70,7 +70,7 @@ def sdp(data: bytes) -> None:
     printed = str(offer)
     assert str(SessionDescription.parse(printed)) == printed
     try:
-        streams = negotiate(offer, CODECS)
+        streams = negotiate(offer, CODECS, families=("IP4", "IP6"))
     except PeerError:
         return
     ports = {stream.index: 10000 for stream in streams}

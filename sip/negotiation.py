@@ -14,6 +14,7 @@ from typing import Literal
 
 from audio.codec import Codec
 from sip import srtp
+from sip.addresses import Family, canonical, family_of
 from sip.errors import NotAcceptable
 from sip.sdp import Attribute, Connection, Direction, MediaDescription, Origin, RtpFormat, SessionDescription
 
@@ -21,7 +22,7 @@ TELEPHONE_EVENT = 101
 """Payload type of telephone-event in our own offers."""
 
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
-_RTCP = re.compile(r"(\d{1,5})(?: +IN +IP4 +(\S+))?")
+_RTCP = re.compile(r"(\d{1,5})(?: +IN +(IP4|IP6) +(\S+))?")
 _SECURE = ("RTP/SAVP", "RTP/SAVPF")
 SrtpUse = Literal["off", "optional", "mandatory"]
 _WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
@@ -42,7 +43,7 @@ class NegotiatedStream:
     direction: Direction
     """Ours: what this side does."""
     remote: tuple[str, int] | None
-    """Where the peer receives; None when it does not (hold) or its address is not an IPv4 literal."""
+    """Where the peer receives; None when it does not (hold) or its address is none of a host's."""
     on_hold: bool
     """The peer put the stream on hold: inactive, the null address, or sendonly."""
     rtcp_mux: bool = False
@@ -52,21 +53,33 @@ class NegotiatedStream:
     """Where RTCP goes."""
     event_clock_hz: int = 8000
     """Of the `telephone_event`: beside Opus it may be that of the audio (RFC 4733 section 2.1) or not."""
+    family: Family = "IP4"
+    """Of the addresses at both ends."""
 
 
 def negotiate(
-    offer: SessionDescription, codecs: Sequence[Codec], *, streams: int = 1, use: SrtpUse = "optional"
+    offer: SessionDescription,
+    codecs: Sequence[Codec],
+    *,
+    streams: int = 1,
+    use: SrtpUse = "optional",
+    families: Sequence[Family] = ("IP4",),
 ) -> tuple[NegotiatedStream, ...]:
     """What to answer: the first `streams` audio m-lines with a common codec, encrypted ones before others.
+
+    `families`: those that we have addresses of.
 
     Raises:
         NotAcceptable: there is none (SIP 488).
     """
-    found = [_match(offer, index, media, codecs, use) for index, media in enumerate(offer.media)]
+    found = [_match(offer, index, media, codecs, use, families) for index, media in enumerate(offer.media)]
     # The same audio may be offered twice, encrypted and not: then encrypted.
     usable = sorted((stream for stream in found if stream), key=lambda stream: stream.crypto is None)[:streams]
     if not usable:
         secure = any(media.protocol in _SECURE for media in offer.media)
+        named = [offer.connection_of(media) for media in offer.media if media.kind == "audio"]
+        if named and not any(line is not None and line.family in families for line in named):
+            raise NotAcceptable(f"no audio stream over {' or '.join(families).replace('IP', 'IPv')}")
         wanted = {"off": "unencrypted ", "mandatory": "encrypted "}.get(use, "usably encrypted " if secure else "")
         raise NotAcceptable(f"no {wanted}audio stream with a codec that is spoken here")
     return tuple(sorted(usable, key=lambda stream: stream.index))
@@ -80,14 +93,20 @@ def make_answer(
     address: str,
     origin: Origin,
     keys: Mapping[int, srtp.Crypto] = {},
+    elsewhere: Mapping[int, str] = {},
 ) -> SessionDescription:
-    """The answer to `offer`; `ports` and `keys` map the index of an accepted m-line to our RTP port and our key."""
+    """The answer to `offer`; `ports` and `keys` map the index of an accepted m-line to our RTP port and our key.
+
+    `address` is ours for all of them, but for those that have one in `elsewhere`.
+    """
     by_index = {stream.index: stream for stream in streams}
     media = tuple(
-        _accepted(line, by_index[index], ports[index], keys.get(index)) if index in by_index else _refused(line)
+        _accepted(line, by_index[index], ports[index], keys.get(index), elsewhere.get(index, ""))
+        if index in by_index
+        else _refused(line)
         for index, line in enumerate(offer.media)
     )
-    return SessionDescription(replace(origin, address=address, family="IP4"), media, Connection(address))
+    return _description(address, origin, media)
 
 
 def make_offer(codecs: Sequence[Codec], port: int, *, address: str, origin: Origin) -> SessionDescription:
@@ -99,16 +118,28 @@ def make_offer(codecs: Sequence[Codec], port: int, *, address: str, origin: Orig
     attributes += [attribute for event in events.items() for attribute in _telephone_event(*event)]
     attributes += [("ptime", "20"), ("sendrecv", None)]
     media = MediaDescription("audio", port, "RTP/AVP", formats, attributes=tuple(attributes))
-    return SessionDescription(replace(origin, address=address, family="IP4"), (media,), Connection(address))
+    return _description(address, origin, (media,))
 
 
-def accept_answer(answer: SessionDescription, codecs: Sequence[Codec]) -> tuple[NegotiatedStream, ...]:
+def accept_answer(
+    answer: SessionDescription, codecs: Sequence[Codec], family: Family = "IP4"
+) -> tuple[NegotiatedStream, ...]:
     """The streams of a peer's answer to `make_offer`. Raises NotAcceptable when it refused them all."""
-    return negotiate(answer, codecs)
+    return negotiate(answer, codecs, families=(family,))
+
+
+def _description(address: str, origin: Origin, media: tuple[MediaDescription, ...]) -> SessionDescription:
+    connection = Connection(address, family_of(address))
+    return SessionDescription(replace(origin, address=address, family=connection.family), media, connection)
 
 
 def _match(
-    offer: SessionDescription, index: int, media: MediaDescription, codecs: Sequence[Codec], use: SrtpUse
+    offer: SessionDescription,
+    index: int,
+    media: MediaDescription,
+    codecs: Sequence[Codec],
+    use: SrtpUse,
+    families: Sequence[Family],
 ) -> NegotiatedStream | None:
     if media.kind != "audio" or media.port == 0:
         return None
@@ -119,7 +150,8 @@ def _match(
     elif media.protocol not in _PROTOCOLS or use == "mandatory":
         return None
     connection = offer.connection_of(media)
-    if connection is None or connection.family != "IP4":
+    family = next((each for each in families if connection is not None and connection.family == each), None)
+    if connection is None or family is None:
         return None
     formats = media.rtp_formats()
     found = next(((codec, f) for f in formats if (codec := _codec(f, codecs)) is not None), None)
@@ -145,6 +177,7 @@ def _match(
         crypto,
         _control(connection, media),
         events.clock_hz if events is not None else 8000,
+        family,
     )
 
 
@@ -175,10 +208,14 @@ def _events(formats: Sequence[RtpFormat], codec: Codec) -> RtpFormat | None:
 def _remote(connection: Connection, port: int) -> tuple[str, int] | None:
     address = connection.address.split("/")[0]
     try:
-        literal = ipaddress.IPv4Address(address)
+        literal = ipaddress.ip_address(address)
+        address = canonical(address)
     except ValueError:
         return None  # a name: the source is learned from the packets
-    return None if connection.null or literal.is_multicast else (str(literal), port)
+    # From an IPv6 socket nothing gets to an IPv4 address, in whichever spelling.
+    mapped = isinstance(literal, ipaddress.IPv6Address) and literal.ipv4_mapped is not None
+    other = family_of(address) != connection.family or mapped
+    return None if connection.null or other or literal.is_multicast else (address, port)
 
 
 def _control(connection: Connection, media: MediaDescription) -> tuple[str, int] | None:
@@ -186,13 +223,13 @@ def _control(connection: Connection, media: MediaDescription) -> tuple[str, int]
     if media.attribute("rtcp-mux") is not None:
         return _remote(connection, media.port)
     named = _RTCP.fullmatch(media.attribute("rtcp") or "")
-    if named is None:
+    if named is None or named[2] not in (None, connection.family):
         return _remote(connection, media.port + 1)
-    return _remote(Connection("IP4", named[2]) if named[2] else connection, int(named[1]))
+    return _remote(replace(connection, address=named[3]) if named[3] else connection, int(named[1]))
 
 
 def _accepted(
-    offered: MediaDescription, stream: NegotiatedStream, port: int, key: srtp.Crypto | None
+    offered: MediaDescription, stream: NegotiatedStream, port: int, key: srtp.Crypto | None, elsewhere: str
 ) -> MediaDescription:
     formats = [str(stream.payload_type)]
     attributes = _described(stream.codec, stream.payload_type)
@@ -207,7 +244,8 @@ def _accepted(
     if key is not None:
         attributes.append(("crypto", str(key)))
     attributes.append((stream.direction.value, None))
-    return MediaDescription("audio", port, offered.protocol, tuple(formats), attributes=tuple(attributes))
+    connection = Connection(elsewhere, family_of(elsewhere)) if elsewhere else None
+    return MediaDescription("audio", port, offered.protocol, tuple(formats), connection, tuple(attributes))
 
 
 def _refused(offered: MediaDescription) -> MediaDescription:
@@ -232,7 +270,7 @@ def moved(agreed: Sequence[NegotiatedStream], answered: Sequence[NegotiatedStrea
     return tuple(
         replace(stream, remote=new.remote, control=new.control, direction=new.direction, on_hold=new.on_hold)
         for stream in agreed
-        if (new := by_index.get(stream.index)) is not None
+        if (new := by_index.get(stream.index)) is not None and new.family == stream.family
     )
 
 

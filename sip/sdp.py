@@ -70,7 +70,8 @@ class Connection:
     @property
     def null(self) -> bool:
         """RFC 2543's way to say hold, still in use: nothing is received at this address (RFC 3264 section 8.4)."""
-        return self.address.split("/")[0] in ("0.0.0.0", "0", "::")
+        address = self.address.split("/")[0]
+        return address in ("0.0.0.0", "0") or ":" in address and not address.strip("0:")
 
 
 @dataclass(frozen=True, slots=True)

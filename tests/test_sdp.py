@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from audio.codec import Codec
 from sip.errors import NotAcceptable, PeerError, SdpError
 from sip.messages import SipMessage, address_uri, dtmf_info
-from sip.negotiation import accept_answer, make_answer, make_offer, negotiate
+from sip.negotiation import accept_answer, make_answer, make_offer, moved, negotiate
 from sip.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
 from sip.trace import mask_message
 
@@ -79,7 +79,7 @@ def test_hostile_text_is_an_sdp_error(text: str) -> None:
     for candidate in (text, "v=0\no=- 1 1 IN IP4 0\n" + text):
         try:
             description = SessionDescription.parse(candidate)
-            negotiate(description, ALL)
+            negotiate(description, ALL, families=("IP4", "IP6"))
         except PeerError as error:
             assert error.status in (400, 488)
 
@@ -300,6 +300,92 @@ def test_an_answer_to_our_offer_is_understood(ours: list[Codec], theirs: list[Co
 @pytest.mark.parametrize("address", ["pbx.example.org", "239.1.1.1"])
 def test_an_address_that_is_not_an_ipv4_host_is_learned_from_packets(address: str) -> None:
     assert negotiate(offer("m=audio 4000 RTP/AVP 0", connection=address), ALL)[0].remote is None
+
+
+BOTH = ("IP4", "IP6")
+ORIGIN6 = Origin("-", "1", "1", "2001:db8::1", "IP6")
+
+
+def offer6(*media: str, connection: str = "2001:db8::9") -> SessionDescription:
+    lines = ["v=0", "o=- 1 1 IN IP6 2001:db8::9", "s=-", f"c=IN IP6 {connection}", "t=0 0", *media]
+    return SessionDescription.parse("\r\n".join(lines) + "\r\n")
+
+
+def test_an_offer_over_ipv6_is_answered_over_ipv6() -> None:
+    description = offer6("m=audio 4000 RTP/AVP 0", connection="2001:DB8:0:0::0009")
+    (stream,) = negotiate(description, ALL, families=BOTH)
+    assert (stream.family, stream.remote, stream.control) == ("IP6", ("2001:db8::9", 4000), ("2001:db8::9", 4001))
+    answer = str(make_answer(description, (stream,), {0: 10000}, address="2001:db8::1", origin=ORIGIN))
+    assert "o=- 1 1 IN IP6 2001:db8::1\r\n" in answer and "c=IN IP6 2001:db8::1\r\n" in answer
+
+
+def test_media_of_a_family_that_is_not_spoken_is_refused() -> None:
+    with pytest.raises(NotAcceptable, match="over IPv4$"):
+        negotiate(offer6("m=audio 4000 RTP/AVP 0"), ALL, families=("IP4",))
+    with pytest.raises(NotAcceptable, match="over IPv6$"):
+        negotiate(offer("m=audio 4000 RTP/AVP 0"), ALL, families=("IP6",))
+    mixed = offer6("m=audio 4000 RTP/AVP 0", "m=audio 4002 RTP/AVP 0", "c=IN IP4 192.0.2.9")
+    for families, index in ((("IP4",), 1), (("IP6",), 0), (BOTH, 0)):
+        assert [stream.index for stream in negotiate(mixed, ALL, families=families)] == [index]
+
+
+def test_each_stream_of_an_answer_may_have_its_own_address() -> None:
+    lines = "m=audio 4000 RTP/AVP 0", "c=IN IP4 192.0.2.9", "m=audio 4002 RTP/AVP 0", "m=video 1 RTP/AVP 96"
+    description = offer6(*lines)
+    streams = negotiate(description, ALL, streams=2, families=BOTH)
+    ports = {0: 10000, 1: 10002}
+    answer = make_answer(
+        description, streams, ports, address="192.0.2.1", origin=ORIGIN, elsewhere={1: "2001:db8::1"}
+    )
+    assert SessionDescription.parse(str(answer)) == answer
+    taken = negotiate(answer, ALL, streams=2, families=BOTH)
+    assert [(stream.family, stream.remote) for stream in taken] == [
+        ("IP4", ("192.0.2.1", 10000)), ("IP6", ("2001:db8::1", 10002)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "control"),
+    [
+        (["a=rtcp:5001"], ("2001:db8::9", 5001)),
+        (["a=rtcp:5001 IN IP6 2001:DB8::7"], ("2001:db8::7", 5001)),
+        (["a=rtcp:5001 IN IP4 192.0.2.7"], ("2001:db8::9", 4001)),  # nothing gets there from an IPv6 socket
+        (["a=rtcp-mux", "a=rtcp:5001"], ("2001:db8::9", 4000)),
+    ],
+)
+def test_where_reports_go_over_ipv6(lines: list[str], control: tuple[str, int]) -> None:
+    (stream,) = negotiate(offer6("m=audio 4000 RTP/AVP 0", *lines), ALL, families=BOTH)
+    assert stream.control == control
+
+
+@pytest.mark.parametrize("address", ["::", "::0", "0:0:0:0:0:0:0:0", "::/64"])
+def test_the_null_address_of_ipv6_is_a_hold(address: str) -> None:
+    (stream,) = negotiate(offer6("m=audio 4000 RTP/AVP 0", connection=address), ALL, families=BOTH)
+    assert (stream.on_hold, stream.remote, stream.direction) == (True, None, Direction.RECVONLY)
+
+
+@pytest.mark.parametrize(
+    "address", ["pbx.example.org", "ff02::1", "::ffff:192.0.2.9", "192.0.2.9", "fe80::1%eth0", "2001:db8::g", "1::2::3"]
+)
+def test_an_address_that_is_not_an_ipv6_host_is_learned_from_packets(address: str) -> None:
+    (stream,) = negotiate(offer6("m=audio 4000 RTP/AVP 0", connection=address), ALL, families=BOTH)
+    assert (stream.remote, stream.on_hold) == (None, False)
+
+
+def test_a_refresh_moves_nothing_to_the_other_family() -> None:
+    agreed = negotiate(offer("m=audio 4000 RTP/AVP 0"), ALL, families=BOTH)
+    assert moved(agreed, negotiate(offer6("m=audio 4004 RTP/AVP 0"), ALL, families=BOTH)) == ()
+    (to,) = moved(agreed, negotiate(offer("m=audio 4004 RTP/AVP 0"), ALL, families=BOTH))
+    assert to.remote == ("192.0.2.9", 4004)
+
+
+def test_what_we_offer_over_ipv6() -> None:
+    first = make_offer(ALL, 10000, address="2001:db8::1", origin=ORIGIN)
+    assert (first.origin, first.connection) == (ORIGIN6, Connection("2001:db8::1", "IP6"))
+    (taken,) = accept_answer(offer6("m=audio 4000 RTP/AVP 0"), ALL, "IP6")
+    assert taken.family == "IP6"
+    with pytest.raises(NotAcceptable):
+        accept_answer(offer("m=audio 4000 RTP/AVP 0"), ALL, "IP6")
 
 
 # Messages
