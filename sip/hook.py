@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
+import sys
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char, c_int, c_long, c_ssize_t, c_uint32, c_void_p
 from typing import Any
@@ -265,9 +266,10 @@ def _chain(headers: list[int]) -> _Header:
 
 
 def other_end(handle: int) -> tuple[str, int]:
-    """IPv4 address and port that a connection goes to."""
-    raw = bytes(_Transport.from_address(handle).key_address)  # struct sockaddr_in
-    return socket.inet_ntoa(raw[4:8]), int.from_bytes(raw[2:4], "big")
+    """Address and port that a connection goes to."""
+    raw = bytes(_Transport.from_address(handle).key_address)  # struct sockaddr_in or sockaddr_in6
+    family, port = int.from_bytes(raw[:2], sys.byteorder), int.from_bytes(raw[2:4], "big")
+    return socket.inet_ntop(family, raw[8:24] if family == socket.AF_INET6 else raw[4:8]), port
 
 
 def caller(handle: int) -> str:

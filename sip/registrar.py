@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import random
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from config import ConfigError
+from sip.addresses import SOCKETS, Family, bracketed, canonical, family_of
 
 _BASE_S = 4.0
 _REFUSED_S = 30.0
@@ -19,8 +19,12 @@ _MAX_S = 120.0
 _NEXT_S = 0.5
 MAX_RETRY_AFTER_S = 3600
 _URI = re.compile(
-    r"(?:(sips?):)?(?:[^@]*@)?([^@:;>\[\]\s]+)(?::([0-9]{1,5}))?(?:;transport=(udp|tcp|tls))?", re.IGNORECASE
+    r"(?:(sips?):)?(?:[^@]*@)?([^@:;>\[\]\s]+|\[[0-9a-f.]*:[0-9a-f:.]*\])(?::([0-9]{1,5}))?(?:;transport=(udp|tcp|tls))?",
+    re.IGNORECASE,
 )
+
+
+_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,41 +37,63 @@ class Registrar:
     transport: Literal["udp", "tcp", "tls"]
 
     @classmethod
-    def parse(cls, text: str) -> Registrar:
-        """`sip:HOST[:PORT][;transport=udp|tcp|tls]`, with or without the scheme; `sips:` is TLS. Raises ConfigError."""
+    def parse(cls, text: str, families: Sequence[Family] = ("IP4", "IP6")) -> Registrar:
+        """`sip:HOST[:PORT][;transport=udp|tcp|tls]`, with or without the scheme; `sips:` is TLS. Raises ConfigError.
+
+        `families`: of ours; an address of another one cannot be reached.
+        """
         found = _URI.fullmatch(text.strip())
         transport = (found[4] or "").lower() if found else ""
         secure = found and (found[1] or "").lower() == "sips"
         if not found or (secure and transport in ("udp", "tcp")):
             raise ConfigError("sip.accounts.registrar", text, "expected sip:HOST[:PORT][;transport=udp|tcp|tls]")
         kind: Any = "tls" if secure else transport or "udp"
-        return cls(found[2], int(found[3] or 0), kind)
+        host = found[2]
+        if host.startswith("["):
+            try:
+                host = canonical(host[1:-1])
+            except ValueError:
+                raise ConfigError("sip.accounts.registrar", text, "expected an IPv6 address in the brackets") from None
+        literal = ":" in host or _IPV4.fullmatch(host)
+        if literal and family_of(host) not in families:
+            key = "sip.host6" if ":" in host else "sip.host"
+            raise ConfigError("sip.accounts.registrar", text, f"cannot be reached without {key}")
+        return cls(host, int(found[3] or 0), kind)
 
     def __str__(self) -> str:
         port = f":{self.port}" if self.port else ""
-        return f"sip:{self.host}{port}" + (f";transport={self.transport}" if self.transport != "udp" else "")
+        name = f"sip:{bracketed(self.host)}{port}"
+        return name + (f";transport={self.transport}" if self.transport != "udp" else "")
 
     def route(self, address: str) -> str:
         """The name stays beside the address where a certificate is held to it."""
         port = f":{self.port}" if self.port else ""
         if self.transport == "tls":
-            return f"<sip:{self.host}{port};lr;hide;maddr={address};transport=tls>"
-        return f"<sip:{address}{port};lr;hide;transport={self.transport}>"
+            # PJSIP takes an IPv6 address here without brackets only, and this is not sent to anybody.
+            return f"<sip:{bracketed(self.host)}{port};lr;hide;maddr={address};transport=tls>"
+        return f"<sip:{bracketed(address)}{port};lr;hide;transport={self.transport}>"
 
-    async def resolve(self) -> list[str]:
-        """IPv4 addresses, sorted so that the choice is stable; none when the name has none, or nobody to ask."""
+    async def resolve(self, families: Sequence[Family]) -> list[str]:
+        """Addresses, IPv4 first and sorted so that the choice is stable; none when there are none, or nobody to ask."""
         try:
-            return [str(ipaddress.IPv4Address(self.host))]
+            literal = canonical(self.host)
         except ValueError:
             pass
+        else:
+            return [literal] if family_of(literal) in families else []
         kind = socket.SOCK_DGRAM if self.transport == "udp" else socket.SOCK_STREAM
+        family = SOCKETS[families[0]] if len(families) == 1 else socket.AF_UNSPEC
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(
-                self.host, self.port or 5060, family=socket.AF_INET, type=kind
-            )
+            found = await asyncio.get_running_loop().getaddrinfo(self.host, self.port or 5060, family=family, type=kind)
         except OSError:
             return []
-        return sorted({str(entry[4][0]) for entry in found})
+        return in_order([str(entry[4][0]) for entry in found], families)
+
+
+def in_order(addresses: Iterable[str], families: Sequence[Family]) -> list[str]:
+    """Each once, of these families; without those of one interface ("%"), which no URI can name."""
+    usable = {each for each in addresses if family_of(each) in families and "%" not in each}
+    return sorted(usable, key=lambda each: (":" in each, each))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,21 @@ class RegistrarPeer:
     `answer`: to a REGISTER, status line and more headers.
     """
 
-    def __init__(self, pair: Pair | None = None, *, answer: str = "200 OK\r\nExpires: 300", port: int = 0) -> None:
+    def __init__(
+        self,
+        pair: Pair | None = None,
+        *,
+        answer: str = "200 OK\r\nExpires: 300",
+        port: int = 0,
+        host: str = "127.0.0.1",
+    ) -> None:
         self._context: ssl.SSLContext | None = None
         if pair is not None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(pair.cert, pair.key)
             self._context.sni_callback = lambda *handshake: self.names.append(handshake[1])
         self.answer = answer
-        self.port = port
+        self.port, self.host = port, host
         self.names: list[str | None] = []
         """That the handshakes asked for."""
         self.requests: list[str] = []
@@ -32,7 +39,7 @@ class RegistrarPeer:
         self._answered = asyncio.Event()
 
     async def __aenter__(self) -> RegistrarPeer:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._context)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=self._context)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -66,6 +73,14 @@ class RegistrarPeer:
                     self._answered.set()
 
     @property
+    def uri(self) -> str:
+        return f"sip:{self._named}:{self.port};transport={self._kind.lower()}"
+
+    @property
+    def _named(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
     def _kind(self) -> str:
         return "TLS" if self._context else "TCP"
 
@@ -76,15 +91,16 @@ class RegistrarPeer:
 
     async def invite(self) -> None:
         assert self._writer is not None
-        sdp = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 40000 RTP/AVP 0\r\n"
-        self._writer.write(self._request("INVITE", "sip:alice@127.0.0.1", "To: <sip:alice@localhost>", sdp))
+        at = f"IN {'IP6' if ':' in self.host else 'IP4'} {self.host}"
+        sdp = f"v=0\r\no=- 1 1 {at}\r\ns=-\r\nc={at}\r\nt=0 0\r\nm=audio 40000 RTP/AVP 0\r\n"
+        self._writer.write(self._request("INVITE", f"sip:alice@{self._named}", "To: <sip:alice@localhost>", sdp))
         async with asyncio.timeout(10):
             await self._answered.wait()
 
     def _request(self, method: str, uri: str, to: str, body: str) -> bytes:
         kind = "Content-Type: application/sdp\r\n" if body else ""
         return (
-            f"{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{self._kind} 127.0.0.1:{self.port};branch=z9hG4bK{method}\r\n"
+            f"{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{self._kind} {self._named}:{self.port};branch=z9hG4bK{method}\r\n"
             f"From: <sip:pbx@localhost>;tag=1\r\n{to}\r\nMax-Forwards: 70\r\nCall-ID: one\r\nCSeq: 1 {method}\r\n"
             f"Contact: <sip:pbx@192.0.2.1:1;transport={self._kind.lower()}>\r\n"
             f"{kind}Content-Length: {len(body)}\r\n\r\n{body}"

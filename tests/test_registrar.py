@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
-from sip.registrar import Registrar, Rotation, Target
+from sip.registrar import Registrar, Rotation, Target, in_order
 from tests.registrar_peer import RegistrarPeer
 from tests.sipp_caller import free_port
 from tests.test_sip_endpoint import Recorder, until, worker
@@ -31,6 +31,42 @@ def test_what_a_registrar_may_be() -> None:
     for wrong in ("", "sip:", "sips:pbx;transport=udp", "sip:pbx;transport=ws", "sip:a b", "tel:a", "sip:a@b@c"):
         with pytest.raises(ConfigError, match=r"sip\.accounts\.registrar"):
             Registrar.parse(wrong)
+
+
+def test_a_registrar_may_be_an_ipv6_address() -> None:
+    registrar = Registrar.parse("sip:alice@[2001:DB8:0::1]:5070;transport=tcp")
+    assert registrar == Registrar("2001:db8::1", 5070, "tcp")
+    assert str(registrar) == "sip:[2001:db8::1]:5070;transport=tcp"
+    assert registrar.route("2001:db8::1") == "<sip:[2001:db8::1]:5070;lr;hide;transport=tcp>"
+    assert str(Target(registrar, "2001:db8::1")) == str(registrar)
+    named = Registrar.parse("sips:pbx")
+    assert named.route("2001:db8::1") == "<sip:pbx;lr;hide;maddr=2001:db8::1;transport=tls>"
+    assert str(Target(named, "2001:db8::1")) == "sip:pbx;transport=tls (2001:db8::1)"
+    for wrong in ("sip:2001:db8::1", "sip:[2001:db8::g]", "sip:[]", "sip:[::1", "sip:[192.0.2.1]", "sip:[::1]x"):
+        with pytest.raises(ConfigError, match=r"sip\.accounts\.registrar"):
+            Registrar.parse(wrong)
+
+
+def test_an_address_that_the_worker_has_no_way_to_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"without sip\.host6"):
+        Registrar.parse("sip:[2001:db8::1]", ("IP4",))
+    with pytest.raises(ConfigError, match=r"without sip\.host$"):
+        Registrar.parse("sip:192.0.2.1", ("IP6",))
+    assert Registrar.parse("sip:pbx", ("IP6",)).host == "pbx"
+
+
+def test_the_addresses_of_a_name_are_those_of_our_families_and_ipv4_comes_first() -> None:
+    found = ["2001:db8::2", "192.0.2.9", "fe80::1%eth0", "2001:db8::1", "192.0.2.1", "192.0.2.9"]
+    four, six = ["192.0.2.1", "192.0.2.9"], ["2001:db8::1", "2001:db8::2"]
+    assert in_order(found, ("IP4", "IP6")) == four + six
+    assert in_order(found, ("IP4",)) == four and in_order(found, ("IP6",)) == six
+
+
+async def test_addresses_are_their_own_and_names_are_asked_for() -> None:
+    assert await Registrar.parse("sip:[2001:DB8::1]").resolve(("IP4", "IP6")) == ["2001:db8::1"]
+    assert await Registrar.parse("sip:192.0.2.1").resolve(("IP4", "IP6")) == ["192.0.2.1"]
+    assert "127.0.0.1" in await Registrar.parse("sip:localhost").resolve(("IP4", "IP6"))
+    assert "127.0.0.1" not in await Registrar.parse("sip:localhost").resolve(("IP6",))
 
 
 def test_the_next_one_has_its_turn_at_once_and_a_round_of_failures_is_waited_for() -> None:
