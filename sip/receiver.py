@@ -54,8 +54,9 @@ _recvmmsg = _libc.recvmmsg
 _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
 _recvmmsg.restype = ctypes.c_int
 
-
-_FAMILY4, _FAMILY6 = (family.to_bytes(2, sys.byteorder) for family in (socket.AF_INET, socket.AF_INET6))
+_INET6 = int(socket.AF_INET6)
+_FAMILY4, _FAMILY6 = (family.to_bytes(2, sys.byteorder) for family in (socket.AF_INET, _INET6))
+_FAMILY_AT = _FAMILY6.index(_INET6)
 
 # The arguments of the call are kept as ctypes objects: converting numbers would cost as much as the call.
 _ROOM, _NOW, _FOR_EVER = ctypes.c_uint(ROOM), ctypes.c_int(socket.MSG_DONTWAIT), ctypes.c_void_p(None)
@@ -111,9 +112,8 @@ class RtpReceiver:
     def lock(self, slot: int, source: Address | None) -> None:
         """Datagrams of this source need no decision any more; None: each does. No effect once the socket is closed."""
         if slot >= 0:
-            self._source[slot] = 0 if source is None else _key(source)
-            if source is not None and self._speaks6[slot]:
-                self._source6[slot] = np.frombuffer(socket.inet_pton(socket.AF_INET6, source[0]), np.uint64)
+            words = np.frombuffer(bytes(24) if source is None else _name(source), np.uint64)
+            self._source[slot], self._source6[slot] = words[0], words[1:]
 
     def _grow(self) -> None:
         """Twice the slots."""
@@ -275,11 +275,12 @@ class _Buffers:
         return datagrams
 
     def address(self, index: int) -> Address:
-        name = self._raw[_NAME_STRIDE * index : _NAME_STRIDE * index + _NAME_BYTES]
-        port = name[2] << 8 | name[3]
-        if name[:2] == _FAMILY6:
-            return socket.inet_ntop(socket.AF_INET6, name[8:24]), port
-        return socket.inet_ntoa(name[4:8]), port
+        at = _NAME_STRIDE * index
+        if self._raw[at + _FAMILY_AT] == _INET6:
+            name = self._raw[at : at + _NAME_BYTES]
+            return socket.inet_ntop(socket.AF_INET6, name[8:24]), name[2] << 8 | name[3]
+        name = self._raw[at : at + 8]
+        return socket.inet_ntoa(name[4:]), name[2] << 8 | name[3]
 
 
 def _clocks() -> tuple[float, float]:
@@ -297,8 +298,9 @@ def _addresses(array: np.ndarray) -> NDArray[np.uint64]:
     return np.uint64(array.ctypes.data) + np.uint64(array.strides[0]) * np.arange(len(array), dtype=np.uint64)
 
 
-def _key(address: Address) -> int:
+def _name(address: Address) -> bytes:
+    """The first 24 bytes of its socket address."""
     port = address[1].to_bytes(2, "big")
     if ":" in address[0]:
-        return int.from_bytes(_FAMILY6 + port + bytes(4), sys.byteorder)
-    return int.from_bytes(_FAMILY4 + port + socket.inet_aton(address[0]), sys.byteorder)
+        return _FAMILY6 + port + bytes(4) + socket.inet_pton(socket.AF_INET6, address[0])
+    return _FAMILY4 + port + socket.inet_aton(address[0]) + bytes(16)
