@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -214,11 +214,10 @@ def _check(settings: Settings) -> None:
             ipaddress.ip_network(network, strict=False)
         except ValueError:
             raise ConfigError(f"sip.allow[{index}]", network, "expected an IP address or a network") from None
-    if sip.public_address:
-        try:
-            ipaddress.ip_address(sip.public_address)
-        except ValueError:
-            raise ConfigError("sip.public_address", sip.public_address, "expected an IP address") from None
+    for name in ("host", "host6", "public_address", "public_address6"):
+        _check_address(f"sip.{name}", getattr(sip, name), 6 if name.endswith("6") else 4)
+    if sip.enabled and not (sip.host or sip.host6):
+        raise ConfigError("sip.host", "", "must not be empty without sip.host6")
     rtp = settings.rtp
     if rtp.port_max <= rtp.port_min:
         raise ConfigError("rtp.port_max", rtp.port_max, f"must be above rtp.port_min ({rtp.port_min})")
@@ -261,6 +260,19 @@ def _check(settings: Settings) -> None:
         raise ConfigError("sip.tls_ca", "", "is required with sip.tls_clients = verified: the system's are anybody's")
     if settings.twilio.auth_token and not settings.twilio.public_url:
         raise ConfigError("twilio.public_url", "", "is required with twilio.auth_token: signatures are made over it")
+
+
+def _check_address(key: str, text: str, version: Literal[4, 6]) -> None:
+    """IPv4 addresses in the spelling of IPv6 are the other socket's, and a scope does not fit into SDP."""
+    if not text:
+        return
+    try:
+        address = ipaddress.ip_address(text)
+        fits = address.version == version and "%" not in text and getattr(address, "ipv4_mapped", None) is None
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ConfigError(key, text, f"expected an IPv{version} address")
 
 
 def _check_numbers(prefix: str, node: Any) -> None:

@@ -123,10 +123,15 @@ class SipUser(Section, frozen=True, kw_only=True):
 class Sip(Section, frozen=True, kw_only=True):
     enabled: bool = True
     host: str = "0.0.0.0"
+    """IPv4 address to listen on; empty: none."""
+    host6: str = ""
+    """IPv6 address to listen on as well, at the same ports, for signalling and media; `::`: any; empty: none."""
     port: Port = 5060
     transports: tuple[Literal["udp", "tcp"], ...] = ("udp", "tcp")
     public_address: str = ""
     """Address to write into SDP and Contact when the worker is behind NAT; empty: the address facing the peer."""
+    public_address6: str = ""
+    """The same where a call, or its media, comes by IPv6."""
     accounts: tuple[SipAccount, ...] = ()
     allow: tuple[str, ...] = ()
     """Addresses or networks (CIDR) that may send INVITEs, beside loopback and the registrars."""
@@ -140,9 +145,11 @@ class Sip(Section, frozen=True, kw_only=True):
     """Named in the challenge; it is part of what the caller's password is hashed with."""
     max_calls: Annotated[int, Meta(ge=1, le=1024)] = 200
     max_invites_per_s: Annotated[float, Meta(ge=0)] = 50.0
-    """New calls from one address; more, beyond a burst of two seconds' worth, are answered 503. 0: no limit."""
+    """New calls from one address, or one IPv6 /64 where it is not on the list; more, beyond a burst of two seconds'
+    worth, are answered 503. 0: no limit."""
     max_tcp: Positive = 512
-    """TCP connections to the SIP port, bounded by open files too; a quarter of them for who may not call, 16 each."""
+    """TCP connections to the SIP port, bounded by open files too; a quarter of them for who may not call, 16 each (one
+    address, or one IPv6 /64)."""
     codecs: tuple[Literal["PCMU", "PCMA", "G722", "OPUS"], ...] = ("G722", "PCMU", "PCMA", "OPUS")
     """Codecs accepted; the order of the offer decides (RFC 3264 section 6.1), this is what is left of it."""
     send_audio: Literal["silence", "none"] = "silence"

@@ -17,6 +17,7 @@ import structlog
 
 from config.settings import SipAccount
 from sip.access import AccessList
+from sip.addresses import Family, bracketed
 from sip.callbacks import guarded
 from sip.messages import SipMessage
 from sip.registrar import Registrar, Rotation, Target
@@ -73,7 +74,14 @@ class RegisteredAccount(Account):
     PJSIP refreshes; what happens after a failure is decided here.
     """
 
-    def __init__(self, settings: SipAccount, on_invite: OnInvite, on_change: Callable[[Registration], None]) -> None:
+    def __init__(
+        self,
+        settings: SipAccount,
+        on_invite: OnInvite,
+        on_change: Callable[[Registration], None],
+        families: tuple[Family, ...] = ("IP4",),
+    ) -> None:
+        """`families`: by which it may register. Raises ConfigError."""
         name = settings.name or settings.user
         super().__init__(name, on_invite)
         self._settings = settings
@@ -82,7 +90,8 @@ class RegisteredAccount(Account):
         self._retry: asyncio.TimerHandle | None = None
         self._following = False
         self.left = asyncio.Event()
-        self.registrars = [Registrar.parse(uri) for uri in (settings.registrar, *settings.backups)]
+        self._families = families
+        self.registrars = [Registrar.parse(uri, families) for uri in (settings.registrar, *settings.backups)]
         self.registration = Registration(name, "resolving")
 
     async def follow(self, access: AccessList) -> None:
@@ -90,7 +99,7 @@ class RegisteredAccount(Account):
         self._following = True
         try:
             while True:
-                found = await asyncio.gather(*(registrar.resolve() for registrar in self.registrars))
+                found = await asyncio.gather(*(registrar.resolve(self._families) for registrar in self.registrars))
                 targets = [
                     Target(registrar, address)
                     for registrar, addresses in zip(self.registrars, found, strict=True)
@@ -154,7 +163,7 @@ class RegisteredAccount(Account):
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        config = account_config(f"sip:{self._settings.user}@{target.registrar.host}")
+        config = account_config(f"sip:{self._settings.user}@{bracketed(target.registrar.host)}")
         config.regConfig.registrarUri = str(target.registrar)
         config.regConfig.timeoutSec = self._settings.expires_s
         config.regConfig.retryIntervalSec = 0

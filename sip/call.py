@@ -13,6 +13,7 @@ import structlog
 
 from audio.codec import Codec
 from sip import siprec, srtp
+from sip.addresses import Family, family_of
 from sip.errors import NotAcceptable, PeerError
 from sip.messages import SipMessage, address_uri
 from sip.negotiation import (
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from sip.dialog import Dialog
 
 log = structlog.get_logger("sip")
+
+_Place = tuple[int, Family]
+"""Index of the m-line, and which addresses it has: what changes the family gets another socket."""
 
 
 @dataclass(slots=True)
@@ -66,12 +70,13 @@ class CallHost(Protocol):
     codecs: tuple[Codec, ...]
     send_silence: bool
     srtp: SrtpUse
+    families: tuple[Family, ...]
 
     @property
     def max_streams(self) -> int: ...
 
-    def open_socket(self) -> RtpSocket: ...
-    def local_address(self, peer: str) -> str: ...
+    def open_socket(self, family: Family) -> RtpSocket: ...
+    def local_address(self, family: Family, peer: str) -> str: ...
     def media_ready(self, call: SipCall) -> None: ...
     def media_changed(self, call: SipCall) -> None: ...
     def metadata_changed(self, call: SipCall) -> None: ...
@@ -104,7 +109,7 @@ class SipCall:
         """CSeq of the last INFO that was taken."""
         self._host = host
         self._dialog: Dialog | None = None
-        self._sockets: dict[int, RtpSocket] = {}
+        self._sockets: dict[_Place, RtpSocket] = {}
         self._keys: dict[tuple[int, srtp.Crypto], srtp.Crypto] = {}
         """By the index of the m-line and the peer's key: ours for it."""
         self._agreed: tuple[NegotiatedStream, ...] = ()
@@ -121,6 +126,11 @@ class SipCall:
     @property
     def ended(self) -> bool:
         return self._ended
+
+    @property
+    def family(self) -> Family:
+        """Of what we offer."""
+        return next((family for _, family in self._sockets), family_of(self.peer))
 
     def hangup(self, code: int = 0, *, reason: str = "local") -> None:
         """BYE, or a final response when the call is not answered yet: `code`, else 603. Idempotent.
@@ -139,11 +149,12 @@ class SipCall:
         if offer is None:
             if self._host.srtp == "mandatory":  # what the ACK would bring is not shown to us
                 raise NotAcceptable("an INVITE without an offer cannot agree on keys")
-            self._sockets[0] = self._host.open_socket()
+            family = family_of(self.peer)
+            self._sockets[0, family] = self._host.open_socket(family)
             return
         self._agreed = self._negotiate(offer)
         for stream in self._agreed:
-            self._sockets[stream.index] = self._host.open_socket()
+            self._socket(stream)
 
     def ring(self) -> None:
         """Say 180: the answer will take a while."""
@@ -168,22 +179,24 @@ class SipCall:
 
     def describe(self, offer_text: str, template: SessionDescription) -> SessionDescription:
         """Our SDP for `offer_text`, or our offer when it is empty. `template` has PJSIP's origin line."""
-        address = self._host.local_address(self.peer)
         if not offer_text:
             current = tuple(stream.codec for stream in self.streams)
             codecs = current + tuple(codec for codec in self._host.codecs if codec not in current)
-            port = next(iter(self._sockets.values())).port
-            own = make_offer(codecs, port, address=address, origin=template.origin)
+            socket = next(iter(self._sockets.values()))
+            address = self._address(self.family, socket.source)
+            own = make_offer(codecs, socket.port, address=address, origin=template.origin)
             self._pending = Pending(own, None)
             return own
         offer = SessionDescription.parse(offer_text)
         streams = self._negotiate(offer)
-        for stream in streams:
-            if stream.index not in self._sockets:
-                self._sockets[stream.index] = self._host.open_socket()
-        ports = {index: socket.port for index, socket in self._sockets.items()}
+        ports = {stream.index: self._socket(stream).port for stream in streams}
         keys = {stream.index: self._own_key(stream.index, stream.crypto) for stream in streams if stream.crypto}
-        answer = make_answer(offer, streams, ports, address=address, origin=template.origin, keys=keys)
+        named = {each.index: self._address(each.family, each.remote or self._socket(each).source) for each in streams}
+        address = named[streams[0].index]
+        elsewhere = {index: other for index, other in named.items() if other != address}
+        answer = make_answer(
+            offer, streams, ports, address=address, origin=template.origin, keys=keys, elsewhere=elsewhere
+        )
         self._pending = Pending(answer, streams)
         return answer
 
@@ -278,7 +291,20 @@ class SipCall:
 
     def _negotiate(self, offer: SessionDescription) -> tuple[NegotiatedStream, ...]:
         streams = self._host.max_streams if self.recording else 1
-        return negotiate(offer, self._host.codecs, streams=streams, use=self._host.srtp)
+        host = self._host
+        return negotiate(offer, host.codecs, streams=streams, use=host.srtp, families=host.families)
+
+    def _socket(self, stream: NegotiatedStream) -> RtpSocket:
+        """The stream's, opened when there is none: it may have moved to the other family."""
+        place = stream.index, stream.family
+        if place not in self._sockets:
+            self._sockets[place] = self._host.open_socket(stream.family)
+        return self._sockets[place]
+
+    def _address(self, family: Family, media: tuple[str, int] | None) -> str:
+        """Ours that faces who calls, or the peer's media when that has the other family."""
+        faced = self.peer if family_of(self.peer) == family else media[0] if media else ""
+        return self._host.local_address(family, faced)
 
     def _own_key(self, index: int, theirs: srtp.Crypto) -> srtp.Crypto:
         """The one that we gave for theirs: who repeats a key goes on with it."""
@@ -289,14 +315,15 @@ class SipCall:
             self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
         self._agreed = streams
         ahead = self._pending.streams or () if self._pending is not None else ()  # the next offer may have come already
-        for index in self._sockets.keys() - {stream.index for stream in streams + ahead}:
-            self._sockets.pop(index).close()
+        for place in self._sockets.keys() - {(stream.index, stream.family) for stream in streams + ahead}:
+            self._sockets[place].drain()
+            self._sockets.pop(place).close()
         for key in self._keys.keys() - {(stream.index, stream.crypto) for stream in streams + ahead}:
             del self._keys[key]
         self.streams[:] = [self._stream(stream) for stream in streams]
 
     def _stream(self, agreed: NegotiatedStream) -> MediaStream:
-        socket = self._sockets[agreed.index]
+        socket = self._sockets[agreed.index, agreed.family]
         silence = self._host.send_silence and agreed.direction.sends
         keys = (agreed.crypto, self._own_key(agreed.index, agreed.crypto)) if agreed.crypto else None
         socket.expect(

@@ -11,6 +11,7 @@ import structlog
 
 from audio.codec import Codec
 from sip.access import split_address
+from sip.addresses import ANYWHERE, Family, family_of
 from sip.call import SipCall
 from sip.callbacks import guarded
 from sip.errors import PeerError, SipError
@@ -104,7 +105,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
     @guarded
     def onCallMediaState(self, prm: Any) -> None:
         if self.call is not None:
-            self._later(self.call.confirmed, self._streams())
+            self._later(self.call.confirmed, self._streams(self.call.family))
 
     @guarded
     def onCallTsxState(self, prm: Any) -> None:
@@ -160,7 +161,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
         # Replaces (RFC 3891): a third party that takes over a running call.
         prm.statusCode = 603
 
-    def _streams(self) -> tuple[NegotiatedStream, ...]:
+    def _streams(self, family: Family) -> tuple[NegotiatedStream, ...]:
         """What PJSIP negotiated, for the case that the peer's answer came in an ACK, which no callback shows."""
         streams: list[NegotiatedStream] = []
         call_info = self.getInfo()  # the vector lives in it
@@ -170,7 +171,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
             info = self.getStreamInfo(media.index)
             address, port = split_address(info.remoteRtpAddress)
             direction = _DIRECTIONS[media.dir]
-            remote = None if address == "0.0.0.0" else (address, port)
+            remote = None if address in ANYWHERE.values() or family_of(address) != family else (address, port)
             streams.append(
                 NegotiatedStream(
                     media.index,
@@ -181,6 +182,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
                     direction,
                     remote,
                     not direction.sends,
+                    family=family,
                 )
             )
         return tuple(streams)

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -21,6 +22,7 @@ from config import Settings
 from config.settings import Sip
 from sip.access import LOOPBACK, AccessList, OncePer, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
+from sip.addresses import ANYWHERE, LOCALHOST, SOCKETS, Family, bracketed, canonical, family_of, peer_key
 from sip.call import SipCall
 from sip.dialog import Dialog
 from sip.digest import Challenger
@@ -45,6 +47,8 @@ _WITHIN = {"OPTIONS": 200, "SUBSCRIBE": 489, "NOTIFY": 489}
 HOLD_S = 3600.0
 """A call on hold may be silent for so long, or for `sip.media_timeout_s` when that is longer."""
 _FAREWELL_S = 2.0
+_SOMEWHERE: dict[Family, str] = {"IP4": "192.0.2.1", "IP6": "2001:db8::1"}
+"""Nobody's (RFC 5737, RFC 3849): the way there is the way to most."""
 
 
 class SipEndpoint:
@@ -67,7 +71,17 @@ class SipEndpoint:
         """Of one recording session; every other call has one stream."""
         self._handler = handler
         self._access = AccessList(settings.sip.allow, trusted=trusted)
-        self._ports = RtpPorts(settings.rtp.port_min, settings.rtp.port_max, host=settings.sip.host)
+        hosts: dict[Family, str] = {"IP4": settings.sip.host, "IP6": settings.sip.host6}
+        self._hosts = {family: canonical(host) for family, host in hosts.items() if host}
+        public: dict[Family, str] = {"IP4": settings.sip.public_address, "IP6": settings.sip.public_address6}
+        self._public = {family: canonical(address) if address else "" for family, address in public.items()}
+        self.families: tuple[Family, ...] = tuple(self._hosts)
+        self._ports = RtpPorts(
+            settings.rtp.port_min,
+            settings.rtp.port_max,
+            host=self._hosts.get("IP4", ""),
+            host6=self._hosts.get("IP6", ""),
+        )
         self.door = Door(
             self._access,
             invites_per_s=settings.sip.max_invites_per_s,
@@ -86,7 +100,8 @@ class SipEndpoint:
         self._stack: Stack | None = None
         self._local = Account("", self._on_invite)
         self._accounts = [
-            RegisteredAccount(account, self._on_invite, self._on_registration) for account in settings.sip.accounts
+            RegisteredAccount(account, self._on_invite, self._on_registration, self.families)
+            for account in settings.sip.accounts
         ]
         self._tasks: list[asyncio.Task[None]] = []
         # Strong references: pjsua2 hangs a call up when its Python object is collected.
@@ -106,7 +121,8 @@ class SipEndpoint:
         """The SIP port in use; differs from the configured one only when that is 0."""
         self.tls_port = 0
         """0: nobody can call over TLS."""
-        self._tls = -1
+        self._tls: dict[Family, int] = {}
+        """The transport of each family."""
 
     @property
     def calls(self) -> int:
@@ -144,19 +160,26 @@ class SipEndpoint:
         )
         try:
             self.port = settings.port
-            for kind in settings.transports:
-                _, self.port = self._stack.listen(
-                    kind, settings.host, self.port, public_address=settings.public_address
-                )
+            for family, host in self._hosts.items():
+                for kind in settings.transports:
+                    _, self.port = self._stack.listen(kind, host, self.port, public_address=self._public[family])
             self._listen_tls(self._stack)
             self._stack.start()
-            self._local.open(account_config(f"sip:mediaworker@{self.local_address('127.0.0.1')}"), default=True)
+            family = self.families[0]
+            own = bracketed(self.local_address(family, LOCALHOST[family]))
+            self._local.open(account_config(f"sip:mediaworker@{own}"), default=True)
         except SipError:
             self._stack.destroy()
             raise
         self._tasks = [asyncio.create_task(account.follow(self._access)) for account in self._accounts]
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
-        log.info("SIP is listening", port=self.port, transports=settings.transports, tls_port=self.tls_port or None)
+        log.info(
+            "SIP is listening",
+            addresses=list(self._hosts.values()),
+            port=self.port,
+            transports=settings.transports,
+            tls_port=self.tls_port or None,
+        )
 
     def _listen_tls(self, stack: Stack) -> None:
         settings = self._settings
@@ -172,18 +195,25 @@ class SipEndpoint:
             clients=settings.tls_clients == "verified",
         )
         port = settings.tls_port if settings.tls_cert else 0
-        self._tls, bound = stack.listen(
-            "tls", settings.host, port, public_address=settings.public_address, files=files
-        )
-        self.tls_port = bound if settings.tls_cert else 0
+        for family, host in self._hosts.items():
+            self._tls[family], bound = stack.listen(
+                "tls", host, port, public_address=self._public[family], files=files
+            )
+            port = self.tls_port = bound if settings.tls_cert else 0
+        if "IP4" not in self._hosts:
+            # PJSIP asks for a port of IPv4 before it looks at the address beside a registrar's name. Nobody gets in.
+            stack.listen("tls", LOCALHOST["IP4"], 0, files=replace(files, cert="", key=""))
 
     def renew_certificate(self) -> None:
         """Read the files of `sip.tls_cert` and `sip.tls_key` again; connections that are open go on."""
-        if self._stack is not None and self.tls_port:
+        if self._stack is None or not self.tls_port:
+            return
+        for family, transport in self._tls.items():
             try:
-                self._stack.renew(self._tls, self._settings.host)
+                self._stack.renew(transport, self._hosts[family])
             except SipError as error:
-                log.error("nobody can call over TLS until the worker is started again", problem=str(error))
+                said = "nobody can call over TLS at this address until the worker is started again"
+                log.error(said, address=self._hosts[family], problem=str(error))
 
     async def stop(self) -> None:
         """Hang up what is left, unregister, and wait for the answers; at most four seconds."""
@@ -352,16 +382,17 @@ class SipEndpoint:
 
     # CallHost
 
-    def open_socket(self) -> RtpSocket:
-        return RtpSocket(self._ports, self.receiver, self.rtp, self._ticker, self._loop, cname=self._cname)
+    def open_socket(self, family: Family) -> RtpSocket:
+        return RtpSocket(
+            self._ports, self.receiver, self.rtp, self._ticker, self._loop, family=family, cname=self._cname
+        )
 
-    def local_address(self, peer: str) -> str:
-        """The address to name in SDP: the public one, the one listened on, or the one that faces `peer`."""
-        if self._settings.public_address:
-            return self._settings.public_address
-        if self._settings.host not in ("", "0.0.0.0"):
-            return self._settings.host
-        return facing(peer)
+    def local_address(self, family: Family, peer: str) -> str:
+        """The address to name in SDP: the public one, the one listened on, or the one that faces `peer`, if known."""
+        if self._public[family]:
+            return self._public[family]
+        host = self._hosts[family]
+        return host if host != ANYWHERE[family] else facing(peer or _SOMEWHERE[family])
 
     def media_ready(self, call: SipCall) -> None:
         self.counters.answered += 1
@@ -378,7 +409,7 @@ class SipEndpoint:
 
     def metadata_refused(self, call: SipCall, error: PeerError) -> None:
         self.counters.metadata_errors += 1
-        if (held_back := self._once.due(call.peer, self._loop.time())) is not None:
+        if (held_back := self._once.due(peer_key(call.peer), self._loop.time())) is not None:
             about = {"peer": call.peer, "external_id": call.call_id, "held_back": held_back}
             log.warning("recording metadata is left out", reason=str(error), **about)
 
@@ -405,10 +436,11 @@ def _challenger(settings: Sip) -> Challenger:
 
 
 def facing(peer: str) -> str:
-    """The local IPv4 address from which packets to `peer` leave. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    """The local address, of the same family, from which packets to `peer` leave. Nothing is sent."""
+    family = family_of(peer)
+    with socket.socket(SOCKETS[family], socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((peer, 9))
         except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+            return LOCALHOST[family]
+        return str(probe.getsockname()[0]).partition("%")[0]

@@ -22,6 +22,7 @@ import pjsua2 as pj
 import structlog
 
 from sip import trace
+from sip.addresses import ANYWHERE, bracketed, family_of
 from sip.callbacks import StackLog, guarded
 from sip.door import CONNECTED, DISCONNECTED, Door
 from sip.errors import SipError
@@ -44,7 +45,10 @@ _AUTHORITIES = (
     "/etc/ssl/ca-bundle.pem",  # SUSE
 )
 
-_TRANSPORTS = {"udp": pj.PJSIP_TRANSPORT_UDP, "tcp": pj.PJSIP_TRANSPORT_TCP, "tls": pj.PJSIP_TRANSPORT_TLS}
+_TRANSPORTS = {
+    "IP4": {"udp": pj.PJSIP_TRANSPORT_UDP, "tcp": pj.PJSIP_TRANSPORT_TCP, "tls": pj.PJSIP_TRANSPORT_TLS},
+    "IP6": {"udp": pj.PJSIP_TRANSPORT_UDP6, "tcp": pj.PJSIP_TRANSPORT_TCP6, "tls": pj.PJSIP_TRANSPORT_TLS6},
+}
 
 # The C functions below have no counterpart in the Python binding, which exports them all the same.
 _library = ctypes.CDLL(_pjsua2.__file__)
@@ -125,7 +129,9 @@ class Stack:
         public_address: str = "",
         files: TlsFiles | None = None,
     ) -> tuple[int, int]:
-        """Open a transport; `port` 0: any. Returns its id and its port. `files`: for TLS.
+        """Open a transport at an address; `port` 0: any. Returns its id and its port. `files`: for TLS.
+
+        One for an IPv6 address speaks no IPv4, so the port may be open for both.
 
         PJSIP connects by no TLS without a port that listens, so there is one without a certificate too.
 
@@ -140,11 +146,11 @@ class Stack:
             _secure(config.tlsConfig, files or TlsFiles())
         problem = ""
         try:
-            transport = self._endpoint.transportCreate(_TRANSPORTS[kind], config)
+            transport = self._endpoint.transportCreate(_TRANSPORTS[family_of(host)][kind], config)
         except pj.Error as error:
             problem = error.reason
         if problem:  # raised here: in there it would keep PJSIP's frame, and with it the endpoint
-            raise SipError(f"cannot listen on {kind} {host}:{port}: {problem}")
+            raise SipError(f"cannot listen on {kind} {bracketed(host)}:{port}: {problem}")
         info = self._endpoint.transportGetInfo(transport)
         bound = int(info.localName.rpartition(":")[2])
         if kind != "udp":
@@ -242,7 +248,7 @@ class Stack:
 
 
 def _bound(host: str) -> str:
-    return "" if host == "0.0.0.0" else host
+    return "" if host in ANYWHERE.values() else host
 
 
 def _secure(config: Any, files: TlsFiles) -> None:

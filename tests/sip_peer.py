@@ -21,20 +21,23 @@ def sdp(
     version: int = 1,
 ) -> str:
     """An offer of PCMU and digits; `lines` follow the m-line, those of `session` are before it."""
-    head = ["v=0", f"o=- 1 {version} IN IP4 127.0.0.1", "s=-", f"c=IN IP4 {address}", "t=0 0", *session]
+    family = "IP6" if ":" in address else "IP4"
+    head = ["v=0", f"o=- 1 {version} IN IP4 127.0.0.1", "s=-", f"c=IN {family} {address}", "t=0 0", *session]
     return "\r\n".join([*head, f"m=audio {port} RTP/AVP {formats}", "a=rtpmap:101 telephone-event/8000", *lines, ""])
 
 
 class SipPeer:
     """One UDP socket and one dialog. What comes is in `heard`; nothing is sent unasked, no ACK either."""
 
-    def __init__(self, worker_port: int, *, call_id: str = "", tag: str = "") -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
+    def __init__(self, worker_port: int, *, call_id: str = "", tag: str = "", host: str = "127.0.0.1") -> None:
+        """`host`: the worker's address, and its own."""
+        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((host, 0))
         self._socket.setblocking(False)
-        self._worker = "127.0.0.1", worker_port
+        self._worker = host, worker_port
         self.port: int = self._socket.getsockname()[1]
-        self.uri = f"sip:1000@127.0.0.1:{worker_port}"
+        self._host = f"[{host}]" if ":" in host else host
+        self.uri = f"sip:1000@{self._host}:{worker_port}"
         self.call_id = call_id or secrets.token_hex(8)
         self.tag = tag or secrets.token_hex(4)
         self.to_tag = ""
@@ -59,14 +62,15 @@ class SipPeer:
     ) -> int:
         """Returns the CSeq. `branch` is needed for what must be recognised again; `within`: with the tag of To."""
         number = next(self.cseq) if cseq is None else cseq
+        branch = f"z9hG4bK{branch or secrets.token_hex(8)}-{self.tag}"
         lines = [
             f"{method} {uri or self.uri} SIP/2.0",
-            f"Via: SIP/2.0/UDP 127.0.0.1:{self.port};branch=z9hG4bK{branch or secrets.token_hex(8)}-{self.tag};rport",
-            f"From: <sip:4711@127.0.0.1:{self.port}>;tag={self.tag}",
+            f"Via: SIP/2.0/UDP {self._host}:{self.port};branch={branch};rport",
+            f"From: <sip:4711@{self._host}:{self.port}>;tag={self.tag}",
             f"To: <{self.uri}>" + (f";tag={self.to_tag}" if within and self.to_tag else ""),
             f"Call-ID: {self.call_id}",
             f"CSeq: {number} {method}",
-            f"Contact: <sip:4711@127.0.0.1:{self.port}>",
+            f"Contact: <sip:4711@{self._host}:{self.port}>",
             "Max-Forwards: 70",
             *headers,
         ]
@@ -83,7 +87,7 @@ class SipPeer:
         """Answer a request of the worker's."""
         copied = ("via", "from", "to", "call-id", "cseq")
         own = [f"{name}: {value}" for name, value in request.headers if name in copied]
-        own += [f"Contact: <sip:4711@127.0.0.1:{self.port}>", *headers]
+        own += [f"Contact: <sip:4711@{self._host}:{self.port}>", *headers]
         own += ["Content-Type: application/sdp"] if body else []
         self.put("\r\n".join([f"SIP/2.0 {status}", *own, f"Content-Length: {len(body)}", "", body]).encode())
 

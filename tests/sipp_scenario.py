@@ -19,7 +19,8 @@ class Body:
 
 def offer(*media: str, address: str = "[media_ip]", version: int = 1) -> Body:
     """`media`: m-lines with what belongs to them, lines apart by newlines."""
-    head = f"v=0\no=caller 1 {version} IN IP4 [local_ip]\ns=-\nc=IN IP4 {address}\nt=0 0\n"
+    family = "[media_ip_type]" if address == "[media_ip]" else "6" if ":" in address else "4"
+    head = f"v=0\no=caller 1 {version} IN IP[media_ip_type] [media_ip]\ns=-\nc=IN IP{family} {address}\nt=0 0\n"
     return Body(SDP, head + "\n".join(media))
 
 

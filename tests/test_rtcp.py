@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from audio import Detector
 from audio.codec import Codec
 from config import Endpointing
+from sip.addresses import bracketed
 from sip.rtcp import BYE, DESCRIPTION, RECEIVER, SENDER, Reception, Reporter, Sent, _packets
 from tests.sipp_caller import Sipp
 from tests.sipp_scenario import Pause, Send, offer, scenario
@@ -94,12 +95,14 @@ def test_any_packets_are_rtcp_or_not(packets: list[tuple[int, int, bytes]], cut:
 class Peer:
     """RTP from one port, with packets left out, and the port above for what comes back."""
 
-    def __init__(self, mux: bool) -> None:
+    def __init__(self, mux: bool, host: str) -> None:
+        self._host = host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         for port in range(31100, 31900, 2):
-            self.media, self.control = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+            self.media, self.control = (socket.socket(family, socket.SOCK_DGRAM) for _ in range(2))
             try:
-                self.media.bind(("127.0.0.1", port))
-                self.control.bind(("127.0.0.1", port + 1))
+                self.media.bind((host, port))
+                self.control.bind((host, port + 1))
             except OSError:
                 self.close()
                 continue
@@ -116,10 +119,10 @@ class Peer:
             await asyncio.sleep(begun_s + 0.020 * number - time.monotonic())
             if number % 10 != 5:
                 header = struct.pack("!BBHII", 0x80, 0, number + 65200 & 0xFFFF, 160 * number, 99)
-                self.media.sendto(header + bytes(160), ("127.0.0.1", port))
+                self.media.sendto(header + bytes(160), (self._host, port))
             if number % 50 == 0:
                 report = self.reporter.report(time.time(), None, Sent(number + 1, 160 * number, 160 * number))
-                self.source.sendto(report, ("127.0.0.1", port if mux else port + 1))
+                self.source.sendto(report, (self._host, port if mux else port + 1))
 
     def received(self) -> list[bytes]:
         found = []
@@ -136,9 +139,9 @@ class Peer:
         self.control.close()
 
 
-@pytest.mark.parametrize("mux", [False, True])
-async def test_a_sender_hears_what_of_it_arrives(sipp: Sipp, mux: bool) -> None:
-    handler, peer, detector = Recorder(), Peer(mux), Detector()
+@pytest.mark.parametrize(("mux", "host"), [(False, "127.0.0.1"), (True, "127.0.0.1"), (False, "::1")])
+async def test_a_sender_hears_what_of_it_arrives(sipp: Sipp, mux: bool, host: str) -> None:
+    handler, peer, detector = Recorder(), Peer(mux, host), Detector()
     leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")
 
     def give(call: object) -> None:
@@ -147,8 +150,9 @@ async def test_a_sender_hears_what_of_it_arrives(sipp: Sipp, mux: bool) -> None:
     handler.on_answering = give
     lines = f"m=audio {peer.port} RTP/AVP 0\na=rtpmap:0 PCMU/8000" + ("\na=rtcp-mux" if mux else "")
     steps = scenario(Send("INVITE", offer(lines), has=["a=rtcp-mux"] if mux else []), Pause(11000), Send("BYE"))
-    async with worker(handler) as endpoint:
-        caller = sipp.start(steps, f"127.0.0.1:{endpoint.port}", timeout_s=30)
+    async with worker(handler, host6="::1") as endpoint:
+        target = f"{bracketed(host)}:{endpoint.port}"
+        caller = sipp.start(steps, target, source=host, timeout_s=30)
         await until(lambda: len(handler.calls) == 1)
         await peer.talk(handler.calls[0].streams[0].socket.port, mux)
         while_up = peer.received()

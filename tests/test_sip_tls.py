@@ -45,9 +45,9 @@ def options(transport: str = "TLS", uri: str = "sip:worker@127.0.0.1") -> bytes:
     ).encode()
 
 
-async def ask(port: int, context: ssl.SSLContext) -> tuple[str, bytes]:
+async def ask(port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> tuple[str, bytes]:
     """The first line that the worker answers an OPTIONS with, and its certificate (DER)."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(True)
         writer.write(options())

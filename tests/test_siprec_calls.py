@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sip.addresses import bracketed
 from sip.srtp import SUITES, Crypto, SrtpContext
 from tests.peers import Worker, worker
 from tests.rtp_sender import RtpSender
@@ -62,11 +63,13 @@ VIDEO = "m=video 4000 RTP/AVP 96\na=rtpmap:96 H264/90000"
 
 
 @asynccontextmanager
-async def talking(sipp: Sipp, running: Worker, senders: Sequence[RtpSender], *steps: Step) -> AsyncIterator[list[int]]:
+async def talking(
+    sipp: Sipp, running: Worker, senders: Sequence[RtpSender], *steps: Step, host: str = "127.0.0.1"
+) -> AsyncIterator[list[int]]:
     """A session that begins with `steps[0]`; inside it the worker's ports are known. At its end all steps are done."""
     before = sipp.folder / "ports"
     text, options = scenario(*steps, contact=SRC), ("-trace_logs", "-log_file", str(before))
-    task = sipp.start(text, f"127.0.0.1:{running.sip_port}", timeout_s=60, options=options)
+    task = sipp.start(text, f"{bracketed(host)}:{running.sip_port}", source=host, timeout_s=60, options=options)
     try:
         async with asyncio.timeout(20):
             while not (found := re.findall(r"m=audio ([0-9]+) ", before.read_text() if before.exists() else "")):
@@ -87,13 +90,13 @@ async def ended(running: Worker, before: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with worker(tmp_path_factory.mktemp("worker"), **QWEN, **ROLES) as started:
+    with worker(tmp_path_factory.mktemp("worker"), **QWEN, **ROLES, SIP__HOST6="::1") as started:
         yield started
 
 
-@pytest.mark.parametrize("secure", [False, True])
-async def test_both_sides_of_a_recorded_call(running: Worker, tmp_path: Path, secure: bool) -> None:
-    senders = [RtpSender(), RtpSender()]
+@pytest.mark.parametrize(("secure", "host"), [(False, "127.0.0.1"), (True, "127.0.0.1"), (True, "::1")])
+async def test_both_sides_of_a_recorded_call(running: Worker, tmp_path: Path, secure: bool, host: str) -> None:
+    senders = [RtpSender(host), RtpSender(host)]
     keys = [Crypto(tag, suite, os.urandom(30)) if secure else None for tag, suite in enumerate(SUITES, 1)]
     lines = [line(sender.port, label, crypto=key) for sender, label, key in zip(senders, "12", keys, strict=True)]
     for sender, key in zip(senders, keys, strict=True):
@@ -101,7 +104,7 @@ async def test_both_sides_of_a_recorded_call(running: Worker, tmp_path: Path, se
             sender.seal = SrtpContext(key.own(), key).close
     invite = Send("INVITE", mixed(offer(*lines), metadata()), REQUIRE, has=ANSWERED, keep={"ports": "m=audio.*"})
     before = len(running.calls())
-    async with talking(Sipp(tmp_path), running, senders, invite, Pause(11_000), Send("BYE")) as ports:
+    async with talking(Sipp(tmp_path), running, senders, invite, Pause(11_000), Send("BYE"), host=host) as ports:
         codes = [file(name).read_bytes() for name in ("customer", "agent")]
         await asyncio.gather(*(s.talk(c, p) for s, c, p in zip(senders, codes, ports, strict=True)))
     events = await ended(running, before)
