@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from socket import SOCK_DGRAM
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from audio.codec import Codec
 from audio.g711 import alaw_encode, ulaw_encode
 from sip.accounts import Account, account_config
+from sip.addresses import ANYWHERE, bracketed, family_of
 from sip.callbacks import guarded
 from sip.endpoint import facing
 from sip.errors import PeerError, SipError
@@ -105,22 +107,26 @@ class SipPhone:
         if not found:
             raise SipError(f"not a SIP URI: {uri}")
         loop = asyncio.get_running_loop()
-        address = facing(found[1])
+        peer = await _resolve(found[1].strip("[]"))
+        family, address = family_of(peer), facing(peer)
         stack = Stack(max_calls=1, log_level=self._log_level, user_agent="mediaworker-phone")
         counters = RtpCounters()
         account = Account("", _refuse)
         socket: RtpSocket | None = None
         dialog: _Outgoing | None = None
         try:
-            _, port = stack.listen(self._transport, "0.0.0.0", 0, files=self._tls)
+            _, port = stack.listen(self._transport, ANYWHERE[family], 0, files=self._tls)
             stack.start()
-            config = account_config(f"sip:{self._user}@{address}:{port}")
+            config = account_config(f"sip:{self._user}@{bracketed(address)}:{port}")
+            # Of a name's addresses those that the one transport reaches.
+            six = family == "IP6"
+            config.sipConfig.ipv6Use = pj.PJSUA_IPV6_ENABLED_USE_IPV6_ONLY if six else pj.PJSUA_IPV6_DISABLED
             if self._password:
                 config.sipConfig.authCreds.append(pj.AuthCredInfo("digest", "*", self._user, 0, self._password))
             account.open(config, default=True)
-            ports = RtpPorts(*self._shuffled(), quarantine_s=0.0)
+            ports = RtpPorts(*self._shuffled(), host6=ANYWHERE["IP6"], quarantine_s=0.0)
             receiver = RtpReceiver()
-            socket = RtpSocket(ports, receiver, counters, SilenceTicker(loop), loop)
+            socket = RtpSocket(ports, receiver, counters, SilenceTicker(loop), loop, family=family)
             dialog = _Outgoing(account, self._codec, socket.port, address, loop)
             dialog.place(self._with_transport(uri))
             return await self._talk(dialog, socket, receiver, speak, answer_s)
@@ -206,6 +212,15 @@ async def play(line: Line, packets: list[bytes]) -> None:
             return
 
 
+async def _resolve(host: str) -> str:
+    """One of its addresses, by IPv4 if it has one. Raises SipError."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=SOCK_DGRAM)
+    except OSError as error:
+        raise SipError(f"no address of {host}: {error.strerror or error}") from None
+    return min((str(entry[4][0]) for entry in found), key=lambda address: ":" in address)
+
+
 async def _reached(when_s: float, over: asyncio.Event) -> bool:
     """Wait until the loop's clock shows `when_s`; True when the call was over first."""
     try:
@@ -265,7 +280,7 @@ class _Outgoing(pj.Call):  # type: ignore[misc]
 
     def _answer(self, body: str) -> None:
         try:
-            (stream, *_) = accept_answer(SessionDescription.parse(body), (self._codec,))
+            (stream, *_) = accept_answer(SessionDescription.parse(body), (self._codec,), family_of(self._address))
         except PeerError as error:
             self.answered.set_exception(CallFailed(488, str(error)))
         else:

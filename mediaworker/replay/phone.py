@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mediaworker.replay.datagrams import Datagram
 from mediaworker.replay.link import Arrival
 from mediaworker.replay.streams import Description
+from sip.addresses import SOCKETS, family_of
 from sip.phone import Line
 
 
@@ -21,7 +22,7 @@ async def repeat(line: Line, description: Description, arrivals: Sequence[Arriva
     if description.telephone_event is not None and stream.telephone_event is not None:
         numbers[description.telephone_event] = stream.telephone_event
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+    with socket.socket(SOCKETS[family_of(remote[0])], socket.SOCK_DGRAM) as stranger:
         start_s = loop.time() - arrivals[0].at_s
         for at_s, datagram, foreign in arrivals:
             if (wait_s := start_s + at_s - loop.time()) > 0:
