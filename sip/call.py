@@ -201,9 +201,10 @@ class SipCall:
         return answer
 
     def check(self, offer_text: str) -> int:
-        """The number of audio lines of a new offer. Raises PeerError when it cannot be accepted."""
+        """The number of audio lines of a new offer. Raises PeerError or PortsExhausted when it cannot be accepted."""
         offer = SessionDescription.parse(offer_text)
-        self._negotiate(offer)
+        for stream in self._negotiate(offer):
+            self._socket(stream)
         return audio_lines(offer)
 
     def take_pending(self) -> Pending | None:

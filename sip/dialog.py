@@ -14,7 +14,7 @@ from sip.access import split_address
 from sip.addresses import ANYWHERE, Family, family_of
 from sip.call import SipCall
 from sip.callbacks import guarded
-from sip.errors import PeerError, SipError
+from sip.errors import SipError
 from sip.messages import SipMessage, dtmf_info
 from sip.negotiation import TELEPHONE_EVENT, NegotiatedStream
 from sip.sdp import Direction, SessionDescription
@@ -99,7 +99,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
             return
         try:
             prm.opt.audioCount = self.call.check(prm.offer.wholeSdp)
-        except PeerError as error:
+        except SipError as error:
             prm.statusCode = error.status
 
     @guarded

@@ -183,9 +183,8 @@ class SipEndpoint:
 
     def _listen_tls(self, stack: Stack) -> None:
         settings = self._settings
-        if not settings.tls_cert and not any(
-            registrar.transport == "tls" for account in self._accounts for registrar in account.registrars
-        ):
+        registrars = any(registrar.transport == "tls" for each in self._accounts for registrar in each.registrars)
+        if not settings.tls_cert and not registrars:
             return
         files = TlsFiles(
             cert=settings.tls_cert,
@@ -200,7 +199,7 @@ class SipEndpoint:
                 "tls", host, port, public_address=self._public[family], files=files
             )
             port = self.tls_port = bound if settings.tls_cert else 0
-        if "IP4" not in self._hosts:
+        if registrars and "IP4" not in self._hosts:
             # PJSIP asks for a port of IPv4 before it looks at the address beside a registrar's name. Nobody gets in.
             stack.listen("tls", LOCALHOST["IP4"], 0, files=replace(files, cert="", key=""))
 

@@ -16,6 +16,7 @@ from config import ConfigError
 from config.load import parse
 from sip.addresses import Family
 from sip.endpoint import SipEndpoint
+from sip.errors import SipError
 from sip.messages import SipMessage
 from sip.registrar import Registrar, in_order
 from tests import peers
@@ -204,6 +205,19 @@ async def test_a_call_that_moves_from_one_family_to_the_other_and_back(senders: 
         await caller.bye()
 
 
+async def test_where_nothing_can_be_sent_the_source_is_learned_and_nobody_else_is_heard() -> None:
+    async with scene(V6, **ONLY) as (handler, endpoint, caller):
+        with closing(RtpSender(V6)) as sender, closing(RtpSender(V6)) as stranger:
+            port = media(await caller.invite(sdp(4000, address="::ffff:192.0.2.9")))[0]
+            await sender.talk(CODES, port)
+            await until(lambda: played(next(iter(handler.audio.values()), [])) == CODES)
+            await asyncio.gather(sender.talk(CODES, port), stranger.talk(CODES[::-1], port))
+            await until(lambda: played(next(iter(handler.audio.values()))) == CODES * 2)
+            await until(lambda: endpoint.rtp.wrong_source == len(CODES) / 160)
+            assert sender.take() and not stranger.take()
+        await caller.bye()
+
+
 async def test_each_stream_has_its_own_family(senders: dict[str, RtpSender]) -> None:
     """A recording client with an old and a new leg: the answer names both of the worker's addresses."""
     async with scene(V6, **BOTH) as (handler, _, caller):
@@ -236,6 +250,20 @@ async def test_media_of_a_family_that_the_worker_has_not(sip: dict[str, object],
         assert (await caller.answer(again)).start_line.startswith("SIP/2.0 488")
         caller.send("ACK", cseq=again)
         assert handler.log == [STARTED], "the call goes on as it was"
+        await caller.bye()
+
+
+async def test_without_a_free_port_a_move_to_the_other_family_is_refused_and_the_call_goes_on() -> None:
+    async with scene(V4, **BOTH) as (handler, endpoint, caller):
+        await caller.invite(sdp(40000))
+        with contextlib.ExitStack() as taken:
+            for _ in range(len(endpoint._ports._free)):
+                taken.callback(endpoint._ports.close, endpoint._ports.open(0.0, "IP6"), 0.0)
+            again = caller.send("INVITE", sdp(40000, address=V6, version=2))
+            # PJSIP refuses any offer with 488, whatever the reason.
+            assert (await caller.answer(again)).start_line.startswith("SIP/2.0 488")
+            caller.send("ACK", cseq=again)
+        assert handler.log == [STARTED]
         await caller.bye()
 
 
@@ -342,6 +370,12 @@ async def test_a_registrar_that_cannot_be_reached_stops_the_start(sip: dict[str,
     settings = parse({"sip": {**sip, "accounts": [{"registrar": uri, "user": "alice"}]}})
     with pytest.raises(ConfigError, match=r"sip\.accounts\.registrar = .*cannot be reached without sip\.host"):
         SipEndpoint(settings, Recorder())
+
+
+async def test_an_address_that_is_not_this_machines_stops_the_start() -> None:
+    settings = parse({"sip": {"host": "", "host6": "2001:db8::1", "port": free_port()}})
+    with pytest.raises(SipError, match=r"cannot listen on udp \[2001:db8::1\]:\d+: "):
+        await SipEndpoint(settings, Recorder()).start()
 
 
 # -- TLS, and the phone ------------------------------------------------------------------------------------------------
