@@ -132,6 +132,12 @@ class Sip(Section, frozen=True, kw_only=True):
     """Address to write into SDP and Contact when the worker is behind NAT; empty: the address facing the peer."""
     public_address6: str = ""
     """The same where a call, or its media, comes by IPv6."""
+    stun: str = ""
+    """STUN server, HOST or HOST:PORT, that is asked where each RTP port appears outside a NAT, and for the public
+    address where that is not given."""
+    keepalive_s: Annotated[int, Meta(ge=0, le=3600)] = 15
+    """How often something is sent to keep a NAT open: to UDP registrars, and, with a public address or a STUN server,
+    on streams on which nothing else is. 0: never."""
     accounts: tuple[SipAccount, ...] = ()
     allow: tuple[str, ...] = ()
     """Addresses or networks (CIDR) that may send INVITEs, beside loopback and the registrars."""

@@ -307,6 +307,14 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "tcp_expired": "TCP connections closed because no message came",
         },
     )
+    metrics.counters(
+        "sip_stun",
+        sip.nat,
+        {
+            "answered": "Ports whose place outside a NAT the STUN server has said",
+            "unanswered": "Times it has not answered, or has no address",
+        },
+    )
     metrics.counter("sip_refused", "Calls refused by status", lambda: _by(sip.counters.refused), labels=("status",))
     metrics.counters(
         "rtp",

@@ -80,8 +80,12 @@ class RegisteredAccount(Account):
         on_invite: OnInvite,
         on_change: Callable[[Registration], None],
         families: tuple[Family, ...] = ("IP4",),
+        keepalive_s: int = 15,
     ) -> None:
-        """`families`: by which it may register. Raises ConfigError."""
+        """`families`: by which it may register; `keepalive_s`: between two line ends that keep a NAT open for UDP.
+
+        Raises ConfigError.
+        """
         name = settings.name or settings.user
         super().__init__(name, on_invite)
         self._settings = settings
@@ -90,7 +94,7 @@ class RegisteredAccount(Account):
         self._retry: asyncio.TimerHandle | None = None
         self._following = False
         self.left = asyncio.Event()
-        self._families = families
+        self._families, self._keepalive_s = families, keepalive_s
         self.registrars = [Registrar.parse(uri, families) for uri in (settings.registrar, *settings.backups)]
         self.registration = Registration(name, "resolving")
 
@@ -167,6 +171,7 @@ class RegisteredAccount(Account):
         config.regConfig.registrarUri = str(target.registrar)
         config.regConfig.timeoutSec = self._settings.expires_s
         config.regConfig.retryIntervalSec = 0
+        config.natConfig.udpKaIntervalSec = self._keepalive_s
         # Nobody takes leave of a registrar that does not answer.
         config.regConfig.disableRegOnModify = self._created and self.registration.state == "failed"
         config.sipConfig.proxies.append(target.registrar.route(target.address))

@@ -183,19 +183,32 @@ class SipCall:
             current = tuple(stream.codec for stream in self.streams)
             codecs = current + tuple(codec for codec in self._host.codecs if codec not in current)
             socket = next(iter(self._sockets.values()))
-            address = self._address(self.family, socket.source)
-            own = make_offer(codecs, socket.port, address=address, origin=template.origin)
+            address, port = socket.mapped or (self._address(self.family, socket.source), socket.port)
+            own = make_offer(codecs, port, address=address, origin=template.origin)
             self._pending = Pending(own, None)
             return own
         offer = SessionDescription.parse(offer_text)
         streams = self._negotiate(offer)
-        ports = {stream.index: self._socket(stream).port for stream in streams}
+        sockets = {stream.index: self._socket(stream) for stream in streams}
+        ports = {index: socket.mapped[1] if socket.mapped else socket.port for index, socket in sockets.items()}
+        reports = {
+            index: socket.mapped_reports[1]
+            for index, socket in sockets.items()
+            if socket.mapped_reports and socket.mapped_reports[1] != ports[index] + 1
+        }
         keys = {stream.index: self._own_key(stream.index, stream.crypto) for stream in streams if stream.crypto}
-        named = {each.index: self._address(each.family, each.remote or self._socket(each).source) for each in streams}
+        named = {each.index: self._named(each, sockets[each.index]) for each in streams}
         address = named[streams[0].index]
         elsewhere = {index: other for index, other in named.items() if other != address}
         answer = make_answer(
-            offer, streams, ports, address=address, origin=template.origin, keys=keys, elsewhere=elsewhere
+            offer,
+            streams,
+            ports,
+            address=address,
+            origin=template.origin,
+            keys=keys,
+            elsewhere=elsewhere,
+            reports=reports,
         )
         self._pending = Pending(answer, streams)
         return answer
@@ -301,6 +314,11 @@ class SipCall:
         if place not in self._sockets:
             self._sockets[place] = self._host.open_socket(stream.family)
         return self._sockets[place]
+
+    def _named(self, stream: NegotiatedStream, socket: RtpSocket) -> str:
+        if socket.mapped is not None:
+            return socket.mapped[0]
+        return self._address(stream.family, stream.remote or socket.source)
 
     def _address(self, family: Family, media: tuple[str, int] | None) -> str:
         """Ours that faces who calls, or the peer's media when that has the other family."""

@@ -172,16 +172,18 @@ class Dialog(pj.Call):  # type: ignore[misc]
             address, port = split_address(info.remoteRtpAddress)
             direction = _DIRECTIONS[media.dir]
             remote = None if address in ANYWHERE.values() or family_of(address) != family else (address, port)
+            codec = Codec[info.codecName.upper()]
             streams.append(
                 NegotiatedStream(
                     media.index,
                     "",
-                    Codec[info.codecName.upper()],
+                    codec,
                     info.rxPt,
-                    TELEPHONE_EVENT,
+                    TELEPHONE_EVENT[codec.clock_rate_hz],
                     direction,
                     remote,
                     not direction.sends,
+                    event_clock_hz=codec.clock_rate_hz,
                     family=family,
                 )
             )

@@ -31,10 +31,11 @@ from sip.errors import PeerError, SipError
 from sip.gate import PASS, Request
 from sip.handler import SipCounters, SipHandler
 from sip.messages import SipMessage, dtmf_info
+from sip.nat import Nat
 from sip.negotiation import audio_lines
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
-from sip.sdp import SessionDescription
+from sip.sdp import Direction, SessionDescription
 from sip.silence import SilenceTicker
 from sip.sockets import RtpCounters, RtpSocket
 from sip.stack import Stack, TlsFiles
@@ -75,6 +76,8 @@ class SipEndpoint:
         self._hosts = {family: canonical(host) for family, host in hosts.items() if host}
         public: dict[Family, str] = {"IP4": settings.sip.public_address, "IP6": settings.sip.public_address6}
         self._public = {family: canonical(address) if address else "" for family, address in public.items()}
+        self.nat = Nat(settings.sip.stun if "IP4" in self._hosts else "", host=self._hosts.get("IP4", ""))
+        """What a STUN server says of us."""
         self.families: tuple[Family, ...] = tuple(self._hosts)
         self._ports = RtpPorts(
             settings.rtp.port_min,
@@ -100,7 +103,7 @@ class SipEndpoint:
         self._stack: Stack | None = None
         self._local = Account("", self._on_invite)
         self._accounts = [
-            RegisteredAccount(account, self._on_invite, self._on_registration, self.families)
+            RegisteredAccount(account, self._on_invite, self._on_registration, self.families, settings.sip.keepalive_s)
             for account in settings.sip.accounts
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -134,7 +137,7 @@ class SipEndpoint:
 
     @property
     def rtp_sockets(self) -> int:
-        return self._ports.in_use
+        return self._ports.in_use - self.nat.held
 
     @property
     def dialogs(self) -> int:
@@ -148,6 +151,7 @@ class SipEndpoint:
     async def start(self) -> None:
         """Listen and register. Raises SipError when an address is taken."""
         self._loop = asyncio.get_running_loop()
+        await self.nat.find(self._settings.port)
         self._ticker = SilenceTicker(self._loop)
         settings = self._settings
         self._stack = Stack(
@@ -162,7 +166,7 @@ class SipEndpoint:
             self.port = settings.port
             for family, host in self._hosts.items():
                 for kind in settings.transports:
-                    _, self.port = self._stack.listen(kind, host, self.port, public_address=self._public[family])
+                    _, self.port = self._stack.listen(kind, host, self.port, public_address=self._outside(family))
             self._listen_tls(self._stack)
             self._stack.start()
             family = self.families[0]
@@ -172,6 +176,7 @@ class SipEndpoint:
             self._stack.destroy()
             raise
         self._tasks = [asyncio.create_task(account.follow(self._access)) for account in self._accounts]
+        self._tasks.append(asyncio.create_task(self.nat.follow(self._ports, reports=bool(self._cname))))
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
         log.info(
             "SIP is listening",
@@ -196,7 +201,7 @@ class SipEndpoint:
         port = settings.tls_port if settings.tls_cert else 0
         for family, host in self._hosts.items():
             self._tls[family], bound = stack.listen(
-                "tls", host, port, public_address=self._public[family], files=files
+                "tls", host, port, public_address=self._outside(family), files=files
             )
             port = self.tls_port = bound if settings.tls_cert else 0
         if registrars and "IP4" not in self._hosts:
@@ -370,9 +375,12 @@ class SipEndpoint:
     def _look_for_silence(self) -> None:
         self._sweep = self._loop.call_later(_SWEEP_S, self._look_for_silence)
         limit_s, now = self._settings.media_timeout_s, self._loop.time()
+        keep_s = self._settings.keepalive_s if self._outside("IP4") else 0
         for call in tuple(self._calls):
             for stream in call.streams:
                 stream.socket.report(now)
+                if keep_s and stream.direction is not Direction.INACTIVE:
+                    stream.socket.keep(now, keep_s)
             # Who holds sends nothing, and needs a moment to begin again.
             allowed_s = max(limit_s, HOLD_S) if call.held else limit_s
             heard_s = [stream.socket.last_packet_s for stream in call.streams]
@@ -383,15 +391,26 @@ class SipEndpoint:
 
     def open_socket(self, family: Family) -> RtpSocket:
         return RtpSocket(
-            self._ports, self.receiver, self.rtp, self._ticker, self._loop, family=family, cname=self._cname
+            self._ports,
+            self.receiver,
+            self.rtp,
+            self._ticker,
+            self._loop,
+            family=family,
+            cname=self._cname,
+            spare=self.nat.take() if family == "IP4" else None,
         )
 
     def local_address(self, family: Family, peer: str) -> str:
         """The address to name in SDP: the public one, the one listened on, or the one that faces `peer`, if known."""
-        if self._public[family]:
-            return self._public[family]
+        if outside := self._outside(family):
+            return outside
         host = self._hosts[family]
         return host if host != ANYWHERE[family] else facing(peer or _SOMEWHERE[family])
+
+    def _outside(self, family: Family) -> str:
+        """The public address: the one that is configured, or what the STUN server says; "": there is no NAT."""
+        return self._public.get(family, "") or (self.nat.address if family == "IP4" else "")
 
     def media_ready(self, call: SipCall) -> None:
         self.counters.answered += 1

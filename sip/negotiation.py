@@ -18,8 +18,8 @@ from sip.addresses import Family, canonical, family_of
 from sip.errors import NotAcceptable
 from sip.sdp import Attribute, Connection, Direction, MediaDescription, Origin, RtpFormat, SessionDescription
 
-TELEPHONE_EVENT = 101
-"""Payload type of telephone-event in our own offers."""
+TELEPHONE_EVENT = {8000: 101, 48000: 100}
+"""Payload types of telephone-event in our own offers, by clock."""
 
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _RTCP = re.compile(r"(\d{1,5})(?: +IN +(IP4|IP6) +(\S+))?")
@@ -94,14 +94,16 @@ def make_answer(
     origin: Origin,
     keys: Mapping[int, srtp.Crypto] = {},
     elsewhere: Mapping[int, str] = {},
+    reports: Mapping[int, int] = {},
 ) -> SessionDescription:
     """The answer to `offer`; `ports` and `keys` map the index of an accepted m-line to our RTP port and our key.
 
-    `address` is ours for all of them, but for those that have one in `elsewhere`.
+    `address` is ours for all of them, but for those that have one in `elsewhere`; `reports` has our RTCP ports where
+    they are not the ones above.
     """
     by_index = {stream.index: stream for stream in streams}
     media = tuple(
-        _accepted(line, by_index[index], ports[index], keys.get(index), elsewhere.get(index, ""))
+        _accepted(line, by_index[index], ports[index], keys.get(index), elsewhere.get(index, ""), reports.get(index, 0))
         if index in by_index
         else _refused(line)
         for index, line in enumerate(offer.media)
@@ -111,11 +113,10 @@ def make_answer(
 
 def make_offer(codecs: Sequence[Codec], port: int, *, address: str, origin: Origin) -> SessionDescription:
     """One audio stream with `codecs` in order of preference, and telephone-event."""
-    clocks = {codec.clock_rate_hz: None for codec in codecs}
-    events = {TELEPHONE_EVENT - number: clock_hz for number, clock_hz in enumerate(sorted(clocks))}
-    formats = tuple(map(str, [codec.payload_type for codec in codecs] + list(events)))
+    clocks = sorted({codec.clock_rate_hz for codec in codecs})
+    formats = tuple(map(str, [codec.payload_type for codec in codecs] + [TELEPHONE_EVENT[clock] for clock in clocks]))
     attributes = [attribute for codec in codecs for attribute in _described(codec, codec.payload_type)]
-    attributes += [attribute for event in events.items() for attribute in _telephone_event(*event)]
+    attributes += [attribute for clock in clocks for attribute in _telephone_event(TELEPHONE_EVENT[clock], clock)]
     attributes += [("ptime", "20"), ("sendrecv", None)]
     media = MediaDescription("audio", port, "RTP/AVP", formats, attributes=tuple(attributes))
     return _description(address, origin, (media,))
@@ -229,7 +230,12 @@ def _control(connection: Connection, media: MediaDescription) -> tuple[str, int]
 
 
 def _accepted(
-    offered: MediaDescription, stream: NegotiatedStream, port: int, key: srtp.Crypto | None, elsewhere: str
+    offered: MediaDescription,
+    stream: NegotiatedStream,
+    port: int,
+    key: srtp.Crypto | None,
+    elsewhere: str,
+    report_port: int,
 ) -> MediaDescription:
     formats = [str(stream.payload_type)]
     attributes = _described(stream.codec, stream.payload_type)
@@ -241,6 +247,8 @@ def _accepted(
         attributes.append(("label", stream.label))
     if stream.rtcp_mux:
         attributes.append(("rtcp-mux", None))
+    elif report_port:
+        attributes.append(("rtcp", str(report_port)))
     if key is not None:
         attributes.append(("crypto", str(key)))
     attributes.append((stream.direction.value, None))

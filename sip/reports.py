@@ -42,6 +42,9 @@ class ReportSocket:
             seconds, nanoseconds = struct.unpack("=qq", stamps[0]) if stamps else (time.time(), 0)
             yield datagram, address[:2], seconds + nanoseconds * 1e-9
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def send(self, datagram: bytes, target: Address) -> None:
         """Raises OSError."""
         self._socket.sendto(datagram, target)

@@ -27,7 +27,7 @@ class SilenceTicker:
         return sum(map(len, self._phases))
 
     def add(self, sender: RtpSocket) -> None:
-        if any(sender in phase for phase in self._phases):
+        if self.has(sender):
             return
         if self._timer is None:
             self._start_s = self._loop.time()
@@ -35,6 +35,9 @@ class SilenceTicker:
         due = self._index(self._loop.time())
         phase = min(range(_PHASES), key=lambda i: len(self._phases[i]))
         self._phases[phase][sender] = due
+
+    def has(self, sender: RtpSocket) -> bool:
+        return any(sender in phase for phase in self._phases)
 
     def remove(self, sender: RtpSocket) -> None:
         for phase in self._phases:

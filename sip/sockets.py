@@ -6,6 +6,7 @@ Opening and closing are synchronous, so that a SIP callback can do it.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import socket
 import struct
@@ -17,12 +18,15 @@ from audio import Leg, is_rtcp
 from audio.codec import Codec
 from sip.addresses import Family
 from sip.latch import Address, SourceLatch
+from sip.nat import Spare
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.rtcp import Reception, Reporter, Sent
 from sip.silence import SAMPLES, SilenceTicker
 from sip.srtp import Crypto, SrtpContext
 
+KEEPALIVE = 20
+"""Payload type of packets that carry nothing: unassigned in RFC 3551, and never offered."""
 # 20 ms of each codec that decode to silence: 0 in G.711, -2 of 32768 in G.722.
 _SILENCE = {
     Codec.PCMU: b"\xff" * SAMPLES,
@@ -63,9 +67,9 @@ class RtpSocket:
     """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
 
     __slots__ = (
-        "_control", "_counters", "_keys", "_latch", "_marker", "_octets", "_opened_s", "_payload_type", "_ports",
-        "_receiver", "_reporter", "_reports", "_sequence", "_socket", "_srtp", "_ssrc", "_ticker", "_ticks", "_time",
-        "_timestamp", "leg", "on_packet", "port", "sent", "silence", "slot",
+        "_control", "_counters", "_kept_s", "_keys", "_latch", "_marker", "_octets", "_opened_s", "_payload_type",
+        "_ports", "_receiver", "_reporter", "_reports", "_sequence", "_socket", "_srtp", "_ssrc", "_ticker", "_ticks",
+        "_time", "_timestamp", "leg", "mapped", "mapped_reports", "on_packet", "port", "sent", "silence", "slot",
     )  # fmt: skip
 
     def __init__(
@@ -78,13 +82,17 @@ class RtpSocket:
         *,
         family: Family = "IP4",
         cname: str = "",
+        spare: Spare | None = None,
     ) -> None:
-        """`family`: which addresses it speaks to; `cname`: who we are in RTCP, "": no RTCP. Raises PortsExhausted."""
+        """`family`: which addresses it speaks to; `cname`: who we are in RTCP, "": no RTCP; `spare`: of these `ports`.
+
+        Raises PortsExhausted.
+        """
         self._ports = ports
         self._receiver = receiver
         self._counters = counters
         self._ticker = ticker
-        self._socket: socket.socket = ports.open(loop.time(), family)
+        self._socket: socket.socket = ports.open(loop.time(), family) if spare is None else spare.media
         self._latch = SourceLatch()
         self._time = loop.time
         self._ssrc = secrets.randbits(32)
@@ -102,10 +110,17 @@ class RtpSocket:
         self.silence = b""
         """Payload of 20 ms of silence in the codec being sent."""
         self.sent = self._octets = 0
+        self.mapped = spare.mapped if spare is not None else None
+        """Where a NAT makes it appear; None: not known."""
+        self.mapped_reports = spare.mapped_reports if spare is not None else None
+        """The same of the port above."""
+        self._kept_s = -math.inf
         self._opened_s = loop.time()
         self._control: Address | None = None
         self._reporter = Reporter(self._ssrc, cname, self._opened_s) if cname else None
-        self._reports = ports.above(self._socket) if cname else None
+        self._reports = None
+        if cname:
+            self._reports = ports.above(self._socket) if spare is None else spare.reports
         counters.open_sockets.add(self)
         self.slot = receiver.add(self, self._socket)
 
@@ -160,25 +175,37 @@ class RtpSocket:
         """Send one RTP packet of 20 ms. `ticks`: how many periods have gone by since the last one."""
         if ticks > 1:
             self._timestamp += self._ticks * (ticks - 1)
-        target = self._latch.target
-        if target is not None:
-            second = self._marker | self._payload_type
-            header = struct.pack(
-                "!BBHII", 0x80, second, self._sequence & 0xFFFF, self._timestamp & 0xFFFFFFFF, self._ssrc
-            )
-            packet = header + payload
-            try:
-                self._socket.sendto(packet if self._srtp is None else self._srtp.close(packet), target)
-            except OSError:
-                # A full buffer or an ICMP error: the packet is gone, as on any network.
-                self._counters.send_errors += 1
-            else:
-                self.sent += 1
-                self._octets += len(payload)
-                self._counters.sent += 1
+        if self._send(self._marker | self._payload_type, payload):
             self._marker = 0
-            self._sequence += 1
         self._timestamp += self._ticks
+
+    def _send(self, second: int, payload: bytes) -> bool:
+        """`second`: byte of the header. Whether there is anybody to send to."""
+        target = self._latch.target
+        if target is None:
+            return False
+        header = struct.pack(
+            "!BBHII", 0x80, second, self._sequence & 0xFFFF, self._timestamp & 0xFFFFFFFF, self._ssrc
+        )
+        packet = header + payload
+        try:
+            self._socket.sendto(packet if self._srtp is None else self._srtp.close(packet), target)
+        except OSError:
+            # A full buffer or an ICMP error: the packet is gone, as on any network.
+            self._counters.send_errors += 1
+        else:
+            self.sent += 1
+            self._octets += len(payload)
+            self._counters.sent += 1
+        self._sequence += 1
+        return True
+
+    def keep(self, now: float, every_s: float) -> None:
+        """Keep a NAT open where nothing else is sent: by a packet of a payload type unknown (RFC 6263 section 4.6)."""
+        if self._ticker.has(self) or now - self._kept_s < every_s:
+            return
+        self._kept_s = now
+        self._send(KEEPALIVE, b"")
 
     def forward(self, datagram: bytes, target: Address) -> None:
         """Send a datagram as it is."""

@@ -116,13 +116,28 @@ async def test_a_reinvite_without_an_offer_is_offered_what_is_in_use() -> None:
         port, _ = media(await caller.invite(sdp(40000)))
         cseq = caller.send("INVITE")
         offered = await caller.answer(cseq)
-        assert "RTP/AVP 0 9 8 101" in offered.body and media(offered) == (port, "sendrecv")
+        assert "RTP/AVP 0 9 8 111 101 100" in offered.body and media(offered) == (port, "sendrecv")
         caller.send("ACK", sdp(40002, formats="8 101", version=2), cseq=cseq)
         await until(lambda: handler.log[-1] == ("media", "PCMA", "sendrecv", "live"))
         cseq = caller.send("INVITE")
         assert "RTP/AVP 8 " in (await caller.answer(cseq)).body
         caller.send("ACK", sdp(40002, "a=sendonly", formats="8 101", version=3), cseq=cseq)
         await until(lambda: handler.log[-1] == ("media", "PCMA", "recvonly", "held"))
+        await caller.bye()
+
+
+async def test_an_answer_in_the_ack_that_takes_opus() -> None:
+    async with scene() as (handler, _, (caller,)):
+        cseq = caller.send("INVITE")
+        await caller.answer(cseq, status=200)
+        lines = ("a=rtpmap:111 opus/48000/2", "a=rtpmap:100 telephone-event/48000")
+        caller.send("ACK", sdp(40002, *lines, formats="111 100"), cseq=cseq)
+        await until(lambda: handler.log == [("call", "opus", "sendrecv")])
+        stream = handler.calls[0].streams[0]
+        assert (stream.payload_type, stream.telephone_event, stream.event_clock_hz) == (111, 100, 48000)
+        del stream
+        held = await caller.invite(sdp(40002, "a=sendonly", *lines, formats="111 100", version=2))
+        assert media(held)[1] == "recvonly" and "a=rtpmap:111 opus/48000/2" in held.body
         await caller.bye()
 
 
