@@ -14,7 +14,7 @@ import structlog
 from audio.codec import Codec
 from sip import siprec, srtp
 from sip.addresses import Family, family_of
-from sip.errors import NotAcceptable, PeerError
+from sip.errors import NotAcceptable, PeerError, PortsExhausted
 from sip.messages import SipMessage, address_uri
 from sip.negotiation import (
     NegotiatedStream,
@@ -153,8 +153,13 @@ class SipCall:
             self._sockets[0, family] = self._host.open_socket(family)
             return
         self._agreed = self._negotiate(offer)
-        for stream in self._agreed:
-            self._socket(stream)
+        try:
+            for stream in self._agreed:
+                self._socket(stream)
+        except PortsExhausted:
+            for socket in self._sockets.values():
+                socket.close()  # nobody will hear of this call any more
+            raise
 
     def ring(self) -> None:
         """Say 180: the answer will take a while."""

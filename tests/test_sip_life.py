@@ -281,6 +281,20 @@ async def test_a_bye_while_it_rings() -> None:
     assert handler.log == []
 
 
+async def test_a_call_for_which_there_are_not_enough_ports_takes_none() -> None:
+    """A recording session of two streams, and one port left."""
+    async with scene() as (handler, endpoint, (caller,)):
+        with contextlib.ExitStack() as taken:
+            for _ in range(len(endpoint._ports._free) - 1):
+                taken.callback(endpoint._ports.close, endpoint._ports.open(0.0), 0.0)
+            before = endpoint.rtp_sockets
+            two = sdp(40000, "a=label:1", "a=sendonly", "m=audio 40002 RTP/AVP 0", "a=label:2", "a=sendonly")
+            refused = await caller.answer(caller.send("INVITE", two, "Require: siprec"))
+            assert refused.start_line.startswith("SIP/2.0 503 ")
+            assert endpoint.rtp_sockets == before and not endpoint.rtp.open_sockets
+    assert handler.log == []
+
+
 async def test_a_drain_while_it_rings() -> None:
     """Those who ring are told at once to try elsewhere; those who talk go on."""
     async with scene(peers=3, answer_delay_s=0.2) as (handler, endpoint, (talking, ringing, late)):
