@@ -14,6 +14,7 @@ import numpy as np
 from asr.utterance import Hypothesis, Utterance
 from audio import Codec, Detector, RtpPacket, TelephoneEvent
 from audio.bulk import MAX_BYTES, Datagrams
+from audio.opus import OpusEncoder, OpusError, OpusPacket, OpusWindows
 from config import Endpointing, Settings
 from mediaworker.events import schema as events
 from mediaworker.ingress.asr_session import AsrSession
@@ -317,3 +318,27 @@ def twilio_seeds(folder: Path) -> list[bytes]:
             case: dict[str, Any] = json.loads(line)
             made.append("\n".join(case.get("messages") or [case["text"]]).encode(errors="replace"))
     return made
+
+
+class Opus:
+    """Payloads where they may come, and windows taken out of them: never too few samples, never more kept than came."""
+
+    def __init__(self) -> None:
+        self._windows, self._start, self._window = OpusWindows(), 0, np.zeros(512, np.int16)
+
+    def __call__(self, data: bytes) -> None:
+        try:
+            packet = OpusPacket(data[1:])
+        except OpusError:
+            return
+        self._windows.put(self._start + (data[0] - 64) * 20, packet)
+        self._window[:] = 0
+        self._windows.take(self._start, self._start + 256, self._window)
+        self._start += 256
+        assert len(self._windows._waiting) < 200 and len(self._windows._rest) < 2 * 8000
+
+
+def opus_seeds() -> list[bytes]:
+    encoder = OpusEncoder()
+    said = (8000 * np.sin(np.arange(1600) * 0.2)).astype(np.int16)
+    return [bytes([64 + at]) + encoder.encode(said[320 * at : 320 * at + 320]) for at in range(5)]

@@ -83,6 +83,16 @@ TARGETS: dict[str, Target] = {
         secure.srtp_seeds,
         (b"inline:", b"AES_CM_128_HMAC_SHA1_80 ", b"|2^20|1:4", b" KDR=0", b"\x80\x00", b"\x80\xc8"),
     ),
+    "stun": Target(
+        _stateless(secure.stun),
+        secure.stun_seeds,
+        (b"\x00\x20\x00\x08", b"\x00\x01\x00\x08", b"\x00\x09\x00\x04", b"\x01\x11", b"\x80\x28\x00\x04", b"\xff\xff"),
+    ),
+    "opus": Target(
+        media.Opus,
+        media.opus_seeds,
+        (b"\xf8\xff\xfe", b"\x03", b"\x0b\xff", b"\x78\x01", b"\xff\xff\xff"),
+    ),
     "digest": Target(
         _stateless(text.digest),
         lambda: [text.CREDENTIALS],

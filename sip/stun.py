@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from aioice.stun import Class, Message, Method, parse_message
 
 from sip.latch import Address
@@ -46,7 +48,7 @@ class Binding:
             return False
         try:
             message = parse_message(datagram)
-        except ValueError:
+        except (ValueError, struct.error):  # of an attribute that is too short
             return False
         if message.transaction_id != self._message.transaction_id or message.message_method != Method.BINDING:
             return False

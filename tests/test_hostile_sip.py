@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import re
 import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from fuzz.mutate import MAX_BYTES, Mutator
+from fuzz.text import MULTIPART
 from sip.gate import STRANGER_BURST
 from tests.neighbours import Scene, attack_socket, heard, play, stranger, trouble
 from tests.peers import until, worker
 
+TORTURE = Path(__file__).parent / "data/torture"
 LIMITS = {"SIP__MAX_CALLS": "4", "SIP__MAX_INVITES_PER_S": "20", "SIP__MAX_TCP": "64"}
 FRIENDS = 5
 """Dialogs of calls that were let in; one that was hung up lingers in PJSIP."""
@@ -183,6 +188,41 @@ async def test_what_is_not_sip(scene: Scene) -> None:
 
     async with trouble(scene):
         await asyncio.to_thread(attack)
+
+
+MUTATED = int(os.environ.get("FUZZ_WIRE", "6000"))
+"""`make fuzz` sends more."""
+EACH_CALL = 15_000
+
+
+async def test_mutated_messages(scene: Scene) -> None:
+    """Requests and responses with parts changed, by the tens of thousands, at PJSIP and all that is behind it."""
+    host, port = "127.0.0.1", sip_port(scene)
+    methods = ("INVITE", "OPTIONS", "BYE", "CANCEL", "ACK", "UPDATE", "PRACK", "INFO", "REFER", "REGISTER", "NOTIFY")
+    seeds = [request(method, 7, host, port, OFFER if method in ("INVITE", "UPDATE") else "") for method in methods]
+    seeds.append(request("INVITE", 7, host, port)[:-2].replace(b"Content-Length: 0\r\n", b"") + MULTIPART)
+    seeds.append(seeds[0].replace(b"INVITE sip:100@127.0.0.1 SIP/2.0", b"SIP/2.0 200 OK", 1))
+    seeds += [path.read_bytes()[:MAX_BYTES] for path in sorted(TORTURE.glob("*.dat"))]
+    words = (
+        b"Require: 100rel\r\n",
+        b"Supported: timer\r\nSession-Expires: 90\r\n",
+        b"Replaces: x;to-tag=1;from-tag=2\r\n",
+        b";tag=",
+    )
+    mutator = Mutator(seeds, words, seed=int(os.environ.get("FUZZ_SEED", "1")))
+
+    def attack(count: int) -> None:
+        with udp(host) as sock:
+            for number in range(count):
+                data = mutator.next().replace(b"Call-ID: 7", b"Call-ID: %d" % random.getrandbits(48))
+                sock.sendto(data, (host, port))
+                if number % 40 == 0:
+                    replies(sock, 0.02)
+
+    for begun in range(0, MUTATED, EACH_CALL):
+        async with trouble(scene, memory_mb=40, lines=400):
+            await asyncio.to_thread(attack, min(EACH_CALL, MUTATED - begun))
+    await asyncio.to_thread(until, lambda: scene.worker.metric("mediaworker_sip_dialogs") <= FRIENDS, 60)
 
 
 async def test_connections_that_say_nothing(scene: Scene) -> None:
