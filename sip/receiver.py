@@ -32,6 +32,8 @@ ROOM = 8
 """Datagrams that one call reads from one socket; at 50 packets a second two have come since the last tick."""
 MAX_PASSES = 32
 """Calls per socket and tick: a flood on one port must not hold up the others, and a backlog is caught up with."""
+DEAL_S = 1.0
+"""So often sockets are dealt out to turns anew, when none came or went."""
 KEPT_S = 10.0
 """No socket's buffer holds more than this of a call."""
 SO_TIMESTAMPNS = 35
@@ -89,6 +91,7 @@ class RtpReceiver:
         self._swept_s = [0.0]
         """When each turn was read last."""
         self._turns: list[list[_Reader]] = []
+        self._changed, self._dealt_s = True, 0.0
         self._buffers: _Buffers | None = None
 
     def add(self, reader: RtpSocket, bound: socket.socket) -> int:
@@ -102,10 +105,12 @@ class RtpReceiver:
         self._speaks6[slot] = bound.family == socket.AF_INET6
         self._open6 += int(self._speaks6[slot])
         self._readers[slot] = (ctypes.c_int(bound.fileno()), reader)
+        self._changed = True
         return slot
 
     def remove(self, slot: int) -> None:
         del self._readers[slot]
+        self._changed = True
         self._open6 -= int(self._speaks6[slot])
         self._free.append(slot)
 
@@ -129,8 +134,11 @@ class RtpReceiver:
         """Read what has come for the legs whose turn it is. Yields after each batch: the caller's loop may breathe."""
         if not self._readers:
             return
-        if turn.number == 0 or turn.of != len(self._turns):
+        # A leg may get another row, which its socket need not follow at once.
+        stale = self._changed or now - self._dealt_s >= DEAL_S
+        if turn.number == 0 and stale or turn.of != len(self._turns):
             self._turns = self._deal(turn.of)
+            self._changed, self._dealt_s = False, now
             if turn.of != len(self._swept_s):
                 self._swept_s = [0.0] * turn.of
         if self._buffers is None:
