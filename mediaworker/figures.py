@@ -181,7 +181,7 @@ def _asterisk(metrics: Metrics, worker: Worker) -> None:
             "started": "Channels that became a leg",
             "joined": "Of these, channels that joined a call",
             "hangups": "Channels hung up by Asterisk",
-            "silent": "Channels ended because Asterisk did not answer any more",
+            "silent": "Channels ended because Asterisk did not answer any more, or sent no audio for an hour",
             "probes": "Times that a silent channel was asked for its status",
             "malformed": "Messages that are not what Asterisk sends",
             "unknown": "Messages of an unknown event",

@@ -31,6 +31,7 @@ from mediaworker.ingress.asterisk_messages import (
 )
 from mediaworker.ingress.asterisk_session import (
     EARLY_BYTES,
+    FORGOTTEN_S,
     PROBE_S,
     SILENT_S,
     AsteriskPolicy,
@@ -294,6 +295,21 @@ def test_a_silent_channel_is_asked_before_it_is_given_up() -> None:
     made.expire(2 * SILENT_S + 1)
     made.expire(2 * SILENT_S + 1 + PROBE_S)
     assert call.ends == ["media_timeout"] and told(made)[-1][0] == 1001 and made.counters.silent == 1
+
+
+def test_a_channel_that_nobody_is_heard_through_does_not_stay_for_ever() -> None:
+    """It answers, since it still is in a bridge that has been left by whom it heard."""
+    made, call = begun()
+    made.receive(bytes(640), 5.0)
+    now = 5.0
+    while not call.ends:
+        assert made.deadline is not None and now < made.deadline <= 5.0 + FORGOTTEN_S
+        now = made.deadline
+        made.expire(now)
+        if not call.ends:
+            made.receive('{"event":"STATUS","queue_length":0}', now + 1)
+    assert now == 5.0 + FORGOTTEN_S and call.ends == ["media_timeout"] and made.counters.silent == 1
+    assert told(made)[-2:] == ['{"command":"HANGUP"}', (1000, "no audio")]
 
 
 def test_our_hang_up_is_a_command_and_a_close() -> None:

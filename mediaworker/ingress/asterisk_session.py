@@ -31,6 +31,9 @@ EARLY_BYTES = 32_000
 SILENT_S = 60.0
 """After so long without a message (nobody sends audio to a held channel) Asterisk is asked whether it is there."""
 PROBE_S = 10.0
+FORGOTTEN_S = 3600.0
+"""After so long without audio a channel is hung up that still answers: whatever was heard through it has gone, and
+nobody has taken it out of its bridge. As a SIP call on hold."""
 DIGITS = frozenset("0123456789ABCD*#")
 _NOTHING: Sequence[Output] = ()
 
@@ -107,7 +110,8 @@ class AsteriskSession:
         self._early = b""
         self._digits = DigitRate()
         self._json = self._probed = self._lost = False
-        self._heard_s = self._now = now
+        self._heard_s = self._spoken_s = self._now = now
+        """Of any message, and of audio."""
         self._since_s = now
         """When WAITING or CLOSED began."""
 
@@ -119,7 +123,7 @@ class AsteriskSession:
             return self._since_s + self._policy.start_timeout_s
         if self.state is State.CLOSED:
             return self._since_s + LINGER_S
-        return self._heard_s + SILENT_S + PROBE_S * self._probed
+        return min(self._heard_s + SILENT_S + PROBE_S * self._probed, self._spoken_s + FORGOTTEN_S)
 
     def is_ahead(self) -> bool:
         if self.state is not State.STREAMING or self._audio is None or self.seat is None or self.seat.call.ending:
@@ -140,7 +144,9 @@ class AsteriskSession:
             self._heard_s, self._probed = now, False
         if isinstance(message, str):
             self._event(message)
-        elif self._audio is None:
+            return _NOTHING
+        self._spoken_s = now
+        if self._audio is None:
             self._wait(message)
         elif message:
             self._audio.take(message, now)
@@ -150,7 +156,7 @@ class AsteriskSession:
         """The deadline has passed; does nothing when it has moved meanwhile."""
         self._now = now
         if self.is_ahead():  # it is us who do not read
-            self._heard_s = now
+            self._heard_s = self._spoken_s = now
         if self.deadline is None or now < self.deadline:
             return _NOTHING
         if self.state is State.CLOSED:
@@ -158,6 +164,12 @@ class AsteriskSession:
             self.outbox.cut()
         elif self.state is State.WAITING:
             self._refuse("start_timeout", POLICY, f"no MEDIA_START within {self._policy.start_timeout_s:g} s")
+        elif now >= self._spoken_s + FORGOTTEN_S:
+            self.counters.silent += 1
+            self._on_problem("channel of Asterisk's is forgotten", f"no audio for {FORGOTTEN_S:g} s")
+            self._leave("media_timeout")
+            self._command(messages.HANGUP)
+            self._close(NORMAL, "no audio")
         elif not self._probed:
             self._probed = True
             self.counters.probes += 1
@@ -222,7 +234,7 @@ class AsteriskSession:
         self.counters.started += 1
         self.counters.joined += self.seat.joined
         self._audio = AudioIntake(self.seat.call, self.seat.leg, form)
-        self.state, self._heard_s = State.STREAMING, self._now
+        self.state, self._heard_s, self._spoken_s = State.STREAMING, self._now, self._now
         if self._policy.answers:
             self._command(messages.ANSWER)
         if self._early:
