@@ -230,8 +230,8 @@ class AudioSocket(Section, frozen=True, kw_only=True):
     """Each is a call. A fourth of what the limit on open files leaves, if less."""
     send_audio: Literal["silence", "none"] = "silence"
     """`silence`: 20 ms at a time, of the kind that comes. Asterisk's application gives up after 2 s of nothing."""
-    silent_s: Seconds = 60.0
-    """A call without a frame from Asterisk for so long is ended; 0: never."""
+    silent_s: Seconds = 3600.0
+    """A call without a frame from Asterisk for so long is ended; 0: never. Nothing comes while a caller holds."""
 
 
 class Asterisk(Section, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from mediaworker.ingress.audiosocket_messages import DTMF, ERROR, HANGUP, RATES_
 from mediaworker.ingress.audiosocket_messages import UUID as ID
 from mediaworker.registry import Refused
 from mediaworker.reload import check
+from sip.endpoint import HOLD_S
 from tests.asterisk_peers import AudioSocketPeer, frame
 from tests.media_shells import until
 from tests.test_ws_session import Desk, StreamCall
@@ -229,6 +230,11 @@ def test_a_peer_that_stops_is_let_go_unless_it_may() -> None:
     assert patient.deadline is None
     patient.expire(1e6)
     assert call.ends == []
+
+
+def test_a_hold_may_last_as_long_as_on_sip() -> None:
+    """Asterisk sends nothing of a caller who holds."""
+    assert parse({}).audiosocket.silent_s >= HOLD_S
 
 
 def test_no_room_closes_at_once() -> None:
