@@ -39,7 +39,7 @@ class Softphone:
     address: str
     account: str
     codec: str
-    sip_port: int = field(default_factory=lambda: ports(1)[0])
+    sip_port: int = field(default_factory=lambda: _sip_port())
     control_port: int = field(default_factory=lambda: ports(1)[0])
     process: subprocess.Popen[bytes] | None = None
     control: socket.socket | None = None
@@ -133,6 +133,15 @@ class Softphone:
                 self.process.communicate()
 
 
+def _sip_port() -> int:
+    """A free one, above which is another: baresip takes that for TLS."""
+    while True:
+        port = ports(1)[0]
+        with contextlib.suppress(OSError), socket.socket() as above:
+            above.bind((ADDRESS, port + 1))
+            return port
+
+
 @contextlib.contextmanager
 def phone(
     system: Path,
@@ -142,6 +151,7 @@ def phone(
     account: str = "regint=0",
     codec: str = "PCMU",
     says: str = "customer",
+    before_s: float = BEFORE_S,
     again_s: float = 0.0,
 ) -> Iterator[Softphone]:
     """Says what is in tests/data/digits after a while, and again after `again_s`; it is silent after that."""
@@ -151,7 +161,7 @@ def phone(
     silence = np.zeros(60 * rate_hz, np.int16)
     again = [silence[: int(again_s * rate_hz)], words] if again_s else []
     try:
-        started.start(np.concatenate([silence[: int(BEFORE_S * rate_hz)], words, *again, silence]), rate_hz)
+        started.start(np.concatenate([silence[: int(before_s * rate_hz)], words, *again, silence]), rate_hz)
         yield started
     finally:
         started.stop()
