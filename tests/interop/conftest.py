@@ -42,6 +42,25 @@ def listening(asterisk: pbx.Asterisk, tmp_path_factory: pytest.TempPathFactory) 
         yield started
 
 
+@pytest.fixture(scope="module")
+def streamed(asterisk: pbx.Asterisk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A worker that takes audio without SIP where this Asterisk brings it, from five channels at once."""
+    options = {
+        "ASR__PRELOAD": "true",
+        "PRIVACY__CARDS": "false",
+        "SIP__ENABLED": "false",
+        "MAX_CALLS": "5",
+        "AUDIOSOCKET__ENABLED": "true",
+        "AUDIOSOCKET__PORT": str(asterisk.audiosocket_port),
+        "MEDIA__PORT": str(asterisk.media_port),
+        "HTTP__PORT": str(asterisk.worker_http_port),
+        "ROUTES": '[{source = "audiosocket", roles = {main = "customer"}}]',
+    }
+    with worker(tmp_path_factory.mktemp("worker"), **QWEN | options) as started:
+        until(lambda: ready(started), 60)
+        yield started
+
+
 def ready(worker: Worker) -> bool:
     with contextlib.suppress(urllib.error.HTTPError):
         worker.get("/readyz")

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from audio.g711 import ulaw_encode
+from tests.authority import Authority
 from tests.peers import ROOT, ports, until
 
 SCRIPTS = ROOT / "scripts" / "interop"
@@ -23,6 +24,8 @@ INSIDE = "/mnt"
 """Where the folder of a test is seen by what runs in the system."""
 ADDRESS = "127.0.0.1"
 PASSWORD = "correct horse"
+KEY = "a-key-of-the-interop-test"
+"""Of the API, for Asterisk's WebSocket."""
 RTP_PORTS = 200
 
 
@@ -40,25 +43,34 @@ def inside(system: Path, folder: Path, *command: str) -> list[str]:
 class Asterisk:
     system: Path
     folder: Path
-    sip_port: int = field(default_factory=lambda: ports(1)[0])
-    trunk_port: int = field(default_factory=lambda: ports(1)[0])
-    """Where a worker listens that does not register."""
+    authority: Authority = field(init=False)
+    """That has signed its certificate, and is believed by it."""
+    sip_port: int = field(init=False)
+    tls_port: int = field(init=False)
+    verified_port: int = field(init=False)
+    """TLS as well, for those with a certificate of its authority."""
+    ari_port: int = field(init=False)
+    trunk_port: int = field(init=False)
+    """Where a worker listens that does not register; over TLS, at the next."""
+    trunk_tls_port: int = field(init=False)
+    audiosocket_port: int = field(init=False)
+    """Where a worker listens for audio without SIP: this, and the following."""
+    media_port: int = field(init=False)
+    media_tls_port: int = field(init=False)
+    worker_http_port: int = field(init=False)
     process: subprocess.Popen[bytes] | None = None
 
+    def __post_init__(self) -> None:
+        self.sip_port, self.tls_port, self.verified_port, self.ari_port, *others = ports(10)
+        self.trunk_port, self.trunk_tls_port, self.audiosocket_port, *others = others
+        self.media_port, self.media_tls_port, self.worker_http_port = others
+
     def configure(self) -> None:
-        first = _rtp_range()
-        words = {
-            "FOLDER": INSIDE,
-            "ADDRESS": ADDRESS,
-            "SIP": str(self.sip_port),
-            "RTP_START": str(first),
-            "RTP_END": str(first + RTP_PORTS - 1),
-            "PASSWORD": PASSWORD,
-            "HASH": hashlib.sha256(f"worker256:asterisk:{PASSWORD}".encode()).hexdigest(),
-            "WORKER": f"{ADDRESS}:{self.trunk_port}",
-        }
-        for name in ("etc", "var", "sounds", "music"):
+        for name in ("etc", "var", "sounds", "music", "keys"):
             (self.folder / name).mkdir()
+        self.authority = Authority(self.folder / "keys")
+        self.authority.issue("pbx", f"IP:{ADDRESS}", file="asterisk")
+        words = self.words()
         for source in CONFIGURATION.glob("*.conf"):
             text = source.read_text()
             for word, value in words.items():
@@ -67,6 +79,34 @@ class Asterisk:
         for sound in DIGITS.glob("*.ulaw"):
             (self.folder / "sounds" / sound.name).write_bytes(sound.read_bytes())
         (self.folder / "music" / "tone.ulaw").write_bytes(_tone())
+
+    def words(self) -> dict[str, str]:
+        """What stands in the configuration → what is here instead."""
+        first = _rtp_range()
+        addresses = {
+            "WORKER": self.trunk_port,
+            "WORKER_TLS": self.trunk_tls_port,
+            "WORKER_HTTP": self.worker_http_port,
+            "AUDIOSOCKET": self.audiosocket_port,
+            "MEDIA": self.media_port,
+        }
+        return {
+            "FOLDER": INSIDE,
+            "KEYS": f"{INSIDE}/keys",
+            "ADDRESS": ADDRESS,
+            "SIP": str(self.sip_port),
+            "TLS": str(self.tls_port),
+            "TLS_VERIFIED": str(self.verified_port),
+            "HTTP": str(self.ari_port),
+            "RTP_START": str(first),
+            "RTP_END": str(first + RTP_PORTS - 1),
+            "PASSWORD": PASSWORD,
+            "HASH": hashlib.sha256(f"worker256:asterisk:{PASSWORD}".encode()).hexdigest(),
+            "KEY": KEY,
+            # Its WebSocket compares names with a certificate, and no addresses.
+            "MEDIA_TLS": f"localhost:{self.media_tls_port}",
+            **{name: f"{ADDRESS}:{port}" for name, port in addresses.items()},
+        }
 
     def start(self) -> None:
         command = inside(self.system, self.folder, "asterisk", "-f", "-C", f"{INSIDE}/etc/asterisk.conf")
@@ -95,9 +135,11 @@ class Asterisk:
 
     def account(self, user: str = "worker", transport: str = "udp", expires_s: int = 300) -> dict[str, str]:
         """What makes a worker register here."""
-        registrar = f"sip:{ADDRESS}:{self.sip_port};transport={transport}"
+        port = self.tls_port if transport == "tls" else self.sip_port
+        registrar = f"sip:{ADDRESS}:{port};transport={transport}"
         entry = f'registrar = "{registrar}", user = "{user}", password = "{PASSWORD}", expires_s = {expires_s}'
-        return {"SIP__ACCOUNTS": f"[{{{entry}}}]"}
+        trust = {"SIP__TLS_CA": str(self.authority.cert)} if transport == "tls" else {}
+        return {"SIP__ACCOUNTS": f"[{{{entry}}}]"} | trust
 
     def call(self, peer: str, say: str, context: str = "dial") -> None:
         """Dial what `peer` is in a context of extensions.conf; whoever answers is played what extension `say` plays."""
@@ -109,6 +151,11 @@ class Asterisk:
         lines = self.cli("dialplan show globals").splitlines()
         value = next((line.split("=", 1)[1].strip() for line in lines if line.strip().startswith("DIALLED=")), "none")
         return "" if value == "none" else value
+
+    def went_on(self, number: str) -> bool:
+        """Whether the last call to an extension of `transcribe`, which is over, came to the Hangup that is its end."""
+        story = self.log().rpartition(f"Executing [{number}@transcribe:1]")[2]
+        return bool(re.search(rf"Executing \[{number}@transcribe:\d\] Hangup", story))
 
     def contact(self, name: str) -> str:
         """Of an account that has registered: `sip:…` and how it is; "" of one that has not."""

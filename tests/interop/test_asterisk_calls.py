@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ def heard(asterisk: Asterisk, listening: Worker, peer: str, say: str, context: s
         f"a call to {peer}",
     )
     return listening.events(call["call_id"])
+
+
+def hang_up(listening: Worker, call_id: str) -> None:
+    request = urllib.request.Request(f"{listening.url}/v1/calls/{call_id}/hangup", method="POST")
+    urllib.request.urlopen(request, timeout=10).close()
 
 
 @pytest.mark.parametrize(("peer", "codec"), [("worker-ulaw", "PCMU"), ("worker-alaw", "PCMA"), ("worker-g722", "G722")])

@@ -17,7 +17,7 @@ from tests.test_qwen_calls import QWEN, SAID
 
 
 @pytest.mark.parametrize(("user", "algorithm"), [("worker", "MD5"), ("worker256", "SHA-256")])
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("transport", ["udp", "tcp", "tls"])
 def test_a_registration_by_digest(
     asterisk: pbx.Asterisk, tmp_path: Path, user: str, algorithm: str, transport: str
 ) -> None:
@@ -42,7 +42,7 @@ def test_a_wrong_password_is_said_and_leaves_no_contact(asterisk: pbx.Asterisk, 
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("transport", ["udp", "tcp", "tls"])
 def test_an_asterisk_that_has_forgotten_all_is_registered_with_again(
     system: Path, tmp_path: Path, transport: str
 ) -> None:

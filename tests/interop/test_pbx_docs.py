@@ -17,16 +17,30 @@ from tests.peers import ROOT
 PAGES = sorted((ROOT / "docs" / "pbx").glob("*.md"))
 EXAMPLES = {
     "192.0.2.10:5060": "@ADDRESS@:@SIP@",
+    "192.0.2.10:5061": "@ADDRESS@:@TLS@",
+    "192.0.2.10:5062": "@ADDRESS@:@TLS_VERIFIED@",
+    "192.0.2.10": "@ADDRESS@",
+    "bindport = 8088": "bindport = @HTTP@",
     "192.0.2.20:5060": "@WORKER@",
+    "192.0.2.20:5061": "@WORKER_TLS@",
+    "127.0.0.1:8081": "@MEDIA@",
+    "worker.example:8443": "@MEDIA_TLS@",
+    "192.0.2.20:9092": "@AUDIOSOCKET@",
+    "/etc/asterisk/keys": "@KEYS@",
+    "YOUR-API-KEY": "@KEY@",
     "CHANGE-ME": "@PASSWORD@",
     "HASH-OF-worker256:asterisk:PASSWORD": "@HASH@",
 }
+FILES = {
+    "pbx/asterisk.md": {"pjsip.conf", "extensions.conf"},
+}
 
 
-def test_what_is_to_be_copied_is_what_was_run() -> None:
-    text = (ROOT / "docs" / "pbx" / "asterisk.md").read_text()
+@pytest.mark.parametrize("page", FILES)
+def test_what_is_to_be_copied_is_what_was_run(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
     blocks = re.findall(r"```ini\n; (\S+)\n(.*?)```", text, re.DOTALL)
-    assert {name for name, _ in blocks} == {"pjsip.conf", "extensions.conf"}
+    assert {name for name, _ in blocks} == FILES[page] and len(blocks) == text.count("```ini")
     for name, block in blocks:
         for example, placeholder in EXAMPLES.items():
             block = block.replace(example, placeholder)
@@ -41,7 +55,7 @@ def test_kamailio_runs_with_the_files_that_are_to_be_copied() -> None:
     assert found == {name: (proxy.CONFIGURATION / name).read_text() for name in proxy.FILES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_what_cannot_be_run_can_be_read(page: Path) -> None:
     """The worker takes each of its configurations, its XML is well-formed, and its links lead somewhere."""
     text = page.read_text()
