@@ -4,7 +4,7 @@
 #   scripts/install_packages.sh build|run|dev|interop
 #
 # build: what PJSIP and the worker are built with; run: what they run with when they were built elsewhere; dev: build,
-# and what the tests and the demo need as well; interop: what makes the system in which Asterisk is, beside dev.
+# and what the tests and the demo need as well; interop: what makes and asks the system in which Asterisk is, beside dev.
 set -euo pipefail
 kind=${1:?usage: scripts/install_packages.sh build|run|dev|interop}
 
@@ -17,7 +17,7 @@ case $kind in
       uuid-dev libsamplerate0-dev)
     ;;
   run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0) ;;
-  interop) packages=(debootstrap) ;;
+  interop) packages=(debootstrap curl) ;;
   *) say "build, run, dev or interop, not $kind"; exit 2 ;;
 esac
 if [ "$kind" = dev ]; then

@@ -14,7 +14,7 @@ from tests.interop import proxy
 from tests.interop.pbx import CONFIGURATION
 from tests.peers import ROOT
 
-PAGES = sorted((ROOT / "docs" / "pbx").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "pbx").glob("*.md")), ROOT / "docs" / "asterisk.md"]
 EXAMPLES = {
     "192.0.2.10:5060": "@ADDRESS@:@SIP@",
     "192.0.2.10:5061": "@ADDRESS@:@TLS@",
@@ -33,6 +33,7 @@ EXAMPLES = {
 }
 FILES = {
     "pbx/asterisk.md": {"pjsip.conf", "extensions.conf"},
+    "asterisk.md": {"extensions.conf", "websocket_client.conf", "http.conf", "ari.conf"},
 }
 
 
