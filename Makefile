@@ -57,7 +57,7 @@ soak: setup-dev
 fuzz: setup-dev
 	$(RUN)/python -m pytest -q -m hypothesis --hypothesis-profile anew
 	$(RUN)/python -m fuzz --inputs 1000000
-	FUZZ_WIRE=300000 $(RUN)/python -m pytest -q tests/test_hostile_sip.py -k mutated
+	FUZZ_WIRE=150000 $(RUN)/python -m pytest -q tests/test_hostile_sip.py -k mutated
 	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m fuzz --guided --inputs 200000; \
 	  else echo "fuzz: no atheris for this Python: nothing is guided by coverage"; fi
 

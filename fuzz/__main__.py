@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import logging
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -29,6 +31,8 @@ KEPT = 10
 """Inputs of a target that are kept in one run: when everything breaks it, they all say the same."""
 SLOW_S = 2.0
 """No input of 4 kB may hold up the loop for so long."""
+_LEAK_INPUTS, _LEAK_KB = 20_000, 32_768
+"""With fewer inputs a leak is smaller than what memory does anyway."""
 
 
 def run(name: str, count: int, seed: int) -> tuple[int, float]:
@@ -54,8 +58,10 @@ def _run(name: str, count: int, seed: int) -> tuple[int, float]:
     target = TARGETS[name]
     take, crashes = target.make(), 0
     mutator = Mutator([*target.seeds(), *corpus(name)], target.words, seed)
-    begun = time.perf_counter()
-    for _ in range(count):
+    begun, settled_kb = time.perf_counter(), 0
+    for number in range(count):
+        if number == min(count // 4, 20_000):  # by then every cache is full
+            settled_kb = _resident_kb()
         data = mutator.next()
         at = time.process_time()
         try:
@@ -68,7 +74,15 @@ def _run(name: str, count: int, seed: int) -> tuple[int, float]:
             if crashes <= 3:
                 traceback.print_exc()
             take = target.make()
+    if count >= _LEAK_INPUTS and (grown_kb := _resident_kb() - settled_kb) > _LEAK_KB:
+        sys.stderr.write(f"{name}: {grown_kb} kB more than after the first inputs\n")
+        crashes += 1
     return crashes, time.perf_counter() - begun
+
+
+def _resident_kb() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 def corpus(name: str) -> list[bytes]:

@@ -19,9 +19,14 @@ from mediaworker.cli.play import load_pcm
 from tests.interop.pbx import ADDRESS, DIGITS, INSIDE, inside
 from tests.peers import ports, until
 
-CODECS = {"PCMU": ("pcmu/8000/1", 8000), "PCMA": ("pcma/8000/1", 8000), "G722": ("g722/16000/1", 16000)}
+CODECS = {
+    "PCMU": ("pcmu/8000/1", 8000),
+    "PCMA": ("pcma/8000/1", 8000),
+    "G722": ("g722/16000/1", 16000),
+    "opus": ("opus/48000/2", 48000),
+}
 """As baresip's accounts name them, and the rate of the file, which is not looked at when it is played."""
-MODULES = ("aufile", "aubridge", "g711", "g722", "srtp")
+MODULES = ("aufile", "aubridge", "g711", "g722", "opus", "srtp")
 APPLICATIONS = ("account", "menu", "ctrl_tcp")
 """Started when the codecs are there: an account takes those that it finds."""
 
@@ -48,10 +53,10 @@ class Softphone:
     def start(self, samples: NDArray[np.int16], rate_hz: int) -> None:
         self.folder.mkdir(exist_ok=True)
         with wave.open(str(self.folder / "said.wav"), "wb") as file:
-            file.setnchannels(1)
+            file.setnchannels(2 if self.codec == "opus" else 1)
             file.setsampwidth(2)
             file.setframerate(rate_hz)
-            file.writeframes(samples.tobytes())
+            file.writeframes(np.repeat(samples, file.getnchannels()).tobytes())
         lines = [
             f"sip_listen {ADDRESS}:{self.sip_port}",
             f"ctrl_tcp_listen {ADDRESS}:{self.control_port}",

@@ -33,7 +33,10 @@ def hang_up(listening: Worker, call_id: str) -> None:
     urllib.request.urlopen(request, timeout=10).close()
 
 
-@pytest.mark.parametrize(("peer", "codec"), [("worker-ulaw", "PCMU"), ("worker-alaw", "PCMA"), ("worker-g722", "G722")])
+@pytest.mark.parametrize(
+    ("peer", "codec"),
+    [("worker-ulaw", "PCMU"), ("worker-alaw", "PCMA"), ("worker-g722", "G722"), ("worker-opus", "opus")],
+)
 def test_what_asterisk_plays_is_read_word_for_word(
     asterisk: Asterisk, listening: Worker, peer: str, codec: str
 ) -> None:
@@ -62,7 +65,10 @@ def test_one_contact_takes_several_calls_at_once(asterisk: Asterisk, listening: 
     assert max(start for start, _ in times) < min(end for _, end in times), "at once"
 
 
-@pytest.mark.parametrize(("peer", "codec"), [("worker-ulaw", "PCMU"), ("worker-g722", "G722"), ("worker-info", "PCMU")])
+@pytest.mark.parametrize(
+    ("peer", "codec"),
+    [("worker-ulaw", "PCMU"), ("worker-g722", "G722"), ("worker-opus", "opus"), ("worker-info", "PCMU")],
+)
 def test_digits_that_asterisk_sends(asterisk: Asterisk, listening: Worker, peer: str, codec: str) -> None:
     """By RFC 4733, and by SIP INFO; once each."""
     events = heard(asterisk, listening, peer, "keys")
