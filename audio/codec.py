@@ -27,6 +27,10 @@ class Codec(Enum):
         """16 kHz: two samples for each position."""
         self.stateful = rtp_name in ("G722", "opus")
         """Decoded in order, window by window."""
+        self.silence = {"PCMU": 0xFF, "PCMA": 0xD5}.get(rtp_name, 0)
+        """The G.711 code XORed over a leg's codes in the ring, so that zeroed memory is silence; 0 for the others."""
+        self.mask = bytes(code ^ self.silence for code in range(256)) if self.silence else None
+        """The table for it (`bytes.translate`)."""
 
     @classmethod
     def from_rtp_name(cls, name: str) -> Codec:
@@ -39,8 +43,3 @@ class Codec(Enum):
             raise ValueError("L16 is for stream transports")
         if transport != "rtp" and self is Codec.OPUS:
             raise ValueError("Opus is for RTP")
-
-    @property
-    def silence(self) -> int:
-        """The G.711 code XORed over a leg's codes in the ring, so that zeroed memory is silence; 0 for the others."""
-        return {"PCMU": 0xFF, "PCMA": 0xD5}.get(self.rtp_name, 0)

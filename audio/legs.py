@@ -46,7 +46,7 @@ class Leg(Intake):
         """What the bytes mean from now on."""
         self._number(codec, telephone_event, payload_type, event_clock_hz)
         self.codec, self._bytes = codec, codec.position_bytes
-        self._mask = bytes(code ^ codec.silence for code in range(256)) if codec.silence else None
+        self._mask = codec.mask
         self.block.describe(self.row, codec)
         self._detector.table.mask[self.index] = spread(codec.silence)
         self._decoder: G722Decoder | None = None
