@@ -27,6 +27,8 @@ _CAUSE = re.compile(r"cause\s*=\s*([0-9]{3})")
 
 Later = Callable[..., object]
 
+NOWHERE = ("0.0.0.1", "100::1")
+"""What PJSIP, as it is built here, takes a name in SDP for."""
 _DIRECTIONS = {
     pj.PJMEDIA_DIR_ENCODING: Direction.SENDONLY,
     pj.PJMEDIA_DIR_DECODING: Direction.RECVONLY,
@@ -171,7 +173,8 @@ class Dialog(pj.Call):  # type: ignore[misc]
             info = self.getStreamInfo(media.index)
             address, port = split_address(info.remoteRtpAddress)
             direction = _DIRECTIONS[media.dir]
-            remote = None if address in ANYWHERE.values() or family_of(address) != family else (address, port)
+            unknown = address in (*ANYWHERE.values(), *NOWHERE) or family_of(address) != family
+            remote = None if unknown else (address, port)
             codec = Codec[info.codecName.upper()]
             streams.append(
                 NegotiatedStream(

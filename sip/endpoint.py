@@ -161,6 +161,7 @@ class SipEndpoint:
             on_rejected=self._on_rejected,
             on_lost=self._on_lost,
             door=self.door,
+            families=self.families,
         )
         try:
             self.port = settings.port

@@ -13,7 +13,7 @@ import ctypes
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,11 +22,12 @@ import pjsua2 as pj
 import structlog
 
 from sip import trace
-from sip.addresses import ANYWHERE, bracketed, family_of
+from sip.addresses import ANYWHERE, Family, bracketed, family_of
 from sip.callbacks import StackLog, guarded
 from sip.door import CONNECTED, DISCONNECTED, Door
 from sip.errors import SipError
 from sip.hook import Hook, caller, other_end
+from sip.resolver import Resolver
 
 log = structlog.get_logger("sip")
 
@@ -82,11 +83,14 @@ class Stack:
         on_rejected: Callable[[int], None] | None = None,
         on_lost: Callable[[str, int], None] = lambda address, port: None,
         door: Door | None = None,
+        families: Sequence[Family] = ("IP4", "IP6"),
         user_agent: str = "mediaworker",
     ) -> None:
         """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked.
 
         `on_lost(address, port)`: a connection that went there has ended.
+
+        `families`: of the addresses that names are looked up for.
 
         `door` sees every request before PJSIP does; without one everybody is let in.
         """
@@ -101,6 +105,7 @@ class Stack:
         self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._transport_changed)
         self._door, self._on_lost = door, on_lost
         self._hook: Hook | None = None
+        self._resolver: Resolver | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._log = StackLog(log_level)
         self._endpoint.libCreate()
@@ -108,6 +113,7 @@ class Stack:
             self._endpoint.libInit(_config(max_calls, self._log, user_agent))
             self.trace(traced)
             self._endpoint.audDevManager().setNoDev()
+            self._resolver = Resolver(_library, families)
             if door is not None:
                 self._hook = Hook(_library, door.judge, door.spoke, door.challenge, retry_after_s=RETRY_AFTER_S)
         except pj.Error as error:
@@ -209,6 +215,9 @@ class Stack:
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
             self._descriptor = -1
+        if self._resolver is not None:
+            self._resolver.close()
+            self._resolver = None
         if self._endpoint is not None:
             self._endpoint.libDestroy(_DESTROY_NO_NETWORK)
             self._endpoint = None  # the C++ object goes with it, and only one may exist

@@ -37,6 +37,7 @@ class SipPeer:
         self._worker = host, worker_port
         self.port: int = self._socket.getsockname()[1]
         self._host = f"[{host}]" if ":" in host else host
+        self.contact = f"<sip:4711@{self._host}:{self.port}>"
         self.uri = f"sip:1000@{self._host}:{worker_port}"
         self.call_id = call_id or secrets.token_hex(8)
         self.tag = tag or secrets.token_hex(4)
@@ -70,7 +71,7 @@ class SipPeer:
             f"To: <{self.uri}>" + (f";tag={self.to_tag}" if within and self.to_tag else ""),
             f"Call-ID: {self.call_id}",
             f"CSeq: {number} {method}",
-            f"Contact: <sip:4711@{self._host}:{self.port}>",
+            f"Contact: {self.contact}",
             "Max-Forwards: 70",
             *headers,
         ]
@@ -87,7 +88,7 @@ class SipPeer:
         """Answer a request of the worker's."""
         copied = ("via", "from", "to", "call-id", "cseq")
         own = [f"{name}: {value}" for name, value in request.headers if name in copied]
-        own += [f"Contact: <sip:4711@{self._host}:{self.port}>", *headers]
+        own += [f"Contact: {self.contact}", *headers]
         own += ["Content-Type: application/sdp"] if body else []
         self.put("\r\n".join([f"SIP/2.0 {status}", *own, f"Content-Length: {len(body)}", "", body]).encode())
 

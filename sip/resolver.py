@@ -1,0 +1,142 @@
+"""Names of hosts that PJSIP sends to, looked up beside the event loop: a Contact may be one, and PJSIP would wait.
+
+PJSIP asks here (its `pjsip_ext_resolver`); the build's patch makes that so for names only. The structures are those of
+PJSIP 2.17, as in `sip.hook`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import POINTER, Structure, byref, c_int, c_uint, c_uint32, c_void_p
+from typing import Any
+
+import structlog
+
+from sip.addresses import SOCKETS, Family
+from sip.hook import _HostPort, _Str
+
+log = structlog.get_logger("sip")
+
+getaddrinfo = socket.getaddrinfo
+THREADS = 4
+WAITING = 64
+"""Names that are asked for at one time, beyond which none is found: they are those of calls."""
+ADDRESSES = 8
+_MAX_ADDRESSES = 32
+"""PJSIP_MAX_RESOLVED_ADDRESSES of the build."""
+_NOT_FOUND = 70018
+"""PJ_ERESOLVE"""
+_RELIABLE, _SECURE = 1, 2
+"""pjsip_transport_flags_e"""
+_UDP, _TCP, _TLS, _IPV6 = 1, 2, 3, 128
+"""pjsip_transport_type_e"""
+_PORTS = {_UDP: 5060, _TCP: 5060, _TLS: 5061}
+
+
+class _Target(Structure):
+    """pjsip_host_info"""
+
+    _fields_ = [("flag", c_uint), ("type", c_int), ("addr", _HostPort)]
+
+
+class _Record(Structure):
+    """pjsip_server_address_record"""
+
+    _fields_ = [
+        ("name", _Str),
+        ("type", c_int),
+        ("priority", c_uint),
+        ("weight", c_uint),
+        ("addr", c_uint32 * 7),
+        ("addr_len", c_int),
+    ]
+
+
+class _Addresses(Structure):
+    """pjsip_server_addresses"""
+
+    _fields_ = [("count", c_uint), ("entry", _Record * _MAX_ADDRESSES)]
+
+
+_Found = ctypes.CFUNCTYPE(None, c_int, c_void_p, c_void_p)
+_Resolve = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, POINTER(_Target), c_void_p, c_void_p)
+
+
+class _Resolver(Structure):
+    """pjsip_ext_resolver"""
+
+    _fields_ = [("resolve", _Resolve)]
+
+
+class Resolver:
+    """PJSIP's, from now until `close`, which comes before PJSIP's end."""
+
+    def __init__(self, library: ctypes.CDLL, families: Sequence[Family] = ("IP4", "IP6")) -> None:
+        """`families`: addresses of others are not found; the first comes first."""
+        self._families = tuple(families)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sip-names")
+        self._struct = _Resolver(_Resolve(self._resolve))  # PJSIP keeps a pointer to it
+        library.pjsua_get_pjsip_endpt.restype = c_void_p
+        library.pjsip_endpt_set_ext_resolver(c_void_p(library.pjsua_get_pjsip_endpt()), byref(self._struct))
+
+    def close(self) -> None:
+        """Nobody is told any more."""
+        for task in self._tasks:
+            task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _resolve(self, resolver: int, pool: int, target: Any, token: int, found: int) -> None:
+        """In PJSIP's frames: no exception may leave it, and what it was given is not there later."""
+        try:
+            wanted = target.contents
+            kind = wanted.type or (_TLS if wanted.flag & _SECURE else _TCP if wanted.flag & _RELIABLE else _UDP)
+            answer = self._answer(str(wanted.addr.host), wanted.addr.port, kind, token, _Found(found))
+            task = self._loop.create_task(answer)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        except Exception:
+            log.exception("error in the SIP resolver")
+
+    async def _answer(self, name: str, port: int, kind: int, token: int, tell: Any) -> None:
+        addresses = await self._look_up(name, kind)
+        if not addresses:
+            log.info("the name of a SIP peer has no address", name=name)
+            tell(_NOT_FOUND, token, None)
+            return
+        records = _Addresses(count=len(addresses))
+        kept = name.encode()
+        for record, (family, address) in zip(records.entry, addresses, strict=False):
+            raw = _socket_address(family, address, port or _PORTS[kind & ~_IPV6])
+            record.name = _Str(ctypes.cast(ctypes.c_char_p(kept), c_void_p), len(kept))
+            record.type = kind | _IPV6 if family == "IP6" else kind
+            ctypes.memmove(record.addr, raw, len(raw))
+            record.addr_len = len(raw)
+        tell(0, token, byref(records))
+
+    async def _look_up(self, name: str, kind: int) -> list[tuple[Family, str]]:
+        if len(self._tasks) > WAITING:
+            return []
+        families = ("IP6",) if kind & _IPV6 else self._families
+        try:
+            found = await self._loop.run_in_executor(self._threads, getaddrinfo, name, None)
+        except (OSError, UnicodeError):
+            return []
+        by_family: dict[Family, list[str]] = {
+            family: [str(each[4][0]) for each in found if each[0] == SOCKETS[family] and "%" not in str(each[4][0])]
+            for family in families
+        }
+        return [(family, each) for family in families for each in dict.fromkeys(by_family[family])][:ADDRESSES]
+
+
+def _socket_address(family: Family, address: str, port: int) -> bytes:
+    """struct sockaddr_in or sockaddr_in6."""
+    head = int(SOCKETS[family]).to_bytes(2, sys.byteorder) + port.to_bytes(2, "big")
+    packed = socket.inet_pton(SOCKETS[family], address)
+    return head + packed + bytes(8) if family == "IP4" else head + bytes(4) + packed + bytes(4)
