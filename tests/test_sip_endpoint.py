@@ -347,10 +347,11 @@ async def test_an_offer_that_pjsip_refuses_ends_its_own_call_only(
     sipp: Sipp, codes: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     handler = Recorder()
-    sdp = OFFER.format(formats="0").replace("[media_ip]", "pbx.invalid")
+    key = f"\n      a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{'A' * 40}"  # one tag for two keys (RFC 4568 section 5.1)
+    sdp = OFFER.format(formats="0").replace("RTP/AVP", "RTP/SAVP") + key + key
     async with worker(handler) as endpoint:
         target = f"127.0.0.1:{endpoint.port}"
-        await sipp.run("refused", target, status=488, header="SIP/2.0 488", sdp=sdp)
+        await sipp.run("refused", target, status=406, header="SIP/2.0 406", sdp=sdp)
         await sipp.run("call", target, audio=f"{codes},1,0,PCMU/8000", talk_ms=50, **PCMU)
         assert handler.log[-1] == ("end", "hangup")
     assert "Traceback" not in "".join(capfd.readouterr())
