@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from sip.access import OncePer
 from sip.addresses import SOCKETS, Family
 from sip.hook import _HostPort, _Str
 
@@ -81,13 +82,16 @@ class Resolver:
         self._families = tuple(families)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._once = OncePer()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sip-names")
         self._struct = _Resolver(_Resolve(self._resolve))  # PJSIP keeps a pointer to it
         library.pjsua_get_pjsip_endpt.restype = c_void_p
         library.pjsip_endpt_set_ext_resolver(c_void_p(library.pjsua_get_pjsip_endpt()), byref(self._struct))
 
     def close(self) -> None:
-        """Nobody is told any more."""
+        """Nobody is looked for any more, and nothing is found: PJSIP asks for some while it ends."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -97,6 +101,9 @@ class Resolver:
         try:
             wanted = target.contents
             kind = wanted.type or (_TLS if wanted.flag & _SECURE else _TCP if wanted.flag & _RELIABLE else _UDP)
+            if self._closed or len(self._tasks) >= WAITING:
+                _Found(found)(_NOT_FOUND, token, None)
+                return
             answer = self._answer(str(wanted.addr.host), wanted.addr.port, kind, token, _Found(found))
             task = self._loop.create_task(answer)
             self._tasks.add(task)
@@ -107,7 +114,8 @@ class Resolver:
     async def _answer(self, name: str, port: int, kind: int, token: int, tell: Any) -> None:
         addresses = await self._look_up(name, kind)
         if not addresses:
-            log.info("the name of a SIP peer has no address", name=name)
+            if (held_back := self._once.due(name, self._loop.time())) is not None:
+                log.info("the name of a SIP peer has no address", name=name, held_back=held_back)
             tell(_NOT_FOUND, token, None)
             return
         records = _Addresses(count=len(addresses))
@@ -121,8 +129,6 @@ class Resolver:
         tell(0, token, byref(records))
 
     async def _look_up(self, name: str, kind: int) -> list[tuple[Family, str]]:
-        if len(self._tasks) > WAITING:
-            return []
         families = ("IP6",) if kind & _IPV6 else self._families
         try:
             found = await self._loop.run_in_executor(self._threads, getaddrinfo, name, None)

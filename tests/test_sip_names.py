@@ -83,7 +83,9 @@ async def test_a_name_server_that_is_silent_holds_up_nobody_else(
             await until(lambda: endpoint.calls == 0)
 
 
-async def test_the_end_does_not_wait_for_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_does_not_wait_for_a_name(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     answers = threading.Event()
     monkeypatch.setattr(resolver, "getaddrinfo", lambda name, port: [] if answers.wait(20) else [])
     handler, first = Recorder(), free_port(24000)
@@ -95,8 +97,26 @@ async def test_the_end_does_not_wait_for_a_name(monkeypatch: pytest.MonkeyPatch)
             await caller.invite(sdp(40000))
             async with asyncio.timeout(8):  # two seconds for the BYE, which cannot go out, and no more
                 await endpoint.stop()
+            await asyncio.sleep(0)
     finally:
         answers.set()
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+async def test_nothing_is_found_once_the_end_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PJSIP asks while it ends, for what it has still to send."""
+    asked: list[str] = []
+    monkeypatch.setattr(resolver, "getaddrinfo", lambda name, port: asked.append(name) or [])
+    handler = Recorder()
+    with quick():
+        async with worker(handler) as endpoint:
+            assert endpoint._stack is not None and endpoint._stack._resolver is not None
+            endpoint._stack._resolver.close()
+            with closing(named(endpoint, "late.example")) as caller:
+                await caller.invite(sdp(40000))
+                handler.calls[0].hangup()
+                await until(lambda: endpoint.calls == 0)
+                assert not asked and not endpoint._stack._resolver._tasks
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["offer", "answer in the ACK"])
