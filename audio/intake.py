@@ -17,6 +17,7 @@ from audio.chunks import REACH, ChunkClock
 from audio.clock import RATE_HZ, Arrival, Payload, RtpClock, signed
 from audio.codec import Codec
 from audio.dtmf import DigitCollector
+from audio.opus import OpusError, OpusPacket, OpusWindows
 from audio.plane import AHEAD, WINDOW, load, store
 from audio.table import NEVER, Cell, Place
 from audio.timeline import Timeline
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from audio.block import Block
     from audio.detector import Detector
     from audio.legs import Leg
-    from audio.opus import OpusWindows
 
 TICKS = Codec.OPUS.clock_rate_hz // RATE_HZ
 Transport = Literal["rtp", "stream"]
@@ -152,8 +152,6 @@ class Intake:
                 if packet.ssrc != clock.ssrc:
                     return
         elif self._opus is not None and payload:
-            from audio.opus import OpusError, OpusPacket
-
             try:
                 payload = OpusPacket(packet.payload)
             except OpusError:

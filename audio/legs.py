@@ -14,6 +14,7 @@ from audio.codec import Codec
 from audio.detections import Detection, EndReason
 from audio.history import History, join
 from audio.intake import Intake, Transport
+from audio.opus import OpusWindows
 from audio.plane import AHEAD, HISTORY, load
 from audio.table import NEVER, Place
 
@@ -58,8 +59,6 @@ class Leg(Intake):
             self._decoder = G722Decoder()
             self._ring = memoryview(bytearray(2 * AHEAD))
         elif codec is Codec.OPUS:
-            from audio.opus import OpusWindows
-
             self._opus, self._ring = OpusWindows(), memoryview(b"")
         else:
             self._ring = self.block.plane.row(self.row)

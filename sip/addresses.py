@@ -1,8 +1,9 @@
-"""IP addresses as text: which family, in one spelling, how they stand in a URI, and who is one peer. No I/O."""
+"""IP addresses as text: which family, in one spelling, how they stand in a URI, and who is one peer."""
 
 from __future__ import annotations
 
 import socket
+import sys
 from ipaddress import IPv6Address, ip_address
 from typing import Literal
 
@@ -30,6 +31,31 @@ def canonical(address: str) -> str:
 def bracketed(host: str) -> str:
     """As a URI has it (RFC 3986 section 3.2.2)."""
     return f"[{host}]" if ":" in host else host
+
+
+def bound_udp(host: str, port: int, family: Family = "IP4") -> socket.socket:
+    """A non-blocking socket at this address; one for IPv6 speaks no IPv4, so the number may be another's there.
+
+    Raises OSError, OverflowError beyond port 65535.
+    """
+    sock = socket.socket(SOCKETS[family], socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        if family == "IP6":
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+    except (OSError, OverflowError):
+        sock.close()
+        raise
+    return sock
+
+
+def socket_address(address: str, port: int) -> bytes:
+    """struct sockaddr_in (16 bytes) or sockaddr_in6 (28 bytes)."""
+    family = SOCKETS[family_of(address)]
+    head = int(family).to_bytes(2, sys.byteorder) + port.to_bytes(2, "big")
+    packed = socket.inet_pton(family, address)
+    return head + packed + bytes(8) if family == socket.AF_INET else head + bytes(4) + packed + bytes(4)
 
 
 def peer_key(peer: str) -> str:

@@ -28,7 +28,7 @@ _INCOMING = 2
 """PJSIP_TP_DIR_INCOMING"""
 
 
-class _Str(Structure):
+class Str(Structure):
     _fields_ = [("ptr", c_void_p), ("slen", c_ssize_t)]
 
     def __str__(self) -> str:
@@ -40,26 +40,26 @@ class _Header(Structure):
         ("prev", c_void_p),
         ("next", c_void_p),
         ("type", c_int),
-        ("name", _Str),
-        ("sname", _Str),
+        ("name", Str),
+        ("sname", Str),
         ("vptr", c_void_p),
     ]
 
 
-class _HostPort(Structure):
-    _fields_ = [("host", _Str), ("port", c_int)]
+class HostPort(Structure):
+    _fields_ = [("host", Str), ("port", c_int)]
 
 
 class _To(_Header):
-    _fields_ = [("uri", c_void_p), ("tag", _Str)]
+    _fields_ = [("uri", c_void_p), ("tag", Str)]
 
 
 class _CallId(_Header):
-    _fields_ = [("id", _Str)]
+    _fields_ = [("id", Str)]
 
 
 class _Method(Structure):
-    _fields_ = [("id", c_int), ("name", _Str)]
+    _fields_ = [("id", c_int), ("name", Str)]
 
 
 class _CSeq(_Header):
@@ -68,17 +68,17 @@ class _CSeq(_Header):
 
 class _Via(_Header):
     _fields_ = [
-        ("transport", _Str),
-        ("sent_by", _HostPort),
+        ("transport", Str),
+        ("sent_by", HostPort),
         ("ttl", c_int),
         ("rport", c_int),
-        ("maddr", _Str),
-        ("received", _Str),
-        ("branch", _Str),
+        ("maddr", Str),
+        ("received", Str),
+        ("branch", Str),
     ]
 
 
-_Address = c_uint32 * 7
+SocketAddress = c_uint32 * 7
 """union pj_sockaddr"""
 
 
@@ -91,15 +91,15 @@ class _Transport(Structure):
         ("grp_lock", c_void_p),
         ("flags", c_int * 3),
         ("key_type", c_long),
-        ("key_address", _Address),
+        ("key_address", SocketAddress),
         ("type_name", c_void_p),
         ("flag", c_int),
         ("info", c_void_p),
         ("addr_len", c_int),
-        ("local_addr", _Address),
+        ("local_addr", SocketAddress),
         ("has_addr_name", c_int),
-        ("local_name", _HostPort),
-        ("remote_name", _HostPort),
+        ("local_name", HostPort),
+        ("remote_name", HostPort),
         ("dir", c_int),
     ]
 
@@ -114,7 +114,7 @@ class _RxData(Structure):
         ("packet", c_char * PACKET_BYTES),
         ("zero", c_uint32),
         ("len", c_ssize_t),
-        ("src_addr", _Address),
+        ("src_addr", SocketAddress),
         ("src_addr_len", c_int),
         ("src_name", c_char * 46),
         ("src_port", c_int),
@@ -143,7 +143,7 @@ class _Module(Structure):
     _fields_ = [
         ("prev", c_void_p),
         ("next", c_void_p),
-        ("name", _Str),
+        ("name", Str),
         ("id", c_int),
         ("priority", c_int),
         ("life", c_void_p * 4),
@@ -188,7 +188,7 @@ class Hook:
         # PJSIP keeps pointers to all of these.
         self._name = ctypes.create_string_buffer(b"mod-mediaworker-gate")
         self._module = _Module(
-            name=_Str(ctypes.addressof(self._name), len(self._name.value)),
+            name=Str(ctypes.addressof(self._name), len(self._name.value)),
             id=-1,
             priority=_PRIORITY,
             on_rx_request=_Callback(self._on_request),
@@ -247,10 +247,10 @@ class Hook:
         self._library.pjsip_transport_shutdown2(c_void_p(handle), 1)
 
 
-def _string(text: bytes) -> _Str:
+def _string(text: bytes) -> Str:
     """A pj_str_t. Its buffer lives as long as the caller keeps it."""
     buffer = ctypes.create_string_buffer(text)
-    found = _Str(ctypes.addressof(buffer), len(text))
+    found = Str(ctypes.addressof(buffer), len(text))
     found.buffer = buffer
     return found
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config import ConfigError
+from sip.addresses import bound_udp
 from sip.errors import PortsExhausted
 from sip.latch import Address
 from sip.reports import ReportSocket
@@ -90,9 +91,7 @@ class Nat:
         try:
             found = await loop.getaddrinfo(self._name, self._port, family=socket.AF_INET, type=socket.SOCK_DGRAM)
             server = (str(found[0][4][0]), self._port)
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
-                own.setblocking(False)
-                own.bind((self._host, port))
+            with bound_udp(self._host, port) as own:
                 mapped = await self._ask(own.fileno(), server)
         except OSError as error:
             self._failed(str(error))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 
-from sip.addresses import SOCKETS, Family
+from sip.addresses import Family, bound_udp
 from sip.errors import PortsExhausted
 from sip.reports import ReportSocket
 
@@ -38,18 +38,20 @@ class RtpPorts:
             self._free.append(self._resting.popleft()[1])
         for _ in range(len(self._free)):
             port = self._free.popleft()
-            bound = self._bind(port, family)
-            if bound is not None:
-                self.in_use += 1
-                return bound
-            self._free.append(port)
+            try:
+                bound = bound_udp(self._hosts[family], port, family)
+            except OSError:
+                self._free.append(port)
+                continue
+            self.in_use += 1
+            return bound
         raise PortsExhausted(f"{self.in_use} RTP ports in use, {len(self._resting)} resting, none free")
 
     def above(self, bound: socket.socket) -> ReportSocket | None:
         """The odd port above it, for RTCP; None when another program has that."""
         try:
             host, port = bound.getsockname()[:2]
-            return ReportSocket(host, port + 1, bound.family)
+            return ReportSocket(host, port + 1)
         except (OSError, OverflowError):
             return None
 
@@ -58,15 +60,3 @@ class RtpPorts:
         bound.close()
         self.in_use -= 1
         self._resting.append((now + self._quarantine_s, port))
-
-    def _bind(self, port: int, family: Family) -> socket.socket | None:
-        sock = socket.socket(SOCKETS[family], socket.SOCK_DGRAM)
-        sock.setblocking(False)
-        if family == "IP6":
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # the same number may be another's in IPv4
-        try:
-            sock.bind((self._hosts[family], port))
-        except OSError:
-            sock.close()
-            return None
-        return sock

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from audio import WHOLE, Detector, Turn
 from audio.bulk import LEAD, MAX_BYTES, Datagrams
 from audio.plane import ROWS
+from sip.addresses import socket_address
 
 if TYPE_CHECKING:
     from sip.latch import Address
@@ -57,8 +58,7 @@ _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
 _recvmmsg.restype = ctypes.c_int
 
 _INET6 = int(socket.AF_INET6)
-_FAMILY4, _FAMILY6 = (family.to_bytes(2, sys.byteorder) for family in (socket.AF_INET, _INET6))
-_FAMILY_AT = _FAMILY6.index(_INET6)
+_FAMILY_AT = _INET6.to_bytes(2, sys.byteorder).index(_INET6)
 
 # The arguments of the call are kept as ctypes objects: converting numbers would cost as much as the call.
 _ROOM, _NOW, _FOR_EVER = ctypes.c_uint(ROOM), ctypes.c_int(socket.MSG_DONTWAIT), ctypes.c_void_p(None)
@@ -117,7 +117,8 @@ class RtpReceiver:
     def lock(self, slot: int, source: Address | None) -> None:
         """Datagrams of this source need no decision any more; None: each does. No effect once the socket is closed."""
         if slot >= 0:
-            words = np.frombuffer(bytes(24) if source is None else _name(source), np.uint64)
+            name = b"" if source is None else socket_address(*source)
+            words = np.frombuffer(name[:24].ljust(24, b"\0"), np.uint64)
             self._source[slot], self._source6[slot] = words[0], words[1:]
 
     def _grow(self) -> None:
@@ -304,11 +305,3 @@ def _clocks() -> tuple[float, float]:
 def _addresses(array: np.ndarray) -> NDArray[np.uint64]:
     """Of each row in memory."""
     return np.uint64(array.ctypes.data) + np.uint64(array.strides[0]) * np.arange(len(array), dtype=np.uint64)
-
-
-def _name(address: Address) -> bytes:
-    """The first 24 bytes of its socket address."""
-    port = address[1].to_bytes(2, "big")
-    if ":" in address[0]:
-        return _FAMILY6 + port + bytes(4) + socket.inet_pton(socket.AF_INET6, address[0])
-    return _FAMILY4 + port + socket.inet_aton(address[0]) + bytes(16)

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Iterator
 
+from sip.addresses import bound_udp, family_of
 from sip.latch import Address
 
 _SO_TIMESTAMPNS = 35
@@ -18,18 +19,10 @@ _MAX_BYTES = 1500
 class ReportSocket:
     """Raises OSError when the port is another program's."""
 
-    def __init__(self, host: str, port: int, family: int = socket.AF_INET) -> None:
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            if family == socket.AF_INET6:
-                self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            self._socket.bind((host, port))
-        except OSError:
-            self._socket.close()
-            raise
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = bound_udp(host, port, family_of(host))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
     def receive(self) -> Iterator[tuple[bytes, Address, float]]:
         """What has come since, from whom, and when (Unix time)."""

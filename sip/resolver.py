@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import socket
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, Structure, byref, c_int, c_uint, c_uint32, c_void_p
+from ctypes import POINTER, Structure, byref, c_int, c_uint, c_void_p
 from typing import Any
 
 import structlog
 
 from sip.access import OncePer
-from sip.addresses import SOCKETS, Family
-from sip.hook import _HostPort, _Str
+from sip.addresses import Family, family_of, socket_address
+from sip.hook import HostPort, SocketAddress, Str
 
 log = structlog.get_logger("sip")
 
@@ -42,18 +41,18 @@ _PORTS = {_UDP: 5060, _TCP: 5060, _TLS: 5061}
 class _Target(Structure):
     """pjsip_host_info"""
 
-    _fields_ = [("flag", c_uint), ("type", c_int), ("addr", _HostPort)]
+    _fields_ = [("flag", c_uint), ("type", c_int), ("addr", HostPort)]
 
 
 class _Record(Structure):
     """pjsip_server_address_record"""
 
     _fields_ = [
-        ("name", _Str),
+        ("name", Str),
         ("type", c_int),
         ("priority", c_uint),
         ("weight", c_uint),
-        ("addr", c_uint32 * 7),
+        ("addr", SocketAddress),
         ("addr_len", c_int),
     ]
 
@@ -120,29 +119,19 @@ class Resolver:
             return
         records = _Addresses(count=len(addresses))
         kept = name.encode()
-        for record, (family, address) in zip(records.entry, addresses, strict=False):
-            raw = _socket_address(family, address, port or _PORTS[kind & ~_IPV6])
-            record.name = _Str(ctypes.cast(ctypes.c_char_p(kept), c_void_p), len(kept))
-            record.type = kind | _IPV6 if family == "IP6" else kind
+        for record, address in zip(records.entry, addresses, strict=False):
+            raw = socket_address(address, port or _PORTS[kind & ~_IPV6])
+            record.name = Str(ctypes.cast(ctypes.c_char_p(kept), c_void_p), len(kept))
+            record.type = kind | _IPV6 if family_of(address) == "IP6" else kind
             ctypes.memmove(record.addr, raw, len(raw))
             record.addr_len = len(raw)
         tell(0, token, byref(records))
 
-    async def _look_up(self, name: str, kind: int) -> list[tuple[Family, str]]:
-        families = ("IP6",) if kind & _IPV6 else self._families
+    async def _look_up(self, name: str, kind: int) -> list[str]:
+        families: Sequence[Family] = ("IP6",) if kind & _IPV6 else self._families
         try:
             found = await self._loop.run_in_executor(self._threads, getaddrinfo, name, None)
         except (OSError, UnicodeError):
             return []
-        by_family: dict[Family, list[str]] = {
-            family: [str(each[4][0]) for each in found if each[0] == SOCKETS[family] and "%" not in str(each[4][0])]
-            for family in families
-        }
-        return [(family, each) for family in families for each in dict.fromkeys(by_family[family])][:ADDRESSES]
-
-
-def _socket_address(family: Family, address: str, port: int) -> bytes:
-    """struct sockaddr_in or sockaddr_in6."""
-    head = int(SOCKETS[family]).to_bytes(2, sys.byteorder) + port.to_bytes(2, "big")
-    packed = socket.inet_pton(SOCKETS[family], address)
-    return head + packed + bytes(8) if family == "IP4" else head + bytes(4) + packed + bytes(4)
+        addresses = [each for each in dict.fromkeys(str(entry[4][0]) for entry in found) if "%" not in each]
+        return [each for family in families for each in addresses if family_of(each) == family][:ADDRESSES]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from audio import Leg, is_rtcp
+from audio import Leg, is_rtcp, opus
 from audio.codec import Codec
 from sip.addresses import Family
 from sip.latch import Address, SourceLatch
@@ -32,7 +32,7 @@ _SILENCE = {
     Codec.PCMU: b"\xff" * SAMPLES,
     Codec.PCMA: b"\xd5" * SAMPLES,
     Codec.G722: b"\xff" * SAMPLES,
-    Codec.OPUS: b"\xf8\xff\xfe",  # a full-band frame that codes nothing
+    Codec.OPUS: opus.SILENCE,
 }
 
 

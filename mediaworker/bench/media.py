@@ -29,9 +29,7 @@ def measure_rtp(
     baseline does not.
     """
     figures = _run("receiver", "sender", [_free_range(legs), str(seconds)], noise=noise, silence=silence)
-    usual_legs = min(legs, BASELINE_LEGS)
-    usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)], noise=noise) if baseline else None
-    return _row(legs, seconds, figures, usual_legs, usual)
+    return _row(legs, seconds, figures, *_usual_rtp(legs, seconds, baseline=baseline, noise=noise))
 
 
 def measure_twilio(streams: int, seconds: float, *, baseline: bool = True, noise: bool = False) -> dict[str, Any]:
@@ -47,11 +45,16 @@ def measure_sip(calls: int, seconds: float, *, baseline: bool = True, noise: boo
     """The same for recording sessions by SIP, which are two legs each; the usual design has no signalling."""
     arguments = [str(_free_port()), str(calls), str(seconds)]
     figures = _run("sip_receiver", "sip_sender", arguments, noise=noise)
-    usual_legs = min(2 * calls, BASELINE_LEGS)
-    usual = _run("baseline", "sender", [_free_range(usual_legs), str(seconds)], noise=noise) if baseline else None
+    usual = _usual_rtp(2 * calls, seconds, baseline=baseline, noise=noise)
     more = {name: figures["sender"][name] for name in ("repeated", "setup_s")}
     more |= {name: figures["receiver"][name] for name in ("setup_cpu_ms_per_call", "rtcp_sent", "refused", "dropped")}
-    return {"calls": calls} | _row(2 * calls, seconds, figures, usual_legs, usual) | more
+    return {"calls": calls} | _row(2 * calls, seconds, figures, *usual) | more
+
+
+def _usual_rtp(legs: int, seconds: float, *, baseline: bool, noise: bool) -> tuple[int, dict[str, Any] | None]:
+    """So many legs through the usual design, and its figures; None without a baseline."""
+    legs = min(legs, BASELINE_LEGS)
+    return legs, _run("baseline", "sender", [_free_range(legs), str(seconds)], noise=noise) if baseline else None
 
 
 def _row(

@@ -13,6 +13,7 @@ from pathlib import Path
 from config import Settings
 from config.settings import Rtp, Sip
 from mediaworker.bench.harness import Figures, Harness, run
+from mediaworker.bench.sip_sender import CALLS_PER_S
 from mediaworker.ingress.sip import SipIngress
 from sip.endpoint import SipEndpoint
 
@@ -37,7 +38,7 @@ async def main(harness: Harness, port: int, calls: int, seconds: float) -> Figur
     figures = await harness.measure(seconds + 1, sweep=endpoint.receiver.sweep, ready=answered)
     packets = endpoint.rtp.packets
     dropped = _dropped({socket.port for socket in endpoint.rtp.open_sockets})
-    await asyncio.sleep(calls / 25 + 2)  # the BYEs
+    await asyncio.sleep(calls / CALLS_PER_S + 2)  # the BYEs
     refused = sum(endpoint.counters.refused.values())
     await endpoint.stop()
     return {

@@ -67,8 +67,6 @@ class Recorder:
         return [port for session in self._sessions.values() for port in session.ports]
 
     def end(self) -> None:
-        for session in self._sessions.values():
-            session.ports = []
         self._run([self._request(session, "BYE", 2) for session in self._sessions.values()])
 
     def _run(self, requests: list[bytes]) -> None:
