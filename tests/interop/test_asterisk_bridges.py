@@ -44,6 +44,14 @@ def wait_said(listening: Worker, call_id: str, texts: list[str]) -> None:
     assert said(listening, call_id) == texts
 
 
+def hold_and_say_again(listening: Worker, call_id: str, phone: Softphone, texts: list[str]) -> None:
+    """Hold, of which the worker is told; then `texts` once more, behind those of before."""
+    phone.do("hold")
+    until(lambda: "call.held" in [event["type"] for event in listening.events(call_id)], 30, "the hold")
+    phone.resume()
+    wait_said(listening, call_id, texts * 2)
+
+
 def wait_ended(listening: Worker, call_id: str) -> list[dict[str, Any]]:
     until(lambda: any(call["call_id"] == call_id and call["ended_at"] for call in listening.calls()), 20)
     events = listening.events(call_id)

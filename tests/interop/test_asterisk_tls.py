@@ -13,7 +13,7 @@ import pytest
 from tests.authority import Authority, Pair
 from tests.interop.conftest import ready
 from tests.interop.pbx import ADDRESS, Asterisk
-from tests.interop.test_asterisk_bridges import dialled, extension, wait_ended, wait_said
+from tests.interop.test_asterisk_bridges import dialled, extension, hold_and_say_again, wait_ended, wait_said
 from tests.interop.test_asterisk_calls import hang_up, heard
 from tests.peers import Worker, until, worker
 from tests.story import check_story
@@ -90,10 +90,7 @@ def test_hold_and_resume_keep_the_audio_encrypted(asterisk: Asterisk, secure: Wo
     with extension(asterisk, tmp_path, "alice", again_s=7) as caller:
         call_id = dialled(asterisk, secure, caller, f"{USER}-hold")
         wait_said(secure, call_id, SAID["customer"])
-        caller.do("hold")
-        until(lambda: "call.held" in [event["type"] for event in secure.events(call_id)])
-        caller.resume()
-        wait_said(secure, call_id, SAID["customer"] * 2)
+        hold_and_say_again(secure, call_id, caller, SAID["customer"])
         caller.do("hangup")
         events = wait_ended(secure, call_id)
     held = [event["type"] for event in events if event["type"] in ("call.held", "call.resumed")]

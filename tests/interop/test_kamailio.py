@@ -15,7 +15,7 @@ import pytest
 from tests.interop.conftest import ready
 from tests.interop.proxy import CALLER, Kamailio, kamailio, own_address
 from tests.interop.softphone import Softphone, phone
-from tests.interop.test_asterisk_bridges import wait_ended, wait_said
+from tests.interop.test_asterisk_bridges import hold_and_say_again, wait_ended, wait_said
 from tests.peers import Worker, ports, until, worker
 from tests.rtp_sender import RtpSender
 from tests.sipp_caller import Sipp
@@ -92,10 +92,7 @@ def test_a_hold_takes_the_recorded_route(proxy: Kamailio, trusting: Worker, syst
     with phone(system, tmp_path / "phone", f"sip:ann@{CALLER}", again_s=10) as ann:
         call_id = dial(proxy, trusting, ann, "udp")
         wait_said(trusting, call_id, SAID["customer"])
-        ann.do("hold")
-        until(lambda: "call.held" in [event["type"] for event in trusting.events(call_id)])
-        ann.resume()
-        wait_said(trusting, call_id, SAID["customer"] * 2)
+        hold_and_say_again(trusting, call_id, ann, SAID["customer"])
         ann.do("hangup")
         events = wait_ended(trusting, call_id)
     assert [event["type"] for event in events if event["type"].startswith("call.")] == [
