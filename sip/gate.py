@@ -38,22 +38,44 @@ STRANGER_TCP_EACH = 16
 
 
 class Buckets:
-    """A token bucket for each source; the least recently seen is forgotten when there are too many."""
+    """A token bucket for each source, for at most `_MAX_SOURCES` of them.
+
+    A source is forgotten only when its bucket is full again, so that forgetting gives nobody anything. While the table
+    is full, sources that are not in it get nothing: addresses are easily made up, and forgetting the oldest would hand
+    a new burst to whoever makes up enough of them.
+    """
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    def __contains__(self, source: str) -> bool:
+        return source in self._levels
+
+    def level(self, source: str, now: float) -> float:
+        """How many are left; none for a source that finds no room in the table."""
+        if source not in self._levels:
+            return self._burst if self._has_room(now) else 0.0
+        level, at = self._levels[source]
+        return min(self._burst, level + (now - at) * self._per_s)
+
     def take(self, source: str, now: float) -> bool:
         """Whether one more is within the limit."""
-        level, at = self._levels.get(source, (self._burst, now))
-        level = min(self._burst, level + (now - at) * self._per_s)
+        level = self.level(source, now)
         granted = level >= 1
-        self._levels[source] = (level - granted, now)
-        self._levels.move_to_end(source)
-        if len(self._levels) > _MAX_SOURCES:
-            self._levels.popitem(last=False)
+        if granted or source in self._levels:
+            self._levels[source] = (level - granted, now)
+            self._levels.move_to_end(source)
         return granted
+
+    def _has_room(self, now: float) -> bool:
+        """Forgets those that were seen least recently and whose buckets are full again."""
+        while self._levels:
+            source, (level, at) = next(iter(self._levels.items()))
+            if level + (now - at) * self._per_s < self._burst:
+                break
+            del self._levels[source]
+        return len(self._levels) < _MAX_SOURCES
 
 
 @dataclass(frozen=True, slots=True)

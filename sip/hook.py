@@ -203,6 +203,9 @@ class Hook:
         """Whether it has been dealt with. An exception must not travel through PJSIP's frames."""
         try:
             rdata = pointer.contents
+            # RFC 3261 section 18.2.2 sends answers to any address, or name, that the Via gives as `maddr`. The only use
+            # of that is multicast, and everybody else's addresses can be put there: answers go to the source.
+            rdata.via.contents.maddr = Str()
             self._spoke(rdata.transport)
             method = str(_Message.from_address(rdata.msg).method.name)
             request = Request(
