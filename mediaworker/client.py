@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from mediaworker.events import schema
 from mediaworker.events.schema import CallRecord, Event, decode
+from mediaworker.ingress.access import is_loopback
 
 if TYPE_CHECKING:
     import httpx
@@ -37,6 +38,7 @@ JITTER = 0.3
 """Of each wait: all clients of a worker that was restarted would else come back at once."""
 PING_S = 20.0
 EXPIRED = 4009
+EVENTS = "/v1/events"
 Format = Literal["json", "txt", "srt", "vtt"]
 
 
@@ -123,7 +125,8 @@ class EventStream:
         return connect(
             url,
             subprotocols=[websockets.Subprotocol("bearer"), websockets.Subprotocol(self._key)] if self._key else None,
-            ssl=self._tls if url.startswith("wss:") else None,
+            ssl=(self._tls or True) if url.startswith("wss:") else None,  # True: the system's authorities
+            proxy=None if is_loopback(urlsplit(url).hostname or "") else True,
             max_size=None,
             compression=None,
             ping_interval=PING_S,
@@ -145,7 +148,11 @@ _head = msgspec.json.Decoder(_Head)
 
 
 class Client:
-    """One worker. `url` is its address, `https://host[:port]`. Every method may raise ClientError and OSError."""
+    """One worker. `url` is its address, `https://host[:port]`, with the folder of a proxy that puts it under one.
+
+    `tls` is the context of `https` connections; without one, the certificate is checked against the authorities that
+    the system trusts. Every method may raise ClientError and OSError.
+    """
 
     def __init__(self, url: str = LOCAL, *, key: str = "", tls: ssl.SSLContext | None = None) -> None:
         self.url, self._key, self._tls = url, key, tls
@@ -231,9 +238,9 @@ class Client:
 
         if self._http is None:
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            self._http = httpx.AsyncClient(
-                base_url=self.url, headers=headers, verify=True if self._tls is None else self._tls, trust_env=False
-            )
+            # httpx's own default trusts a list of its own, where the events trust the system's.
+            verify = self._tls or (ssl.create_default_context() if self.url.startswith("https:") else False)
+            self._http = httpx.AsyncClient(base_url=self.url, headers=headers, verify=verify, trust_env=False)
         try:
             kind = {"Content-Type": "audio/wav"} if content is not None else {}
             answer = await self._http.request(method, path, json=body, content=content, headers=kind)
@@ -266,12 +273,17 @@ def _refused(status: int, body: bytes | bytearray) -> ClientError:
 
 
 def events_url(url: str, query: dict[str, str]) -> str:
-    """`http://host:8080` or a full events URL → the WebSocket URL with this query. Raises ValueError."""
+    """The WebSocket URL with a query, from the worker's address (`http:`, `https:`) or the events' own (`ws:`, `wss:`).
+
+    Raises ValueError.
+    """
     if "://" not in url:
         url = f"ws://{url}"
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     if scheme not in ("ws", "wss") or not parts.hostname:
         raise ValueError("not a WebSocket or HTTP URL")
-    path = parts.path if parts.path.strip("/") else "/v1/events"
+    path, folder = parts.path, parts.path.rstrip("/")
+    if not folder or parts.scheme in ("http", "https") and not folder.endswith(EVENTS):
+        path = folder + EVENTS
     return urlunsplit((scheme, parts.netloc, path, urlencode(query, safe="*:,"), ""))

@@ -16,7 +16,7 @@ if [ "$kind" = dev ]; then scripts/install_packages.sh dev; else scripts/install
 
 lock=requirements/$kind.lock
 stamp=$VENV/.stamp-$kind
-want=$(cat "$lock" requirements/torch.txt pyproject.toml scripts/build_pjsip.sh scripts/bootstrap.sh scripts/install_packages.sh | sha256sum)
+want=$(cat "$lock" requirements/torch.txt pyproject.toml scripts/build_pjsip.sh scripts/bootstrap.sh scripts/install_packages.sh scripts/install_node.sh tests/node/*.txt | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
   say "installing Python packages into $VENV"
   [ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV
@@ -29,5 +29,7 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
   $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps "$wheel"
   $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
   $VENV/bin/python -c 'import pjsua2'
+  [ "$kind" != dev ] || scripts/install_node.sh $VENV/bin/python >/dev/null ||
+    say "Node could not be installed: tests/test_node_client.py will fail, and the rest goes on"
   echo "$want" >"$stamp"
 fi

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import ssl
 import sys
 import urllib.error
 import urllib.request
 from typing import Any
 
 from config import ConfigError, load
+from mediaworker.cli import trust
 
 TIMEOUT_S = 5.0
 ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
         return 2
     host = ANYWHERE.get(http.host, f"[{http.host}]" if ":" in http.host else http.host)
     scheme = "https" if http.tls_cert else "http"
-    # The certificate is the public name's, and this is not the way a stranger comes.
-    context = ssl._create_unverified_context() if http.tls_cert else None
+    # The certificate is made out to the public name, and the address is this machine's own.
+    context = trust.unverified() if http.tls_cert else None
     url = f"{scheme}://{host}:{http.port}/{'readyz' if args.ready else 'healthz'}"
     # Not by way of a proxy that the environment names.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mediaworker.blas import one_thread
+from mediaworker.cli import trust
 
 if TYPE_CHECKING:
     from mediaworker.replay.lab import LegResult
@@ -41,6 +42,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--to", metavar="URI", help="sip:USER@HOST:PORT or ws://…: live at a worker, in real time")
     parser.add_argument("--leg", type=int, default=0, metavar="N", help="with --to sip: the stream to send, from 0")
     parser.add_argument("--auth-token", metavar="T", help="with --to ws: sign the upgrade as Twilio does")
+    trust.add_arguments(parser)
     parser.add_argument("--save", metavar="FILE", help="write what arrives: pcap, or .jsonl for a recorded stream")
     parser.add_argument("--json", action="store_true", help="every event as a line of JSON, and no table")
     parser.add_argument("--config", metavar="FILE", help="the worker's configuration (engine, endpointing, …)")
@@ -130,7 +132,7 @@ def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
         if isinstance(source, Packets):
             line = asyncio.run(live.to_sip(args.to, source, args.leg))
         else:
-            line = asyncio.run(live.to_websocket(args.to, source, args.auth_token))
+            line = asyncio.run(live.to_websocket(args.to, source, args.auth_token, trust.context(args)))
     except ValueError as error:
         return _fail(USAGE, str(error))
     except live.LiveError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -21,6 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
 from audio.g711 import ulaw_encode
+from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from mediaworker.ingress.access import is_loopback
@@ -52,6 +54,8 @@ class Target:
     bidirectional: bool
     reply: str | None = None
     """File for what is played back."""
+    tls: ssl.SSLContext | None = None
+    """For `wss`; None: the system's authorities are trusted."""
 
 
 class _Payload(msgspec.Struct, frozen=True):
@@ -86,6 +90,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
     parser.add_argument("--record", metavar="FILE", help="keep what is sent, for `mediaworker replay` (.jsonl)")
     parser.add_argument("--save-reply", metavar="FILE", help="keep what is played back, as µ-law (with --connect)")
+    trust.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -123,7 +128,7 @@ async def _run(args: argparse.Namespace) -> int:
     messages = schedule(writer, tracks, target.parameters, tail_s=args.tail, digits=args.dtmf)
     if args.save_reply and not target.bidirectional:
         raise ValueError("--save-reply: only <Connect> streams are played to; add --connect")
-    target = replace(target, reply=args.save_reply)
+    target = replace(target, reply=args.save_reply, tls=trust.context(args))
     headers = {_SIGNATURE: sign(args.auth_token, target.signed_url)} if args.auth_token else {}
     if not args.record:
         return await stream(target, headers, writer, messages)
@@ -157,7 +162,8 @@ def save_recording(path: str, kept: list[Message]) -> None:
 async def stream(target: Target, headers: Mapping[str, str], writer: StreamWriter, messages: Messages) -> int:
     """Play the messages on an absolute schedule. Raises StreamError."""
     loop = asyncio.get_running_loop()
-    proxy: Literal[True] | None = None if is_loopback(urlsplit(target.url).hostname or "") else True
+    parts = urlsplit(target.url)
+    proxy: Literal[True] | None = None if is_loopback(parts.hostname or "") else True
     try:
         async with connect(
             target.url,
@@ -167,6 +173,7 @@ async def stream(target: Target, headers: Mapping[str, str], writer: StreamWrite
             ping_interval=None,
             open_timeout=TIMEOUT_S,
             proxy=proxy,
+            ssl=(target.tls or True) if parts.scheme == "wss" else None,
         ) as websocket:
             listening = loop.create_task(_listen(websocket, writer, target))
             try:
@@ -178,7 +185,7 @@ async def stream(target: Target, headers: Mapping[str, str], writer: StreamWrite
         body = (error.response.body or b"").decode(errors="replace").strip()
         raise StreamError(f"{target.url}: HTTP {error.response.status_code} {body}".rstrip()) from None
     except (OSError, TimeoutError) as error:
-        raise StreamError(f"{target.url}: {error or 'timed out'}") from None
+        raise StreamError(f"{target.url}: {trust.reason(error) if str(error) else 'timed out'}") from None
     except (InvalidHandshake, WebSocketException) as error:
         raise StreamError(f"{target.url}: {error}") from None
     return OK
@@ -243,15 +250,20 @@ def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapp
     }
     headers = {_SIGNATURE: sign(args.auth_token, args.sign_url or args.url, form.items())} if args.auth_token else {}
     request = urllib.request.Request(args.url, urlencode(form).encode(), headers)
-    handlers = [urllib.request.ProxyHandler({})] if is_loopback(urlsplit(args.url).hostname or "") else []
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=trust.context(args))]
+    if is_loopback(urlsplit(args.url).hostname or ""):
+        handlers.append(urllib.request.ProxyHandler({}))
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as response:
             twiml = Xml.fromstring(response.read(65536))
     except urllib.error.HTTPError as error:
         detail = error.read(200).decode(errors="replace").strip()
         raise StreamError(f"{args.url}: HTTP {error.code} {detail}") from None
+    except urllib.error.URLError as error:
+        why = trust.reason(error.reason) if isinstance(error.reason, OSError) else error.reason
+        raise StreamError(f"{args.url}: {why}") from None
     except OSError as error:
-        raise StreamError(f"{args.url}: {error}") from None
+        raise StreamError(f"{args.url}: {trust.reason(error)}") from None
     except Xml.ParseError as error:
         raise StreamError(f"{args.url}: the answer is not TwiML: {error}") from None
     for verb in ("Start", "Connect"):

@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import json
 import os
+import ssl
 import sys
 from typing import Any
 
 from websockets.exceptions import InvalidHandshake
 
+from mediaworker.cli import trust
 from mediaworker.client import ClientError, CursorExpired, EventStream
 
 DEFAULT_URL = "ws://127.0.0.1:8080/v1/events"
@@ -27,12 +29,17 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per line, as received")
     parser.add_argument("--key", default=os.environ.get("MEDIAWORKER_KEY", ""), help="API key (or $MEDIAWORKER_KEY)")
     parser.add_argument("--once", action="store_true", help="exit when the connection ends instead of reconnecting")
+    trust.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        return asyncio.run(_watch(args))
-    except BrokenPipeError:
+        return asyncio.run(_watch(args, trust.context(args)))
+    except ValueError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # what reads has ended: `watch | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
@@ -40,7 +47,7 @@ class _Over(Exception):
     """The connection has ended, and that is enough."""
 
 
-async def _watch(args: argparse.Namespace) -> int:
+async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     screen = Screen(colour=colour, rewrite=colour)
 
@@ -55,7 +62,7 @@ async def _watch(args: argparse.Namespace) -> int:
             types = args.types.split(",") if args.types else None
             stream = EventStream(
                 args.url, key=args.key, call=args.call, types=types, after=after, patient=expired,
-                on_retry=retry,
+                tls=tls, on_retry=retry,
             )  # fmt: skip
             try:
                 async for text in stream.frames():
@@ -70,11 +77,13 @@ async def _watch(args: argparse.Namespace) -> int:
                 after, expired = None, True
     except _Over:
         return 0
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a certificate's error is a ValueError too
+        print(f"mediaworker: {args.url}: {trust.reason(error)}", file=sys.stderr)
+        return 1
     except (ClientError, InvalidHandshake, ValueError) as error:
         print(f"mediaworker: {args.url}: {_refusal(error)}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"mediaworker: {args.url}: {error.strerror or error}", file=sys.stderr)
         return 1
 
 

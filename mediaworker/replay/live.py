@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from functools import partial
 
@@ -16,7 +17,7 @@ class LiveError(Exception):
     """The worker refused or broke off; the message is one line."""
 
 
-async def to_websocket(url: str, source: Messages, auth_token: str | None) -> str:
+async def to_websocket(url: str, source: Messages, auth_token: str | None, tls: ssl.SSLContext | None = None) -> str:
     """Sends every message when it is due. Raises LiveError."""
     begin_s = source.arrivals[0].at_s
     headers = {"X-Twilio-Signature": sign(auth_token, url)} if auth_token else {}
@@ -25,7 +26,7 @@ async def to_websocket(url: str, source: Messages, auth_token: str | None) -> st
     )
     try:
         # The recording's own answers to marks are in it: nothing is added here.
-        await stream(Target(url, url, {}, True), headers, StreamWriter("", "", ""), messages)
+        await stream(Target(url, url, {}, True, tls=tls), headers, StreamWriter("", "", ""), messages)
     except StreamError as error:
         raise LiveError(str(error)) from None
     return f"{len(source.arrivals)} messages in {source.arrivals[-1].at_s - begin_s:.1f} s"

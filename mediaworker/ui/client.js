@@ -29,7 +29,7 @@
  */
 
 const RETRY_MS = 500, MAX_RETRY_MS = 15_000, SILENCE_MS = 60_000;
-const TOO_SLOW = 4008, EXPIRED = 4009;
+const ABNORMAL = 1006, TOO_SLOW = 4008, EXPIRED = 4009;
 const REFUSALS = { 401: "unauthorized", 403: "forbidden", 404: "gone" };
 
 /** The worker refused: `status` is HTTP's, the message says why. */
@@ -49,12 +49,14 @@ export class Client {
    * @param {Object} [options]
    * @param {string} [options.url]  Where the worker is; the folder of this page when absent.
    * @param {string} [options.key]  API key. Empty: the worker has none, and this is its machine.
-   * @param {typeof globalThis.WebSocket} [options.WebSocket]  For a Node that has none.
+   * @param {typeof globalThis.WebSocket} [options.WebSocket]  The class to use where there is none, as in Node before
+   *   22: that of the package `ws` will do.
    * @param {typeof globalThis.fetch} [options.fetch]
    */
   constructor({ url = globalThis.location?.href, key = "", WebSocket = globalThis.WebSocket,
                 fetch = globalThis.fetch } = {}) {
     if (!url) throw new TypeError("url is needed outside a browser");
+    if (!fetch) throw new TypeError("there is no fetch here: use Node 18 or newer, or give one as `fetch`");
     this.url = new URL(".", url);
     this.key = key;
     this.WebSocket = WebSocket;
@@ -119,6 +121,10 @@ export class Client {
     const url = new URL(path, this.url);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     for (const [name, value] of Object.entries(query)) if (value != null) url.searchParams.set(name, value);
+    if (!this.WebSocket) {
+      throw new TypeError("there is no WebSocket here, as in Node before 22: give a class, as of the package `ws`, " +
+        "to `new Client({ WebSocket })`");
+    }
     return new this.WebSocket(url.href, this.key ? ["bearer", this.key] : []);
   }
 }
@@ -173,6 +179,11 @@ class EventStream {
     };
     socket.onclose = ({ code, reason }) => {
       if (socket === this.#socket) this.#lost(code, reason, greeted);
+    };
+    // A browser closes after an error. Node 22 does not when the connection was refused, and `ws` ends the process when
+    // nobody listens for errors: not even those of a socket that was given up before it was open.
+    socket.onerror = ({ message }) => {
+      if (socket === this.#socket) this.#lost(ABNORMAL, message ?? "", greeted);
     };
   }
 
