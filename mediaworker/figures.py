@@ -307,6 +307,13 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "tcp_expired": "TCP connections closed because no message came",
         },
     )
+    metrics.counter(
+        "sip_auth_failures",
+        "Calls whose credentials failed, by reason: malformed, realm, algorithm, nonce, replayed, uri, user, password, "
+        "or slowed after too many wrong passwords",
+        lambda: _by(sip.door.counters.auth_failures),
+        labels=("reason",),
+    )
     metrics.counters(
         "sip_stun",
         sip.nat,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from sip.access import AccessList, OncePer
 from sip.addresses import peer_key
-from sip.digest import Challenger
+from sip.digest import Challenger, Reason
 from sip.errors import PeerError
 from sip.gate import DROP, UNASKED, Gate, Guests, Request, Shown
 from sip.messages import SipMessage
@@ -29,6 +30,9 @@ _SERVED_WITHIN = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER",
 _UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481, "SUBSCRIBE": 489}
 """RFC 3261 section 12.2.2, RFC 6665 section 4.2.1.3; all others are 501 (RFC 3261 section 21.5.2)."""
 
+_MAX_SHOWN = 8
+"""Credentials of one request that are looked at: a caller has one for each algorithm and realm of a challenge."""
+
 
 @dataclass(slots=True)
 class DoorCounters:
@@ -45,6 +49,8 @@ class DoorCounters:
     """INVITEs answered 401, to be repeated with credentials (`sip.users`)."""
     credentials_bad: int = 0
     """INVITEs with credentials that are nobody's; refused with 403, or not answered."""
+    auth_failures: collections.Counter[str] = field(default_factory=collections.Counter)
+    """INVITEs whose credentials failed, by `sip.digest.Reason`."""
 
 
 class Door:
@@ -67,6 +73,7 @@ class Door:
         self.counters = DoorCounters()
         self.challenger, self._unasked = challenger, unasked or access.allows
         self._stale = False
+        self._asked = ""
         self._gate = Gate(access.allows, refusal, invites_per_s=invites_per_s)
         self._guests = Guests(access.allows, max_tcp)
         self._info, self._on_refused, self._clock = info, on_refused, clock
@@ -81,7 +88,9 @@ class Door:
         self._guests.limit = min(self._guests.limit, max_tcp)
 
     def judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
+        before = self.counters.auth_failures.total()
         verdict = self._gate.judge(request, self._clock(), lambda: self._credentials(request, text))
+        failed = self.counters.auth_failures.total() > before  # then that has been said
         if verdict == DROP:
             self.counters.unanswered += 1
         elif verdict == 401:
@@ -91,7 +100,8 @@ class Door:
                 self._on_refused(verdict)
             else:
                 self.counters.refused += 1
-            self.say(request.source, verdict, method=request.method)
+            if not failed:
+                self.say(request.source, verdict, method=request.method)
         elif request.method == "REGISTER" or request.method not in _SERVED and not request.to_tag:
             return _UNSERVED.get(request.method, 501)
         elif request.to_tag and request.method not in _SERVED_WITHIN:
@@ -100,7 +110,9 @@ class Door:
 
     def challenge(self) -> list[str]:
         """Values of WWW-Authenticate, for the request that has just been judged with 401."""
-        return self.challenger.challenge(self._clock(), stale=self._stale) if self.challenger else []
+        if not self.challenger:
+            return []
+        return self.challenger.challenge(self._clock(), source=self._asked, stale=self._stale)
 
     def caller(self, call_id: str, peer: str) -> str | None:
         """By whose credentials an address that may not call was let in with a call; None when it was not."""
@@ -109,21 +121,31 @@ class Door:
     def _credentials(self, request: Request, text: Callable[[], str]) -> tuple[Shown, str]:
         if not self.challenger or self._unasked(request.source):
             return UNASKED
+        self._stale, self._asked = False, peer_key(request.source)
         try:
-            headers = SipMessage.parse(text()).headers
+            message = SipMessage.parse(text())
         except PeerError:
             return "none", ""
-        now, found = self._clock(), [value for name, value in headers if name == "authorization"]
-        seen = [self.challenger.check(value, request.method, now) for value in found]
+        now, found = self._clock(), [value for name, value in message.headers if name == "authorization"][:_MAX_SHOWN]
+        uri = (message.start_line.split() + ["", ""])[1]
+        seen = [self.challenger.check(each, request.method, now, uri=uri, source=self._asked) for each in found]
         best = next((each for verdict in ("good", "stale", "bad") for each in seen if each[0] == verdict), None)
         if best is None:
-            self._stale = False
             return "none", ""
-        self._stale = best[0] == "stale"
-        if best[0] == "good":
+        verdict, user, reason = best
+        self._stale = verdict == "stale"
+        if verdict == "good":
             self._guests.welcome(request.source)
-        self.counters.credentials_bad += best[0] == "bad"
-        return best
+        self.counters.credentials_bad += verdict == "bad"
+        if reason:
+            self._say_failed(request.source, user, reason, now)
+        return verdict, user
+
+    def _say_failed(self, peer: str, user: str, reason: Reason, now: float) -> None:
+        """Once per source and minute; `user` is what the peer says."""
+        self.counters.auth_failures[reason] += 1
+        if (held_back := self._once.due(f"{peer_key(peer)} auth", now)) is not None:
+            log.warning("SIP authentication failed", peer=peer, user=user[:64], reason=reason, held_back=held_back)
 
     def say(self, peer: str, status: int, reason: str = "", *, method: str = "INVITE") -> None:
         """Once per source, status and minute."""

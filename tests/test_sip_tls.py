@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import ssl
+import subprocess
 import time
 from pathlib import Path
 
@@ -130,6 +131,21 @@ async def test_who_may_connect(authority: Authority, tmp_path: Path) -> None:
                 assert (await ask(endpoint.tls_port, context))[0] == ""
         assert (await ask(endpoint.tls_port, with_one))[0] == "SIP/2.0 200 OK"
         await until(lambda: endpoint.door.guests == 0)
+
+
+@pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
+async def test_a_certificate_is_asked_for_when_one_is_wanted(authority: Authority, version: str) -> None:
+    """As OpenSSL's own client sees the handshake."""
+    pair = authority.issue("worker", "DNS:localhost")
+    for clients in ("any", "verified"):
+        async with worker(Recorder(), **secured(pair, authority, tls_clients=clients)) as endpoint:
+            command = ["openssl", "s_client", "-connect", f"127.0.0.1:{endpoint.tls_port}", version, "-msg"]
+            done = await asyncio.to_thread(
+                subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+            )
+            asked = b"CertificateRequest" in done.stdout
+            assert b"ServerHello" in done.stdout and asked == (clients == "verified"), done.stdout[-3000:]
+            await until(lambda: endpoint.door.guests == 0)
 
 
 async def test_what_is_not_tls_harms_nobody(authority: Authority) -> None:
