@@ -15,7 +15,7 @@ from audio.codec import Codec
 from sip import siprec, srtp
 from sip.addresses import Family, family_of
 from sip.errors import NotAcceptable, PeerError, PortsExhausted
-from sip.messages import SipMessage, address_uri
+from sip.messages import SipMessage, address_uri, tag_of
 from sip.negotiation import (
     NegotiatedStream,
     SrtpUse,
@@ -76,6 +76,7 @@ class CallHost(Protocol):
     def max_streams(self) -> int: ...
 
     def open_socket(self, family: Family) -> RtpSocket: ...
+    def dialog_opened(self, call: SipCall) -> None: ...
     def local_address(self, family: Family, peer: str) -> str: ...
     def media_ready(self, call: SipCall) -> None: ...
     def media_changed(self, call: SipCall) -> None: ...
@@ -105,8 +106,9 @@ class SipCall:
         """When the streams last changed, by the loop's clock."""
         self.reliable: list[str] = []
         """RSeq of the response that needs a PRACK, and CSeq of its INVITE."""
-        self.info_cseq = -1
-        """CSeq of the last INFO that was taken."""
+        self.remote_tag = tag_of(message.header("from"))
+        self.local_tag = ""
+        """Ours, in the To header of the answers to the INVITE; "" before the first one has gone out."""
         self._host = host
         self._dialog: Dialog | None = None
         self._sockets: dict[_Place, RtpSocket] = {}
@@ -166,8 +168,11 @@ class SipCall:
         if self._dialog is not None and not self._dialog.over:
             self._dialog.ring()
 
-    def rang(self, message: SipMessage) -> None:
-        """A provisional response has gone out."""
+    def responded(self, message: SipMessage) -> None:
+        """A provisional response or a 2xx to the INVITE, or one within the call, has gone out."""
+        if not self.local_tag:
+            self.local_tag = tag_of(message.header("to"))
+            self._host.dialog_opened(self)
         if number := message.header("rseq"):
             self.reliable = [number, message.header("cseq").split()[0]]
 

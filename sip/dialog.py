@@ -126,11 +126,11 @@ class Dialog(pj.Call):  # type: ignore[misc]
             if found := dtmf_info(message.header("content-type"), message.body):
                 self._later(self.call.digit, *found)
         elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG:
-            if 100 < event.tsx.statusCode < 200:
-                self.call.rang(SipMessage.parse(event.src.tdata.wholeMsg))
-            elif 200 <= event.tsx.statusCode < 300:
-                body = SipMessage.parse(event.src.tdata.wholeMsg).body
-                self._later(self.call.sent, self.call.take_pending(), body)
+            if 100 < event.tsx.statusCode < 300:
+                message = SipMessage.parse(event.src.tdata.wholeMsg)
+                self.call.responded(message)
+                if event.tsx.statusCode >= 200:
+                    self._later(self.call.sent, self.call.take_pending(), message.body)
             elif event.tsx.statusCode >= 300:
                 self.call.dropped()
 

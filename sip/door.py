@@ -20,13 +20,11 @@ log = structlog.get_logger("sip")
 CONNECTED, DISCONNECTED, SHUTDOWN, DESTROYED = 0, 1, 2, 3
 """PJSIP's states of a transport (enum pjsip_transport_state)."""
 
-Info = Callable[[Request, int, Callable[[], str]], int]
-"""(request, CSeq, text) → the status for a request within a dialog, or `gate.PASS` to leave it to PJSIP."""
+Within = Callable[[Request, int, Callable[[], str]], int]
+"""(request, CSeq, text) → the verdict on a request within a dialog: a status, `gate.PASS` or `gate.DROP`."""
 
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "OPTIONS", "MESSAGE"))
 """What PJSIP answers outside of a dialog; to anything else it would say nothing at all."""
-_SERVED_WITHIN = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSAGE"))
-"""Within a dialog; to anything else it would say 500."""
 _UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481, "SUBSCRIBE": 489}
 """RFC 3261 section 12.2.2, RFC 6665 section 4.2.1.3; all others are 501 (RFC 3261 section 21.5.2)."""
 
@@ -63,7 +61,7 @@ class Door:
         invites_per_s: float,
         max_tcp: int,
         refusal: Callable[[], int],
-        info: Info,
+        within: Within,
         on_refused: Callable[[int], None],
         clock: Callable[[], float],
         challenger: Challenger | None = None,
@@ -76,7 +74,7 @@ class Door:
         self._asked = ""
         self._gate = Gate(access.allows, refusal, invites_per_s=invites_per_s)
         self._guests = Guests(access.allows, max_tcp)
-        self._info, self._on_refused, self._clock = info, on_refused, clock
+        self._within, self._on_refused, self._clock = within, on_refused, clock
         self._once = OncePer()
 
     @property
@@ -104,8 +102,8 @@ class Door:
                 self.say(request.source, verdict, method=request.method)
         elif request.method == "REGISTER" or request.method not in _SERVED and not request.to_tag:
             return _UNSERVED.get(request.method, 501)
-        elif request.to_tag and request.method not in _SERVED_WITHIN:
-            return self._info(request, cseq, text)
+        elif request.to_tag:
+            return self._within(request, cseq, text)
         return verdict
 
     def challenge(self) -> list[str]:

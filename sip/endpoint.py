@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +27,8 @@ from sip.dialog import Dialog
 from sip.digest import Challenger
 from sip.door import Door
 from sip.errors import PeerError, SipError
-from sip.gate import PASS, Request
 from sip.handler import SipCounters, SipHandler
-from sip.messages import SipMessage, dtmf_info
+from sip.messages import SipMessage
 from sip.nat import Nat
 from sip.negotiation import audio_lines
 from sip.ports import RtpPorts
@@ -39,12 +37,11 @@ from sip.sdp import Direction, SessionDescription
 from sip.silence import SilenceTicker
 from sip.sockets import RtpCounters, RtpSocket
 from sip.stack import Stack, TlsFiles
+from sip.within import DialogRequests
 
 log = structlog.get_logger("sip")
 
 _SWEEP_S = 1.0
-_WITHIN = {"OPTIONS": 200, "SUBSCRIBE": 489, "NOTIFY": 489}
-"""Within a call: a keep-alive, and events that nobody has here."""
 HOLD_S = 3600.0
 """A call on hold may be silent for so long, or for `sip.media_timeout_s` when that is longer."""
 _FAREWELL_S = 2.0
@@ -85,12 +82,13 @@ class SipEndpoint:
             host=self._hosts.get("IP4", ""),
             host6=self._hosts.get("IP6", ""),
         )
+        self._within = DialogRequests(lambda call, *digit: self._loop.call_soon(call.digit, *digit))
         self.door = Door(
             self._access,
             invites_per_s=settings.sip.max_invites_per_s,
             max_tcp=settings.sip.max_tcp,
             refusal=self._capacity,
-            info=self._on_info,
+            within=self._within.judge,
             on_refused=self._on_rejected,
             clock=asyncio.get_running_loop().time,
             challenger=_challenger(settings.sip),
@@ -331,24 +329,6 @@ class SipEndpoint:
             return 486
         return self._handler.can_accept()
 
-    def _on_info(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
-        """What PJSIP has no place for; to a PRACK of nothing it would say 200 (RFC 3262 section 3)."""
-        call = next((call for call in self._calls if call.call_id == request.call_id), None)
-        if call is None or not (request.source == call.peer or self._access.allows(request.source)):
-            return PASS
-        if request.method not in ("INFO", "PRACK"):
-            return _WITHIN.get(request.method, 501)
-        message = SipMessage.parse(text())
-        if request.method == "PRACK":
-            return PASS if call.reliable == message.header("rack").split()[:2] else 481
-        found = dtmf_info(message.header("content-type"), message.body)
-        if found is None:  # without a body it is a keep-alive
-            return 469 if message.header("info-package") else 415 if message.body.strip() else 200
-        if cseq > call.info_cseq:  # else it is a repetition
-            call.info_cseq = cseq
-            self._loop.call_soon(call.digit, *found)
-        return 200
-
     def _on_rejected(self, status: int) -> None:
         self.counters.invites += 1
         self.counters.refused[status] += 1
@@ -413,6 +393,9 @@ class SipEndpoint:
         """The public address: the one that is configured, or what the STUN server says; "": there is no NAT."""
         return self._public.get(family, "") or (self.nat.address if family == "IP4" else "")
 
+    def dialog_opened(self, call: SipCall) -> None:
+        self._within.opened(call)
+
     def media_ready(self, call: SipCall) -> None:
         self.counters.answered += 1
         self.counters.recordings += call.recording is not None
@@ -440,6 +423,7 @@ class SipEndpoint:
 
     def ended(self, call: SipCall, reason: str) -> None:
         self._calls.discard(call)
+        self._within.closed(call)
         if (answer := self._ringing.pop(call, None)) is not None:
             answer.cancel()
         self.counters.failed += reason in ("failed", "timeout")

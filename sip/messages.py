@@ -24,6 +24,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
 _FOLD = re.compile(r"\r?\n[ \t]+")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
 _URI = re.compile(r"<([^<>\s]+)>")
+_TAG = re.compile(r";\s*tag\s*=\s*([^;,\s]+)", re.IGNORECASE)
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?', re.IGNORECASE)
 _DIGIT = re.compile(r"signal\s*=\s*([0-9*#A-Da-d])", re.IGNORECASE)
 _DURATION = re.compile(r"duration\s*=\s*([0-9]{1,5})", re.IGNORECASE)
@@ -97,6 +98,12 @@ def address_uri(header: str) -> str:
     found = _URI.search(header)
     uri = found[1] if found else header.strip()
     return uri.split(";")[0].split("?")[0]
+
+
+def tag_of(header: str) -> str:
+    """The tag of a From or To header (RFC 3261 section 19.3); "" when it has none."""
+    found = _TAG.search(_URI.sub("", _QUOTED.sub("", header)))
+    return found[1] if found else ""
 
 
 def dtmf_info(content_type: str, body: str) -> tuple[str, int] | None:
