@@ -36,7 +36,7 @@ class Intake:
 
     __slots__ = (
         "_bytes", "_chunks", "_clock", "_closed_at", "_detector", "_digits", "_mask", "_opus", "_overlaps",
-        "_payload_type", "_quiet", "_refusing", "_ring", "_timeline", "_timestamp", "block", "codec", "event_clock_hz",
+        "_payload_type", "_refusing", "_ring", "_timeline", "_timestamp", "block", "codec", "event_clock_hz",
         "index", "late", "malformed", "place", "refused", "row", "rtcp", "stall_s", "telephone_event", "transport",
         "wrong_payload",
     )  # fmt: skip
@@ -63,7 +63,6 @@ class Intake:
         self._clock, self._timeline = RtpClock(self.place), Timeline(self.place)
         self._chunks, self._digits = ChunkClock(), DigitCollector()
         self._closed_at: int | None = None
-        self._quiet = False  # the sender has announced silence (comfort noise): nothing is missing now
         self._refusing = False
         self._timestamp = 0  # Opus: the latest of the believed stream, beyond its 32 bits
         self.stall_s = detector.stall_s
@@ -163,7 +162,6 @@ class Intake:
         if packet.ssrc == clock.ssrc:
             if packet.payload_type == self.telephone_event:
                 self._event(packet, timestamp, now)
-            self._quiet = packet.payload_type == rtp.COMFORT_NOISE
         self._rearm()
 
     def _still(self, payload: bytes) -> bool:
@@ -286,7 +284,7 @@ class Intake:
         self._refusing = False
         if stop <= floor:
             self.late += 1
-        elif not parts and self._timeline.lost(position, stop, trailing=False):
+        elif not parts and self._timeline.lost(position, stop):
             self.late += 1
         elif not parts:
             self._overlaps += 1

@@ -115,9 +115,12 @@ class Leg(Intake):
         return load(self._ring, start, end).translate(self._mask)
 
     def lost(self, start: int, end: int) -> int:
-        """Positions in [start, end) that were sent and did not come in time, or where nothing comes any more."""
-        trailing = self.transport == "rtp" and self._clock.packets > 0 and not self._quiet
-        return self._timeline.lost(start, end, trailing=trailing)
+        """Positions in [start, end) that were sent and did not come in time.
+
+        Only what comes later shows that something was lost: a gap in the sequence numbers (RFC 3550 section 6.4.1), or
+        a chunk's own position. A peer that stops sending when nobody speaks has lost nothing.
+        """
+        return self._timeline.lost(start, end)
 
     def finish(self, reason: EndReason) -> list[Detection]:
         """Consume all that was received, the last window padded with silence, and end the open utterance."""

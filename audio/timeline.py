@@ -130,10 +130,9 @@ class Timeline:
             start = silences.pop(index)[0]
         silences.insert(index, (start, stop, lost))
 
-    def lost(self, start: int, stop: int, *, trailing: bool) -> int:
-        """Positions of [start, stop) that were lost; with `trailing` also those after `end`, where nothing came."""
-        total = sum(min(high, stop) - max(low, start) for low, high, lost in self._within(start, stop) if lost)
-        return total + (max(0, stop - max(start, self.end)) if trailing else 0)
+    def lost(self, start: int, stop: int) -> int:
+        """Positions of [start, stop) that were lost, as what came later has shown."""
+        return sum(min(high, stop) - max(low, start) for low, high, lost in self._within(start, stop) if lost)
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
         """The silences that reach into [start, stop)."""

@@ -166,7 +166,7 @@ def test_speech_that_breaks_off_is_ended_by_the_clock() -> None:
     (paused, ended) = step(detector, 3.7)
     assert isinstance(paused, SpeechPaused) and isinstance(ended, SpeechEnded)
     assert ended.audio_end > 150 * SIZE
-    assert leg.lost(ended.start, ended.audio_end) == ended.audio_end - 150 * SIZE
+    assert leg.lost(ended.start, ended.audio_end) == 0, "nothing says that more was sent"
     leg.close()
 
 

@@ -84,9 +84,9 @@ def test_the_timeline_equals_a_list_of_single_positions(claims: list[tuple[int, 
             states[:floor] = ["lost" if state == "awaited" else state for state in states[:floor]]
         assert timeline.end == max((p + 1 for p, state in enumerate(states) if state != "unsent"), default=0)
         assert timeline.received == next((p for p, s in enumerate(states) if s == "awaited"), timeline.end)
-    assert timeline.lost(0, timeline.end, trailing=False) == states.count("lost")
-    assert timeline.lost(50, 120, trailing=False) == states[50:120].count("lost")
-    assert timeline.lost(0, timeline.end + 7, trailing=True) == states.count("lost") + 7
+    assert timeline.lost(0, timeline.end) == states.count("lost")
+    assert timeline.lost(50, 120) == states[50:120].count("lost")
+    assert timeline.lost(0, timeline.end + 7) == states.count("lost"), "nothing says that what is not there was sent"
     timeline.give_up(timeline.end)
     heard = [p for low, high in timeline.heard(30, 350) for p in range(low, high)]
     assert heard == [p for p in range(30, 350) if states[p] == "received"]
@@ -97,4 +97,4 @@ def test_the_timeline_forgets_what_no_longer_can_be_read() -> None:
     for number in range(20_000):
         timeline.claim(number * 40, number * 40 + 20, number * 40, lost=True)
     assert len(timeline.silences) < RING // 40 + 2
-    assert timeline.lost(timeline.end - 4000, timeline.end, trailing=False) == 2000
+    assert timeline.lost(timeline.end - 4000, timeline.end) == 2000

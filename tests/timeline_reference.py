@@ -74,8 +74,8 @@ class Reference:
         return self.end if awaited < 0 else awaited
 
     def lost(self, start: int, stop: int) -> int:
-        """With what is awaited no more, and with what comes after the last packet."""
-        return self.kind.count(LOST, start, min(stop, self.end)) + max(0, stop - max(start, self.end))
+        """With what is awaited no more; nobody knows what comes after the last packet."""
+        return self.kind.count(LOST, start, min(stop, self.end))
 
     # -- arrival --------------------------------------------------------------------------------------------------
 
