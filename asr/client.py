@@ -16,8 +16,9 @@ import structlog
 from asr import child, messages
 from asr.ledger import Delivery, Ledger
 from asr.messages import FrameError, Frames
+from asr.outcomes import FinalOutcomes
 from asr.patience import Patience, Verdict
-from asr.select import LANGUAGES, select, select_words
+from asr.select import LANGUAGES, missing_files, select, select_words
 from asr.spill import Spill
 from asr.spoken import Counters, Deliver, TakeWords
 from asr.utterance import EngineState, Hypothesis, Utterance
@@ -52,6 +53,7 @@ class Recognizer:
     """
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineState, str], None]) -> None:
+        """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._settings = settings
         self._on_state = on_state
         self._selection = select(settings.asr)
@@ -63,6 +65,7 @@ class Recognizer:
         self._timing = select_words(settings.asr)
         self.words: tuple[str, ...] = self._timing.languages
         """Languages in which the words of a final can be given times."""
+        self._outcomes = FinalOutcomes()
         self._busy = False
         self._wanted = asyncio.Event()
         self._dirty = asyncio.Event()
@@ -152,6 +155,21 @@ class Recognizer:
             self._want()
         else:
             self._rest()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why a call that came now would most likely get no text; None: nothing says so."""
+        if self.state is EngineState.FAILED:
+            return "the recognition engine does not start"
+        if self.state is not EngineState.READY and (lacking := self.lacking) is not None:
+            return lacking
+        return self._outcomes.trouble(asyncio.get_running_loop().time())
+
+    @property
+    def lacking(self) -> str | None:
+        """What the next start of the inference process would not find, though this one may serve without it."""
+        error = missing_files(self.engine, self._settings.asr)
+        return str(error) if error is not None else None
 
     @property
     def backlog_bytes(self) -> int:
@@ -368,7 +386,10 @@ class Recognizer:
         self._deliver(self._ledger.fail_finals(reason))
 
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
+        now = asyncio.get_running_loop().time()
         for deliver, answer in deliveries:
+            if isinstance(answer, Hypothesis) and answer.final:
+                self._outcomes.record(answer.error, now)
             try:
                 deliver(answer)
             except Exception:

@@ -6,10 +6,12 @@ An engine is added with a line in `LANGUAGES`, a branch in `create`, and, if `au
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from asr import languages, weights
 from asr.aligner import Aligner
 from asr.engine import Engine, EngineUnusable
+from config import ConfigError
 from config.settings import Asr, Qwen
 
 LANGUAGES: dict[str, tuple[str, ...]] = {"pocketsphinx": ("en",), "qwen": tuple(languages.QWEN3_ASR)}
@@ -36,17 +38,43 @@ class Timing:
 
 
 def select(settings: Asr) -> Selection:
-    """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads."""
-    folder = weights.find(settings.model)
+    """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads.
+
+    Raises ConfigError when the engine that is asked for by name cannot run here.
+    """
     partials = f"; partials by {settings.partials_model}" if settings.partials_model else ""
+    lacking = missing_files("qwen", settings)
     if settings.engine == "qwen":
-        where = str(folder) if folder is not None else weights.missing(settings.model)
-        return Selection("qwen", f"asr.engine = 'qwen': {where}{partials}")
+        if lacking is not None:
+            raise lacking
+        if packages := _missing_packages():
+            raise ConfigError("asr.engine", "qwen", packages)
+        return Selection("qwen", f"asr.engine = 'qwen': {weights.find(settings.model)}{partials}")
     if settings.engine == "pocketsphinx":
         return Selection("pocketsphinx", f"asr.engine = 'pocketsphinx'. {_WEAKNESS}")
-    if folder is not None:
-        return Selection("qwen", f"auto: {settings.model} is in {folder}{partials}")
-    return Selection("pocketsphinx", f"auto: {weights.missing(settings.model)}. Until then {_WEAKNESS}")
+    if weights.find(settings.model) is None:
+        return Selection("pocketsphinx", f"auto: {weights.missing(settings.model)}. Until then {_WEAKNESS}")
+    if lacking is not None:  # the model is there, and the one for partials is not: somebody has asked for it by name
+        raise lacking
+    if packages := _missing_packages():
+        return Selection("pocketsphinx", f"auto: {settings.model} is here, but {packages}. Until then {_WEAKNESS}")
+    return Selection("qwen", f"auto: {settings.model} is in {weights.find(settings.model)}{partials}")
+
+
+def missing_files(engine: str, settings: Asr) -> ConfigError | None:
+    """What the engine would not find if it were started now: a look at the file system, nothing is loaded."""
+    if engine != "qwen":
+        return None
+    for key, model in (("asr.model", settings.model), ("asr.partials_model", settings.partials_model)):
+        if model and weights.find(model) is None:
+            return ConfigError(key, model, weights.missing(model))
+    return None
+
+
+def _missing_packages() -> str:
+    """A sentence when Qwen3-ASR's libraries are not installed; looks for them without loading them."""
+    lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else ""
 
 
 def select_words(settings: Asr) -> Timing:

@@ -22,7 +22,7 @@ def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     revision that is current in `refs/main`.
     """
     folder = Path(model).expanduser()
-    if (folder / "config.json").is_file():
+    if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
         return folder
     if not is_hub_name(model):
         return None

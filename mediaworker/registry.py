@@ -25,6 +25,8 @@ from mediaworker.words import Aligner, LegWords
 log = structlog.get_logger()
 
 
+NO_MEMORY_S = 30.0
+"""So long a worker that had no memory for a call is not ready for the next, unless one succeeds meanwhile."""
 FINALS_S = 30.0
 """An engine that hangs must not hold up the end; the store then closes the calls as after a kill."""
 
@@ -70,6 +72,8 @@ class CallRegistry:
         self._publish, self._clock = publish, clock
         self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
         self._guard = guard or LoadGuard(shed_s=float("inf"), refuse_s=float("inf"))
+        self._no_memory_s: float | None = None
+        """When the last call was opened for which there was no memory; None: the last one was given some."""
         self._calls: dict[str, Call] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -97,6 +101,13 @@ class CallRegistry:
         if self._guard.load is Load.FULL:
             return Refused(503, "the worker cannot keep up with the calls it has")
         return None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the next call is likely to fail, though it is not refused; None: nothing says so."""
+        if self._no_memory_s is None or self._clock() - self._no_memory_s >= NO_MEMORY_S:
+            return None
+        return "there was no memory for the last call"
 
     def open(
         self,
@@ -148,8 +159,19 @@ class CallRegistry:
             alerts=CallAlerts(self._rules) if self._rules is not None else None,
         )
         first = plan(overrides)
-        for spec in legs:
-            call.add(self._leg(call, spec, first))
+        try:
+            for spec in legs:
+                call.add(self._leg(call, spec, first))
+        except BaseException as error:
+            for leg in call.legs.values():
+                leg.close()
+            if not isinstance(error, MemoryError | OSError):
+                raise
+            self.refused += 1
+            self._no_memory_s = now
+            log.error("no memory for a call", error=str(error), external_id=external_id)
+            raise Refused(503, "there is no memory for another call") from error
+        self._no_memory_s = None
         self._calls[call.id] = call
         if external_id:
             logs.calls[external_id] = call.id

@@ -129,6 +129,7 @@ class Worker:
             calls=self.calls,
             metrics=self.metrics,
             ready=self.not_ready,
+            warnings=self.warnings,
             sip_status=self.sip_status,
         )
         extra = twilio_http.routes(self.twilio, throttle, max_bytes=settings.media.max_message_bytes)
@@ -193,15 +194,19 @@ class Worker:
         reasons = []
         if (refusal := self.calls.refusal()) is not None:
             reasons.append(refusal.reason)
-        if self.recognizer.state is EngineState.FAILED:
-            reasons.append("the recognition engine does not start")
-        elif self.settings.asr.preload and self.recognizer.state is not EngineState.READY:
+        reasons += [trouble for trouble in (self.calls.trouble, self.recognizer.trouble) if trouble is not None]
+        if self.settings.asr.preload and self.recognizer.state in (EngineState.IDLE, EngineState.WARMING_UP):
             reasons.append("the recognition engine is loading its model")
         for registration in self.sip.registrations if self.sip is not None else ():
             if registration.state != "registered":
                 what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)
                 reasons.append(f"sip account {registration.account}: {registration.state} {what}".rstrip())
         return reasons
+
+    def warnings(self) -> list[str]:
+        """What does not keep a call from being taken now, and needs somebody to look at it."""
+        lacking = self.recognizer.lacking
+        return [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
 
     def sip_status(self) -> list[Mapping[str, Any]]:
         return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,11 +28,13 @@ from asr.engine import Answer, Capabilities, EngineError
 from asr.inference import Inference
 from asr.ledger import Ledger
 from asr.offline import transcribe
+from asr.outcomes import FAILURES, HOLD_S, FinalOutcomes
 from asr.patience import Patience, Verdict
 from asr.scheduler import Request
 from asr.select import select
 from asr.spill import BLOCK_BYTES, Spill
 from audio.g711 import ulaw_encode
+from config import ConfigError
 from config.settings import Asr, Settings
 from tests.peers import ROOT, TINY
 
@@ -627,14 +631,53 @@ async def test_an_engine_that_does_not_start_fails_the_finals_and_says_so(capfd:
     assert "no engine 'no such engine'" in capfd.readouterr().err
 
 
-async def test_an_engine_that_cannot_be_built_says_why_at_once() -> None:
-    async with client(Settings(asr=Asr(engine="qwen", model="nobody/nothing"))) as c:
+async def test_weights_that_disappear_are_noticed_before_they_are_needed(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    async with client(Settings(asr=Asr(engine="qwen", model=str(model)))) as c:
+        assert c.recognizer.trouble is None
+        model.rename(tmp_path / "elsewhere")
+        assert "asr.model" in str(c.recognizer.trouble) and str(model) in str(c.recognizer.trouble)
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
-        assert "`mediaworker models pull nobody/nothing`" in str(c.finals("a")[0].error)
+        assert f"{model} is no folder with a model" in str(c.finals("a")[0].error)
         assert c.states == [EngineState.WARMING_UP, EngineState.FAILED]
         assert c.recognizer.counters.crashes == 1
+
+
+async def test_readiness_follows_the_last_answers() -> None:
+    """Streams that all fail for want of memory: nothing of the audio beyond the limit is kept, nor put on disk."""
+    async with client(Settings(asr=Asr(decoders=1, max_backlog_mb=1, max_spill_mb=0))) as c:
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        c.kill(signal.SIGSTOP)  # so that nobody takes the audio
+        for name in "abc":
+            assert c.recognizer.trouble is None
+            c.say(name, bytes(3 << 20))
+            c.recognizer.final(name, 1, commit=True)
+            await c.until(lambda name=name: c.finals(name))
+            assert c.finals(name)[0].error
+        assert str(c.finals("c")[0].error) in str(c.recognizer.trouble)
+        c.kill(signal.SIGCONT)
+        c.say("d", codes(PROMPT))
+        c.recognizer.final("d", 1, commit=True)
+        await c.until(lambda: c.finals("d"))
+        assert c.finals("d")[0].error is None and c.recognizer.trouble is None
+
+
+def test_failures_in_a_row_are_trouble_until_an_answer_or_a_while_without_one() -> None:
+    outcomes = FinalOutcomes()
+    for now in range(FAILURES - 1):
+        outcomes.record("out of memory", now)
+        assert outcomes.trouble(now) is None
+    outcomes.record("out of memory", 10.0)
+    assert outcomes.trouble(10.0) == "the last 3 utterances were not recognised: out of memory"
+    assert outcomes.trouble(10.0 + HOLD_S) is None
+    outcomes.record("out of memory", 100.0)
+    assert outcomes.trouble(101.0) is not None, "it has been tried again"
+    outcomes.record(None, 102.0)
+    assert outcomes.trouble(102.0) is None
 
 
 async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -744,13 +787,25 @@ def test_the_client_loads_no_engine() -> None:
         ("auto", str(TINY), "qwen", str(TINY)),
         ("pocketsphinx", str(TINY), "pocketsphinx", "two words of three"),
         ("qwen", str(TINY), "qwen", str(TINY)),
-        ("qwen", "nobody/nothing", "qwen", "are not on this machine"),
     ],
 )
 def test_selection_says_why_in_one_line(engine: str, model: str, chosen: str, why: str) -> None:
     selection = select(Asr(engine=engine, model=model))  # type: ignore[arg-type]
     assert selection.engine == chosen
     assert engine in selection.reason and why in selection.reason and "\n" not in selection.reason
+
+
+@pytest.mark.parametrize(
+    ("asr", "key", "why"),
+    [
+        (Asr(engine="qwen", model="nobody/nothing"), "asr.model", "`mediaworker models pull nobody/nothing`"),
+        (Asr(engine="qwen", model=str(Path(__file__).parent)), "asr.model", "is no folder with a model"),
+        (Asr(model=str(TINY), partials_model="nobody/small"), "asr.partials_model", "are not on this machine"),
+    ],
+)
+def test_an_engine_that_cannot_run_is_not_selected(asr: Asr, key: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} = .*{re.escape(why)}"):
+        select(asr)
 
 
 def test_a_pulled_model_is_found_where_the_hub_library_keeps_it(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def test_what_a_damaged_file_still_says(tmp_path: Path) -> None:
 
 def test_without_an_engine(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "model").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "model" / name).write_text("{}")
     done = transcribe(str(folder / "message-1.wav"), ASR__MODEL=str(tmp_path / "model"))
     assert done.returncode == 1 and "there is no engine" in done.stderr and "Traceback" not in done.stderr
 

@@ -57,6 +57,8 @@ class ApiContext:
     metrics: Metrics
     ready: Callable[[], Sequence[str]]
     """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""
+    warnings: Callable[[], Sequence[str]] = lambda: ()
+    """What `/readyz` says beside that it is ready: sentences for the operator."""
     sip_status: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
     """One object per registration, for `/readyz`."""
 

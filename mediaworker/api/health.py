@@ -21,7 +21,7 @@ def routes(context: ApiContext) -> list[Route]:
         sip = [dict(registration) for registration in context.sip_status()]
         if reasons:
             return Problem(503, "; ".join(reasons), reasons=reasons, sip=sip).response()
-        return JSONResponse({"status": "ready", "sip": sip})
+        return JSONResponse({"status": "ready", "sip": sip, "warnings": list(context.warnings())})
 
     async def metrics(request: Request) -> Response:
         context.authorize(request, "admin")

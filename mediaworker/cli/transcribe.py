@@ -83,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output) if args.output else None
     try:
         return asyncio.run(Batch(settings, files, folder, formats, options, force=args.force).run())
+    except ConfigError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return WRONG
     except KeyboardInterrupt:
         print("mediaworker: interrupted; the same command goes on where it was", file=sys.stderr)
         return INTERRUPTED
