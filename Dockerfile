@@ -56,7 +56,7 @@ ENV PATH=/opt/mediaworker/bin:$PATH \
 WORKDIR /etc/mediaworker
 USER mediaworker
 VOLUME /data
-# HTTP, media WebSockets, SIP. RTP (10000-19999/udp) wants host networking: see deploy/compose.yaml.
+# HTTP and media WebSockets (on 127.0.0.1 only until there are API keys), SIP. RTP (10000-19999/udp) wants host networking: see deploy/compose.yaml.
 EXPOSE 8080/tcp 8081/tcp 5060/udp 5060/tcp 5061/tcp
 # A drain: `docker stop --time` must be longer than `shutdown_s` and half a minute for the last finals.
 STOPSIGNAL SIGTERM

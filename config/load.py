@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
+from config.listen import http_host, media_host, needs_credentials
 from config.mask import mask_credentials, masked
 from config.settings import Secret, Section, Settings
 
@@ -250,6 +251,9 @@ def _check(settings: Settings) -> None:
         listener = getattr(settings, section)
         if listener.tls_key and not listener.tls_cert:
             raise ConfigError(f"{section}.tls_cert", "", f"is required with {section}.tls_key")
+    if missing := needs_credentials(http_host(settings), media_host(settings), settings):
+        key, reason = missing
+        raise ConfigError(key, http_host(settings) if key == "http.host" else media_host(settings), reason)
     users = [entry.user for entry in settings.sip.users]
     for index, name in enumerate(users):
         if name in users[:index]:

@@ -37,7 +37,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Http(Section, frozen=True, kw_only=True):
     """The HTTP port: routes, `/v1/events`, the page, and the media WebSockets for one-tunnel users."""
 
-    host: str = "0.0.0.0"
+    host: str = ""
+    """Address to listen on. Empty: 0.0.0.0 (every IPv4 address) when there are API keys, else 127.0.0.1. Without keys
+    an address that is not loopback is an error."""
     port: Port = 8080
     tls_cert: str = ""
     """PEM file with the certificate and its chain: the port then speaks HTTPS. Read again at every reload."""
@@ -59,7 +61,9 @@ class Http(Section, frozen=True, kw_only=True):
 class Media(Section, frozen=True, kw_only=True):
     """The media listener: Twilio and other WebSocket media, without a web framework in between."""
 
-    host: str = "0.0.0.0"
+    host: str = ""
+    """Address to listen on. Empty: 0.0.0.0 (every IPv4 address) when there are API keys or `twilio.auth_token`, else
+    127.0.0.1. Without either an address that is not loopback is an error."""
     port: Port = 8081
     tls_cert: str = ""
     """As `http.tls_cert`, for `wss` without a proxy in front."""
@@ -203,7 +207,7 @@ class Siprec(Section, frozen=True, kw_only=True):
 
 class Twilio(Section, frozen=True, kw_only=True):
     auth_token: Secret = Secret("")
-    """Signs webhooks and upgrades. Empty: only loopback may connect."""
+    """Signs webhooks and upgrades. Empty: only programs on this machine that run as the worker's user may connect."""
     auth_token_next: Secret = Secret("")
     """A second accepted token, for rotation."""
     public_url: str = ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config import ConfigError, Settings
+from config.listen import http_host, media_host, needs_credentials
 from config.reload import merge
 from mediaworker import logs
 from mediaworker.alerts.watch import AlertWatch
@@ -64,6 +65,8 @@ class Reloader:
         worker = self._worker
         merged = merge(worker.settings, wanted)
         settings = merged.settings
+        if missing := needs_credentials(worker.http.host, worker.listener.host, settings):
+            raise ConfigError("auth.api_keys", None, f"are needed until the next start: {missing[0]} is open")
         pairs = self._certificates(settings)
         for certificate, files in pairs:
             certificate.check(files)
@@ -88,8 +91,15 @@ class Reloader:
             worker.sip.max_streams = settings.siprec.max_streams
             worker.sip.trace(settings.log.sip_trace)
         worker.settings = settings
-        if merged.waiting:
-            log.warning("these keys need a restart", keys=list(merged.waiting))
+        waiting = list(merged.waiting)
+        for key, host, wanted_host in (
+            ("http.host", worker.http.host, http_host(settings)),
+            ("media.host", worker.listener.host, media_host(settings)),
+        ):
+            if key not in waiting and host != wanted_host:  # an empty one stands for another address now
+                waiting.append(key)
+        if waiting:
+            log.warning("these keys need a restart", keys=waiting)
         log.info("configuration reloaded", changed=list(merged.changed))
         logs.configure_worker(settings)
 

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
+from msgspec.structs import replace
 
 from asr.client import Recognizer
 from asr.utterance import EngineState
 from audio import Detector, Turn
 from config import Settings
+from config.listen import media_host
 from mediaworker import figures, logs
 from mediaworker.alerts.watch import AlertWatch
 from mediaworker.api import jobs as jobs_api
-from mediaworker.api import openai
+from mediaworker.api import openai, page
 from mediaworker.api.app import ApiContext, HttpServer, create_app
+from mediaworker.api.page_sessions import PageSessions
 from mediaworker.events import figures as event_figures
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
@@ -96,6 +99,7 @@ class Worker:
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
         self.jobs = JobService(settings, self.files)
         self._throttle = throttle = Throttle()
+        self.page_sessions = PageSessions()
         self.media = MediaLoop(
             self.detector,
             lambda: self.calls,
@@ -112,6 +116,7 @@ class Worker:
             engine_ready=lambda: self.recognizer.state is EngineState.READY,
             settled=self.hub.flush,
             refusal=self.calls.refusal,
+            sessions=lambda: self.page_sessions.keys,
         )
         self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls.open, refusal=self.calls.refusal)
         endpoints: dict[str, Endpoint] = {
@@ -119,7 +124,7 @@ class Worker:
             asterisk_http.MEDIA: self.asterisk,
             **ws_http.endpoints(self.streams),
         }
-        self.listener = MediaListener(settings.media, endpoints, throttle)
+        self.listener = MediaListener(replace(settings.media, host=media_host(settings)), endpoints, throttle)
         self.audiosocket = AudioSocketListener(settings, self.calls.open, refusal=self.calls.refusal)
         self.sip_certificate = sip_certificate(settings.sip)
         self.sip = self._make_sip()
@@ -131,6 +136,7 @@ class Worker:
             ready=self.not_ready,
             warnings=self.warnings,
             sip_status=self.sip_status,
+            sessions=self.page_sessions,
         )
         extra = twilio_http.routes(self.twilio, throttle, max_bytes=settings.media.max_message_bytes)
         extra += ws_http.routes(self.streams, throttle, max_bytes=settings.media.max_message_bytes)
@@ -188,6 +194,15 @@ class Worker:
         await self.jobs.pause()
         await asyncio.gather(self.calls.drain(self.settings.shutdown_s), self.files.drain(self.settings.shutdown_s))
         await self.hub.flush()
+
+    def show_page_link(self) -> None:
+        """Into the log, as long as there are no API keys to open the page with."""
+        if self.settings.auth.api_keys:
+            return
+        scheme = "https" if self.http.certificate is not None else "http"
+        host = f"[{self.http.host}]" if ":" in self.http.host else self.http.host
+        link = f"{scheme}://{host}:{self.http.port}/?{page.TOKEN}={self.page_sessions.token}"
+        log.info("no API keys are configured: this link opens the page, once", page=link)
 
     def not_ready(self) -> list[str]:
         """Reasons why no call can be taken now."""
@@ -319,6 +334,8 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
                 audiosocket=worker.audiosocket.port if settings.audiosocket.enabled else None,
                 engine=worker.recognizer.engine,
             )
+            worker.page_sessions.on_used = worker.show_page_link
+            worker.show_page_link()
             if early:
                 reloader.reload()
             await asked.wait()

@@ -28,7 +28,7 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
         *playback.routes(context),
         *events.routes(context),
         *extra_routes,
-        *page.routes(),
+        *page.routes(context),
     ]
     app = Starlette(
         routes=routes,

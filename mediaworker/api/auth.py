@@ -1,13 +1,14 @@
 """Who may do what: one decision over headers, peer address and keys. No I/O, no web framework.
 
 With API keys configured the key is the whole protection, and the Origin of a browser is not looked at: a page that
-holds a key may be anywhere. Without keys only a program on this machine, or a page of this worker, passes (`is_local`).
+holds a key may be anywhere. Without keys only a program of this machine and
+of the worker's user passes, or a page that was opened by the link which the worker prints at its start.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from config.settings import ApiKey, Scope
@@ -24,7 +25,7 @@ class Access:
     reason: str = ""
     """For the peer, when refused."""
     name: str = ""
-    """The key's name, or `loopback`."""
+    """The key's name; `loopback` or `page` without keys."""
     subprotocol: str | None = None
     """To answer on a WebSocket upgrade: a browser drops the connection when none of its offers is taken."""
     challenge: str = ""
@@ -35,21 +36,39 @@ class Access:
         return self.status == 200
 
 
-def decide(headers: Iterable[tuple[str, str]], peer: str, keys: Sequence[ApiKey], scope: Scope) -> Access:
+NO_KEYS = (
+    "no API keys are configured, so only programs on this machine that run as the worker's user may connect; "
+    "configure auth.api_keys, or open the page by the link that the worker prints at its start"
+)
+
+
+def decide(
+    headers: Iterable[tuple[str, str]],
+    peer: str,
+    keys: Sequence[ApiKey],
+    scope: Scope,
+    *,
+    direct: bool = True,
+    sessions: Collection[str] = (),
+) -> Access:
     """Whether this request may use what `scope` covers.
 
     Args:
         headers: in any case; a repeated header is there as often as it was sent.
         peer: the address at the other end of the TCP connection; empty when there is none.
+        direct: what `access.is_direct` says of the connection. It counts only without keys.
+        sessions: the keys of pages that were opened by the worker's own link. They count only without keys.
     """
     fields = [(name.lower(), value.strip()) for name, value in headers]
     offers = _offers(fields)
     subprotocol = SUBPROTOCOL if SUBPROTOCOL in offers else None
-    if not keys:
-        if is_local(fields, peer):
-            return Access(200, name="loopback", subprotocol=subprotocol)
-        return Access(401, "no API keys are configured, so only this machine may connect", challenge="Bearer")
     token = _token(fields, offers)
+    if not keys:
+        if direct and is_local(fields, peer):
+            return Access(200, name="loopback", subprotocol=subprotocol)
+        if token is not None and _is_among(token, sessions):
+            return Access(200, name="page", subprotocol=subprotocol)
+        return Access(401, NO_KEYS, challenge="Bearer")
     if token is None:
         return Access(401, "an API key is required: Authorization: Bearer KEY", challenge="Bearer")
     found: ApiKey | None = None
@@ -62,6 +81,11 @@ def decide(headers: Iterable[tuple[str, str]], peer: str, keys: Sequence[ApiKey]
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
         return Access(403, f"the key `{found.name}` lacks the scope `{scope}`", name=found.name, challenge=challenge)
     return Access(200, name=found.name, subprotocol=subprotocol)
+
+
+def _is_among(token: str, sessions: Collection[str]) -> bool:
+    """All are compared, as keys are."""
+    return any([hmac.compare_digest(session.encode(), token.encode()) for session in sessions])
 
 
 def _offers(fields: Iterable[tuple[str, str]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
@@ -11,8 +11,10 @@ from starlette.requests import HTTPConnection
 from config import Settings
 from config.settings import Scope
 from mediaworker.api.auth import Access, decide
+from mediaworker.api.page_sessions import PageSessions
 from mediaworker.api.problem import Problem
 from mediaworker.events.hub import EventHub
+from mediaworker.ingress.access import is_direct_asgi
 from mediaworker.metrics import Metrics
 
 
@@ -61,11 +63,17 @@ class ApiContext:
     """What `/readyz` says beside that it is ready: sentences for the operator."""
     sip_status: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
     """One object per registration, for `/readyz`."""
+    sessions: PageSessions = field(default_factory=PageSessions)
+    """Of pages that were opened without an API key."""
 
     def authorize(self, connection: HTTPConnection, scope: Scope) -> Access:
         """Raises Problem 401 or 403."""
         peer = connection.client.host if connection.client else ""
-        access = decide(connection.headers.items(), peer, self.settings.auth.api_keys, scope)
+        keys = self.settings.auth.api_keys
+        direct = not keys and is_direct_asgi(connection.scope)
+        access = decide(
+            connection.headers.items(), peer, keys, scope, direct=direct, sessions=self.sessions.keys
+        )
         if not access.allowed:
             raise Problem(access.status, access.reason, headers={"WWW-Authenticate": access.challenge})
         return access

@@ -10,6 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mediaworker.api.context import ApiContext
+
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -27,6 +29,8 @@ HEADERS = {
     "Cache-Control": "no-cache",  # asked for again every time, and answered 304 when nothing has changed
 }
 INDEX = "index.html"
+TOKEN = "once"
+"""The query parameter of the link that opens the page where there are no API keys."""
 
 
 def names() -> list[str]:
@@ -38,16 +42,21 @@ def path_of(name: str) -> str:
     return "/" if name == INDEX else f"/{name}"
 
 
-def routes() -> list[Route]:
-    return [_route(name) for name in names()]
+def routes(context: ApiContext) -> list[Route]:
+    return [_route(name, context) for name in names()]
 
 
-def _route(name: str) -> Route:
+def _route(name: str, context: ApiContext) -> Route:
     body = (files("mediaworker.ui") / name).read_bytes()
     etag = f'"{sha256(body).hexdigest()[:32]}"'
     headers = {"Content-Type": TYPES[PurePath(name).suffix], "ETag": etag, **HEADERS}
 
     async def file(request: Request) -> Response:
+        if name == INDEX and (token := request.query_params.get(TOKEN)) and not context.settings.auth.api_keys:
+            # Behind the hash, the key is told to no server, and the page takes it out of the address.
+            key = context.sessions.redeem(token)
+            headers_ = {"Location": f"/#key={key}" if key else "/#used", "Cache-Control": "no-store"}
+            return Response(status_code=303, headers=HEADERS | headers_)
         if is_known(request.headers.get("if-none-match", ""), etag):
             return Response(status_code=304, headers={"ETag": etag, **HEADERS})
         return Response(body, headers=headers)

@@ -11,10 +11,12 @@ import ssl
 from collections.abc import Callable, Generator
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from config import Settings
+from config.listen import http_host
 from mediaworker.api.protocol import SWEEP_S, Guard, HttpProtocol, WebSocketProtocol
+from mediaworker.ingress.access import DIRECT, is_direct
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.tls import certificate
 
@@ -65,13 +67,14 @@ class HttpServer:
         """Raises ConfigError for a certificate that cannot be used."""
         self._settings = settings
         self.certificate = certificate("http", settings.http)
+        self.host = http_host(settings)
         http = settings.http
         limit = ConnectionLimit(http.max_connections, http.max_per_peer)
         self.guard = Guard(limit, header_timeout_s=http.header_timeout_s, stall_s=http.stall_s)
         self._sweep: asyncio.TimerHandle | None = None
         self._server = _Server(
             uvicorn.Config(
-                app,
+                _with_connection(app),
                 http=functools.partial(HttpProtocol, self.guard),  # type: ignore[arg-type]
                 ws=functools.partial(WebSocketProtocol, self.guard),  # type: ignore[arg-type]
                 lifespan="off",
@@ -93,7 +96,7 @@ class HttpServer:
         """The port bound, once started; differs from the settings' when that is 0."""
 
     async def start(self) -> None:
-        listener = _listen(self._settings.http.host, self._settings.http.port)
+        listener = _listen(self.host, self._settings.http.port)
         self.port = listener.getsockname()[1]
         self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="http")
         while not self._server.started:
@@ -125,6 +128,17 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         self._sweep = loop.call_later(SWEEP_S, self._look)
         self.guard.sweep(loop.time())
+
+
+def _with_connection(app: ASGIApp) -> ASGIApp:
+    """Lets the application ask whose the connection is (`access.is_direct_asgi`)."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            scope[DIRECT] = functools.partial(is_direct, scope["http_version"], scope["client"], scope["server"])
+        await app(scope, receive, send)
+
+    return asked
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -9,10 +9,11 @@ import urllib.request
 from typing import Any
 
 from config import ConfigError, load
+from config.listen import http_host
 from mediaworker.cli import trust
 
 TIMEOUT_S = 5.0
-ANYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,11 +24,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        http = load(args.config).http
+        settings = load(args.config)
     except ConfigError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2
-    host = ANYWHERE.get(http.host, f"[{http.host}]" if ":" in http.host else http.host)
+    http, host = settings.http, http_host(settings)
+    host = ANYWHERE.get(host, f"[{host}]" if ":" in host else host)
     scheme = "https" if http.tls_cert else "http"
     # The certificate is made out to the public name, and the address is this machine's own.
     context = trust.unverified() if http.tls_cert else None

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from ipaddress import ip_address
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
-_FORWARDED = ("forwarded", "x-real-ip", "via")
-"""Beside every `X-Forwarded-*`: a proxy on this host makes the whole world look like loopback."""
+from config.listen import is_loopback
+from mediaworker.ingress.socket_owner import Address, is_own
+
+_FORWARDED = frozenset(
+    ("forwarded", "via", "x-real-ip", "x-client-ip", "x-original-forwarded-for", "true-client-ip", "cdn-loop",
+     "cf-connecting-ip", "cf-ray", "fly-client-ip", "fastly-client-ip", "tailscale-user-login", "x-original-host")
+)  # fmt: skip
+"""Beside every `X-Forwarded-*` and `X-Envoy-*`: a proxy on this host makes the whole world look like loopback."""
+_FORWARDED_PREFIXES = ("x-forwarded-", "x-envoy-")
+
+
+def is_direct(http_version: str, peer: Address | None, here: Address | None) -> bool:
+    """Whether the connection itself is that of a program of this machine and of this user, without a proxy between.
+
+    HTTP/1.0 is what nginx speaks to a server behind it, and nothing else that is in use today.
+    """
+    return http_version != "1.0" and is_own(peer, here)
+
+
+DIRECT = "mediaworker.direct"
+"""In the ASGI scope of whatever comes in by the HTTP port: `is_direct` of its connection, to be called when needed."""
+
+
+def is_direct_asgi(scope: Mapping[str, Any]) -> bool:
+    """The same of a request or an upgrade; true of one that came by no connection at all (a test's)."""
+    direct: Callable[[], bool] = scope.get(DIRECT, lambda: True)
+    return direct()
 
 
 def is_local(headers: Iterable[tuple[str, str]], peer: str) -> bool:
     """True when peer and Host are loopback, no proxy header is there, and Origin is absent or this very host.
+
+    What the headers say is one half of it; `is_direct` is the other.
 
     The Host and Origin conditions keep out web pages: a page elsewhere has another Origin, and one that points its own
     name at 127.0.0.1 has another Host.
@@ -19,25 +46,13 @@ def is_local(headers: Iterable[tuple[str, str]], peer: str) -> bool:
     fields: dict[str, list[str]] = {}
     for name, value in headers:
         fields.setdefault(name.lower(), []).append(value.strip())
-    if not is_loopback(peer) or any(name in _FORWARDED or name.startswith("x-forwarded-") for name in fields):
+    if not is_loopback(peer) or any(name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) for name in fields):
         return False
     hosts = fields.get("host", [])
     if len(hosts) != 1 or not is_loopback(_host(hosts[0])):
         return False
     origins = fields.get("origin", [])
     return not origins or (len(origins) == 1 and _own(origins[0], hosts[0]))
-
-
-def is_loopback(host: str) -> bool:
-    """`localhost`, or an address of this machine's loopback (IPv4-mapped IPv6 too)."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def _host(authority: str) -> str:

@@ -44,7 +44,9 @@ class AsteriskIngress:
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
         """Raises Refused 401, 403 or 503."""
-        access = decide(bearing(upgrade.headers), upgrade.peer, self._settings.auth.api_keys, "stream")
+        access = decide(
+            bearing(upgrade.headers), upgrade.peer, self._settings.auth.api_keys, "stream", direct=upgrade.direct
+        )
         if not access.allowed:
             why = "unauthorized" if access.status == 401 else "forbidden"
             challenge = 'Basic realm="mediaworker"' if access.status == 401 else access.challenge

@@ -14,7 +14,7 @@ from typing import cast
 import structlog
 
 from config import ConfigError, Settings
-from mediaworker.ingress.access import is_loopback
+from config.listen import is_loopback
 from mediaworker.ingress.audiosocket import AudioSocketCounters, AudioSocketPolicy, AudioSocketSession, State
 from mediaworker.ingress.audiosocket_silence import SilenceTicker
 from mediaworker.ingress.connections import ConnectionLimit

@@ -24,7 +24,9 @@ from websockets.protocol import Event, State
 from websockets.typing import Subprotocol
 
 from audio import WHOLE, Turn
+from config.listen import LOOPBACK
 from config.settings import Media
+from mediaworker.ingress.access import is_direct
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.notices import Notices
@@ -231,6 +233,7 @@ class MediaListener:
         self.sweeping: dict[MediaConnection, int] = {}
         """Connections that are read once per media tick, and their file descriptors."""
         self._room = bytearray(READ_BYTES)
+        self.host = settings.host or LOOPBACK
         self.certificate = certificate("media", settings)
         self._server: Server | None = None
         self._notices = Notices()
@@ -241,7 +244,7 @@ class MediaListener:
         settings = self._settings
         self._server = await serve(
             self._serve,
-            settings.host or None,
+            self.host,
             settings.port,
             process_request=self._admit,
             select_subprotocol=self._subprotocol,
@@ -258,7 +261,7 @@ class MediaListener:
             logger=_quiet,
             **self._tls(),
         )
-        log.info("media listener", host=settings.host, port=self.port)
+        log.info("media listener", host=self.host, port=self.port)
 
     def _tls(self) -> dict[str, Any]:
         if self.certificate is None:
@@ -320,9 +323,15 @@ class MediaListener:
             return self._reject(connection, Refused(404, "nothing here"))
         if "upgrade" not in request.headers:
             return self._reject(connection, Refused(426, "this is a WebSocket: ask for an upgrade"))
-        peer = connection.remote_address
+        peer, here = (
+            address[:2] if isinstance(address, tuple) else None
+            for address in (connection.remote_address, connection.local_address)
+        )
         upgrade = Upgrade(
-            path=path, headers=tuple(request.headers.raw_items()), peer=peer[0] if isinstance(peer, tuple) else ""
+            path=path,
+            headers=tuple(request.headers.raw_items()),
+            peer=peer[0] if peer else "",
+            direct=is_direct("1.1", peer, here),  # the library takes nothing older
         )
         try:
             connection.opens = endpoint.admit(upgrade)

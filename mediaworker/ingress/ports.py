@@ -157,6 +157,8 @@ class Upgrade:
     """Names in any case; a repeated header is there as often as it was sent."""
     peer: str
     """The address at the other end of the TCP connection; empty when there is none (a Unix socket)."""
+    direct: bool = True
+    """What `access.is_direct` says of the connection."""
 
     def header(self, name: str) -> str:
         """The value, empty when the header is missing or comes more than once."""

@@ -15,6 +15,7 @@ import structlog
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from mediaworker.ingress.access import is_direct_asgi
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.ports import Close, Endpoint, MediaSession, Output, Talking, Upgrade
 from mediaworker.registry import Refused
@@ -216,6 +217,7 @@ async def serve_starlette(websocket: WebSocket, endpoint: Endpoint, throttle: Th
         path=websocket.url.path,
         headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw),
         peer=websocket.client.host if websocket.client else "",
+        direct=is_direct_asgi(websocket.scope),
     )
     try:
         opens = endpoint.admit(upgrade)

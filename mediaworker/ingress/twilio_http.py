@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 
 from config import ConfigError, Settings
 from mediaworker.ingress import twilio_webhook as webhook
-from mediaworker.ingress.access import is_local
+from mediaworker.ingress.access import is_direct_asgi, is_local
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.shell import PROBLEM, Throttle, refusal_body, refusal_headers, serve_starlette
@@ -80,7 +80,7 @@ class TwilioIngress:
         if self._auth_tokens:
             allowed = webhook.verify(self._auth_tokens, upgrade.header("x-twilio-signature"), self._stream_url)
         else:
-            allowed = is_local(upgrade.headers, upgrade.peer)
+            allowed = upgrade.direct and is_local(upgrade.headers, upgrade.peer)
         if not allowed:
             raise self._forbid(upgrade.path, upgrade.peer)
         if (refusal := self._refusal()) is not None:
@@ -157,7 +157,7 @@ class TwilioIngress:
     async def _form(self, request: Request) -> dict[str, str] | Response:
         """The form of an allowed POST, or the answer to one that is not."""
         peer = request.client.host if request.client else ""
-        if not self._auth_tokens and not is_local(request.headers.items(), peer):
+        if not self._auth_tokens and not (is_direct_asgi(request.scope) and is_local(request.headers.items(), peer)):
             return _problem(403, self._forbid(request.url.path, peer).reason)
         try:
             body = await _body(request)
@@ -180,7 +180,7 @@ class TwilioIngress:
         if self._auth_tokens:
             reason = "X-Twilio-Signature is missing or wrong"
         else:
-            reason = "without twilio.auth_token only this machine may connect"
+            reason = "without twilio.auth_token only programs on this machine that run as the worker's user may connect"
         self._notices.warn(peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}")
         return Refused(403, reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
@@ -29,7 +29,7 @@ class StreamIngress:
     """Admits sessions of both protocols.
 
     `refusal` says why no call is taken now (`CallRegistry.refusal`), `settled` returns when all that has been published
-    is in the store (`EventHub.flush`).
+    is in the store (`EventHub.flush`), `sessions` has the keys of pages that were opened without an API key.
     """
 
     def __init__(
@@ -41,8 +41,10 @@ class StreamIngress:
         settled: Callable[[], Awaitable[None]],
         refusal: Callable[[], Refused | None] = lambda: None,
         unix_time: Callable[[], float] = time.time,
+        sessions: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.counters = StreamCounters()
+        self._sessions = sessions
         self._open: Counter[str] = Counter()
         """Sessions by key."""
         self._open_call, self._refusal = open_call, refusal
@@ -61,7 +63,14 @@ class StreamIngress:
 
     def admit(self, kind: type[StreamSession], upgrade: Upgrade) -> SessionFactory:
         """Raises Refused 401, 403, 429 or 503."""
-        access = decide(upgrade.headers, upgrade.peer, self._settings.auth.api_keys, "stream")
+        access = decide(
+            upgrade.headers,
+            upgrade.peer,
+            self._settings.auth.api_keys,
+            "stream",
+            direct=upgrade.direct,
+            sessions=self._sessions(),
+        )
         if not access.allowed:
             refused = Refused(access.status, access.reason, challenge=access.challenge)
             raise self._refuse("unauthorized" if access.status == 401 else "forbidden", upgrade, refused)

@@ -6,7 +6,7 @@ import { Calls, LIST_TYPES } from "./calls-state.js";
 import { Client } from "./client.js";
 import { explain, say } from "./dialogs.js";
 import { setText } from "./dom.js";
-import { forget, keep, kept, loginForm } from "./login.js";
+import { forget, keep, kept, loginForm, takeFromLink } from "./login.js";
 import { setTheme, theme } from "./theme.js";
 import { TryIt } from "./tryit.js";
 
@@ -187,7 +187,9 @@ function refused(key, status) {
   connection("lost", "Not signed in");
   $("login").hidden = false;
   $("forget").hidden = true;
-  const unknown = key ? "The worker does not know this key." : "The worker asks for an API key.";
+  const asks = "The worker asks for an API key. Where none is configured, open the link that it prints at its start.";
+  const unknown = linkUsed ? "This link has been used. The worker has printed another one."
+    : key ? "The worker does not know this key." : asks;
   login.ask(status === 403 ? "This key may not read calls: it lacks the scope `events`." : unknown);
 }
 
@@ -217,4 +219,5 @@ document.addEventListener("keydown", (event) => {
     location.hash = "#/";
   }
 });
+const linkUsed = takeFromLink();
 begin(kept());

@@ -14,6 +14,15 @@ export function keep(key, remember) {
   if (remember) localStorage.setItem(NAME, key);
 }
 
+/** From the worker's own link (`/?once=…`), which leads to `#key=…`: kept for this tab, and taken out of the address. */
+export function takeFromLink() {
+  const [, name, key] = /^#(key|used)=?([A-Za-z0-9._~-]*)$/.exec(location.hash) ?? [];
+  if (!name) return false;
+  if (key) keep(key, false);
+  history.replaceState(null, "", location.pathname);
+  return !key;
+}
+
 export function forget() {
   sessionStorage.removeItem(NAME);
   localStorage.removeItem(NAME);

@@ -1,0 +1,49 @@
+"""Where the HTTP port and the media port listen: on loopback only, as long as nobody has to show a credential."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from config.settings import Settings
+
+LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
+
+
+def http_host(settings: Settings) -> str:
+    """The address of the HTTP port: `http.host`, or what an empty one stands for."""
+    return settings.http.host or (EVERYWHERE if settings.auth.api_keys else LOOPBACK)
+
+
+def media_host(settings: Settings) -> str:
+    """The address of the media port: `media.host`, or what an empty one stands for."""
+    known = settings.auth.api_keys or settings.twilio.auth_token
+    return settings.media.host or (EVERYWHERE if known else LOOPBACK)
+
+
+def needs_credentials(http: str, media: str, settings: Settings) -> tuple[str, str] | None:
+    """The key that is missing while the ports listen on these addresses, and why; None when all is well.
+
+    With `twilio.auth_token` alone the media port may be open: Twilio signs, and its other routes take nobody from
+    another machine without an API key.
+    """
+    if settings.auth.api_keys:
+        return None
+    if not is_loopback(http):
+        return "http.host", "without API keys only loopback is listened on: configure auth.api_keys, or leave it empty"
+    if not is_loopback(media) and not settings.twilio.auth_token:
+        return "media.host", (
+            "without API keys and Twilio's token only loopback is listened on: configure auth.api_keys or "
+            "twilio.auth_token, or leave it empty"
+        )
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """`localhost`, or an address of this machine's loopback (IPv4-mapped IPv6 too)."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
