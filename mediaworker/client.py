@@ -23,9 +23,9 @@ import websockets
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
+from config.listen import is_loopback
 from mediaworker.events import schema
 from mediaworker.events.schema import CallRecord, Event, decode
-from mediaworker.ingress.access import is_loopback
 
 if TYPE_CHECKING:
     import httpx
