@@ -176,6 +176,17 @@ class Sip(Section, frozen=True, kw_only=True):
     """Registrars, and peers that the worker has to connect to, need a certificate for the name that they go by."""
     tls_clients: Literal["any", "verified"] = "any"
     """`verified`: who connects needs a certificate of an authority in `tls_ca`."""
+    headers: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.!%*_+`'~-]+$")], ...] = (
+        "P-Asserted-Identity",
+        "Diversion",
+        "History-Info",
+        "Remote-Party-ID",
+        "User-to-User",
+        "Session-ID",
+        "Cisco-GUID",
+    )
+    """Headers of the INVITE that appear in `custom` of `call.started`, in lower case, beside those that begin with
+    `X-`: 64 headers of 2,048 characters at most. Routes match any header, whether it is in this list or not."""
     answer_delay_s: Annotated[float, Meta(ge=0, le=30)] = 0.0
     """A call is told that it rings (180) and answered so much later: a person's phone may be quicker. Not SIPREC."""
     media_timeout_s: Seconds = 3600.0
@@ -199,6 +210,9 @@ class Siprec(Section, frozen=True, kw_only=True):
 
     max_streams: Annotated[int, Meta(ge=1, le=16)] = 8
     """Audio streams of one session that are taken; more are refused, and the session goes on."""
+    ignore_mixed: bool = False
+    """Refuse a stream in which all speakers are mixed when each of them has a stream of their own as well: the same
+    words would be transcribed twice. It counts as mixed when the metadata says so, or by its label (`mixed`, `mix`)."""
     participants: tuple[SiprecParticipant, ...] = ()
     """The first that fits decides."""
     others: Role = "unknown"
@@ -396,13 +410,18 @@ class Auth(Section, frozen=True, kw_only=True):
 class Route(Section, frozen=True, kw_only=True):
     """What a call is: the first route whose conditions all hold sets profile, language, context, roles and names.
 
-    `calling` and `called` match the number or user part exactly, or by prefix when they end in `*`.
+    `calling` and `called` match the number or user part exactly, or by prefix when they end in `*`. In `participant`
+    and `headers`, `*` stands for anything, `?` for one character, `[0-9]` for one of these; letters match in any case.
     """
 
     source: Literal["", "sip", "siprec", "twilio", "audiosocket", "asterisk-ws", "websocket"] = ""
     calling: str = ""
     called: str = ""
     account: str = ""
+    participant: str = ""
+    """SIPREC: somebody in the metadata of the INVITE has this URI (`sip:1001@pbx.example`), user part or name."""
+    headers: dict[str, str] = {}
+    """SIP: the INVITE has each of these headers with such a value; repeated headers are joined by commas."""
     profile: Literal["bot", "assist", "dictation"] = "assist"
     language: str = ""
     context: str = ""

@@ -132,6 +132,8 @@ class Call:
         """Set once every leg has been finished: only then may the last final close the call."""
         self._held: set[str] = set()
         """Legs on hold."""
+        self._left: set[str] = set()
+        """Those of them whose stream is gone."""
         self._hold_since: float | None = None
         """All of them are, since then."""
         self._hold_s = 0.0
@@ -233,9 +235,10 @@ class Call:
     def held(self, leg: str | None = None) -> None:
         """The peer has put a leg on hold, or all of them."""
         legs = set(self.members) if leg is None else {leg}
-        if legs <= self._held or self.ending:
+        if legs <= self._held - self._left or self.ending:
             return
         self._held |= legs
+        self._left -= legs
         self._count_hold()
         self.publish(self.elapsed_ms(), events.CallHeld(leg))
 
@@ -244,8 +247,19 @@ class Call:
         if not legs & self._held or self.ending:
             return
         self._held -= legs
+        self._left -= legs
         self._count_hold()
         self.publish(self.elapsed_ms(), events.CallResumed(leg))
+
+    def left(self, leg: str) -> None:
+        """The peer has taken a leg's stream out of the call: on hold, until `held` or `resumed` says otherwise."""
+        if leg in self._left or self.ending:
+            return
+        self.flush(leg)
+        self._held.add(leg)
+        self._left.add(leg)
+        self._count_hold()
+        self.publish(self.elapsed_ms(), events.CallHeld(leg, left=True))
 
     def _count_hold(self) -> None:
         """`hold_ms` is the time in which nobody could be heard."""

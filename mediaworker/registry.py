@@ -120,15 +120,24 @@ class CallRegistry:
         direction: str = "inbound",
         account: str = "",
         custom: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        participants: Sequence[str] = (),
         overrides: Mapping[str, str] | None = None,
     ) -> Call:
-        """A new call whose legs take audio from now on. Raises Refused."""
+        """A new call whose legs take audio from now on; `headers` and `participants` are for routes. Raises Refused."""
         if refusal := self.refusal():
             self.refused += 1
             raise refusal
         def plan(overrides: Mapping[str, str] | None) -> routing.Plan:
             return routing.plan(
-                self._settings, source=source, calling=from_, called=to, account=account, overrides=overrides
+                self._settings,
+                source=source,
+                calling=from_,
+                called=to,
+                account=account,
+                headers=headers,
+                participants=participants,
+                overrides=overrides,
             )
 
         def grow(call: Call, spec: LegSpec) -> CallLeg:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from config import Route, Settings
 from config.settings import Endpointing, Role
@@ -31,14 +32,20 @@ def plan(
     calling: str,
     called: str,
     account: str = "",
+    headers: Mapping[str, str] | None = None,
+    participants: Sequence[str] = (),
     overrides: Mapping[str, str] | None = None,
 ) -> Plan:
     """The first route that fits, then the overrides.
 
+    `headers`: of an INVITE, by their names in lower case; `participants`: URIs, user parts and names in SIPREC
+    metadata.
+
     Overrides are `profile`, `language`, `context`, `role.LEG` and `name.LEG`: Twilio `<Parameter>`s of that name, or
     SIP headers `X-Mediaworker-Profile`, `X-Mediaworker-Role-LEG` and so on. A value that is not allowed is left out.
     """
-    route = _match(settings.routes, source, calling, called, account) or Route()
+    facts = _Facts(source, calling, called, account, headers or {}, participants)
+    route = next((each for each in settings.routes if facts.fit(each)), Route())
     # Bytes of a SIP header that are no UTF-8 come as lone surrogates, which no message and no file can carry.
     overrides = {key: value.encode("utf-8", "replace").decode() for key, value in (overrides or {}).items()}
     roles = dict(route.roles)
@@ -62,19 +69,37 @@ def plan(
     )
 
 
-def _match(routes: Sequence[Route], source: str, calling: str, called: str, account: str) -> Route | None:
-    for route in routes:
-        if (
-            route.source in ("", source)
-            and _fits(route.calling, calling)
-            and _fits(route.called, called)
-            and _fits(route.account, account)
-        ):
-            return route
-    return None
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What routes are held to."""
+
+    source: str
+    calling: str
+    called: str
+    account: str
+    headers: Mapping[str, str]
+    participants: Sequence[str]
+
+    def fit(self, route: Route) -> bool:
+        return (
+            route.source in ("", self.source)
+            and _fits(route.calling, self.calling)
+            and _fits(route.called, self.called)
+            and _fits(route.account, self.account)
+            and (not route.participant or matches(route.participant, self.participants))
+            and all(
+                (value := self.headers.get(name.lower())) is not None and matches(pattern, [value])
+                for name, pattern in route.headers.items()
+            )
+        )
 
 
 def _fits(pattern: str, value: str) -> bool:
     if pattern.endswith("*"):
         return value.startswith(pattern[:-1])
     return pattern in ("", value)
+
+
+def matches(pattern: str, texts: Iterable[str]) -> bool:
+    """Whether one of the texts fits a pattern with wildcards, letters in any case."""
+    return any(fnmatchcase(text.casefold(), pattern.casefold()) for text in texts)

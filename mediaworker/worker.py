@@ -249,7 +249,7 @@ class Worker:
             raise StartError(message) from None
         from mediaworker.ingress.sip import SipIngress
 
-        return SipEndpoint(self.settings, SipIngress(self.calls, lambda: self.settings.siprec), self.detector)
+        return SipEndpoint(self.settings, SipIngress(self.calls, lambda: self.settings), self.detector)
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
         from sip.errors import SipError

@@ -71,6 +71,8 @@ class CallHost(Protocol):
     send_silence: bool
     srtp: SrtpUse
     families: tuple[Family, ...]
+    ignore_mixed: bool
+    """Refuse the mixed stream of a recording session."""
 
     @property
     def max_streams(self) -> int: ...
@@ -102,6 +104,8 @@ class SipCall:
         self.streams: list[MediaStream] = []
         self.recording = siprec.Recording() if siprec.is_recording(message) else None
         """What a recording client says of the call that it records; None: this is no recording session."""
+        self.mixed: frozenset[int] = frozenset()
+        """Indexes of the m-lines that were refused because all who are heard there have others (SIPREC)."""
         self.agreed_s = 0.0
         """When the streams last changed, by the loop's clock."""
         self.reliable: list[str] = []
@@ -316,7 +320,23 @@ class SipCall:
     def _negotiate(self, offer: SessionDescription) -> tuple[NegotiatedStream, ...]:
         streams = self._host.max_streams if self.recording else 1
         host = self._host
-        return negotiate(offer, host.codecs, streams=streams, use=host.srtp, families=host.families)
+        without = self._mixed_lines(offer)
+        agreed = negotiate(
+            offer, host.codecs, streams=streams, use=host.srtp, families=host.families, without=without
+        )
+        self.mixed = without - {stream.index for stream in agreed}
+        return agreed
+
+    def _mixed_lines(self, offer: SessionDescription) -> frozenset[int]:
+        """The m-lines whose speakers all have others of their own, where those are not wanted."""
+        if self.recording is None or not self._host.ignore_mixed:
+            return frozenset()
+        lines = [(index, media) for index, media in enumerate(offer.media) if media.kind == "audio"]
+        return frozenset(
+            index
+            for place, (index, media) in enumerate(lines)
+            if self.recording.is_mixed(media.attribute("label") or "", place)
+        )
 
     def _socket(self, stream: NegotiatedStream) -> RtpSocket:
         """The stream's, opened when there is none: it may have moved to the other family."""

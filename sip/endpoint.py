@@ -67,6 +67,7 @@ class SipEndpoint:
         self._settings = settings.sip
         self.max_streams = settings.siprec.max_streams
         """Of one recording session; every other call has one stream."""
+        self.ignore_mixed = settings.siprec.ignore_mixed
         self._handler = handler
         self._access = AccessList(settings.sip.allow, trusted=trusted)
         hosts: dict[Family, str] = {"IP4": settings.sip.host, "IP6": settings.sip.host6}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -64,17 +64,20 @@ def negotiate(
     streams: int = 1,
     use: SrtpUse = "optional",
     families: Sequence[Family] = ("IP4",),
+    without: Collection[int] = (),
 ) -> tuple[NegotiatedStream, ...]:
     """What to answer: the first `streams` audio m-lines with a common codec, encrypted ones before others.
 
-    `families`: those that we have addresses of.
+    `families`: those that we have addresses of; `without`: indexes of m-lines that are refused, while there are others.
 
     Raises:
         NotAcceptable: there is none (SIP 488).
     """
     found = [_match(offer, index, media, codecs, use, families) for index, media in enumerate(offer.media)]
+    fitting = [stream for stream in found if stream]
+    needed = [stream for stream in fitting if stream.index not in without]
     # The same audio may be offered twice, encrypted and not: then encrypted.
-    usable = sorted((stream for stream in found if stream), key=lambda stream: stream.crypto is None)[:streams]
+    usable = sorted(needed or fitting, key=lambda stream: stream.crypto is None)[:streams]
     if not usable:
         secure = any(media.protocol in _SECURE for media in offer.media)
         named = [offer.connection_of(media) for media in offer.media if media.kind == "audio"]

@@ -9,7 +9,10 @@ it, in any namespace, because clients of ten years are in the field.
 
 from __future__ import annotations
 
+import base64
 import re
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,8 @@ CONTENT_TYPES = ("application/rs-metadata+xml", "application/rs-metadata")
 MAX_CHARS = 65_536
 MAX_ITEMS = 256
 """Participants, and streams, of one recording."""
+_MIXED = frozenset(("mix", "mixed"))
+"""Labels of a stream that carries everybody, and its `mode` in the drafts."""
 _SCHEME = re.compile(r"(?:sips?|tel):", re.IGNORECASE)
 
 
@@ -54,6 +59,8 @@ class Metadata:
     participants: dict[str, Participant | None] = field(default_factory=dict)
     streams: dict[str, str | None] = field(default_factory=dict)
     """Stream id → label."""
+    mixed: set[str] = field(default_factory=set)
+    """Ids of the streams that are said to be a mix."""
     sends: dict[str, frozenset[str]] = field(default_factory=dict)
     """Participant id → ids of the streams that carry it."""
     sessions: dict[str, str] = field(default_factory=dict)
@@ -68,8 +75,15 @@ def is_recording(message: SipMessage) -> bool:
 
 
 def metadata_of(message: SipMessage) -> str:
-    """The XML that a message carries, "" for none."""
-    return next(filter(None, map(message.part, CONTENT_TYPES)), "")
+    """The XML that a message carries, "" for none. Some clients encode it in base64, with or without saying so."""
+    text = next(filter(None, map(message.part, CONTENT_TYPES)), "")
+    if not text.strip() or "<" in text:
+        return text
+    try:
+        decoded = base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        return text
+    return decoded.decode("utf-8-sig", "surrogateescape")
 
 
 def parse(text: str) -> Metadata:
@@ -99,6 +113,8 @@ def parse(text: str) -> Metadata:
             case "stream":
                 identity = _id(element, "stream")
                 metadata.streams[identity] = None if _gone(element) else _child(element, "label")
+                if _child(element, "mode").lower() in _MIXED:
+                    metadata.mixed.add(identity)
             case "session" if not _gone(element):
                 metadata.sessions[_id(element, "session")] = _child(element, "sipsessionid")
             case "participantstreamassoc":
@@ -117,6 +133,8 @@ class Recording:
         self._participants: dict[str, Participant] = {}
         self._streams: dict[str, str] = {}
         self._sends: dict[str, frozenset[str]] = {}
+        self._said_mixed: frozenset[str] = frozenset()
+        self._mixes: frozenset[str] = frozenset()
         self.sessions: dict[str, str] = {}
         """Id of the recorded session → its Session-ID (RFC 7989), "" without; of all that were named so far."""
 
@@ -139,23 +157,60 @@ class Recording:
         if max(len(participants), len(streams), len(sends)) > MAX_ITEMS:
             raise MetadataError(f"more than {MAX_ITEMS} participants or streams in all")
         self._participants, self._streams, self._sends = participants, streams, sends
+        before = frozenset() if metadata.complete else self._said_mixed
+        self._said_mixed = (before | metadata.mixed) & streams.keys()
+        self._mixes = _mixes(streams, sends, self._said_mixed)
         self.sessions = dict(list((self.sessions | metadata.sessions).items())[-MAX_ITEMS:])
 
-    def speakers(self, label: str, place: int) -> tuple[Participant, ...]:
+    def speakers(
+        self, label: str, place: int, *, unmixed_place: int | None = None, of: int = 0
+    ) -> tuple[Participant, ...]:
         """Who is heard in the stream of that label, in the order of the metadata.
 
         `place`: of a stream without a label among all streams; the metadata's streams are taken to be in that order.
+        `unmixed_place` and `of`: its place among those that are no mix, and how many those are. Metadata that says of
+        nobody which streams are theirs pairs participants and such streams in their order, when they are as many.
         """
-        if label:
-            wanted = {identity for identity, named in self._streams.items() if named == label}
-            wanted.add(label)  # some name the label where the stream's id belongs
+        wanted = self._wanted(label, place)
+        if self._sends:
+            return tuple(
+                self._participants[identity]
+                for identity, streams in self._sends.items()
+                if identity in self._participants and streams & wanted
+            )
+        people = list(self._participants.values())
+        if self._streams:
+            single = [identity for identity in self._streams if identity not in self._mixes]
+            places = [number for number, identity in enumerate(single) if identity in wanted]
+            of = len(single)
         else:
-            wanted = set(list(self._streams)[place : place + 1])
-        return tuple(
-            self._participants[identity]
-            for identity, streams in self._sends.items()
-            if identity in self._participants and streams & wanted
-        )
+            places = [place if unmixed_place is None else unmixed_place]
+        return tuple(people[number] for number in places[:1] if len(people) == of and number < of)
+
+    def is_mixed(self, label: str, place: int) -> bool:
+        """Whether a stream carries everybody who is heard in the others. `label` and `place` as for `speakers`."""
+        return label.casefold() in _MIXED or not self._mixes.isdisjoint(self._wanted(label, place))
+
+    def identities(self) -> tuple[str, ...]:
+        """URIs, their user parts, and names of all participants."""
+        found = (text for each in self._participants.values() for text in (each.aor, each.user, each.name))
+        return tuple(dict.fromkeys(filter(None, found)))
+
+    def _wanted(self, label: str, place: int) -> set[str]:
+        """The metadata's streams that a stream of the SDP is."""
+        if not label:
+            return set(list(self._streams)[place : place + 1])
+        # Some name the label where the stream's id belongs.
+        return {identity for identity, named in self._streams.items() if named == label} | {label}
+
+
+def _mixes(streams: Mapping[str, str], sends: Mapping[str, frozenset[str]], said: Collection[str]) -> frozenset[str]:
+    """The streams that are said to be a mix, and those of several speakers each of whom has another stream alone."""
+    found = {stream for stream, label in streams.items() if stream in said or label.casefold() in _MIXED}
+    senders = Counter(stream for each in sends.values() for stream in each)
+    shared = {stream for stream, number in senders.items() if number > 1}
+    not_alone = {stream for each in sends.values() if each <= shared for stream in each}
+    return frozenset(found | shared - not_alone)
 
 
 def _participant(element: Element, metadata: Metadata) -> None:

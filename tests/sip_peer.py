@@ -67,7 +67,7 @@ class SipPeer:
         lines = [
             f"{method} {uri or self.uri} SIP/2.0",
             f"Via: SIP/2.0/UDP {self._host}:{self.port};branch={branch};rport",
-            f"From: <sip:4711@{self._host}:{self.port}>;tag={self.tag}",
+            *([] if any(header.startswith("From:") for header in headers) else [self._from()]),
             f"To: <{self.uri}>" + (f";tag={self.to_tag}" if within and self.to_tag else ""),
             f"Call-ID: {self.call_id}",
             f"CSeq: {number} {method}",
@@ -80,6 +80,9 @@ class SipPeer:
         lines.append(f"Content-Length: {len(body)}")
         self.put(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
         return number
+
+    def _from(self) -> str:
+        return f"From: <sip:4711@{self._host}:{self.port}>;tag={self.tag}"
 
     def put(self, datagram: bytes) -> None:
         self._socket.sendto(datagram, self._worker)

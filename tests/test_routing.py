@@ -32,6 +32,27 @@ def test_an_exact_number_is_not_a_prefix() -> None:
     assert plan(settings(), source="sip", calling="+15550100", called="").context == ""
 
 
+def test_headers_and_participants_of_a_call() -> None:
+    routes = [
+        {"headers": {"X-Tenant": "acme*", "Diversion": "*"}, "language": "de"},
+        {"headers": {"p-asserted-identity": "*<sip:+49[0-9]*@*"}, "language": "fr"},
+        {"participant": "SIP:47??@*", "language": "es"},
+        {"headers": {"X-Tenant": "*"}, "participant": "Ann", "language": "it"},
+    ]
+    given = parse({"routes": routes, "asr": {"language": "en"}})
+
+    def language(*participants: str, **headers: str) -> str:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        made = plan(given, source="siprec", calling="", called="", headers=named, participants=participants)
+        return made.language
+
+    assert language(x_tenant="ACME Ltd", diversion="") == "de"
+    assert language(x_tenant="acme") == "en", "a header that is not there fits nothing"
+    assert language(p_asserted_identity='"A" <sip:+49301@x>, <tel:+49301>') == "fr"
+    assert language("sip:100@pbx", "sip:4711@pbx") == "es" and language("sip:100@pbx") == "en"
+    assert language("ann", x_tenant="") == "it" and language("ann") == "en"
+
+
 def test_overrides_speak_over_routes_and_nonsense_is_left_out() -> None:
     overrides = {
         "profile": "dictation",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +108,72 @@ def test_a_label_where_the_streams_id_belongs() -> None:
     assert names(made, "a_leg") == ["1"]
 
 
+def people(*names: str) -> str:
+    return "".join(f"<participant participant_id='{n}'><nameID aor='sip:{n}@x'/></participant>" for n in names)
+
+
+def streams(*labels: str, mode: str = "") -> str:
+    said = f"<mode>{mode}</mode>" if mode else ""
+    return "".join(f"<stream stream_id='s{n}'><label>{n}</label>{said}</stream>" for n in labels)
+
+
+def sends(**of: str) -> str:
+    parts = [(n, "".join(f"<send>s{label}</send>" for label in labels)) for n, labels in of.items()]
+    return "".join(f"<participantstreamassoc participant_id='{n}'>{s}</participantstreamassoc>" for n, s in parts)
+
+
+def document(*parts: str) -> Recording:
+    return recording(f"<recording>{''.join(parts)}</recording>")
+
+
+def test_participants_without_associations_are_paired_by_their_order() -> None:
+    made = document(people("ann", "bob"), streams("1", "2"))
+    assert (names(made, "1"), names(made, "2"), names(made, "3")) == (["ann"], ["bob"], [])
+    assert (names(made, "", 0), names(made, "", 1), names(made, "", 2)) == (["ann"], ["bob"], [])
+    assert names(document(people("ann", "bob"), streams("1")), "1") == [], "whose it is cannot be told"
+    assert names(document(people("ann"), streams("1", "2")), "1") == []
+    # What the metadata says of somebody counts for everybody: the other one is not heard.
+    assert names(document(people("ann", "bob"), streams("1", "2"), sends(ann="2")), "1") == []
+    alone = document(people("ann", "bob"))
+    assert [alone.speakers("x", place, unmixed_place=place, of=2) for place in range(3)] == [
+        (Participant("ann", "sip:ann@x"),), (Participant("bob", "sip:bob@x"),), (),
+    ]  # fmt: skip
+    assert alone.speakers("x", 0, of=3) == ()
+    third = document(people("ann", "bob"), streams("1", "2"), streams("3", mode="mixed"))
+    assert (names(third, "2"), names(third, "3")) == (["bob"], [])
+
+
+def test_which_stream_carries_everybody() -> None:
+    said = document(people("ann", "bob"), streams("1", "2"), streams("3", mode="Mixed"))
+    assert [said.is_mixed(label, 9) for label in "123"] == [False, False, True]
+    assert [said.is_mixed("", place) for place in range(4)] == [False, False, True, False]
+    shared = document(people("ann", "bob"), streams("1", "2", "3"), sends(ann="13", bob="23"))
+    assert [shared.is_mixed(label, 9) for label in "123"] == [False, False, True]
+    together = document(people("ann", "bob", "cleo"), streams("1", "2"), sends(ann="1", bob="1", cleo="2"))
+    assert not together.is_mixed("1", 0), "two at one telephone have no other stream"
+    assert document().is_mixed("Mixed", 0) and not document().is_mixed("remix", 0)
+    said.update(partial("<stream stream_id='s1'><label>1</label></stream>"))
+    assert said.is_mixed("3", 9)
+    said.update(parse(DRAFT))
+    assert not said.is_mixed("3", 9)
+
+
+def test_metadata_in_base64() -> None:
+    def message(body: str, *headers: str) -> SipMessage:
+        kind = "Content-Type: application/rs-metadata+xml"
+        return SipMessage.parse("\r\n".join(["INVITE sip:x@y SIP/2.0", "Call-ID: 1", kind, *headers, "", body]))
+
+    for text in (RFC, "\ufeff" + DRAFT):
+        plain = message(text)
+        coded = base64.encodebytes(text.encode()).decode()  # in lines of 76
+        assert "\n" in coded.strip()
+        for each in (message(coded, "Content-Transfer-Encoding: base64"), message(coded), plain):
+            assert is_recording(each) and len(recording(metadata_of(each).lstrip("\ufeff"))._participants) == 2
+    for junk in ("bm8=", "####", "PD94", "é" * 10):
+        with pytest.raises(MetadataError):
+            recording(metadata_of(message(junk)))
+
+
 def test_an_update_changes_what_it_names() -> None:
     made = recording(RFC)
     bob = "participant_id='srfBElmCRp2QB23b7Mpk0w=='"
@@ -151,12 +219,12 @@ def test_another_encoding_that_the_xml_names() -> None:
 
 
 TAGS = st.sampled_from(
-    "recording participant stream nameID name aor label send recv participantstreamassoc session datamode "
+    "mode recording participant stream nameID name aor label send recv participantstreamassoc session datamode "
     "disassociate-time participantsessionassoc associate-time x".split()
 )
 IDS = st.sampled_from(["", 'id="a"', 'participant_id="a"', 'stream_id="s"', 'id="b" aor="sip:1@x"', 'session_id="q"'])
 TREES = st.recursive(
-    st.sampled_from(["", "partial", "complete", "a", "s", "\u00e9", "&lt;"]),
+    st.sampled_from(["", "partial", "complete", "mixed", "a", "s", "\u00e9", "&lt;"]),
     lambda inner: st.builds(
         lambda tag, about, parts: f"<{tag} {about}>{''.join(parts)}</{tag}>", TAGS, IDS, st.lists(inner, max_size=4)
     ),
@@ -172,7 +240,8 @@ def test_any_text_is_metadata_or_an_error(inner: list[str], label: str) -> None:
             made.update(parse(f"<recording>{each}</recording>"))
         except MetadataError as error:
             assert str(error) and "\n" not in str(error)
-    for participant in made.speakers(label, 0):
+    assert made.is_mixed(label, 0) in (True, False)
+    for participant in made.speakers(label, 0) + made.speakers(label, 1, unmixed_place=0, of=2):
         assert participant.user is not None and len(participant.name) <= 500
 
 

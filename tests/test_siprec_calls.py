@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -59,6 +60,8 @@ def both(senders: Sequence[RtpSender], *directions: str, version: int = 1, label
 
 
 ANSWERED = ("a=label:1", "a=label:2", "a=recvonly", r"Contact: <[^>]*>;\+sip\.srs")
+HOLDS = ("call.held", "call.resumed")
+GONE = "m=audio 0 RTP/AVP 0"
 VIDEO = "m=video 4000 RTP/AVP 96\na=rtpmap:96 H264/90000"
 
 
@@ -209,12 +212,20 @@ async def test_somebody_joins_and_leaves(running: Worker, tmp_path: Path) -> Non
         Pause(50),
         Send("INVITE", mixed(offer(*lines, version=2), joined), has=("a=label:3", "(m=audio [1-9].*){3}")),
         Pause(50),
-        Send("INVITE", offer(lines[0], "m=audio 0 RTP/AVP 0", lines[2], version=3), has=("m=audio 0", "a=label:3")),
+        Send("INVITE", offer(lines[0], GONE, lines[2], version=3), has=("m=audio 0", "a=label:3")),
+        Pause(50),
+        Send("INVITE", offer(*lines, version=4), has=("(m=audio [1-9].*){3}",)),
+        Pause(50),
+        Send("INVITE", offer(*lines[:2], GONE, version=5), has=("m=audio 0",)),
+        Send("INVITE", offer(*lines[:2], GONE, version=6), has=("m=audio 0",)),
         Pause(50),
         Send("BYE"),
     )
     assert shown(events, "leg.updated", "call.ended") == [
         ("leg.updated", "3", "customer", "Dora"), ("call.ended", "hangup"),
+    ]  # fmt: skip
+    assert [(event["type"], event["leg"], event.get("left")) for event in events if event["type"] in HOLDS] == [
+        ("call.held", "2", True), ("call.resumed", "2", None), ("call.held", "3", True),
     ]  # fmt: skip
     assert [leg["leg"] for leg in events[-1]["legs"]] == ["1", "2", "3"]
     for sender in media:
@@ -254,5 +265,36 @@ async def test_streams_beyond_the_limit_are_refused_and_the_session_goes_on(tmp_
         refused = Send("INVITE", offer(*lines, VIDEO), REQUIRE, has=("m=audio 0 ", "m=video 0 "))
         events = await story(running, Sipp(tmp_path), refused, Pause(50), Send("BYE"))
     assert [leg["leg"] for leg in events[0]["legs"]] == ["leg 0", "leg 1"]
+    for sender in media:
+        sender.close()
+
+
+ROUTES = """[
+    {source = "siprec", participant = "sip:47??@*", headers = {"Cisco-GUID" = "1-2-*"}, names = {"1" = "Routed"}},
+    {source = "siprec", participant = "nobody@*", names = {"1" = "Wrong"}},
+]""".replace("\n", " ")
+
+
+async def test_a_mixed_stream_is_left_out_and_a_route_goes_by_who_takes_part(tmp_path: Path) -> None:
+    """No associations, base64, and a third stream in which both are heard. Without others it would be taken."""
+    media = [RtpSender() for _ in range(3)]
+    whole = metadata()
+    text = re.sub("<participantstreamassoc.*?</participantstreamassoc>", "", whole.text)
+    third = "<stream stream_id='s3'><label>3</label><mode>mixed</mode></stream>"
+    text = text.replace("</recording>", f"{third}</recording>")
+    coded = Body(whole.content_type, base64.encodebytes(text.encode()).decode())
+    lines = [line(sender.port, label) for sender, label in zip(media, "123", strict=True)]
+    guid = "Cisco-GUID: 1-2-3-4"
+    with worker(tmp_path, SIPREC__IGNORE_MIXED="true", ROUTES=ROUTES) as running:
+        sipp = Sipp(tmp_path)
+        both_and_mix = Send(
+            "INVITE", mixed(offer(*lines), coded), (*REQUIRE, guid), has=("(m=audio [1-9].*){2}", "m=audio 0 ")
+        )
+        events = await story(running, sipp, both_and_mix, Pause(50), Send("BYE"))
+        alone = Send("INVITE", mixed(offer(lines[2]), coded), REQUIRE, has=("m=audio [1-9]",))
+        other = await story(running, sipp, alone, Pause(50), Send("BYE"))
+    assert [(leg["leg"], leg["name"]) for leg in events[0]["legs"]] == [("1", "Routed"), ("2", "Ann")]
+    assert events[0]["custom"]["cisco-guid"] == "1-2-3-4"
+    assert [(leg["leg"], leg["name"]) for leg in other[0]["legs"]] == [("3", "")]
     for sender in media:
         sender.close()

@@ -95,6 +95,9 @@ class CallHeld(EventBody, frozen=True, tag="call.held"):
     """Without `leg`: the whole call."""
 
     leg: str | None = None
+    left: Annotated[
+        bool, Meta(description="The leg's stream was taken out of a recording session; `call.resumed` when it is back")
+    ] = False
 
 
 class CallResumed(EventBody, frozen=True, tag="call.resumed"):

@@ -7,24 +7,22 @@ from collections.abc import Callable
 import structlog
 
 from audio.dtmf import DigitRate
-from config.settings import Role, Siprec
+from config import Settings
+from config.settings import Role
 from mediaworker.call import Call, LegSpec
+from mediaworker.ingress.sip_headers import calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.siprec import speaker
 from mediaworker.registry import CallRegistry, Refused
 from sip.call import MediaStream, SipCall
 
 log = structlog.get_logger()
 
-OVERRIDE = "x-mediaworker-"
-"""Headers `X-Mediaworker-Language`, `-Profile`, `-Context`, `-Role-LEG`, `-Name-LEG` speak over the routes."""
-CUSTOM = "x-"
-
 
 class SipIngress:
-    """Implements `sip.handler.SipHandler` on the registry. `siprec`: the section, as it is now."""
+    """Implements `sip.handler.SipHandler` on the registry. `settings`: those in force now."""
 
-    def __init__(self, registry: CallRegistry, siprec: Callable[[], Siprec] = Siprec) -> None:
-        self._registry, self._siprec = registry, siprec
+    def __init__(self, registry: CallRegistry, settings: Callable[[], Settings] = Settings) -> None:
+        self._registry, self._settings = registry, settings
         self._calls: dict[SipCall, Call] = {}
         self._dialled: dict[SipCall, DigitRate] = {}
 
@@ -36,12 +34,7 @@ class SipIngress:
 
     def on_call(self, sip: SipCall) -> None:
         headers = {name.lower(): value for name, value in sip.headers.items()}
-        overrides = {
-            name[len(OVERRIDE) :].replace("role-", "role.").replace("name-", "name."): value
-            for name, value in headers.items()
-            if name.startswith(OVERRIDE)
-        }
-        custom = {n: v for n, v in headers.items() if n.startswith(CUSTOM) and not n.startswith(OVERRIDE)}
+        custom = custom_headers(headers, self._settings().sip.headers)
         if sip.recording is not None and sip.recording.sessions:
             custom["siprec-session"], session_id = next(iter(sip.recording.sessions.items()))
             custom |= {"session-id": session_id} if session_id else {}
@@ -50,11 +43,13 @@ class SipIngress:
                 source="sip" if sip.recording is None else "siprec",
                 legs=[self._leg(sip, name, stream) for name, stream in _named(sip).items()],
                 external_id=sip.call_id,
-                from_=user_part(sip.from_uri),
+                from_=user_part(calling_uri(sip.from_uri, headers)),
                 to=user_part(sip.to_uri),
                 account=sip.account,
                 custom=custom,
-                overrides=overrides,
+                headers=headers,
+                participants=sip.recording.identities() if sip.recording is not None else (),
+                overrides=overriding_headers(headers),
             )
         except Refused as refused:
             log.warning("call refused at its answer", reason=refused.reason, external_id=sip.call_id)
@@ -82,7 +77,7 @@ class SipIngress:
             else:
                 stream.socket.leg = call.add_leg(self._leg(sip, name, stream))
         for name in call.legs.keys() - streams.keys():  # somebody has left
-            call.flush(name)
+            call.left(name)
         self._hold(sip, call)
 
     def on_metadata(self, sip: SipCall) -> None:
@@ -111,8 +106,10 @@ class SipIngress:
     def _speaker(self, sip: SipCall, stream: MediaStream) -> tuple[Role, str]:
         if sip.recording is None:
             return "unknown", ""
-        speakers = sip.recording.speakers(stream.label, sip.streams.index(stream))
-        return speaker(self._siprec(), speakers, stream.label)
+        place = sip.streams.index(stream)
+        skipped = sum(index < stream.index for index in sip.mixed)
+        speakers = sip.recording.speakers(stream.label, place + skipped, unmixed_place=place, of=len(sip.streams))
+        return speaker(self._settings().siprec, speakers, stream.label)
 
     def _hold(self, sip: SipCall, call: Call) -> None:
         if sip.recording is None:
@@ -146,11 +143,3 @@ def _named(sip: SipCall) -> dict[str, MediaStream]:
         name = stream.label or str(stream.index)
         named[f"{name}#{stream.index}" if name in named else name] = stream
     return named
-
-
-def user_part(uri: str) -> str:
-    """`"Ann" <sip:100@host;p=1>` → `100`; a URI without a user gives its host."""
-    inside = uri.split("<", 1)[-1].split(">", 1)[0]
-    _, _, rest = inside.partition(":")
-    user, at, host = rest.partition("@")
-    return (user if at else rest).split(";", 1)[0].split("?", 1)[0]

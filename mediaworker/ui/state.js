@@ -67,6 +67,7 @@ export class Conversation {
       case "alert":
         return this.#alert(event);
       case "call.held":
+        if (event.leg && this.holds.some((hold) => hold.leg === event.leg && hold.end === null)) return [];
         this.holds.push({ leg: event.leg ?? null, start: event.at_ms, end: null });
         return [this.#insert({ kind: "hold", at: event.at_ms, leg: event.leg ?? null })];
       case "call.resumed":
