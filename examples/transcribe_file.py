@@ -15,37 +15,54 @@ import sys
 from collections.abc import Iterator
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 RATE_HZ = 16000
 
 
+class Unreadable(Exception):
+    """The file cannot be read; the message says why."""
+
+
 def decoded(file: str) -> Iterator[bytes]:
-    """int16, mono, at 16 kHz."""
+    """int16, mono, at 16 kHz. Raises Unreadable."""
     try:
         import av
     except ImportError:
         yield from by_ffmpeg(file)
         return
     resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE_HZ)
-    with av.open(file) as container:
-        for frame in (*container.decode(audio=0), None):
-            for piece in resampler.resample(frame):
-                yield piece.to_ndarray().tobytes()
+    try:
+        with av.open(file) as container:
+            if not container.streams.audio:
+                raise Unreadable(f"{file}: there is no audio in it")
+            for frame in (*container.decode(audio=0), None):
+                for piece in resampler.resample(frame):
+                    yield piece.to_ndarray().tobytes()
+    except (OSError, av.FFmpegError) as error:
+        raise Unreadable(f"{file}: {error.strerror or error}") from None
 
 
 def by_ffmpeg(file: str) -> Iterator[bytes]:
     command = ["ffmpeg", "-v", "error", "-i", file, "-f", "s16le", "-ac", "1", "-ar", str(RATE_HZ), "-"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as ffmpeg:
-        assert ffmpeg.stdout is not None
-        while data := ffmpeg.stdout.read(RATE_HZ):
-            yield data
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as ffmpeg:
+            assert ffmpeg.stdout is not None
+            while data := ffmpeg.stdout.read(RATE_HZ):
+                yield data
+    except OSError as error:
+        raise Unreadable(f"ffmpeg: {error.strerror}, and the package av is not installed") from None
+    if ffmpeg.returncode:
+        raise Unreadable(f"{file}: ffmpeg could not read it")
 
 
 async def send(socket: ClientConnection, file: str) -> None:
     pieces = decoded(file)
-    while data := await asyncio.to_thread(next, pieces, b""):
-        await socket.send(data)
-    await socket.send(json.dumps({"type": "finalize"}))
+    try:
+        while data := await asyncio.to_thread(next, pieces, b""):
+            await socket.send(data)
+    finally:
+        await socket.send(json.dumps({"type": "finalize"}))
 
 
 async def transcribe(args: argparse.Namespace) -> int:
@@ -70,7 +87,15 @@ def main() -> int:
     parser.add_argument("--url", default="ws://127.0.0.1:8081/ws/asr")
     parser.add_argument("--key", help="an API key with the scope `stream`; not needed on the worker's machine")
     parser.add_argument("--language", default="", help="ISO 639-1; without it the engine detects")
-    return asyncio.run(transcribe(parser.parse_args()))
+    arguments = parser.parse_args()
+    try:
+        return asyncio.run(transcribe(arguments))
+    except Unreadable as error:
+        sys.exit(str(error))
+    except InvalidStatus as error:
+        sys.exit(f"The worker refuses: HTTP {error.response.status_code} {(error.response.body or b'').decode()}")
+    except (OSError, WebSocketException) as error:
+        sys.exit(f"There is no worker at {arguments.url} ({error}): `mediaworker serve` starts one.")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Bot:
 
     async def run(self) -> None:
         types = ["speech.started", "transcript.final", "call.ended"]
-        async for event in self._client.events(types=types, patient=True):
+        async for event in self._client.events(types=types):
             match event:
                 case schema.Event(call_id=str(call_id), body=schema.SpeechStarted()):
                     await self._drop(call_id)
@@ -79,7 +79,12 @@ class Bot:
 
 async def main(url: str, key: str) -> None:
     async with Client(url, key=key) as client:
-        await Bot(client, reply).run()
+        try:
+            await Bot(client, reply).run()
+        except ClientError as error:
+            raise SystemExit(f"The worker refuses: {error}") from None
+        except OSError as error:
+            raise SystemExit(f"There is no worker at {url} ({error}): `mediaworker serve` starts one.") from None
 
 
 if __name__ == "__main__":

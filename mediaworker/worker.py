@@ -245,8 +245,10 @@ class Worker:
         try:
             from sip.endpoint import SipEndpoint
         except ImportError as error:
-            message = f"SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh, or set sip.enabled = false"
-            raise StartError(message) from None
+            from sip.errors import NO_PJSUA2
+
+            how = "set sip.enabled = false (MEDIAWORKER_SIP__ENABLED=false) for a worker without SIP"
+            raise StartError(f"{NO_PJSUA2}; or {how} ({error})") from None
         from mediaworker.ingress.sip import SipIngress
 
         return SipEndpoint(self.settings, SipIngress(self.calls, lambda: self.settings), self.detector)

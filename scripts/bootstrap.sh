@@ -20,7 +20,7 @@ want=$(cat "$lock" requirements/torch.txt pyproject.toml scripts/build_pjsip.sh 
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
   say "installing Python packages into $VENV"
   [ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV
-  # --no-deps: the lock names every package, and leaves out torch, which silero-vad's metadata asks for.
+  # --no-deps: the lock names every package, and leaves out rich, which structlog would load if it were there.
   $VENV/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r "$lock"
   # A CPU build is enough for the tests. Where pip's own choice is another one, TORCH_INDEX names an index that has it.
   [ "$kind" != dev ] || $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps \

@@ -17,7 +17,7 @@ case $variant in cpu | cuda) ;; *) say "cpu or cuda, not $variant"; exit 2 ;; es
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "Python 3.11 or newer is needed: set PYTHON"; exit 1; }
 [ -x "$target/bin/python" ] || "$PYTHON" -m venv "$target"
 pip=("$target/bin/python" -m pip install -q --disable-pip-version-check --no-cache-dir --no-deps)
-# --no-deps: the lock names every package, and leaves out torch, which silero-vad's metadata asks for.
+# --no-deps: the lock names every package, and leaves out rich, which structlog would load if it were there.
 "${pip[@]}" --require-hashes -r requirements/run.lock
 if [ "$variant" = cuda ]; then
   "${pip[@]}" --require-hashes -r requirements/cuda.lock

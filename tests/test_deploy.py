@@ -226,7 +226,8 @@ def test_compose_and_image_agree() -> None:
 def test_what_a_gpu_gets_is_what_was_tested() -> None:
     def versions(name: str) -> dict[str, str]:
         lines = (ROOT / "requirements" / name).read_text().splitlines()
-        found = [re.match(r"([a-z0-9-]+)==([^ ;]+)", line) for line in lines if not re.search("never|win32", line)]
+        here = [line for line in lines if not re.search("never|win32|== 'aarch64'", line)]
+        found = [re.match(r"([a-z0-9-]+)==([^ ;]+)", line) for line in here]
         return {match[1]: match[2] for match in found if match}
 
     cuda, run, dev, torch = map(versions, ("cuda.lock", "run.lock", "dev.lock", "torch.txt"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soxr
 
 from audio.g711 import ulaw_decode
-from tests.peers import ROOT, Worker, until, worker
+from tests import material
+from tests.peers import ROOT, Worker, ports, until, worker
 from tests.peers import command as mediaworker
 from tests.test_ws_calls import CODES, QWEN, SAID, speech
 
@@ -24,7 +27,9 @@ DIGITS = ROOT / "tests" / "data" / "digits"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with worker(tmp_path_factory.mktemp("worker"), **QWEN) as started:
+    with worker(tmp_path_factory.mktemp("worker"), **QWEN, ASR__PRELOAD="true") as started:
+        ready = 'mediaworker_asr_state{state="ready"} 1.0'
+        until(lambda: ready in started.get("/metrics"), 60, "the model is loaded")
         yield started
 
 
@@ -47,17 +52,57 @@ def test_a_file_is_transcribed(running: Worker, tmp_path: Path) -> None:
     assert [line.split("  ")[-1].strip() for line in done.stdout.splitlines()] == SAID
 
 
-def test_the_microphone_shows_words_and_ends_with_ctrl_c(running: Worker, tmp_path: Path) -> None:
-    """With a recorder of that name that plays a file, at twice the speed, and then says nothing more."""
-    recorder = tmp_path / "arecord"
-    (tmp_path / "room.raw").write_bytes(speech("pcm_s16le", 16000))
-    recorder.write_text(
-        f"#!{sys.executable}\nimport sys, time\nwith open('{tmp_path}/room.raw', 'rb') as file:\n"
+NO_PORTAUDIO = "raise OSError('PortAudio library not found')"
+NO_DEVICE = """
+class PortAudioError(Exception): pass
+def RawInputStream(*_, **__): raise PortAudioError('Error querying device -1')
+"""
+PLAYED = """
+import threading, time
+class PortAudioError(Exception): pass
+class RawInputStream:
+    def __init__(self, *_, callback, **__): self.callback = callback
+    def start(self): threading.Thread(target=self.run, daemon=True).start()
+    def run(self):
+        with open({room!r}, 'rb') as file:
+            while data := file.read(3200):
+                self.callback(data, None, None, None)
+                time.sleep(0.05)
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+"""
+"""Whatever sounddevice, PortAudio and microphones the machine has: the examples see this one."""
+
+
+def microphone(folder: Path, sounddevice: str, **recorders: str) -> dict[str, str]:
+    """An environment with that sounddevice, and with these programs alone on its path."""
+    (folder / "modules").mkdir()
+    (folder / "modules" / "sounddevice.py").write_text(sounddevice)
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, text in recorders.items():
+        (programs / name).write_text(f"#!{sys.executable}\n{text}")
+        (programs / name).chmod(0o755)
+    return os.environ | {"PATH": str(programs), "PYTHONPATH": str(folder / "modules")}
+
+
+@pytest.mark.parametrize("heard_by", ["sounddevice", "arecord", "parec"])
+def test_the_microphone_shows_words_and_ends_with_ctrl_c(running: Worker, tmp_path: Path, heard_by: str) -> None:
+    """By a recorder that plays a file, at twice the speed, and then says nothing more; those before it fail."""
+    room = tmp_path / "room.raw"
+    room.write_bytes(speech("pcm_s16le", 16000))
+    plays = (
+        f"import sys, time\nwith open({str(room)!r}, 'rb') as file:\n"
         "    while data := file.read(3200):\n        sys.stdout.buffer.write(data)\n        sys.stdout.flush()\n"
         "        time.sleep(0.05)\ntime.sleep(600)\n"
     )
-    recorder.chmod(0o755)
-    environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    match heard_by:
+        case "sounddevice":
+            environ = microphone(tmp_path, PLAYED.format(room=str(room)))
+        case "arecord":
+            environ = microphone(tmp_path, NO_DEVICE, arecord=plays)
+        case _:
+            environ = microphone(tmp_path, NO_PORTAUDIO, arecord="raise SystemExit('no soundcards')", parec=plays)
     with subprocess.Popen(command(running, "microphone.py"), env=environ, stdout=subprocess.PIPE) as shown:
         assert shown.stdout is not None
         lines = [shown.stdout.readline() for _ in SAID]
@@ -66,6 +111,48 @@ def test_the_microphone_shows_words_and_ends_with_ctrl_c(running: Worker, tmp_pa
     assert shown.returncode == 0 and rest.strip() in (b"", b"\x1b[K")
     assert [line.decode().rpartition("\x1b[K")[2].strip() for line in lines] == SAID
     assert all(line.count(b"\x1b[K") > 1 for line in lines), "words appear while they are said"
+
+
+def test_without_a_microphone_there_is_a_sentence(running: Worker, tmp_path: Path) -> None:
+    environ = microphone(tmp_path, NO_DEVICE, arecord="raise SystemExit('audio open error: No such file')")
+    done = subprocess.run(command(running, "microphone.py"), env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr == (
+        "Nothing records here: sounddevice: Error querying device -1; arecord: audio open error: No such file; "
+        "parec: No such file or directory.\n"
+    )
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(running: Worker, tmp_path: Path) -> None:
+    (tmp_path / "noise.mp4").write_bytes(b"no container" * 100)
+    for name, says in (("nowhere.mp4", "No such file"), ("noise.mp4", "noise.mp4: Invalid data")):
+        done = subprocess.run(
+            command(running, "transcribe_file.py", str(tmp_path / name)), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_the_readme_shows_a_program_that_works_when_pasted(running: Worker, tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(from openai .*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    assert "http://127.0.0.1:8080/v1" in program
+    (tmp_path / "readme.py").write_text(program.replace("http://127.0.0.1:8080", running.url), encoding="utf-8")
+    material.encode(tmp_path / "voicemail.mp3", soxr.resample(ulaw_decode(CODES), 8000, 16000), "libmp3lame", 44_100)
+    done = subprocess.run([sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == " ".join(SAID).split()
+
+
+@pytest.mark.parametrize("name", ["agent_assist.py", "microphone.py", "transcribe_file.py", "voice_bot.py"])
+def test_without_a_worker_there_is_a_sentence(name: str, tmp_path: Path) -> None:
+    (port,) = ports(1)
+    address = {
+        "microphone.py": ("--url", f"ws://127.0.0.1:{port}/ws/asr"),
+        "transcribe_file.py": ("talk.wav", "--url", f"ws://127.0.0.1:{port}/ws/asr"),
+    }.get(name, (f"http://127.0.0.1:{port}",))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *address], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("There is no worker at ") and "`mediaworker serve` starts one." in done.stderr
 
 
 @contextlib.contextmanager

@@ -69,6 +69,16 @@ def test_to_the_terminal(folder: Path) -> None:
     assert (done.returncode, done.stdout) == (0, said(31))
 
 
+def test_from_standard_input(folder: Path, tmp_path: Path) -> None:
+    environ = os.environ | {f"MEDIAWORKER_{key}": value for key, value in ENVIRON.items()}
+    with subprocess.Popen(["cat", str(folder / "message-1.wav")], stdout=subprocess.PIPE) as cat:  # a pipe cannot seek
+        done = subprocess.run(
+            [*COMMAND, "transcribe", "-", "-o", str(tmp_path)], env=environ, stdin=cat.stdout, capture_output=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("stdin.txt", said(31))]
+
+
 def test_speakers_by_channel(tmp_path: Path) -> None:
     left, right = material.two_speakers(tmp_path / "two.wav", 15.0, seed=4)
     arguments = ["--channels", "split", "--speaker", "Ann", "--speaker", "Bob", "--format", "vtt"]
@@ -89,6 +99,8 @@ def test_speakers_by_channel(tmp_path: Path) -> None:
         (["x.wav", "--speaker", "Ann"], 2, "--channels split"),
         (["no-such-file.wav"], 3, "no-such-file.wav: No such file"),
         (["README.md"], 3, "README.md: this is no audio"),
+        (["-", "-"], 2, "one file on standard input"),
+        (["-"], 3, "stdin: the file is empty"),
         (["README.md", "-o", "/proc/nowhere"], 1, "/proc/nowhere"),
     ],
 )

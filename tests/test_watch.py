@@ -65,6 +65,8 @@ async def test_what_strangers_say_does_not_steer_the_terminal(tmp_path: Path) ->
         await api.hub.stop()
         async with asyncio.timeout(20):
             assert await shown.wait() == 0, "--once"
+        assert shown.stderr is not None
+        assert "waiting for events until the worker closes the connection" in (await shown.stderr.read()).decode()
         await api.hub._store.start()  # the fixture stops the hub once more
 
 

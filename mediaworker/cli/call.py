@@ -44,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
     from config.settings import Log
     from mediaworker import logs
     from mediaworker.cli.play import PlayError, load_pcm
-    from sip.errors import SipError
+    from sip.errors import NO_PJSUA2, SipError
 
     try:
         from sip.phone import SipPhone
         from sip.stack import TlsFiles
     except ImportError as error:
-        print(f"mediaworker: SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh", file=sys.stderr)
+        print(f"mediaworker: {NO_PJSUA2} ({error})", file=sys.stderr)
         return FAILED
     logs.configure(Log(level="error"))
     codec = Codec[args.codec]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from typing import Any
 
 COMMANDS = {
     "serve": "run the worker",
@@ -20,12 +21,23 @@ COMMANDS = {
 }
 
 
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for: that takes longer than the rest of a command's start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"mediaworker {version('mediaworker')}")
+        parser.exit()
+
+
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line, run the command, return its exit code: 0 done, 1 failed, 2 wrong arguments."""
     arguments = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog="mediaworker", description="Turns live phone calls into text while people are still talking."
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, summary in COMMANDS.items():

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from config.settings import Log
 from mediaworker.blas import one_thread
 
 FORMATS = ("txt", "json", "srt", "vtt")
+STDIN = "-"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -31,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         epilog="exit codes: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not "
         "be read, 4 something said in them could not be recognised",
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="anything with audio that FFmpeg reads, or a folder")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="audio or video, a folder, or - (standard input)")
     parser.add_argument("-o", "--output", metavar="DIR", help="write DIR/NAME.FORMAT (default: print)")
     parser.add_argument("--format", action="append", choices=FORMATS, help="may be given more than once (default: txt)")
     parser.add_argument("--language", default="", metavar="CODE", help="en, de, …; default: found out")
@@ -43,6 +46,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="mediaworker-") as spool:
+        return _run(args, spool)
+
+
+def _run(args: argparse.Namespace, spool: str) -> int:
     try:
         settings = load(args.config)
     except ConfigError as error:
@@ -60,6 +68,15 @@ def run(args: argparse.Namespace) -> int:
     if args.speaker and args.channels != "split":
         print("mediaworker: --speaker goes with --channels split", file=sys.stderr)
         return WRONG
+    if STDIN in args.files:
+        if args.files.count(STDIN) > 1 or sys.stdin.isatty():
+            print("mediaworker: - is one file on standard input: redirect or pipe it in", file=sys.stderr)
+            return WRONG
+        try:
+            args.files[args.files.index(STDIN)] = _from_stdin(spool)
+        except OSError as error:
+            print(f"mediaworker: standard input: {error.strerror or error}", file=sys.stderr)
+            return FAILED
     logs.configure(Log(level="error"))
     settings = replace(settings, log=replace(settings.log, level="error"))
     files = list(_files(args.files))
@@ -89,6 +106,14 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("mediaworker: interrupted; the same command goes on where it was", file=sys.stderr)
         return INTERRUPTED
+
+
+def _from_stdin(folder: str) -> str:
+    """What comes by standard input, as a file: FFmpeg has to go back in most formats. Raises OSError."""
+    path = Path(folder) / "stdin"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    return str(path)
 
 
 def _files(names: list[str]) -> Iterator[Path]:

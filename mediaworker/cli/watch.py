@@ -28,7 +28,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--after", metavar="CURSOR", help="begin after this cursor instead of now")
     parser.add_argument("--json", action="store_true", help="one JSON object per line, as received")
     parser.add_argument("--key", default=os.environ.get("MEDIAWORKER_KEY", ""), help="API key (or $MEDIAWORKER_KEY)")
-    parser.add_argument("--once", action="store_true", help="exit when the connection ends instead of reconnecting")
+    parser.add_argument(
+        "--once", action="store_true", help="wait for events until the connection ends; exit instead of reconnecting"
+    )
     trust.add_arguments(parser)
 
 
@@ -56,7 +58,7 @@ async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
             raise _Over
         _note(f"connection lost ({reason}); again in {seconds:.1f} s")
 
-    after, expired = args.after, False
+    after, expired, waits = args.after, False, args.once
     try:
         while True:
             types = args.types.split(",") if args.types else None
@@ -66,6 +68,9 @@ async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
             )  # fmt: skip
             try:
                 async for text in stream.frames():
+                    if waits:
+                        waits = False
+                        _note("waiting for events until the worker closes the connection; Ctrl-C ends it")
                     if args.json:
                         print(text, flush=True)
                     else:

@@ -10,7 +10,7 @@ from mediaworker.cli.stream import StreamError, Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter
 from mediaworker.ingress.twilio_webhook import sign
 from mediaworker.replay.source import Messages, Packets
-from sip.errors import SipError
+from sip.errors import NO_PJSUA2, SipError
 
 
 class LiveError(Exception):
@@ -38,7 +38,7 @@ async def to_sip(uri: str, source: Packets, index: int) -> str:
         from mediaworker.replay.phone import repeat
         from sip.phone import SipPhone
     except ImportError as error:
-        raise LiveError(f"SIP needs pjsua2 ({error}): run scripts/build_pjsip.sh") from None
+        raise LiveError(f"{NO_PJSUA2} ({error})") from None
     if not 0 <= index < len(source.streams):
         raise ValueError(f"--leg {index}: the capture has {len(source.streams)} streams")
     description, arrivals = source.streams[index].descriptions[0], source.arrivals[index]
