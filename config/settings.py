@@ -366,6 +366,9 @@ class Files(Section, frozen=True, kw_only=True):
     """Stretches of speech of one file in work at the same time."""
     memory_mb: Annotated[int, Meta(ge=512)] = 1536
     """Address space of the process that decodes a file; it uses about 60 MB."""
+    cpu_s: Positive = 3600
+    """Processor time, in seconds, that decoding one file may take; a file that takes more is refused. An hour of one
+    channel takes about 6 s."""
     stall_s: Annotated[float, Meta(gt=0)] = 60.0
     """A decoder that says nothing for so long is ended."""
     min_free_mb: Annotated[int, Meta(ge=0)] = 1024

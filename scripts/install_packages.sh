@@ -14,9 +14,9 @@ case $kind in
   # ca-certificates, git: a minimal image has neither. The -dev packages build PJSIP, and their libraries run it.
   build | dev)
     packages=(ca-certificates build-essential patch pkg-config swig python3-dev python3-venv libssl-dev libsrtp2-dev libopus-dev
-      uuid-dev libsamplerate0-dev)
+      uuid-dev libsamplerate0-dev libseccomp2)
     ;;
-  run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0) ;;
+  run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0 libseccomp2) ;;
   interop) packages=(debootstrap curl) ;;
   *) say "build, run, dev or interop, not $kind"; exit 2 ;;
 esac

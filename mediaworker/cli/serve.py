@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from asr.bond import forbid_tracing
 from config import ConfigError, load
 from mediaworker.blas import one_thread
 
@@ -16,6 +17,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    forbid_tracing()
     try:
         settings = load(args.config)
     except ConfigError as error:

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from asr.bond import forbid_tracing
 from config import ConfigError, load
 from config.settings import Log
 from mediaworker.blas import one_thread
@@ -46,6 +47,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    forbid_tracing()
     with tempfile.TemporaryDirectory(prefix="mediaworker-") as spool:
         return _run(args, spool)
 

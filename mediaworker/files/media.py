@@ -13,6 +13,8 @@ from typing import Any, BinaryIO, NoReturn
 
 import av
 import av.error
+import av.subtitles.codeccontext  # PyAV imports both with the first file, when nothing can be opened any more
+import av.subtitles.stream
 import numpy as np
 import soxr
 from numpy.typing import NDArray

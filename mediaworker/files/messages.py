@@ -27,6 +27,8 @@ class Begin(Message, frozen=True):
     max_s: float
     """Longer files are refused."""
     memory_bytes: int
+    cpu_s: int
+    """Of processor time; a file that takes more is refused."""
     skip: tuple[int, ...] = ()
     """Chunks that are known: they come without their samples, and need no grant."""
 
@@ -76,6 +78,8 @@ class Failed(Message, frozen=True):
     fault: Fault
     reason: str
     """A sentence for whoever has sent the file."""
+    detail: str = ""
+    """For the log: where our own code went wrong."""
 
 
 ToReader = Begin | Grant

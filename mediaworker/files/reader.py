@@ -1,22 +1,27 @@
 """The child that reads a file: `python -m mediaworker.files.reader FILE REQUESTS ANSWERS NAME`, three descriptors.
 
-It is niced, may hold so much memory and no more, and ends with its parent or when its requests do. Torch-free: decoding
-and the VAD are all it does.
+It is niced, confined (`sandbox`) before it reads the first byte, and ends with its parent or when its requests do.
+Torch-free: decoding and the VAD are all it does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from asr.bond import end_with_parent
 from asr.messages import Frames, encode
+from audio.scan import Scanner, Stretch
+from audio.vad import SileroVad
+from mediaworker.files import sandbox
+from mediaworker.files.media import RATE_HZ, Media, MediaError
 from mediaworker.files.messages import (
     Begin,
     Chunk,
@@ -34,7 +39,6 @@ NICE = 10
 PROGRESS_S = 1.0
 """Said at least so often, and with every so much audio: a child that says nothing hangs."""
 PROGRESS_AUDIO_S = 30.0
-OPEN_FILES = 64
 
 
 class Parent:
@@ -79,30 +83,29 @@ def main() -> None:
     end_with_parent()
     with contextlib.suppress(OSError):  # where that is forbidden it is as good as the others
         os.nice(NICE)
-    with socket.socket(fileno=requests) as reads, socket.socket(fileno=answers) as writes:
+    # All that is to be opened, imported or loaded is so before it is confined.
+    vad = SileroVad()
+    with (
+        socket.socket(fileno=requests) as reads,
+        socket.socket(fileno=answers) as writes,
+        os.fdopen(file, "rb") as source,
+    ):
         parent = Parent(reads, writes)
         begin = parent.begin()
-        _limit(begin.memory_bytes)
         try:
-            _read(parent, begin, file, sys.argv[4])
+            sandbox.confine(memory_bytes=begin.memory_bytes, cpu_s=begin.cpu_s)
+            _read(parent, begin, source, sys.argv[4], vad)
+        except sandbox.SandboxError as error:
+            parent.send(Failed("internal", f"the process that reads files cannot be confined: {error}"))
         except MemoryError:
             limit = begin.memory_bytes >> 20
             parent.send(Failed("too_large", f"decoding it takes more than {limit} MB (files.memory_mb)"))
+        except Exception:  # the standard error stream may be a file, and this process may write to none
+            reason = "the process that reads files failed; the worker's log says why"
+            parent.send(Failed("internal", reason, traceback.format_exc()))
 
 
-def _limit(memory_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
-
-
-def _read(parent: Parent, begin: Begin, file: int, name: str) -> None:
-    from audio.scan import Scanner, Stretch
-    from audio.vad import SileroVad
-    from mediaworker.files.media import RATE_HZ, Media, MediaError
-
-    vad = SileroVad()
+def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: SileroVad) -> None:
     known, index = frozenset(begin.skip), 0
 
     def tell(channel: int, stretches: Iterator[Stretch]) -> None:
@@ -117,22 +120,21 @@ def _read(parent: Parent, begin: Begin, file: int, name: str) -> None:
             index += 1
 
     try:
-        with os.fdopen(file, "rb") as source:
-            media = Media(source, name, channels=begin.channels, max_s=begin.max_s)
-            parent.send(Opened(media.duration_s, media.channels, media.codec, media.container))
-            scanners = [Scanner(vad, begin.endpointing) for _ in range(media.channels)]
-            said_s, said_at = 0.0, time.monotonic()
-            for block in media.blocks():
-                for channel, (scanner, samples) in enumerate(zip(scanners, block, strict=True)):
-                    tell(channel, scanner.feed(samples))
-                position_s = scanners[0].position * 2 / RATE_HZ
-                now = time.monotonic()
-                if position_s - said_s >= PROGRESS_AUDIO_S or now - said_at >= PROGRESS_S:
-                    said_s, said_at = position_s, now
-                    parent.send(Progress(position_s))
-            for channel, scanner in enumerate(scanners):
-                tell(channel, scanner.finish())
-            parent.send(Ended(scanners[0].position * 2 / RATE_HZ, media.damaged))
+        media = Media(source, name, channels=begin.channels, max_s=begin.max_s)
+        parent.send(Opened(media.duration_s, media.channels, media.codec, media.container))
+        scanners = [Scanner(vad, begin.endpointing) for _ in range(media.channels)]
+        said_s, said_at = 0.0, time.monotonic()
+        for block in media.blocks():
+            for channel, (scanner, samples) in enumerate(zip(scanners, block, strict=True)):
+                tell(channel, scanner.feed(samples))
+            position_s = scanners[0].position * 2 / RATE_HZ
+            now = time.monotonic()
+            if position_s - said_s >= PROGRESS_AUDIO_S or now - said_at >= PROGRESS_S:
+                said_s, said_at = position_s, now
+                parent.send(Progress(position_s))
+        for channel, scanner in enumerate(scanners):
+            tell(channel, scanner.finish())
+        parent.send(Ended(scanners[0].position * 2 / RATE_HZ, media.damaged))
     except MediaError as error:
         parent.send(Failed(error.fault, error.reason))
 

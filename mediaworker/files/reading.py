@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Collection
@@ -92,7 +93,12 @@ class Reading:
         settings, plan = self._settings, self._plan
         self._send(
             Begin(
-                plan.channels, plan.endpointing, settings.max_hours * 3600, settings.memory_mb * MB, tuple(plan.skip)
+                plan.channels,
+                plan.endpointing,
+                max_s=settings.max_hours * 3600,
+                memory_bytes=settings.memory_mb * MB,
+                cpu_s=settings.cpu_s,
+                skip=tuple(plan.skip),
             )
         )
         if self._granted:
@@ -143,6 +149,8 @@ class Reading:
     def _noted(self, message: FromReader) -> Opened | Chunk | Progress | Ended:
         match message:
             case Failed():
+                if message.detail:
+                    log.error("the reader of a file failed", file=self._name, detail=message.detail)
                 raise Refused(message.fault, message.reason)
             case Opened():
                 self.opened = message
@@ -158,6 +166,9 @@ class Reading:
         assert self._process is not None
         code = await child.end(self._process)
         log.warning("the reader of a file died", how=child.how(code), file=self._name)
+        if code == -signal.SIGXCPU:
+            limit_s = self._settings.cpu_s
+            return Refused("too_large", f"decoding it takes more than {limit_s} s of processor time (files.cpu_s)")
         if code < 0:  # by the file, or by somebody who wanted its memory
             return Refused("crashed", f"decoding it ended the decoder ({child.how(code)})")
         return Refused("internal", f"the reader of the file failed ({child.how(code)}); the worker's log says why")

@@ -7,8 +7,11 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+import structlog
+
 from asr.utterance import EngineState
 from config import Settings
+from mediaworker.files import sandbox
 from mediaworker.files.options import Options
 from mediaworker.files.segments import Segment
 from mediaworker.files.stats import Stats
@@ -17,6 +20,7 @@ from mediaworker.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 RETRY_S = 5
+log = structlog.get_logger()
 
 
 class Busy(Exception):
@@ -49,6 +53,8 @@ class FileService:
         self._requests: Counter[str] = Counter()
         self._open = 0
         self._idle = asyncio.Event()
+        for sentence in sandbox.shortcomings():
+            log.warning(sentence)
 
     @property
     def requests(self) -> int:
