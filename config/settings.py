@@ -397,6 +397,9 @@ class Jobs(Section, frozen=True, kw_only=True):
     webhook_secret: Secret = Secret("")
     """Signs the webhooks of ended jobs (Standard Webhooks); without it none can be asked for. At least 24 characters,
     or `whsec_` and base64 of at least 24 bytes."""
+    webhook_allow: tuple[str, ...] = ()
+    """Addresses or networks (CIDR) that these webhooks may go to though they are not public: `["10.1.2.0/24"]`. Empty:
+    a URL that leads to loopback, a private network or a cloud's metadata is never connected to."""
 
 
 class ApiKey(Section, frozen=True, kw_only=True):

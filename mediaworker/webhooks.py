@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from config.settings import Secret
+from mediaworker.webhook_targets import Targets
 
 if TYPE_CHECKING:
     import httpx
@@ -73,14 +75,20 @@ class Refusal:
 
 
 class Poster:
-    """Posts. `close` when nothing is to be sent any more."""
+    """Posts. `close` when nothing is to be sent any more.
 
-    def __init__(self) -> None:
+    `targets` holds URLs that a user gave to addresses that may be connected to; None: anywhere, as the operator says.
+    """
+
+    def __init__(self, targets: Targets | None = None) -> None:
+        self._targets = targets
         self._client: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
+        if self._targets is not None:
+            self._targets.close()
 
     async def post(self, url: str, secret: Secret, message_id: str, body: str, now_s: float) -> Refusal | None:
         """One try, signed with the secret. None: it has been taken."""
@@ -94,16 +102,44 @@ class Poster:
             "webhook-timestamp": str(int(now_s)),
             "webhook-signature": Signer(_key(secret)).sign(message_id, at, body),
         }
-        self._client = self._client or httpx.AsyncClient(
-            # Whoever posts says how much at once: waiting for a place is no try.
-            timeout=TIMEOUT_S, follow_redirects=False, trust_env=False, limits=httpx.Limits(max_connections=None)
-        )  # fmt: skip
+        self._client = self._client or self._new_client()
         try:
-            async with (
-                asyncio.timeout(TIMEOUT_S),
-                self._client.stream("POST", url, content=body.encode(), headers=headers) as answer,
-            ):
-                status = answer.status_code
+            async with asyncio.timeout(TIMEOUT_S):
+                status = await self._send(self._client, httpx.URL(url), headers, body.encode())
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # TimeoutError is an OSError
             return Refusal(f"{type(error).__name__}: {error}".rstrip(": "))
         return None if 200 <= status < 300 else Refusal(f"HTTP {status}", gone=status == 410)
+
+    def _new_client(self) -> httpx.AsyncClient:
+        import httpx
+
+        # Whoever posts says how much at once: waiting for a place is no try.
+        limits, timeout = httpx.Limits(max_connections=None), httpx.Timeout(TIMEOUT_S)
+        if self._targets is not None:
+            # A connection to a checked address is not used again: it would be for every name that has this address,
+            # whatever name its certificate was checked for. One address that does not answer leaves time for the next.
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            timeout = httpx.Timeout(TIMEOUT_S, connect=TIMEOUT_S / 3)
+        return httpx.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False, limits=limits)
+
+    async def _send(self, client: httpx.AsyncClient, url: httpx.URL, headers: dict[str, str], body: bytes) -> int:
+        """The status that was answered. Tries the addresses that may be connected to one after the other."""
+        import httpx
+
+        if self._targets is None:
+            return await self._request(client, url, headers, body)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        addresses = await self._targets.addresses(url.raw_host.decode(), port)
+        # The name stays what the receiver and its certificate are asked for.
+        headers = headers | {"host": url.netloc.decode()}
+        for address in addresses[:-1]:
+            with contextlib.suppress(httpx.ConnectError, httpx.ConnectTimeout):
+                return await self._request(client, url.copy_with(host=address), headers, body, url.host)
+        return await self._request(client, url.copy_with(host=addresses[-1]), headers, body, url.host)
+
+    async def _request(
+        self, client: httpx.AsyncClient, url: httpx.URL, headers: dict[str, str], body: bytes, name: str = ""
+    ) -> int:
+        extensions = {"sni_hostname": name} if name else None
+        async with client.stream("POST", url, content=body, headers=headers, extensions=extensions) as answer:
+            return answer.status_code

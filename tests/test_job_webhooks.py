@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 from uuid_utils import uuid7
@@ -26,7 +27,7 @@ from mediaworker import webhooks as posting
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
 from mediaworker.jobs import telling, webhooks
-from mediaworker.jobs.record import Job, Source, Webhook
+from mediaworker.jobs.record import Job, Source, Webhook, public
 from mediaworker.jobs.service import JobService
 from mediaworker.jobs.webhooks import Webhooks
 from tests.material import RATE_HZ, encode
@@ -44,7 +45,7 @@ def settings(tmp_path: Path) -> Settings:
         {
             "data_dir": str(tmp_path / "data"),
             "asr": {"engine": "pocketsphinx"},
-            "jobs": {"webhook_secret": SECRET, "roots": [str(tmp_path)]},
+            "jobs": {"webhook_secret": SECRET, "webhook_allow": ["127.0.0.0/8"], "roots": [str(tmp_path)]},
         }
     )
 
@@ -117,6 +118,23 @@ async def test_it_is_tried_until_somebody_takes_it(
     assert len({body for _, body, _ in receiver.came}) == 7, "each says how often it was tried before"
     assert {path for _, _, path in receiver.came} == {"/told"}, "no redirect is followed"
     assert [said["data"]["webhook"]["attempts"] for said in told(receiver)] == list(range(7))
+
+
+async def test_a_webhook_finds_nothing_out(settings: Settings, tmp_path: Path) -> None:
+    """Whoever listens on loopback is not reached, and the job looks the same whether anybody does."""
+    closed = replace(settings, jobs=replace(settings.jobs, webhook_allow=()))
+    (free,) = ports(1)
+    with receiving(200) as receiver:
+        async with serving(closed) as service:
+            seen = []
+            for url in (receiver.url, f"http://127.0.0.1:{free}/told", "http://169.254.169.254/latest/meta-data/"):
+                job_id = await submit(service, url)
+                while not (job := await service.get(job_id)) or not job.webhook or not job.webhook.attempts:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                assert job.webhook.error.startswith("ForbiddenTarget"), "for the operator"
+                seen.append(public(job)["webhook"])
+        assert receiver.came == []
+    assert [{**webhook, "url": ""} for webhook in seen] == [{"url": "", "status": "waiting", "attempts": 1}] * 3
 
 
 async def test_one_who_has_gone_is_told_no_more(settings: Settings, soon: None) -> None:
@@ -195,7 +213,7 @@ async def test_more_than_are_told_at_once_have_their_turn(settings: Settings, mo
 def test_a_kill_between_the_end_and_its_telling_changes_nothing(settings: Settings, tmp_path: Path) -> None:
     environ = {
         "ASR__ENGINE": "pocketsphinx", "SIP__ENABLED": "false", "JOBS__WEBHOOK_SECRET": SECRET,
-        "JOBS__ROOTS": json.dumps([str(tmp_path)]),
+        "JOBS__ROOTS": json.dumps([str(tmp_path)]), "JOBS__WEBHOOK_ALLOW": '["127.0.0.1"]',
     }  # fmt: skip
     (tmp_path / "worker").mkdir()
     running = launch(tmp_path / "worker", **environ)

@@ -47,7 +47,9 @@ class JobService:
         self.settings, self._files = settings, files
         jobs, folder = settings.jobs, Path(settings.data_dir)
         self.sources = Sources(folder, jobs.roots, min_free_bytes=settings.files.min_free_mb * MB)
-        self.webhooks = Webhooks(jobs.webhook_secret, retry_s=jobs.retry_hours * 3600)
+        self.webhooks = Webhooks(
+            jobs.webhook_secret, retry_s=jobs.retry_hours * 3600, allow=jobs.webhook_allow
+        )
         self._book = Book(folder, self.sources, clock=clock)
         self._telling = Telling(self._book, self.webhooks, self._go_on)
         self._arriving: Counter[str] = Counter()

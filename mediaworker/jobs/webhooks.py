@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from config import ConfigError, Settings
 from config.settings import Secret
 from mediaworker.events.schema import timestamp
 from mediaworker.jobs.record import Job, Webhook, public
+from mediaworker.webhook_targets import Targets
 from mediaworker.webhooks import Poster, wait_s, wrong_with_secret
 
 
@@ -16,15 +19,19 @@ def check(settings: Settings) -> None:
     secret = settings.jobs.webhook_secret
     if secret and (wrong := wrong_with_secret(secret)):
         raise ConfigError("jobs.webhook_secret", None, wrong)
+    Targets(settings.jobs.webhook_allow).close()
 
 
 class Webhooks:
-    """Sends. `close` when nothing is to be sent any more."""
+    """Sends. `close` when nothing is to be sent any more.
 
-    def __init__(self, secret: Secret, *, retry_s: float) -> None:
+    `allow` is `jobs.webhook_allow`; None: to any address. Raises ConfigError.
+    """
+
+    def __init__(self, secret: Secret, *, retry_s: float, allow: Sequence[str] | None = None) -> None:
         self._secret, self._retry_s = secret, retry_s
         self.delivered = self.failed = self.tries = 0
-        self._poster = Poster()
+        self._poster = Poster(None if allow is None else Targets(allow))
 
     async def send(self, job: Job, now_s: float) -> Webhook:
         """One try; what there is to be known of it."""
