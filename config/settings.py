@@ -438,7 +438,7 @@ class Route(Section, frozen=True, kw_only=True):
 
 class Events(Section, frozen=True, kw_only=True):
     heartbeat_s: Annotated[float, Meta(ge=1)] = 20.0
-    """WebSocket ping interval towards subscribers."""
+    """Seconds between WebSocket pings to a subscriber, and between comments to an idle reader of server-sent events."""
     queue: Annotated[int, Meta(ge=16)] = 1000
     """Events that may wait for one subscriber before it is closed with 4008. 256 may come at once: not fewer."""
     max_subscribers: Positive = 2000

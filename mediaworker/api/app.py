@@ -45,7 +45,7 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["Authorization", "Content-Type", "Last-Event-ID"],
             expose_headers=["Retry-After", "WWW-Authenticate", "Content-Disposition"],
             max_age=600,
         )
