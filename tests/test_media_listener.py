@@ -20,9 +20,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from config.load import parse
+from mediaworker.ingress import twilio_session
 from mediaworker.ingress.listener import READ_BYTES, MediaListener
+from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.ports import MAX_AHEAD_S, Close, Send
-from mediaworker.ingress.shell import Throttle
+from mediaworker.ingress.shell import SLOW, Throttle
 from mediaworker.ingress.twilio_http import STREAM, TwilioIngress
 from mediaworker.ingress.twilio_webhook import sign
 from mediaworker.registry import Refused
@@ -420,6 +422,48 @@ async def test_nothing_is_left_of_streams_however_they_end(shell):
     assert [ref for ref in sessions if ref() is not None] == []
     assert ended == [["hangup"], ["disconnected"], ["disconnected"], ["api"]] * 4
     assert ingress.counters.refused == {"media_before_start": 4}
+
+
+async def test_a_stream_that_has_stopped_is_not_kept(shell, monkeypatch):
+    """Whoever does not close after `stop` is closed after `LINGER_S`, not after the minute that silence may last."""
+    monkeypatch.setattr(twilio_session, "LINGER_S", 0.2)
+    desk = Desk()
+    ingress = TwilioIngress(parse({"media": {"start_timeout_s": 0.1}}), desk)
+    async with shell(ingress) as url, client(url) as websocket:
+        await websocket.send(json.dumps(START))
+        for index in range(12):  # paced, and longer than the first deadline: the next one is a minute away
+            await websocket.send(media(index))
+            await asyncio.sleep(0.02)
+        await websocket.send(json.dumps(STOP))
+        async with asyncio.timeout(5):
+            await websocket.wait_closed()
+        assert websocket.close_code == 1000
+    assert desk.calls[0].ends == ["hangup"]
+
+
+class Parting(Echo):
+    """Says something unasked and has little time left then; its peer reads nothing."""
+
+    def __init__(self):
+        super().__init__(60.0)
+        self.outbox, self.cuts = Outbox(), 0
+
+    def expire(self, now):
+        assert now >= self.deadline
+        self.deadline, self.cuts = None, self.cuts + 1
+        self.outbox.cut()
+        return ()
+
+
+async def test_a_deadline_that_comes_nearer_without_a_message_is_held(shell):
+    endpoint = Parting()
+    async with shell(endpoint) as url, client(url) as websocket:
+        await until(lambda: endpoint.lost or hasattr(endpoint, "hang_up"))
+        endpoint.deadline = asyncio.get_running_loop().time() + 0.1
+        endpoint.outbox.say("the last word")
+        await until(lambda: endpoint.cuts)
+        await websocket.wait_closed()
+    assert endpoint.cuts == 1 and websocket.close_code == SLOW
 
 
 # -- back-pressure ----------------------------------------------------------------------------------------------------

@@ -87,6 +87,15 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
     """Run a session until its connection is gone. Whatever happens, the session hears `connection_lost`."""
     loop = asyncio.get_running_loop()
     closing: set[asyncio.Task[Any]] = set()
+    timer: asyncio.Timeout | None = None
+
+    def hasten() -> None:
+        """Hold the session to a deadline that has come nearer, as after `stop`."""
+        deadline = session.deadline
+        if timer is None or deadline is None or timer.expired():
+            return
+        if (when := timer.when()) is None or deadline < when:
+            timer.reschedule(deadline)
 
     def apart(work: Coroutine[Any, Any, Any]) -> None:
         task = loop.create_task(work)
@@ -101,6 +110,7 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
         for message in messages:
             if outputs := session.receive(message, now):
                 apart(_perform(outputs, socket))
+        hasten()
         return session.streaming
 
     def cut() -> None:
@@ -110,17 +120,21 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
     session.on_hangup(hang_up)
     speaking = None
     if isinstance(session, Talking):
-        speaking = loop.create_task(_speak(session.outbox, socket, throttle, cut))
+        speaking = loop.create_task(_speak(session.outbox, socket, throttle, cut, hasten))
     try:
         while True:
-            # The deadline moves with every message; looking at it only when it has passed costs nothing per message.
+            # The deadline moves away with every message: the timer stays as it is then, and is set again when it ends.
+            timeout = asyncio.timeout_at(session.deadline)
             try:
-                async with asyncio.timeout_at(session.deadline) as timeout:
-                    await _pump(session, socket, throttle, loop.time, take)
+                async with timeout:
+                    timer = timeout
+                    await _pump(session, socket, throttle, loop.time, take, hasten)
                     return
             except TimeoutError:
                 if not timeout.expired():
                     raise
+            finally:
+                timer = None
             if await _perform(session.expire(loop.time()), socket):
                 return
     finally:
@@ -138,6 +152,7 @@ async def _pump(
     throttle: Throttle,
     clock: Callable[[], float],
     take: Take,
+    hasten: Callable[[], None],
 ) -> None:
     while True:
         if session.is_ahead():
@@ -147,14 +162,22 @@ async def _pump(
         if (message := await socket.receive()) is None:
             return
         outputs = session.receive(message, clock())
+        hasten()
         if outputs and await _perform(outputs, socket):
             return
 
 
-async def _speak(outbox: Outbox, socket: MediaSocket, throttle: Throttle, cut: Callable[[], None]) -> None:
+async def _speak(
+    outbox: Outbox, socket: MediaSocket, throttle: Throttle, cut: Callable[[], None], hasten: Callable[[], None]
+) -> None:
     """Send what the session says unasked, as fast as the peer takes it."""
     ready = asyncio.Event()
-    outbox.listen(ready.set, cut)
+
+    def wake() -> None:
+        ready.set()
+        hasten()  # its last word leaves it little time
+
+    outbox.listen(wake, cut)
     try:
         while True:
             while (output := outbox.next()) is None:
