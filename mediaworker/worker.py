@@ -47,7 +47,7 @@ from mediaworker.latency import LatencyParts
 from mediaworker.load import LoadGuard
 from mediaworker.media import MediaLoop
 from mediaworker.metrics import Metrics
-from mediaworker.registry import CallRegistry
+from mediaworker.registry import CallRegistry, Refused
 from mediaworker.reload import ReloadCounters, Reloader
 from mediaworker.systemd import ServiceManager
 from mediaworker.tls import sip_certificate
@@ -204,14 +204,30 @@ class Worker:
         link = f"{scheme}://{host}:{self.http.port}/?{page.TOKEN}={self.page_sessions.token}"
         log.info("no API keys are configured: this link opens the page, once", page=link)
 
-    def not_ready(self) -> list[str]:
-        """Reasons why no call can be taken now."""
+    def refusal(self) -> Refused | None:
+        """Why an INVITE would be refused now, or None."""
+        refusal = self.calls.refusal()
+        if refusal is None and self.recognizer.state is EngineState.FAILED:
+            return Refused(503, "the recognition engine does not start")
+        return refusal
+
+    def _unfit(self) -> list[str]:
+        """Reasons why calls should go to another worker now: OPTIONS is 503 by them, and `readyz` names them."""
         reasons = []
-        if (refusal := self.calls.refusal()) is not None:
+        if (refusal := self.refusal()) is not None:
             reasons.append(refusal.reason)
-        reasons += [trouble for trouble in (self.calls.trouble, self.recognizer.trouble) if trouble is not None]
+        if self.sip is not None and self.sip.full:
+            reasons.append(f"all {self.settings.sip.max_calls} SIP calls are taken (sip.max_calls)")
+        for trouble in (self.calls.trouble, self.recognizer.trouble):
+            if trouble is not None and trouble not in reasons:
+                reasons.append(trouble)
         if self.settings.asr.preload and self.recognizer.state in (EngineState.IDLE, EngineState.WARMING_UP):
             reasons.append("the recognition engine is loading its model")
+        return reasons
+
+    def not_ready(self) -> list[str]:
+        """Reasons why no call can be taken now; `hub.trouble` is one as well."""
+        reasons = self._unfit()
         for registration in self.sip.registrations if self.sip is not None else ():
             if registration.state != "registered":
                 what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)
@@ -251,7 +267,13 @@ class Worker:
             raise StartError(f"{NO_PJSUA2}; or {how} ({error})") from None
         from mediaworker.ingress.sip import SipIngress
 
-        return SipEndpoint(self.settings, SipIngress(self.calls, lambda: self.settings), self.detector)
+        handler = SipIngress(self.calls, lambda: self.settings, self.refusal)
+        return SipEndpoint(
+            self.settings,
+            handler,
+            self.detector,
+            ready=lambda: not self._unfit() and self.hub.trouble is None,
+        )
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
         from sip.errors import SipError

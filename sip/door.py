@@ -66,10 +66,15 @@ class Door:
         clock: Callable[[], float],
         challenger: Challenger | None = None,
         unasked: Callable[[str], bool] | None = None,
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`challenger` asks for credentials whom `unasked` does not know; by default those who may not call."""
+        """`challenger` asks for credentials whom `unasked` does not know; by default those who may not call.
+
+        `ready()`: whether calls should be sent here at all, for the answer to OPTIONS.
+        """
         self.counters = DoorCounters()
         self.challenger, self._unasked = challenger, unasked or access.allows
+        self._refusal, self._ready = refusal, ready
         self._stale = False
         self._asked = ""
         self._gate = Gate(access.allows, refusal, invites_per_s=invites_per_s)
@@ -104,6 +109,8 @@ class Door:
             return _UNSERVED.get(request.method, 501)
         elif request.to_tag:
             return self._within(request, cseq, text)
+        elif request.method == "OPTIONS" and (self._refusal() or not self._ready()):
+            return 503  # as an INVITE would be refused (RFC 3261 section 11.2), so that a load balancer goes elsewhere
         return verdict
 
     def challenge(self) -> list[str]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -59,10 +60,12 @@ class SipEndpoint:
         detector: Detector | None = None,
         *,
         trusted: tuple[str, ...] = LOOPBACK,
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
         """Raises ConfigError for a bad `sip.allow` or registrar.
 
-        `detector`: of the legs that the handler gives to sockets; `trusted`: networks that may always call.
+        `detector`: of the legs that the handler gives to sockets; `trusted`: networks that may always call; `ready()`:
+        whether calls should be sent here. While it is False OPTIONS is answered 503, as when calls are refused.
         """
         self._settings = settings.sip
         self.max_streams = settings.siprec.max_streams
@@ -94,6 +97,7 @@ class SipEndpoint:
             clock=asyncio.get_running_loop().time,
             challenger=_challenger(settings.sip),
             unasked=AccessList((), trusted=trusted).allows if settings.sip.challenge == "everybody" else None,
+            ready=ready,
         )
         # Ours and nobody's address: a name that nothing can be learned from (RFC 7022 section 4.2).
         self._cname = secrets.token_urlsafe(12) if settings.rtp.rtcp else ""
@@ -129,6 +133,11 @@ class SipEndpoint:
     @property
     def calls(self) -> int:
         return len(self._calls)
+
+    @property
+    def full(self) -> bool:
+        """No further call is taken: there are `sip.max_calls` of them."""
+        return len(self._calls) >= self._settings.max_calls
 
     @property
     def registrations(self) -> list[Registration]:
@@ -326,7 +335,7 @@ class SipEndpoint:
     def _capacity(self) -> int:
         if self._draining:
             return 503
-        if len(self._calls) >= self._settings.max_calls:
+        if self.full:
             return 486
         return self._handler.can_accept()
 

@@ -19,15 +19,24 @@ log = structlog.get_logger()
 
 
 class SipIngress:
-    """Implements `sip.handler.SipHandler` on the registry. `settings`: those in force now."""
+    """Implements `sip.handler.SipHandler` on the registry.
 
-    def __init__(self, registry: CallRegistry, settings: Callable[[], Settings] = Settings) -> None:
+    `settings`: those in force now; `refusal()`: why a call would be refused now, by default the registry's reason.
+    """
+
+    def __init__(
+        self,
+        registry: CallRegistry,
+        settings: Callable[[], Settings] = Settings,
+        refusal: Callable[[], Refused | None] | None = None,
+    ) -> None:
         self._registry, self._settings = registry, settings
+        self._refusal = refusal or registry.refusal
         self._calls: dict[SipCall, Call] = {}
         self._dialled: dict[SipCall, DigitRate] = {}
 
     def can_accept(self) -> int:
-        refusal = self._registry.refusal()
+        refusal = self._refusal()
         if refusal is None:
             return 0
         return 486 if refusal.busy else 503
