@@ -37,6 +37,7 @@ from asr.messages import (
     encode,
 )
 from asr.select import create, create_aligner
+from config.console import ConsoleRenderer
 
 RECEIVE_BYTES = 256 * 1024
 log = structlog.get_logger("asr.process")
@@ -141,7 +142,7 @@ def _configure_log(settings: Configure) -> None:
     if settings.log_format == "json":
         processors.append(structlog.processors.JSONRenderer())
     else:
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        processors.append(ConsoleRenderer())
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     structlog.configure(
         processors=processors,

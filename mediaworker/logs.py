@@ -21,6 +21,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from config import Settings, mask_credentials, secrets_of
+from config.console import ConsoleRenderer
 from config.settings import Log
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -57,24 +58,6 @@ class _Output:
         return mask_credentials(line)
 
 
-class _Console:
-    """A line for a person; `message`, a text of several lines, is set below it as a block of its own."""
-
-    def __init__(self) -> None:
-        self._line = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-
-    def __call__(self, logger: Any, method: str, event: EventDict) -> str:
-        block = event.pop("message", None)
-        line = str(self._line(logger, method, event))
-        if not isinstance(block, str):
-            return line
-        # Nothing a peer writes can look like a line of ours, or steer the terminal.
-        rows = ("".join(c if c.isprintable() else "?" for c in row) for row in block.splitlines())
-        return "\n    | ".join([line, *rows])
-
-
 _output = _Output()
 _seen: set[str] = set()
 
@@ -90,7 +73,7 @@ def configure(settings: Log, secrets: Iterable[str] = ()) -> None:
     _output.render = (
         structlog.processors.JSONRenderer()
         if settings.format == "json"
-        else _Console()
+        else ConsoleRenderer()
     )
     if not first:
         return

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -21,7 +22,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from config import ConfigError, mask_credentials, secrets_of
+from config.console import ConsoleRenderer
 from config.load import describe, load, parse
+from config.printable import printable, printable_json
 from sip import trace
 from tests.conftest import SPEECH
 from tests.peers import command, ports, worker
@@ -376,3 +379,60 @@ def test_libraries_stay_below_their_handshakes() -> None:
     from mediaworker import logs
 
     assert logs.LIBRARIES == logging.WARNING
+
+
+# -- foreign text ------------------------------------------------------------------------------------------------------
+
+ESCAPES = "\x1b[31m\x07\x9b2J\u202e"
+
+
+@given(st.text())
+@example(ESCAPES)
+@example("\ud800\r\n\u2028 é 日本")
+def test_what_is_escaped_can_be_printed_and_reads_the_same(text: str) -> None:
+    assert printable(text).isprintable()
+    assert text.isprintable() == (printable(text) == text)
+    escaped = printable_json(json.dumps(text, ensure_ascii=False))
+    assert escaped.isprintable() and json.loads(escaped) == text
+
+
+values = st.text() | st.lists(st.text()) | st.builds(ValueError, st.text())
+
+
+@given(st.dictionaries(st.text(), values, max_size=3), st.text())
+@example({"file": f"voicemail{ESCAPES}.wav", "message": "a\nb", "exception": "Traceback\n2026-01-01 [info] x"}, "x\ny")
+def test_no_field_of_a_console_line_can_look_like_another_line(fields: dict[str, Any], event: str) -> None:
+    line = ConsoleRenderer()(None, "info", {**fields, "event": event, "level": "info"})
+    first, *blocks = line.split("\n")
+    assert first.isprintable()
+    assert all(block.startswith("    | ") and block.isprintable() for block in blocks)
+
+
+def test_the_name_of_an_upload_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    name = f"voicemail{ESCAPES}.wav"  # without a space: structlog quotes those with one by itself
+    with worker(tmp_path, SIP__ENABLED="false", LOG__FORMAT="console") as running:
+        files = {"file": (name, (SPEECH / "vm-goodbye.wav").read_bytes(), "audio/wav")}
+        job = httpx.post(f"{running.url}/v1/jobs", files=files)
+        assert job.status_code == 201 and "\x1b" in job.json()["file"]["name"]
+        form = {"files": {"file": (name, b"no audio")}, "data": {"model": "x"}}
+        assert httpx.post(f"{running.url}/v1/audio/transcriptions", **form).status_code == 400  # type: ignore[arg-type]
+        path, elsewhere = f"/v1/calls/{quote(ESCAPES)}", {"Host": "worker.example"}
+        assert httpx.get(running.url + path, headers=elsewhere).status_code == 401
+        log = running.log.read_bytes()
+    assert b"voicemail\\x1b[31m" in log and b"\\u202e.wav" in log
+    assert not set(log) & {0x1B, 0x07} and "\x9b".encode() not in log
+
+
+def test_what_commands_print_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / f"no-audio{ESCAPES}.wav"
+    file.write_bytes(b"no audio")
+    for arguments in (
+        ("transcribe", str(file)),
+        ("transcribe", f"{file}-that-is-not-there"),
+        ("call", f"sip:x@127.0.0.1:9{ESCAPES}", "--play", str(file)),
+        ("stream", f"ws://127.0.0.1:9/{ESCAPES}", "--play", str(file)),
+        ("watch", f"ws://127.0.0.1:9/{ESCAPES}", "--once"),
+    ):
+        done = command(*arguments)
+        assert done.returncode != 0 and done.stderr, arguments
+        assert (done.stdout + done.stderr).replace("\n", "").replace("\r", "").isprintable(), (arguments, done.stderr)

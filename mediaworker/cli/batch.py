@@ -17,6 +17,7 @@ from tqdm import tqdm
 from asr.client import Recognizer
 from asr.utterance import EngineState
 from config import Settings
+from mediaworker.cli.terminal import for_output, print_error
 from mediaworker.files.formats import Format, Transcript, render
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, Partial
@@ -211,11 +212,11 @@ class Batch:
 
     def _print(self, text: str) -> None:
         with tqdm.external_write_mode(file=sys.stdout):
-            print(text, end="", flush=True)
+            print(for_output(text, sys.stdout), end="", flush=True)
 
     def _say(self, line: str) -> None:
         with tqdm.external_write_mode(file=sys.stderr):
-            print(f"mediaworker: {line}", file=sys.stderr)
+            print_error(line)
 
     def _worse(self, outcome: int, line: str) -> None:
         self._say(line)

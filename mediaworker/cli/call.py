@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from typing import Any
+
+from config.printable import printable
+from mediaworker.cli.terminal import print_error
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         from sip.phone import SipPhone
         from sip.stack import TlsFiles
     except ImportError as error:
-        print(f"mediaworker: {NO_PJSUA2} ({error})", file=sys.stderr)
+        print_error(f"{NO_PJSUA2} ({error})")
         return FAILED
     logs.configure(Log(level="error"))
     codec = Codec[args.codec]
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         samples = load_pcm(args.play, rate_hz)
     except PlayError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return USAGE
     samples = np.concatenate([samples, np.zeros(int(args.tail * rate_hz), np.int16)])
 
@@ -67,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
         phone = SipPhone(codec=codec, transport=args.transport, tls=tls, user=args.user, password=args.password)
         result = await phone.call(args.uri, samples, answer_s=args.answer_timeout)
         if result.hung_up_by_peer:
-            print(f"mediaworker: {args.uri}: hung up before the file had been played", file=sys.stderr)
+            print_error(f"{args.uri}: hung up before the file had been played")
             return FAILED
         if not result.ok:
-            print(f"mediaworker: {args.uri}: {result.status} {result.reason}", file=sys.stderr)
+            print_error(f"{args.uri}: {result.status} {result.reason}")
             return FAILED
         print(
-            f"{result.status} {result.reason}: {len(samples) / rate_hz:.1f} s of {codec.rtp_name}, "
+            f"{result.status} {printable(result.reason)}: {len(samples) / rate_hz:.1f} s of {codec.rtp_name}, "
             f"{result.packets_sent} packets sent, {result.packets_received} received"
         )
         return OK
@@ -81,5 +83,5 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(place())
     except SipError as error:
-        print(f"mediaworker: {args.uri}: {error}", file=sys.stderr)
+        print_error(f"{args.uri}: {error}")
         return FAILED

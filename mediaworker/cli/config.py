@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from config import ConfigError, describe, load
+from mediaworker.cli.terminal import print_error
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,6 +22,6 @@ def run(args: argparse.Namespace) -> int:
         check(settings)
         print(describe(settings), end="")
     except ConfigError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     return 0

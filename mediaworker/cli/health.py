@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import urllib.error
 import urllib.request
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from config import ConfigError, load
 from config.listen import http_host
 from mediaworker.cli import trust
+from mediaworker.cli.terminal import print_error
 
 TIMEOUT_S = 5.0
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings = load(args.config)
     except ConfigError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     http, host = settings.http, http_host(settings)
     host = ANYWHERE.get(host, f"[{host}]" if ":" in host else host)
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
     except urllib.error.HTTPError as error:
         with error:
-            print(f"mediaworker: {url}: {error.code} {error.read(1000).decode(errors='replace')}", file=sys.stderr)
+            print_error(f"{url}: {error.code} {error.read(1000).decode(errors='replace')}")
     except OSError as error:
-        print(f"mediaworker: {url}: {error}", file=sys.stderr)
+        print_error(f"{url}: {error}")
     return 1

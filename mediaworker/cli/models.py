@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from asr import weights
 from asr.engine import first_line
 from config import ConfigError, load
+from mediaworker.cli.terminal import print_error
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 """What the engine reads; a repository may hold the same weights in other formats as well."""
@@ -28,12 +28,12 @@ def run(args: argparse.Namespace) -> int:
         try:
             asr = load(args.config).asr
         except ConfigError as error:
-            print(f"mediaworker: {error}", file=sys.stderr)
+            print_error(str(error))
             return 2
         beside = (asr.partials_model, asr.aligner if asr.words else "")
         names = [asr.model, *(name for name in beside if weights.is_hub_name(name))]
     if not weights.is_hub_name(name := names[0]):
-        print(f"mediaworker: {name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B", file=sys.stderr)
+        print_error(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B")
         return 2
     return max(_pull(name) for name in names)
 
@@ -49,7 +49,7 @@ def _pull(name: str) -> int:
             RepositoryNotFoundError,
         )
     except ImportError:
-        print("mediaworker: pulling needs the extra `qwen`: pip install 'mediaworker[qwen]'", file=sys.stderr)
+        print_error("pulling needs the extra `qwen`: pip install 'mediaworker[qwen]'")
         return 1
     try:
         folder = snapshot_download(name, allow_patterns=FILES)
@@ -74,5 +74,5 @@ def _pull(name: str) -> int:
     else:
         print(folder)
         return 0
-    print(f"mediaworker: {why}", file=sys.stderr)
+    print_error(why)
     return code

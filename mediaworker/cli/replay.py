@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from config.printable import printable, printable_json
 from mediaworker.blas import one_thread
 from mediaworker.cli import trust
+from mediaworker.cli.terminal import print_error
 
 if TYPE_CHECKING:
     from mediaworker.replay.lab import LegResult
@@ -96,9 +97,9 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
 
     def tell(event: events.Event) -> None:
         if args.json:
-            print(events.encode(event), flush=True)
+            print(printable_json(events.encode(event)), flush=True)
         elif isinstance(event.body, events.TranscriptFinal):
-            print(f"{event.body.start_ms / 1000:9.2f}  {event.body.leg:8}  {event.body.text}", flush=True)
+            print(f"{event.body.start_ms / 1000:9.2f}  {event.body.leg:8}  {printable(event.body.text)}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(
@@ -113,7 +114,7 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
         except TimeoutError:
             return _fail(FAILED, "the engine does not answer")
     if not args.json:
-        print(table(results))
+        print(printable(table(results), keep="\n"))
     return OK
 
 
@@ -137,7 +138,7 @@ def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
         return _fail(USAGE, str(error))
     except live.LiveError as error:
         return _fail(FAILED, str(error))
-    print(line)
+    print(printable(line))
     return OK
 
 
@@ -168,5 +169,5 @@ def table(results: Sequence[LegResult]) -> str:
 
 
 def _fail(code: int, message: str) -> int:
-    print(f"mediaworker replay: {message}", file=sys.stderr)
+    print_error(message, "mediaworker replay")
     return code

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from asr.bond import forbid_tracing
 from config import ConfigError, load
 from mediaworker.blas import one_thread
+from mediaworker.cli.terminal import print_error
 
 
 def add_parser(subparsers: Any) -> None:
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings = load(args.config)
     except ConfigError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     one_thread()
     from mediaworker.worker import StartError, serve
@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         return serve(settings, lambda: load(args.config))
     except ConfigError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     except StartError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return 1

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import re
 import ssl
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from audio.g711 import ulaw_encode
 from config.listen import is_loopback
 from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
+from mediaworker.cli.terminal import print_error
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio_webhook import sign
 from mediaworker.replay import recording
@@ -289,5 +289,5 @@ def _parameters(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _fail(code: int, message: str) -> int:
-    print(f"mediaworker stream: {message}", file=sys.stderr)
+    print_error(message, "mediaworker stream")
     return code

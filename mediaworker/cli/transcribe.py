@@ -22,6 +22,7 @@ from asr.bond import forbid_tracing
 from config import ConfigError, load
 from config.settings import Log
 from mediaworker.blas import one_thread
+from mediaworker.cli.terminal import print_error
 
 FORMATS = ("txt", "json", "srt", "vtt")
 STDIN = "-"
@@ -56,7 +57,7 @@ def _run(args: argparse.Namespace, spool: str) -> int:
     try:
         settings = load(args.config)
     except ConfigError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     one_thread()
     from asr import languages
@@ -65,31 +66,31 @@ def _run(args: argparse.Namespace, spool: str) -> int:
     from mediaworker.files.options import Options
 
     if args.language and not languages.base(args.language):
-        print(f"mediaworker: no language {args.language!r}", file=sys.stderr)
+        print_error(f"no language {args.language!r}")
         return WRONG
     if args.speaker and args.channels != "split":
-        print("mediaworker: --speaker goes with --channels split", file=sys.stderr)
+        print_error("--speaker goes with --channels split")
         return WRONG
     if STDIN in args.files:
         if args.files.count(STDIN) > 1 or sys.stdin.isatty():
-            print("mediaworker: - is one file on standard input: redirect or pipe it in", file=sys.stderr)
+            print_error("- is one file on standard input: redirect or pipe it in")
             return WRONG
         try:
             args.files[args.files.index(STDIN)] = _from_stdin(spool)
         except OSError as error:
-            print(f"mediaworker: standard input: {error.strerror or error}", file=sys.stderr)
+            print_error(f"standard input: {error.strerror or error}")
             return FAILED
     logs.configure(Log(level="error"))
     settings = replace(settings, log=replace(settings.log, level="error"))
     files = list(_files(args.files))
     if not files:
-        print("mediaworker: there are no files in it", file=sys.stderr)
+        print_error("there are no files in it")
         return UNREADABLE
     try:
         if args.output:
             os.makedirs(args.output, exist_ok=True)
     except OSError as error:
-        print(f"mediaworker: {args.output}: {error.strerror}", file=sys.stderr)
+        print_error(f"{args.output}: {error.strerror}")
         return FAILED
     options = Options(
         language=languages.base(args.language) if args.language else "",
@@ -103,10 +104,10 @@ def _run(args: argparse.Namespace, spool: str) -> int:
     try:
         return asyncio.run(Batch(settings, files, folder, formats, options, force=args.force).run())
     except ConfigError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return WRONG
     except KeyboardInterrupt:
-        print("mediaworker: interrupted; the same command goes on where it was", file=sys.stderr)
+        print_error("interrupted; the same command goes on where it was")
         return INTERRUPTED
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from websockets.exceptions import InvalidHandshake
 
+from config.printable import printable_json
 from mediaworker.cli import trust
+from mediaworker.cli.terminal import print_error
 from mediaworker.client import ClientError, CursorExpired, EventStream
 
 DEFAULT_URL = "ws://127.0.0.1:8080/v1/events"
@@ -38,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_watch(args, trust.context(args)))
     except ValueError as error:
-        print(f"mediaworker: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     except BrokenPipeError:  # what reads has ended: `watch | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,7 +74,7 @@ async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
                         waits = False
                         _note("waiting for events until the worker closes the connection; Ctrl-C ends it")
                     if args.json:
-                        print(text, flush=True)
+                        print(printable_json(text), flush=True)
                     else:
                         screen.show(json.loads(text))
             except CursorExpired:
@@ -85,10 +87,10 @@ async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # a certificate's error is a ValueError too
-        print(f"mediaworker: {args.url}: {trust.reason(error)}", file=sys.stderr)
+        print_error(f"{args.url}: {trust.reason(error)}")
         return 1
     except (ClientError, InvalidHandshake, ValueError) as error:
-        print(f"mediaworker: {args.url}: {_refusal(error)}", file=sys.stderr)
+        print_error(f"{args.url}: {_refusal(error)}")
         return 1
 
 
@@ -102,7 +104,7 @@ def _printable(value: Any) -> Any:
 
 
 def _note(text: str) -> None:
-    print(f"mediaworker: {text}", file=sys.stderr)
+    print_error(text)
 
 
 def _refusal(error: Exception) -> str:
