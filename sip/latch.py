@@ -60,6 +60,11 @@ class SourceLatch:
         return self._expected
 
     @property
+    def welcome(self) -> frozenset[Address]:
+        """Who may be heard while the source is locked: it, and those that may take its place back."""
+        return frozenset(each for each in (self.source, self._expected, self._first) if each is not None)
+
+    @property
     def target(self) -> Address | None:
         """Where to send: the learned source (symmetric RTP, RFC 4961), else the address in the SDP."""
         return self.source or self._previous or self._expected

@@ -22,6 +22,7 @@ from audio import WHOLE, Detector, Turn
 from audio.bulk import LEAD, MAX_BYTES, Datagrams
 from audio.plane import ROWS
 from sip.addresses import socket_address
+from sip.latch import SILENCE_S
 
 if TYPE_CHECKING:
     from sip.latch import Address
@@ -83,6 +84,10 @@ class RtpReceiver:
         """Sockets that speak IPv6: without one nothing of theirs is looked at."""
         self.heard_s = np.zeros(64)
         """When the locked source was last heard, per slot."""
+        self._latched = np.zeros(64, np.bool_)
+        """Slots whose stream has a source, which some datagrams may still need a decision beside."""
+        self._guarded = np.zeros(64, np.bool_)
+        """Those of them whose socket drops what comes from elsewhere."""
         self.packets = np.zeros(64, np.int64)
         """Taken from the right source, per slot."""
         self.truncated = 0
@@ -102,6 +107,7 @@ class RtpReceiver:
         slot = self._free.pop()
         self._source[slot] = self.packets[slot] = 0
         self.heard_s[slot] = 0.0
+        self._latched[slot] = self._guarded[slot] = False
         self._speaks6[slot] = bound.family == socket.AF_INET6
         self._open6 += int(self._speaks6[slot])
         self._readers[slot] = (ctypes.c_int(bound.fileno()), reader)
@@ -110,6 +116,7 @@ class RtpReceiver:
 
     def remove(self, slot: int) -> None:
         del self._readers[slot]
+        self._latched[slot] = self._guarded[slot] = False
         self._changed = True
         self._open6 -= int(self._speaks6[slot])
         self._free.append(slot)
@@ -121,6 +128,18 @@ class RtpReceiver:
             words = np.frombuffer(name[:24].ljust(24, b"\0"), np.uint64)
             self._source[slot], self._source6[slot] = words[0], words[1:]
 
+    def latch(self, slot: int, latched: bool) -> None:
+        """The slot's stream has another source now, or none: what its socket is to let in is set with the next tick."""
+        if slot >= 0:
+            self._latched[slot], self._guarded[slot] = latched, False
+
+    def _guard(self, now: float) -> None:
+        """Close sockets to other sources while the stream's own is heard; in its silence another may be learned."""
+        wanted = self._latched & (now - self.heard_s < SILENCE_S)
+        for slot in np.flatnonzero(wanted != self._guarded).tolist():
+            self._readers[slot][1].guard(bool(wanted[slot]))
+            self._guarded[slot] = wanted[slot]
+
     def _grow(self) -> None:
         """Twice the slots."""
         size = len(self._source)
@@ -128,6 +147,8 @@ class RtpReceiver:
         self._source6 = np.concatenate([self._source6, np.zeros((size, 2), np.uint64)])
         self._speaks6 = np.concatenate([self._speaks6, np.zeros(size, np.bool_)])
         self.heard_s = np.concatenate([self.heard_s, np.zeros(size)])
+        self._latched = np.concatenate([self._latched, np.zeros(size, np.bool_)])
+        self._guarded = np.concatenate([self._guarded, np.zeros(size, np.bool_)])
         self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
         self._free = list(range(size, 2 * size))
 
@@ -144,6 +165,8 @@ class RtpReceiver:
                 self._swept_s = [0.0] * turn.of
         if self._buffers is None:
             self._buffers = _Buffers()
+        if turn.number == 0:
+            self._guard(now)
         since_s, self._swept_s[turn.number] = self._swept_s[turn.number], now
         yield from self._read_all(self._buffers, self._turns[turn.number], since_s)
 

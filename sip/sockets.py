@@ -23,6 +23,7 @@ from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.rtcp import Reception, Reporter, Sent
 from sip.silence import SAMPLES, SilenceTicker
+from sip.source_filter import attach, detach, drops
 from sip.srtp import Crypto, SrtpContext
 
 KEEPALIVE = 20
@@ -42,8 +43,10 @@ class RtpCounters:
 
     closed_packets: int = 0
     """Packets taken by sockets that are closed; `packets` has all."""
-    wrong_source: int = 0
-    """Datagrams of a source that is not the stream's."""
+    refused_source: int = 0
+    """Datagrams of a source that is not the stream's, as far as they were read."""
+    closed_filtered: int = 0
+    """Those that the kernel has dropped at sockets that are closed; `wrong_source` has all."""
     rtcp: int = 0
     sent: int = 0
     send_errors: int = 0
@@ -58,6 +61,12 @@ class RtpCounters:
         """Taken from the right source: counted where they arrive, summed when somebody asks."""
         return self.closed_packets + sum(socket.packets for socket in self.open_sockets)
 
+    @property
+    def wrong_source(self) -> int:
+        """Datagrams of a source that is not the stream's."""
+        filtered = self.closed_filtered + sum(socket.filtered for socket in self.open_sockets)
+        return self.refused_source + filtered
+
 
 def _ignore(datagram: bytes, now: float) -> None:
     """Until a handler has set `on_packet`."""
@@ -67,9 +76,10 @@ class RtpSocket:
     """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
 
     __slots__ = (
-        "_control", "_counters", "_kept_s", "_keys", "_latch", "_marker", "_octets", "_opened_s", "_payload_type",
-        "_ports", "_receiver", "_reporter", "_reports", "_sequence", "_socket", "_srtp", "_ssrc", "_ticker", "_ticks",
-        "_time", "_timestamp", "leg", "mapped", "mapped_reports", "on_packet", "port", "sent", "silence", "slot",
+        "_control", "_counters", "_dropped_before", "_filtered", "_guarded", "_kept_s", "_keys", "_latch", "_marker",
+        "_octets", "_opened_s", "_payload_type", "_ports", "_receiver", "_reporter", "_reports", "_sequence",
+        "_socket", "_srtp", "_ssrc", "_ticker", "_ticks", "_time", "_timestamp", "leg", "mapped", "mapped_reports",
+        "on_packet", "port", "sent", "silence", "slot",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +110,7 @@ class RtpSocket:
         self._timestamp = secrets.randbits(31)
         self._marker = 0x80
         self._payload_type = 0
+        self._guarded, self._filtered, self._dropped_before = False, 0, 0
         self._ticks = SAMPLES  # of the RTP clock in 20 ms
         self._keys: tuple[Crypto, Crypto] | None = None
         self._srtp: SrtpContext | None = None
@@ -128,6 +139,23 @@ class RtpSocket:
     def packets(self) -> int:
         """Taken from the right source; 0 again when closed."""
         return int(self._receiver.packets[self.slot]) if self.slot >= 0 else 0
+
+    @property
+    def filtered(self) -> int:
+        """Datagrams of other sources that the kernel has dropped."""
+        return self._filtered + (drops(self._socket) - self._dropped_before if self._guarded else 0)
+
+    def guard(self, on: bool) -> None:
+        """Have the kernel drop what does not come from the source or from those that may take its place back."""
+        self._filtered, self._guarded = self.filtered, False
+        try:
+            if on:
+                attach(self._socket, self._latch.welcome)
+            else:
+                detach(self._socket)
+        except OSError:
+            return  # nothing was attached, or this kernel cannot: then every datagram is read and refused here
+        self._guarded, self._dropped_before = on, drops(self._socket)
 
     @property
     def last_packet_s(self) -> float:
@@ -162,6 +190,8 @@ class RtpSocket:
         if keys != self._keys:
             self._keys, self._srtp = keys, SrtpContext(*keys) if keys is not None else None
         self._latch.expect(remote, self._time())
+        self.guard(False)
+        self._receiver.latch(self.slot, False)
         self._receiver.lock(self.slot, None)
         self._payload_type = payload_type
         self.silence = _SILENCE[codec]
@@ -267,6 +297,8 @@ class RtpSocket:
         self._ticker.remove(self)
         self._counters.open_sockets.discard(self)
         self._counters.closed_packets += self.packets
+        self._filtered, self._guarded = self.filtered, False
+        self._counters.closed_filtered += self._filtered
         self._receiver.remove(self.slot)
         self.slot = -1
         self._ports.close(self._socket, self._time())
@@ -292,6 +324,9 @@ class RtpSocket:
         accepted = latch.accept(datagram, address, now)
         if self.slot >= 0:
             self._receiver.packets[self.slot] += len(accepted)
+            self._receiver.heard_s[self.slot] = latch.heard_s
+            if latch.source is not before:
+                self._receiver.latch(self.slot, latch.source is not None)
             if latch.source is not before and self._srtp is None:  # each encrypted packet is to be opened here
                 self._receiver.lock(self.slot, latch.source)
         for each, arrival_s in accepted:
@@ -300,5 +335,5 @@ class RtpSocket:
             else:
                 self.on_packet(each, arrival_s)
         if latch.refused:
-            self._counters.wrong_source += latch.refused
+            self._counters.refused_source += latch.refused
             latch.refused = 0
