@@ -414,7 +414,7 @@ def test_the_name_of_an_upload_cannot_steer_the_terminal(tmp_path: Path) -> None
         files = {"file": (name, (SPEECH / "vm-goodbye.wav").read_bytes(), "audio/wav")}
         job = httpx.post(f"{running.url}/v1/jobs", files=files)
         assert job.status_code == 201 and "\x1b" in job.json()["file"]["name"]
-        form = {"files": {"file": (name, b"no audio")}, "data": {"model": "x"}}
+        form = {"files": {"file": (name, b"no audio")}, "data": {"model": "whisper-1"}}
         assert httpx.post(f"{running.url}/v1/audio/transcriptions", **form).status_code == 400  # type: ignore[arg-type]
         path, elsewhere = f"/v1/calls/{quote(ESCAPES)}", {"Host": "worker.example"}
         assert httpx.get(running.url + path, headers=elsewhere).status_code == 401
