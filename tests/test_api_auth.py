@@ -128,6 +128,16 @@ ADMIN = {("GET", "/metrics"), ("PATCH", "/v1/calls/{call_id}"), ("DELETE", "/v1/
          ("DELETE", "/v1/calls/{call_id}/audio")}  # fmt: skip
 
 
+async def test_a_key_may_ask_what_it_may_do(tmp_path: Path) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        for key, name, scopes in ((EVENTS_KEY, "screen", ["events"]), (BOTH_KEY, "both", ["events", "admin"])):
+            answer = await api.client.get("/v1/key", headers=bearer(key))
+            assert answer.json() == {"name": name, "scopes": scopes}
+    async with running_api(tmp_path / "open") as api:
+        answer = await api.client.get("/v1/key")
+        assert answer.json() == {"name": "loopback", "scopes": ["events", "admin", "batch", "stream"]}
+
+
 async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:
     async with running_api(tmp_path, keys=True) as api:
         routes = [route for route in create_app(context=api_context(api)).routes if isinstance(route, Route)]
@@ -152,6 +162,9 @@ async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:
                 if (method, route.path) in ADMIN:
                     right, wrong = wrong, right
                 found = [await status(key) for key in (None, "no-such-key", wrong, right, BOTH_KEY)]
+                if route.path == "/v1/key":  # what may I do? Anybody with a key may ask.
+                    assert found == [401, 401, 200, 200, 200]
+                    continue
                 assert found[:3] == [401, 401, 403], (method, route.path)
                 assert not {401, 403} & set(found[3:]), (method, route.path)
 

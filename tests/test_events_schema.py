@@ -219,7 +219,16 @@ def test_record_of_what_was_said_last() -> None:
     empty = final("u3", start_ms=2000, text="")
     record = fold(STARTED, late, raised[0], early, empty, raised[1], CallEnded("api", 1, []))
     assert record.said == Said("outbound", "agent", 900, "late"), "by when it was said, and by words"
-    assert record.alert == Raised("two", "info")
+    assert record.alert == Raised("two", "info", 2)
+
+
+def test_the_record_keeps_the_worst_alert_and_counts_them() -> None:
+    severities = ["warning", "critical", "info", "critical", "warning"]
+    raised = [Alert(f"{at} {each}", "inbound", "u1", "", 0, 500, each) for at, each in enumerate(severities)]
+    seen = [fold(STARTED, *raised[:count]).alert for count in range(1, 6)]
+    assert [(alert.rule, alert.count) for alert in seen if alert] == [
+        ("0 warning", 1), ("1 critical", 2), ("1 critical", 3), ("3 critical", 4), ("3 critical", 5)
+    ]  # fmt: skip
 
 
 def test_record_of_a_held_call() -> None:

@@ -72,7 +72,7 @@ async def test_a_sip_call_appears_fills_in_and_ends(running: Worker, browser: Br
         await expect(page.locator("#connection")).to_have_text("Connected")
         with phone(running) as calling:
             row = page.locator(".list ul").first.locator("li a")
-            await expect(row).to_contain_text("demo", timeout=WAIT_MS)
+            await expect(row).to_contain_text("mediaworker", timeout=WAIT_MS)
             await row.click()
             assert re.search(r"#/calls/[\w-]+$", page.url)
             await expect(page.locator(".status.live")).to_be_visible()
@@ -86,7 +86,7 @@ async def test_a_sip_call_appears_fills_in_and_ends(running: Worker, browser: Br
                 assert {words for words, unsettled in states if unsettled} - {"", text}, states
                 assert [state for state in states if not state[1]] == [[text, False]]
             assert await asyncio.to_thread(calling.wait, 60) == 0
-            await expect(page.locator(".list section, .list ul").last).to_contain_text("sip")
+            await expect(page.locator(".list section, .list ul").last).to_contain_text("mediaworker")
             await expect(page.locator(".event.end")).to_contain_text("hangup")
             await expect(page.locator(".timeline .speech")).to_have_count(len(said))
 

@@ -37,18 +37,25 @@ async def test_one_of_everything(tmp_path: Path, browser: Browser) -> None:
         await expect(page.locator(".timeline .overtalk")).to_have_count(1)
         await expect(page.locator(".timeline .hold")).to_have_count(1)
         await expect(page.locator(".timeline .tick")).to_have_count(2)
-        api.hub.publish("c1", 24_500, Alert("supervisor", "inbound", "", "", 24_000, 24_500, "critical"))
-        await expect(page.locator(".list .badge.alert")).to_have_text("supervisor")
-        await expect(page.locator(".event.alert")).to_have_count(2)
+        for at in (24_000, 25_000):
+            api.hub.publish("c1", at + 500, Alert("supervisor", "inbound", "", "", at, at + 500, "critical"))
+        await expect(page.locator(".list .badge.alert")).to_have_text("supervisor (3)")
+        await expect(page.locator(".event.alert")).to_have_count(2)  # equal ones in a row are one
+        await expect(page.locator(".event.alert").last).to_contain_text("2 ×")
+        await expect(page.locator(".alerts .times")).to_have_text(["2 ×", ""])
+        api.hub.publish("c1", 26_000, Alert("greeting", "inbound", "", "", 25_900, 26_000, "info"))
+        await expect(page.locator(".alerts li")).to_have_count(3)
+        await expect(page.locator(".list .badge.alert")).to_have_text("supervisor (4)")  # the worst, and how many
+        await expect(page.locator(".list .badge.alert")).to_have_attribute("data-severity", "critical")
         await api.hub.flush()
         await page.reload()  # the list knows what was said last, and what was raised
         await shown.shows(".list .what", ["Danke, einen Augenblick."])
-        await expect(page.locator(".list .badge.alert")).to_have_text("supervisor")
+        await expect(page.locator(".list .badge.alert")).to_have_text("supervisor (4)")
         await page.locator(".alerts button", has_text="cancellation").click()
         await expect(page.locator(".said.alerted")).to_be_focused()
         # The names are the channel's until somebody gives others.
         api.hub.publish("c1", 25_000, LegUpdated("outbound", "agent", "Ann", "", "PCMU"))
-        await expect(page.locator(".said.right .who").first).to_have_text("Ann")
+        await expect(page.locator(".said.right .who").first).to_have_text("Agent · Ann")
         api.calls.pop("c1").hangup()
         await expect(page.locator(".event.end")).to_contain_text("api")
         await expect(page.locator(".list ul").last.locator("a")).to_have_count(1)
@@ -63,7 +70,7 @@ async def test_partials_are_replaced_in_place(tmp_path: Path, browser: Browser) 
         await expect(page.locator(".list .speaking")).to_be_hidden()
         api.hub.publish("c1", 1100, speech("u1", "inbound", 1000))
         await expect(page.locator(".said.unsettled")).to_be_visible()
-        await expect(page.locator(".list .speaking")).to_have_text("Bea")
+        await expect(page.locator(".list .speaking")).to_have_text("Customer · Bea")
         await page.evaluate("() => { window.node = document.querySelector('.said'); }")
         # stable_chars counts code points: an emoji is one, in JavaScript's strings two.
         api.hub.publish("c1", 1500, partial("u1", 1, "🙂🙂 hello wor", 3))
@@ -85,7 +92,7 @@ async def test_partials_are_replaced_in_place(tmp_path: Path, browser: Browser) 
         assert await text.get_attribute("lang") == "en" and await text.get_attribute("dir") == "auto"
         # Only what is final is read out.
         spoken = page.locator("[aria-live=polite]")
-        await expect(spoken).to_have_text("Bea: 🙂🙂 hello world")
+        await expect(spoken).to_have_text("Customer · Bea: 🙂🙂 hello world")
         await expect(page.locator("[role=log]")).to_have_attribute("aria-live", "off")
         api.hub.publish("c1", 3000, speech("u2", "inbound", 2900))
         await expect(page.locator(".said")).to_have_count(2)

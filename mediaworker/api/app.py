@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from mediaworker.api import calls, events, health, page, playback
+from mediaworker.api import calls, events, health, key, page, playback
 from mediaworker.api.context import ApiContext, LiveCall, LiveCalls
 from mediaworker.api.openai_errors import speaking_openai
 from mediaworker.api.problem import Problem, on_disconnect, on_error, on_http_exception, on_problem
@@ -24,6 +24,7 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
     """Every route of the HTTP port. `extra_routes` are those of the ingresses, which check access themselves."""
     routes = [
         *health.routes(context),
+        *key.routes(context),
         *calls.routes(context),
         *playback.routes(context),
         *events.routes(context),

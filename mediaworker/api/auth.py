@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from config.settings import ApiKey, Scope
 from mediaworker.ingress.access import is_local
@@ -26,6 +27,8 @@ class Access:
     """For the peer, when refused."""
     name: str = ""
     """The key's name; `loopback` or `page` without keys."""
+    scopes: tuple[Scope, ...] = ()
+    """What it may do."""
     subprotocol: str | None = None
     """To answer on a WebSocket upgrade: a browser drops the connection when none of its offers is taken."""
     challenge: str = ""
@@ -46,7 +49,7 @@ def decide(
     headers: Iterable[tuple[str, str]],
     peer: str,
     keys: Sequence[ApiKey],
-    scope: Scope,
+    scope: Scope | None,
     *,
     direct: bool = True,
     sessions: Collection[str] = (),
@@ -56,6 +59,7 @@ def decide(
     Args:
         headers: in any case; a repeated header is there as often as it was sent.
         peer: the address at the other end of the TCP connection; empty when there is none.
+        scope: what is asked for; None: nothing but to be known.
         direct: what `access.is_direct` says of the connection. It counts only without keys.
         sessions: the keys of pages that were opened by the worker's own link. They count only without keys.
     """
@@ -65,9 +69,9 @@ def decide(
     token = _token(fields, offers)
     if not keys:
         if direct and is_local(fields, peer):
-            return Access(200, name="loopback", subprotocol=subprotocol)
+            return Access(200, name="loopback", scopes=get_args(Scope), subprotocol=subprotocol)
         if token is not None and _is_among(token, sessions):
-            return Access(200, name="page", subprotocol=subprotocol)
+            return Access(200, name="page", scopes=get_args(Scope), subprotocol=subprotocol)
         return Access(401, NO_KEYS, challenge="Bearer")
     if token is None:
         return Access(401, "an API key is required: Authorization: Bearer KEY", challenge="Bearer")
@@ -77,10 +81,10 @@ def decide(
             found = key
     if found is None:
         return Access(401, "unknown API key", challenge='Bearer error="invalid_token"')
-    if scope not in found.scopes:
+    if scope is not None and scope not in found.scopes:
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
         return Access(403, f"the key `{found.name}` lacks the scope `{scope}`", name=found.name, challenge=challenge)
-    return Access(200, name=found.name, subprotocol=subprotocol)
+    return Access(200, name=found.name, scopes=tuple(found.scopes), subprotocol=subprotocol)
 
 
 def _is_among(token: str, sessions: Collection[str]) -> bool:

@@ -66,7 +66,7 @@ class ApiContext:
     sessions: PageSessions = field(default_factory=PageSessions)
     """Of pages that were opened without an API key."""
 
-    def authorize(self, connection: HTTPConnection, scope: Scope) -> Access:
+    def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
         """Raises Problem 401 or 403."""
         peer = connection.client.host if connection.client else ""
         keys = self.settings.auth.api_keys

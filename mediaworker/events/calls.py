@@ -8,6 +8,7 @@ import msgspec
 
 from mediaworker import talk
 from mediaworker.events.schema import (
+    SEVERITIES,
     Alert,
     CallEnded,
     CallHeld,
@@ -82,11 +83,20 @@ def _changes(record: CallRecord, event: Event, body: EventBody) -> dict[str, obj
                 return {"speaking": speaking}
             return {"speaking": speaking, "said": Said(body.leg, body.role, body.start_ms, body.text)}
         case Alert():
-            return {"alert": Raised(body.rule, body.severity)}
+            return {"alert": _worst(record.alert, body)}
         case CallEnded():
             ended = {"ended_at": event.time, "duration_ms": body.duration_ms, "reason": body.reason}
             return {"state": "ended", "held": [], "speaking": [], **ended}
     return {}
+
+
+def _worst(before: Raised | None, alert: Alert) -> Raised:
+    """The worst alert so far, of equally bad ones the latest, and how many there were."""
+    count = 1 if before is None else before.count + 1
+    rank = {severity: number for number, severity in enumerate(SEVERITIES)}
+    if before is not None and rank.get(before.severity, -1) > rank.get(alert.severity, -1):
+        return msgspec.structs.replace(before, count=count)
+    return Raised(alert.rule, alert.severity, count)
 
 
 def _held(record: CallRecord, held: list[str]) -> dict[str, object]:

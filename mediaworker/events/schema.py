@@ -243,11 +243,16 @@ class Said(msgspec.Struct, frozen=True):
     text: Annotated[str, Meta(description="Of its final, redacted as there; never empty")]
 
 
+SEVERITIES = ("info", "warning", "critical")
+"""Of alerts, from the mildest to the worst."""
+
+
 class Raised(msgspec.Struct, frozen=True):
-    """The alert that was raised last."""
+    """The worst alert of a call, of equally bad ones the latest."""
 
     rule: str
     severity: str
+    count: Annotated[int, Meta(description="All alerts of the call, this one included")] = 1
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,7 +274,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     held: Annotated[list[str], Meta(description="Legs on hold")] = []
     speaking: Annotated[list[Speech], Meta(description="Speech that has no final yet")] = []
     said: Annotated[Said | None, Meta(description="What was said last, of all legs")] = None
-    alert: Annotated[Raised | None, Meta(description="The alert that was raised last")] = None
+    alert: Annotated[Raised | None, Meta(description="The worst of its alerts so far, and how many there were")] = None
     seq: Annotated[int, Meta(description="Of the latest durable event in this record")]
     at_ms: Annotated[int, Meta(description="The latest call time in this record")]
 

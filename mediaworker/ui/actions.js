@@ -1,16 +1,18 @@
 /** What can be done with a call: copy, download, hang up, erase, and give a leg a name. */
 
-import { ask, explain, say } from "./dialogs.js";
+import { ask, copy, explain, say } from "./dialogs.js";
 import { h } from "./dom.js";
 
 const FORMATS = { txt: "Text file", json: "JSON", srt: "Subtitles (SRT)", vtt: "Subtitles (WebVTT)" };
 const TYPES = { txt: "text/plain", json: "application/json", srt: "application/x-subrip", vtt: "text/vtt" };
 
 export class Actions {
-  #client; #state; #onErased;
+  #client; #state; #admin; #onErased;
 
-  constructor(client, state, onErased) {
+  /** @param admin  Whether the key may change calls: what it may not do is not offered. */
+  constructor(client, state, { admin, onErased }) {
     this.#client = client;
+    this.#admin = admin;
     this.#state = state;
     this.#onErased = onErased;
     const downloads = Object.entries(FORMATS).map(([format, name]) =>
@@ -25,8 +27,8 @@ export class Actions {
   }
 
   update() {
-    this.hangup.hidden = !this.#state.live;
-    this.erase.hidden = this.#state.ended === null;
+    this.hangup.hidden = !this.#admin || !this.#state.live;
+    this.erase.hidden = !this.#admin || this.#state.ended === null;
   }
 
   async rename(leg) {
@@ -38,13 +40,7 @@ export class Actions {
 
   async #copy() {
     this.menu.open = false;
-    const text = this.#state.text();
-    try {
-      await navigator.clipboard.writeText(text);
-      say("Copied.");
-    } catch {  // no secure context, or not allowed: the reader copies
-      await ask({ title: "Copy the conversation", label: "Press Ctrl+C", value: text, action: "Done" });
-    }
+    await copy(this.#state.text(), "Copy the conversation");
   }
 
   async #download(format) {

@@ -23,11 +23,16 @@ class Desk {
     this.onRefused = onRefused;
     this.list = new CallList(this.#calls, now, () => this.#more());
     this.call = new CallView({ client: this.#client, now, onErased: (id) => this.#erased(id) });
+    /** What the key may do. */
+    this.scopes = new Set();
     this.now = now;
   }
 
   async start() {
     try {
+      this.scopes = new Set((await this.#client.access()).scopes);
+      $("to-try").hidden = !this.scopes.has("stream");
+      this.call.admin = this.scopes.has("admin");
       await this.#load();
     } catch (error) {
       if (error.status === 401 || error.status === 403) return this.onRefused(error.status);
@@ -61,7 +66,7 @@ class Desk {
   route() {
     if (this.#stopped) return;  // nobody is signed in
     const [, place, id] = location.hash.split("/");
-    const trying = place === "try", chosen = place === "calls" && id ? safelyDecoded(id) : null;
+    const trying = place === "try" && this.scopes.has("stream"), chosen = place === "calls" && id ? safelyDecoded(id) : null;
     $("desk").hidden = trying;
     $("try").hidden = !trying;
     document.body.dataset.pane = chosen ? "call" : "list";
@@ -70,7 +75,7 @@ class Desk {
       else $(`to-${name}`).removeAttribute("aria-current");
     }
     if (trying && !this.#tryIt) {
-      this.#tryIt = new TryIt(this.#client, this.now);
+      this.#tryIt = new TryIt(this.#client, this.now, this.scopes.has("admin"));
       $("try").replaceChildren(this.#tryIt.element);
     }
     if (!trying) this.#tryIt?.leave();

@@ -23,6 +23,8 @@ export class CallView {
     this.#now = now;
     this.#onErased = onErased;
     this.id = null;
+    /** Whether the key may change calls. */
+    this.admin = false;
     this.back = back && h("a", { class: "back", href: back, "aria-label": "Back to the list" }, "←");
     this.element = h("section", { class: "call", "aria-label": "Call" });
     this.#timer = setInterval(() => this.#tick(), 1000);
@@ -98,8 +100,8 @@ export class CallView {
     const reveal = (item, focus = true) => view.reveal(item, focus);
     const parts = this.#parts = {
       state, view, search: new Search(state, view), timeline: new Timeline(state, reveal),
-      side: new Side(state, (item) => reveal(item), (leg) => this.#rename(leg)),
-      actions: new Actions(this.#client, state, (id) => this.#onErased(id)),
+      side: new Side(state, (item) => reveal(item), this.admin ? (leg) => this.#rename(leg) : null),
+      actions: new Actions(this.#client, state, { admin: this.admin, onErased: (id) => this.#onErased(id) }),
       title: h("h2", { tabindex: "-1" }, parties(this.#record)), status: h("p", { class: "status" }),
     };
     const head = h("header", { class: "head" }, this.back, h("div", { class: "titles" }, parts.title, parts.status),

@@ -20,7 +20,7 @@ export class Calls {
       legs: new Map(record.legs.map((leg) => [leg.leg, leg])), held: new Set(record.held),
       speaking: new Map(record.speaking.map((speech) => [speech.utterance_id, speech.leg])),
       said: record.said?.text ?? before?.said ?? "", saidMs: record.said?.start_ms ?? before?.saidMs ?? -1,
-      alert: record.alert ?? before?.alert ?? null,
+      alert: record.alert ?? before?.alert ?? null,  // the worst rule and severity, and how many there were
     };
     this.all.set(call.id, call);
     return call;
@@ -62,7 +62,7 @@ export class Calls {
         if (event.text && event.start_ms >= call.saidMs) [call.said, call.saidMs] = [event.text, event.start_ms];
         break;
       case "alert":
-        call.alert = { rule: event.rule, severity: event.severity };
+        call.alert = worst(call.alert, event);
         break;
       case "call.ended":
         Object.assign(call, { ended: true, reason: event.reason, durationMs: event.duration_ms });
@@ -74,6 +74,18 @@ export class Calls {
   }
 }
 
+const SEVERITIES = ["info", "warning", "critical"];
+
+/** The alerts of a call in one: the worst, of equal ones the latest, and how many there were. */
+export function worst(alert, { rule, severity }) {
+  const count = (alert?.count ?? 0) + 1;
+  return alert && rank(alert.severity) > rank(severity) ? { ...alert, count } : { rule, severity, count };
+}
+
+export function rank(severity) {
+  return SEVERITIES.indexOf(severity);
+}
+
 /** Whether a word of the filter is missing in what is known of the call. */
 export function matches(call, filter) {
   const legs = [...call.legs.values()].flatMap((leg) => [leg.name, leg.label]);
@@ -82,7 +94,27 @@ export function matches(call, filter) {
   return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
-/** How a leg is called: as in transcripts, with the known roles as words. */
+const ROLES = { agent: "Agent", customer: "Customer" };
+
+/** A leg's name, as in transcripts: its role stands in where nobody has named it. */
 export function speaker(leg) {
-  return leg.name || leg.label || { agent: "Agent", customer: "Customer" }[leg.role] || leg.leg;
+  return leg.name || leg.label || ROLES[leg.role] || leg.leg;
+}
+
+/** Role and name: `Customer · Jane Doe`. */
+export function title(leg) {
+  const role = ROLES[leg.role], name = leg.name || leg.label;
+  return role && name && name !== role ? `${role} · ${name}` : role || name || leg.leg;
+}
+
+/** Who is at the other end of the line: a name where one is known, and the number. */
+export function otherParty(call) {
+  const number = (call.direction === "outbound" ? call.to : call.from) || "";
+  const name = [...call.legs.values()].find((leg) => leg.role === "customer")?.name ?? "";
+  return [name, number].filter(Boolean).join(" · ") || "unknown";
+}
+
+/** What the call is about, as far as its custom fields say: a topic, or the queue it came through. */
+export function topic(call) {
+  return call.custom.topic || call.custom.subject || call.custom.queue || "";
 }

@@ -1,7 +1,7 @@
 /** The list: live calls, newest first, and past ones, page by page. */
 
-import { matches, speaker } from "./calls-state.js";
-import { clock, h, parties, perFrame, setAttribute, setText, when } from "./dom.js";
+import { matches, otherParty, title, topic } from "./calls-state.js";
+import { clock, h, perFrame, setAttribute, setText, when } from "./dom.js";
 
 const KEPT_PAST = 200;  // of calls that ended while the page was open; "More" brings any
 
@@ -20,11 +20,12 @@ export class CallList {
     this.count = h("span", { class: "count" });
     this.noLive = h("p", { class: "empty" }, "No calls right now. A call appears here when it is answered.");
     this.noPast = h("p", { class: "empty" }, "None yet.");
+    this.first = firstCall();
     this.more = h("button", { type: "button", class: "more", hidden: true, onclick: onMore }, "More");
     this.element = h("nav", { class: "list", "aria-label": "Calls", onkeydown: (event) => this.#key(event) },
       h("div", { class: "filter" }, this.filter),
       h("div", { class: "scroll" },
-        h("h2", {}, "Live", this.count), this.noLive, this.live,
+        h("h2", {}, "Live", this.count), this.noLive, this.live, this.first,
         h("h2", {}, "Past"), this.noPast, this.past, this.more));
     this.#timer = setInterval(() => this.#tick(), 1000);
   }
@@ -77,17 +78,19 @@ export class CallList {
     setText(this.count, this.live.children.length ? String(this.live.children.length) : "");
     this.noLive.hidden = this.live.children.length > 0;
     this.noPast.hidden = this.past.children.length > 0;
+    this.first.hidden = this.#rows.size > 0 || Boolean(this.oldest);
   }
 
   #add(call) {
     const row = {
-      who: h("span", { class: "who" }), time: h("span", { class: "time" }),
+      who: h("span", { class: "who", dir: "auto" }), topic: h("span", { class: "topic", dir: "auto" }),
+      time: h("span", { class: "time" }),
       what: h("span", { class: "what", dir: "auto" }), speaking: h("span", { class: "speaking" }),
       held: h("span", { class: "badge" }, "On hold"), alert: h("span", { class: "badge alert" }),
     };
     row.link = h("a", { href: `#/calls/${encodeURIComponent(call.id)}`, class: "row",
                         "aria-current": call.id === this.#selected ? "true" : null },
-      row.who, row.time, row.what, h("span", { class: "flags" }, row.speaking, row.held, row.alert));
+      h("span", { class: "party" }, row.who, row.topic), row.time, row.what, h("span", { class: "flags" }, row.speaking, row.held, row.alert));
     row.node = h("li", {}, row.link);
     row.node.callId = call.id;
     this.#rows.set(call.id, row);
@@ -105,16 +108,17 @@ export class CallList {
       // Ids grow with time, so the newest of either list is its first.
       list.insertBefore(row.node, [...list.children].find((node) => node.callId < call.id) ?? null);
     }
-    setText(row.who, parties(call));
-    setText(row.time, clock(this.#length(call)));
-    setText(row.what, call.ended ? past(call) : call.said || call.source);
-    const names = [...new Set(call.speaking.values())].map((leg) => speaker(call.legs.get(leg) ?? { leg }));
+    setText(row.who, otherParty(call));
+    setText(row.topic, topic(call));
+    setText(row.time, call.ended ? when(call.startedAt) : clock(this.#length(call)));
+    setText(row.what, call.said || (call.ended ? past(call) : call.source));
+    const names = [...new Set(call.speaking.values())].map((leg) => title(call.legs.get(leg) ?? { leg }));
     setText(row.speaking, names.join(", "));
     row.speaking.hidden = names.length === 0;
     row.held.hidden = call.held.size === 0;
     row.alert.hidden = !call.alert;
     if (call.alert) {
-      setText(row.alert, call.alert.rule);
+      setText(row.alert, call.alert.count > 1 ? `${call.alert.rule} (${call.alert.count})` : call.alert.rule);
       setAttribute(row.alert, "data-severity", call.alert.severity);
     }
     row.node.hidden = !matches(call, this.filter.value);
@@ -148,5 +152,17 @@ export class CallList {
 
 function past(call) {
   const how = call.reason === "hangup" ? "" : ` · ${call.reason.replaceAll("_", " ")}`;
-  return `${call.source} · ${when(call.startedAt)}${how}`;
+  return `${call.source} · ${clock(call.durationMs)}${how}`;
+}
+
+/** What to do where nothing is to be seen yet. */
+function firstCall() {
+  const host = location.hostname.includes(":") ? `[${location.hostname}]` : location.hostname;
+  const ways = [
+    ["From a SIP phone, or from the command line:", `mediaworker call sip:demo@${host}:5060 --play speech.wav`],
+    ["As Twilio would:", `mediaworker stream ws://${host}:8081/twilio/stream --play speech.wav`],
+  ];
+  return h("div", { class: "first", hidden: true }, h("h3", {}, "Make a first call"),
+    h("p", {}, "Here and now: ", h("a", { href: "#/try" }, "talk into the microphone or drop a recording"), "."),
+    ...ways.flatMap(([how, line]) => [h("p", {}, how), h("code", {}, line)]));
 }

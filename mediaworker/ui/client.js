@@ -70,6 +70,11 @@ export class Client {
     return new EventStream(this, options);
   }
 
+  /** What the key may do. @returns {Promise<{name: string, scopes: string[]}>} */
+  async access() {
+    return (await this.request("v1/key")).json();
+  }
+
   /** A page of calls, newest first; `next` is the `after` of the following page.
    * @param {{limit?: number, after?: string}} [page]  @returns {Promise<{items: Call[], next: ?string}>} */
   async calls({ limit, after } = {}) {

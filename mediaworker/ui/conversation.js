@@ -120,7 +120,8 @@ export class ConversationView {
 
   #drawSaid(item, row) {
     const leg = this.#state.legs.get(item.leg);
-    const states = `${item.final ? "" : " unsettled"}${item.alerted ? " alerted" : ""}`;
+    const states = `${item.final ? "" : " unsettled"}${item.severity ? " alerted" : ""}`;
+    setAttribute(row.node, "data-severity", item.severity ?? null);
     setAttribute(row.node, "class", `item said ${leg.side} leg${leg.index % 6}${states}`);
     setText(row.who, leg.title);
     setAttribute(row.text, "lang", item.language);
@@ -154,6 +155,7 @@ export class ConversationView {
     const leg = item.leg === null ? "" : `${this.#state.title(item.leg)} `;
     switch (item.kind) {
       case "alert":
+        setText(row.label, item.count > 1 ? `${item.count} ×` : "");
         setText(row.text, item.text && item.text !== item.rule ? `${item.rule}: “${item.text}”` : item.rule);
         return setAttribute(row.node, "data-severity", item.severity);
       case "dtmf":

@@ -33,6 +33,16 @@ export function ask({ title, text = "", label, value = "", action, danger = fals
   });
 }
 
+/** Into the clipboard, or, where that is not allowed, into a field to copy from. */
+export async function copy(text, title) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied.");
+  } catch {  // no secure context, or not allowed: the reader copies
+    await ask({ title, label: "Press Ctrl+C", value: text, action: "Done" });
+  }
+}
+
 let gone;
 
 /** Say something that needs no answer. */

@@ -43,6 +43,16 @@ export function length(ms) {
   return ms < 60_000 ? `${Math.round(ms / 1000)} s` : `${clock(ms)} min`;
 }
 
+/** Whole percents of each, which add up to 100 (largest remainders); zeros where there is nothing to share. */
+export function shares(amounts) {
+  const names = Object.keys(amounts), sum = names.reduce((all, name) => all + amounts[name], 0);
+  const exact = Object.fromEntries(names.map((name) => [name, sum ? 100 * amounts[name] / sum : 0]));
+  const whole = Object.fromEntries(names.map((name) => [name, Math.floor(exact[name])]));
+  const left = sum ? 100 - names.reduce((all, name) => all + whole[name], 0) : 0;
+  names.sort((one, other) => exact[other] % 1 - exact[one] % 1).slice(0, left).forEach((name) => { whole[name] += 1; });
+  return whole;
+}
+
 /** `1 alert`, `2 alerts`. */
 export function many(count, what) {
   return `${count} ${what}${count === 1 ? "" : "s"}`;

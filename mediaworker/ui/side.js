@@ -1,11 +1,12 @@
 /** Beside the conversation: who talked how long, alerts, digits, and what is known of the call. */
 
-import { clock, h, length, perFrame, setText } from "./dom.js";
+import { copy } from "./dialogs.js";
+import { clock, h, length, perFrame, setText, shares } from "./dom.js";
 
 export class Side {
-  #state; #reveal; #rename; #legs = new Map(); #drawn = { alerts: 0, digits: new Map() };
+  #state; #reveal; #rename; #legs = new Map(); #drawn = { alerts: new Map(), digits: new Map() };
 
-  /** @param reveal  Shows an item of the conversation.  @param rename  Asks for a leg's name. */
+  /** @param reveal  Shows an item of the conversation.  @param rename  Asks for a leg's name; null: the key may not. */
   constructor(state, reveal, rename) {
     this.#state = state;
     this.#reveal = reveal;
@@ -27,44 +28,54 @@ export class Side {
 
   #draw() {
     const { metrics, started, alerts, digits } = this.#state;
-    for (const leg of this.#state.legs.values()) this.#drawLeg(leg, metrics);
+    const parts = shares(metrics?.talk_ms ?? {});
+    for (const leg of this.#state.legs.values()) this.#drawLeg(leg, metrics?.talk_ms[leg.leg], parts[leg.leg] ?? 0);
     if (metrics) {
       facts(this.totals, [["Both at once", length(metrics.overtalk_ms)], ["Silence", length(metrics.silence_ms)],
                           ["On hold", length(metrics.hold_ms)]]);
     }
-    for (; this.#drawn.alerts < alerts.length; this.#drawn.alerts += 1) {
-      this.alerts.prepend(this.#alert(alerts[this.#drawn.alerts]));
-    }
-    setText(this.alertCount, alerts.length ? String(alerts.length) : "");
+    alerts.slice(Math.max(0, this.#drawn.alerts.size - 1)).forEach((item) => this.#drawAlert(item));
+    setText(this.alertCount, alerts.length ? String(this.#state.raised) : "");
     this.noAlerts.hidden = alerts.length > 0;
     this.digitSection.hidden = digits.length === 0;
     digits.forEach((item) => this.#drawDigits(item));
     if (started) facts(this.facts, this.#known(started));
   }
 
-  #drawLeg(leg, metrics) {
+  #drawLeg(leg, talkMs, percent) {
     let row = this.#legs.get(leg.leg);
     if (!row) {
       const [name, part, fill] = ["name", "part", "fill"].map((what) => h("span", { class: what }));
       row = { name, part, fill, bar: h("span", { class: "bar", "aria-hidden": "true" }, fill) };
-      row.button = h("button", { type: "button", class: "icon", onclick: () => this.#rename(leg.leg) }, "✎");
+      row.button = h("button", { type: "button", class: "icon", hidden: this.#rename === null,
+                                 onclick: () => this.#rename(leg.leg) }, "✎");
       this.legs.append(h("li", { class: `leg${leg.index % 6}` }, row.name, row.button, row.part, row.bar));
       this.#legs.set(leg.leg, row);
     }
-    const talkMs = metrics?.talk_ms[leg.leg], ratio = metrics?.talk_ratio[leg.leg] ?? 0;
     setText(row.name, leg.title);
     row.button.setAttribute("aria-label", `Rename ${leg.title}`);
-    setText(row.part, talkMs === undefined ? "" : `${Math.round(ratio * 100)} % · ${length(talkMs)}`);
+    setText(row.part, talkMs === undefined ? "" : `${percent} % · ${length(talkMs)}`);
     row.bar.hidden = talkMs === undefined;
-    row.fill.style.width = `${ratio * 100}%`;
+    row.fill.style.width = `${percent}%`;
   }
 
-  #alert(item) {
-    return h("li", {}, h("button", { type: "button", "data-severity": item.severity,
-                                     onclick: () => this.#reveal(item.about ?? item) },
-      h("span", { class: "severity" }, item.severity), h("span", { class: "rule" }, item.rule),
-      h("time", {}, clock(item.at)),
-      item.text ? h("span", { class: "quote", dir: "auto" }, item.text) : null));
+  /** Only the last one may still grow: equal ones in a row are counted. */
+  #drawAlert(item) {
+    let row = this.#drawn.alerts.get(item);
+    if (!row) {
+      row = Object.fromEntries(["rule", "times"].map((name) => [name, h("span", { class: name })]));
+      row.time = h("time");
+      row.quote = h("span", { class: "quote", dir: "auto" });
+      this.#drawn.alerts.set(item, row);
+      this.alerts.prepend(h("li", {}, h("button", { type: "button", "data-severity": item.severity,
+                                                    onclick: () => this.#reveal(item.latest) },
+        h("span", { class: "severity" }, item.severity), row.rule, row.times, row.time, row.quote)));
+    }
+    setText(row.rule, item.rule);
+    setText(row.times, item.count > 1 ? `${item.count} ×` : "");
+    setText(row.time, clock(item.latest.at));
+    setText(row.quote, item.text);
+    row.quote.hidden = !item.text;
   }
 
   #drawDigits(item) {
@@ -86,7 +97,7 @@ export class Side {
       ["Source", started.source], ["Direction", started.direction],
       ["Started", new Date(started.time).toLocaleString()], ["Codec", codecs],
       ["Words", String(words)], ["Packets lost", lost ? String(lost) : ""],
-      ["External id", started.external_id], ["Call id", this.#state.id], ...Object.entries(started.custom),
+      ["External id", started.external_id, true], ["Call id", this.#state.id, true], ...Object.entries(started.custom),
     ];
   }
 }
@@ -95,5 +106,13 @@ function facts(list, rows) {
   const shown = rows.filter(([, value]) => value), same = shown.flat().join("\n");
   if (list.dataset.shown === same) return;
   list.dataset.shown = same;
-  list.replaceChildren(...shown.flatMap(([name, value]) => [h("dt", {}, name), h("dd", { dir: "auto" }, value)]));
+  list.replaceChildren(...shown.flatMap(([name, value, raw]) => [
+    h("dt", {}, name), h("dd", { dir: "auto" }, value, raw ? copyButton(name, value) : null)]));
+}
+
+/** Beside what nobody would type. */
+function copyButton(name, value) {
+  const label = `Copy the ${name.toLowerCase()}`;
+  return h("button", { type: "button", class: "icon copy", "aria-label": label, title: label,
+                       onclick: () => copy(value, label) }, "⧉");
 }

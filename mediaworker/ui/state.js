@@ -1,6 +1,6 @@
 /** One call's conversation, folded from its events. No DOM: the views draw what changed. */
 
-import { speaker } from "./calls-state.js";
+import { rank, speaker, title } from "./calls-state.js";
 
 /** What the conversation is made of; times of words are for others. */
 export const CALL_TYPES = [
@@ -27,7 +27,9 @@ export class Conversation {
     this.legs = new Map();
     /** In the order in which it happened. @type {Item[]} */
     this.items = [];
+    /** Equal ones in a row are one, with a count. */
     this.alerts = [];
+    this.raised = 0;
     this.digits = [];
     /** Stretches of {leg, start, end}; `end` null while it lasts. */
     this.holds = [];
@@ -98,13 +100,14 @@ export class Conversation {
   /** The conversation as text, as `GET …/transcript?format=txt` has it, with what is still being said. */
   text() {
     const lines = this.items.filter((item) => item.kind === "said" && item.text);
-    return lines.map((item) => `[${stamp(item.at)}] ${this.title(item.leg)}: ${item.text}\n`).join("");
+    const name = (leg) => speaker(this.legs.get(leg) ?? { leg });
+    return lines.map((item) => `[${stamp(item.at)}] ${name(item.leg)}: ${item.text}\n`).join("");
   }
 
   #leg(info) {
     const known = this.legs.get(info.leg) ?? { index: this.legs.size };
     const { leg, role, name, label, codec } = info;
-    this.legs.set(leg, Object.assign(known, { leg, role, name, label, codec, title: speaker(info) }));
+    this.legs.set(leg, Object.assign(known, { leg, role, name, label, codec, title: title(info) }));
     return known;
   }
 
@@ -210,12 +213,18 @@ export class Conversation {
     const about = this.said.get(utterance), text = event.match || event.text;
     // Silence and over-talk are about no utterance: how long says more than what.
     const rule = utterance ? event.rule : `${event.rule}, ${Math.round((event.end_ms - at) / 1000)} s`;
+    if (about && rank(severity) > rank(about.severity)) about.severity = severity;
+    this.raised += 1;
+    const last = this.alerts.at(-1);
+    if (last && last.name === event.rule && last.severity === severity && last.leg === leg) {
+      Object.assign(last, { count: last.count + 1, rule, text, latest: about ?? last });
+      return about ? [about, last] : [last];
+    }
     // Behind what it is about, even when others have spoken meanwhile.
-    const item = this.#insert({ kind: "alert", at: about?.at ?? at, leg, rule, severity, text, about });
+    const item = this.#insert({ kind: "alert", at: about?.at ?? at, leg, name: event.rule, rule, severity, text, count: 1 });
+    item.latest = about ?? item;
     this.alerts.push(item);
-    if (!about) return [item];
-    about.alerted = true;
-    return [about, item];
+    return about ? [about, item] : [item];
   }
 
   #resumed(event) {

@@ -60,11 +60,11 @@ export class Timeline {
 
   /** The same in words, for whom a picture says nothing. */
   describe() {
-    const { metrics, alerts, holds, lengthMs } = this.#state;
+    const { metrics, raised, holds, lengthMs } = this.#state;
     const talked = ([leg, ms]) => `${this.#state.title(leg)} talked ${length(ms)}`;
     const talk = Object.entries(metrics?.talk_ms ?? {}).map(talked);
     const more = metrics ? [`both at once ${length(metrics.overtalk_ms)}`, `on hold ${length(metrics.hold_ms)}`] : [];
-    const counts = [many(alerts.length, "alert"), many(holds.length, "hold")];
+    const counts = [many(raised, "alert"), many(holds.length, "hold")];
     setText(this.words, `${clock(lengthMs)} long: ${[...talk, ...more, ...counts].join(", ")}.`);
   }
 

@@ -13,7 +13,7 @@ const LANGUAGES = [
 export class TryIt {
   #client; #session = null; #stopMicrophone = null; #abort = null; #turn = 0;
 
-  constructor(client, now) {
+  constructor(client, now, admin) {
     this.#client = client;
     const names = new Intl.DisplayNames(["en"], { type: "language" });
     const options = LANGUAGES.map((code) => [names.of(code), code]).sort(([one], [other]) => one.localeCompare(other));
@@ -30,6 +30,7 @@ export class TryIt {
     this.message = h("p", { class: "message", role: "status" });
     this.drop = h("label", { class: "drop", for: "file" }, "Drop a recording here, or press to choose one");
     this.view = new CallView({ client, now, back: null });
+    this.view.admin = admin;
     this.view.element.hidden = true;
     this.element = h("section", { class: "tryit", "aria-labelledby": "try-title" },
       h("div", { class: "controls" },
