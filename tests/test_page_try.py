@@ -66,7 +66,7 @@ async def test_a_dropped_file_becomes_a_call(running: Worker, browser: Browser, 
         assert call["source"] == "websocket"
         assert await shown.said() == finals(running, call["call_id"]) == SAID
         await page.locator("#to-calls").click()
-        await expect(page.locator(".list ul").last).to_contain_text("websocket")
+        await expect(page.locator(".list ul").last).to_contain_text("loopback")
 
 
 async def test_the_microphone(running: Worker, spoken: Path) -> None:
