@@ -154,6 +154,8 @@ def test_channels_become_speakers(ann: httpx.Client, media: Path) -> None:
     assert job["file"]["path"] == str(media / "stereo.wav") and job["progress"]["segments"] == 4
     found = ann.get(f"/v1/jobs/{job_id}/result", params={"format": "diarized_json"}).json()
     assert {segment["speaker"] for segment in found["segments"]} <= {"Ann", "Bo"} and found["segments"]
+    lines = ann.get(f"/v1/jobs/{job_id}/result", params={"format": "txt"}).text.splitlines()
+    assert lines == [f"{each['speaker']}: {each['text']}" for each in found["segments"]]
     assert (media / "stereo.wav").exists(), "a file that was named stays"
 
 

@@ -155,6 +155,22 @@ def test_speakers_by_channel(client: OpenAI, stereo: tuple[Path, tuple[list[Any]
     assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
 
 
+def test_a_text_of_several_speakers_names_them(
+    client: OpenAI, stereo: tuple[Path, tuple[list[Any], list[Any]]]
+) -> None:
+    path, tables = stereo
+    both = zip("AB", tables, strict=True)
+    spoken = sorted((each.start_s, f"{name}: {each.text}\n") for name, table in both for each in table)
+    split = {"channels": "split"}
+    ask: Any = client.audio.transcriptions.create
+    assert ask(model="whisper-1", file=path, response_format="text", extra_body=split) == "".join(
+        line for _, line in spoken
+    )
+    events = list(ask(model="whisper-1", file=path, response_format="text", extra_body=split, stream=True))
+    assert "".join(event.delta for event in events[:-1]) == events[-1].text
+    assert sorted(events[-1].text.splitlines(keepends=True)) == sorted(line for _, line in spoken)
+
+
 def test_what_is_cut_may_be_steered(client: OpenAI, speech: Speech) -> None:
     """Longer silences than there are in it: one stretch, in which the words are those of all."""
     path, table = speech

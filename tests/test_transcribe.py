@@ -16,7 +16,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mediaworker.cli import result_names
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, Partial
 from mediaworker.files.segments import Segment
@@ -36,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(2):
         material.splice(made / f"message-{number}.wav", 15.0, seed=30 + number)
     samples, _ = material.recording(15.0, seed=32)
-    material.encode(made / "message-0.mp3", samples, "libmp3lame", 44_100)
+    material.encode(made / "message-2.mp3", samples, "libmp3lame", 44_100)
     return made
 
 
@@ -50,10 +53,9 @@ def test_a_folder_in_several_formats(folder: Path, tmp_path: Path) -> None:
     formats = ["--format", "txt", "--format", "json"]
     done = transcribe(str(folder), "-o", str(tmp_path / "out"), *formats, "--language", "en")
     assert done.returncode == 0, done.stderr
-    # Two of one stem keep their whole names apart.
-    names = {"message-0.wav", "message-0.mp3", "message-1"}
+    names = {"message-0", "message-1", "message-2"}
     assert {each.name for each in (tmp_path / "out").iterdir()} == {f"{n}.{f}" for n in names for f in ("txt", "json")}
-    for name, seed in (("message-0.wav", 30), ("message-1", 31), ("message-0.mp3", 32)):
+    for name, seed in (("message-0", 30), ("message-1", 31), ("message-2", 32)):
         assert (tmp_path / "out" / f"{name}.txt").read_text() == said(seed)
         found = json.loads((tmp_path / "out" / f"{name}.json").read_text())
         assert found["text"] == said(seed).strip() and found["language"] == "english" and found["segments"]
@@ -62,6 +64,84 @@ def test_a_folder_in_several_formats(folder: Path, tmp_path: Path) -> None:
     again = transcribe(str(folder), "-o", str(tmp_path / "out"), *formats)
     assert again.returncode == 0
     assert {each: each.stat().st_mtime_ns for each in stamps} == stamps, f"made again in {time.monotonic() - started} s"
+
+
+def test_results_keep_the_tree_and_their_names(tmp_path: Path) -> None:
+    for number, name in enumerate(("a/x.wav", "b/x.wav")):
+        (tmp_path / name).parent.mkdir()
+        material.splice(tmp_path / name, 15.0, seed=30 + number)
+    out = tmp_path / "out"
+    environ = os.environ | {f"MEDIAWORKER_{key}": value for key, value in ENVIRON.items()}
+
+    def run(*files: str, into: str = "out") -> subprocess.CompletedProcess[str]:
+        arguments = [*COMMAND, "transcribe", *files, "-o", into]
+        return subprocess.run(arguments, cwd=tmp_path, env=environ, capture_output=True, text=True)
+
+    done = run("a/x.wav", "./b/../b/x.wav", "a/x.wav")
+    assert done.returncode == 0, done.stderr
+    assert {each.relative_to(out).as_posix() for each in out.rglob("*") if each.is_file()} == {"a/x.txt", "b/x.txt"}
+    assert [(out / name / "x.txt").read_text() for name in "ab"] == [said(30), said(31)]
+    before = (out / "b/x.txt").stat().st_mtime_ns
+    assert run("b/x.wav").returncode == 0
+    assert (out / "b/x.txt").stat().st_mtime_ns == before, "alone, it has the same name, and is finished"
+    clash = run(str(tmp_path / "a/x.wav"), "../" + tmp_path.name + "/b/x.wav", into="other")
+    assert clash.returncode == 2 and "would both be written to other/x.txt" in clash.stderr
+    assert not (tmp_path / "other").exists(), "before any work began"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (["a/x.wav", "b/x.wav", "x.wav", "a/b/x.wav"], ""),
+        (["a/x.wav", "a/./x.wav"], ""),
+        (["a/x.wav", "a/x.mp3"], "out/a/x.txt"),
+        (["/abs/a/x.wav", "/abs/b/x.wav"], "out/x.txt"),
+        (["../x.wav", "x.wav"], "out/x.txt"),
+        (["a/../../x.wav", "x.wav"], "out/x.txt"),
+        (["real/x.wav", "link/x.wav"], "out/link/x.txt"),
+        (["a.txt/x.wav", "a.wav"], "must be"),
+        (["out/x.txt", "y.wav"], ""),
+        (["elsewhere/../out/x.txt", "x.wav"], "would replace"),
+    ],
+)
+def test_a_clash_of_results_is_found_before(
+    files: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / "real").mkdir(parents=True)
+    (tmp_path / "out" / "link").symlink_to("real")
+    distinct = result_names.distinct(map(Path, files))
+    if not told:
+        result_names.check(distinct, Path("out"), ["txt"])
+        return
+    with pytest.raises(result_names.Clash, match=told):
+        result_names.check(distinct, Path("out"), ["txt", "srt"])
+
+
+PATHS = st.lists(st.sampled_from(["a", "b.c", "..", ".", "", "x.wav", "/"]), min_size=1, max_size=5).map("/".join)
+
+
+@given(PATHS, PATHS)
+def test_a_result_stays_in_its_folder_and_has_one_name(path: str, other: str) -> None:
+    file = Path(path, "x.wav")
+    result = result_names.target(Path("/out"), file, "txt")
+    assert ".." not in result.parts and Path("/out") in result.parents and result.name == "x.txt"
+    assert result == result_names.target(Path("/out"), Path(os.path.normpath(file)), "txt")
+    if not file.is_absolute() and ".." not in file.parts:
+        assert result == Path("/out", path, "x.txt")
+
+
+def test_several_to_the_terminal_are_named_and_in_order(folder: Path, tmp_path: Path) -> None:
+    material.splice(tmp_path / "long\n.wav", 120.0, seed=52)  # it is finished last
+    files = [str(tmp_path / "long\n.wav"), "no-such-file.wav", str(folder / "message-1.wav")]
+    done = transcribe(*files)
+    assert done.returncode == 3 and "no-such-file.wav" in done.stderr
+    heading = "==> {} <==\n".format
+    assert done.stdout == (
+        heading(f"{tmp_path}/long\\n.wav") + said(52, 120.0) + heading(folder / "message-1.wav") + said(31)
+    )
+    found = [json.loads(line) for line in transcribe(*files[::2], "--format", "json").stdout.splitlines()]
+    assert [each["file"] for each in found] == [f"{tmp_path}/long\\n.wav", files[2]]
 
 
 def test_to_the_terminal(folder: Path) -> None:
@@ -85,6 +165,9 @@ def test_speakers_by_channel(tmp_path: Path) -> None:
     done = transcribe(str(tmp_path / "two.wav"), *arguments)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"<v (\w+)>", done.stdout).count("Ann") >= len(left)
+    plain = transcribe(str(tmp_path / "two.wav"), *arguments[:-1], "txt").stdout.splitlines()
+    spoken = [(each.start_s, f"{name}: {each.text}") for name, t in (("Ann", left), ("Bob", right)) for each in t]
+    assert plain == [line for _, line in sorted(spoken)]
     for name, table in (("Ann", left), ("Bob", right)):
         lines = re.findall(rf"<v {name}>((?:.+\n?)+)", done.stdout)
         assert " ".join(" ".join(lines).split()) == " ".join(each.text for each in table)

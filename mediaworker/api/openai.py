@@ -28,7 +28,7 @@ from mediaworker.api.openai_form import Can, Form, parse
 from mediaworker.api.streams import EventStream, beating, begun, while_there
 from mediaworker.api.uploads import BadUpload, receive
 from mediaworker.files.disk import DiskFull, Incoming
-from mediaworker.files.formats import MEDIA_TYPES, Transcript, diarized_segment, render, segment_id
+from mediaworker.files.formats import MEDIA_TYPES, Transcript, diarized_segment, render, segment_id, spoken_line
 from mediaworker.files.reading import Refused
 from mediaworker.files.segments import Segment, arranged, mend
 from mediaworker.files.service import Busy, FileService
@@ -161,7 +161,7 @@ class Answer:
                         continue
                     said = mend(last.get(segment.channel), segment)
                     last[segment.channel] = segment
-                    longer = joined((whole, said.text))
+                    longer = self._longer(whole, said)
                     if longer != whole:
                         languages.add(said.language)
                         yield _event(self._delta(longer[len(whole) :], said))
@@ -206,6 +206,12 @@ class Answer:
             speakers=self._form.options.speakers,
             damaged=ended.damaged if ended is not None else 0,
         )
+
+    def _longer(self, whole: str, said: Segment) -> str:
+        transcript = self._transcript(())
+        if self._form.format == "text" and transcript.channels > 1 and said.text:
+            return whole + spoken_line(transcript, said)
+        return joined((whole, said.text))
 
     def _delta(self, text: str, segment: Segment) -> dict[str, Any]:
         found: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}

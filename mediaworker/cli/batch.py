@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections import Counter
+from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tqdm import tqdm
 
 from asr.client import Recognizer
 from asr.utterance import EngineState
 from config import Settings
+from config.printable import printable
+from mediaworker.cli.result_names import result_name, target
 from mediaworker.cli.terminal import for_output, print_error
 from mediaworker.files.formats import Format, Transcript, render
 from mediaworker.files.options import Options
@@ -31,19 +34,21 @@ RENDERED: dict[str, Format] = {"txt": "text", "json": "verbose_json", "srt": "sr
 TOGETHER = 2
 """Files in work: while one is opened the other keeps the engine busy."""
 SHOW_S = 0.2
+HEADING = "==> {} <=="
+"""Before each of several files that are printed, as head(1) has it."""
 BAR = "{l_bar}{bar}| {n:.0f}/{total:.0f} s [{elapsed}<{remaining}{postfix}]"
 
 
 @dataclass(slots=True)
 class _File:
     path: Path
-    name: str
-    """Of the results, without their suffix."""
     duration_s: float | None = None
     done_s: float = 0.0
     before_s: float = 0.0
     """Of it known from an earlier run."""
     over: bool = False
+    printed: str | None = None
+    """What is to be printed of it, until those before it are over; None when there is nothing."""
 
 
 class _Stop(Exception):
@@ -67,9 +72,10 @@ class Batch:
     ) -> None:
         self._settings, self._folder, self._formats, self._options = settings, folder, formats, options
         self._force = force
-        stems = Counter(path.stem for path in files)
-        # Two files of one stem are told apart by their whole names.
-        self._files = [_File(path, path.stem if stems[path.stem] == 1 else path.name) for path in files]
+        self._files = [_File(path) for path in files]
+        self._unprinted = deque(self._files)
+        # Objects of JSON name their file themselves, so that what is printed stays JSON.
+        self._headings = len(files) > 1 and tuple(formats) != ("json",)
         self._outcome = DONE
         self._engine_why = ""
         self._bar: Any = None
@@ -94,6 +100,7 @@ class Batch:
                     task.cancel()
                 await asyncio.gather(*workers, showing, return_exceptions=True)
                 self._draw()
+                self._print(all_of_it=True)
                 await recognizer.stop()
         return self._outcome
 
@@ -109,6 +116,7 @@ class Batch:
                 raise _Stop(f"{error.filename or file.path}: {error.strerror or error}") from None
             finally:
                 file.over = True
+                self._print()
 
     async def _transcribe(self, file: _File, service: FileService) -> None:
         """Raises Refused, EngineUnavailable, OSError."""
@@ -119,6 +127,8 @@ class Batch:
         with os.fdopen(descriptor, "rb") as source:
             if not self._force and self._complete(file, source.fileno()):
                 return
+            if self._folder is not None:
+                self._name(file).parent.mkdir(parents=True, exist_ok=True)
             with closing(self._partial(file, source.fileno(), service)) as partial:
                 if self._force:
                     partial.start_over()
@@ -151,35 +161,43 @@ class Batch:
 
     # -- results ----------------------------------------------------------------------------------------------------
 
-    def _target(self, file: _File, format: str) -> Path:
+    def _name(self, file: _File) -> Path:
+        """Of its results, without their suffix."""
         assert self._folder is not None
-        return self._folder / f"{file.name}.{format}"
+        return self._folder / result_name(file.path)
 
     def _complete(self, file: _File, descriptor: int) -> bool:
         """Whether an earlier run has done all of it, and the file is older than that."""
         if self._folder is None:
             return False
         changed_ns = os.fstat(descriptor).st_mtime_ns
-        targets = [self._target(file, format) for format in self._formats]
-        return all(target.exists() and target.stat().st_mtime_ns >= changed_ns for target in targets)
+        targets = [target(self._folder, file.path, format) for format in self._formats]
+        return all(each.exists() and each.stat().st_mtime_ns >= changed_ns for each in targets)
 
     def _partial(self, file: _File, descriptor: int, service: FileService) -> Partial:
         found = os.fstat(descriptor)
         heading = Heading(
             str(file.path.absolute()), found.st_size, found.st_mtime_ns, service.model, self._options
         )
-        return Partial(self._folder / f".{file.name}.partial" if self._folder is not None else None, heading)
+        name = self._name(file) if self._folder is not None else None
+        return Partial(name.with_name(f".{name.name}.partial") if name is not None else None, heading)
 
     def _write(self, file: _File, transcript: Transcript) -> None:
         for format in self._formats:
             text = render(transcript, RENDERED[format], granularities=("segment", "word"))
             if self._folder is None:
-                self._print(text)
+                file.printed = (file.printed or "") + (self._json_line(file, text) if format == "json" else text)
                 continue
-            target = self._target(file, format)
-            half = target.with_name(f".{target.name}.part")
+            result = target(self._folder, file.path, format)
+            half = result.with_name(f".{result.name}.part")
             half.write_text(text, encoding="utf-8")
-            os.replace(half, target)
+            os.replace(half, result)
+
+    def _json_line(self, file: _File, text: str) -> str:
+        if len(self._files) > 1:
+            named = {"file": printable(str(file.path))} | msgspec.json.decode(text, type=dict[str, Any])
+            text = msgspec.json.encode(named).decode()
+        return f"{text}\n"
 
     # -- the terminal -----------------------------------------------------------------------------------------------
 
@@ -210,9 +228,17 @@ class Batch:
         rate = f"{bar.n / elapsed_s:.0f}x real time, " if elapsed_s > 0 and bar.n else ""
         bar.set_postfix_str(f"{rate}{over}/{len(self._files)} files", refresh=True)
 
-    def _print(self, text: str) -> None:
-        with tqdm.external_write_mode(file=sys.stdout):
-            print(for_output(text, sys.stdout), end="", flush=True)
+    def _print(self, *, all_of_it: bool = False) -> None:
+        """In the order of the command line: a file waits for those before it."""
+        while self._unprinted and (self._unprinted[0].over or all_of_it):
+            file = self._unprinted.popleft()
+            if file.printed is None:
+                continue
+            with tqdm.external_write_mode(file=sys.stdout):
+                if self._headings:
+                    print(HEADING.format(printable(str(file.path))))
+                print(for_output(file.printed, sys.stdout), end="", flush=True)
+            file.printed = None
 
     def _say(self, line: str) -> None:
         with tqdm.external_write_mode(file=sys.stderr):

@@ -22,6 +22,7 @@ from asr.bond import forbid_tracing
 from config import ConfigError, load
 from config.settings import Log
 from mediaworker.blas import one_thread
+from mediaworker.cli.result_names import Clash, check, distinct
 from mediaworker.cli.terminal import print_error
 
 FORMATS = ("txt", "json", "srt", "vtt")
@@ -37,7 +38,8 @@ def add_parser(subparsers: Any) -> None:
         "be read, 4 something said in them could not be recognised",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="audio or video, a folder, or - (standard input)")
-    parser.add_argument("-o", "--output", metavar="DIR", help="write DIR/NAME.FORMAT (default: print)")
+    written = "write DIR/NAME.FORMAT, with the folders of a relative FILE (default: print)"
+    parser.add_argument("-o", "--output", metavar="DIR", help=written)
     parser.add_argument("--format", action="append", choices=FORMATS, help="may be given more than once (default: txt)")
     parser.add_argument("--language", default="", metavar="CODE", help="en, de, …; default: found out")
     parser.add_argument("--prompt", default="", metavar="TEXT", help="names and words to expect")
@@ -82,10 +84,18 @@ def _run(args: argparse.Namespace, spool: str) -> int:
             return FAILED
     logs.configure(Log(level="error"))
     settings = replace(settings, log=replace(settings.log, level="error"))
-    files = list(_files(args.files))
+    files = distinct(_files(args.files))
     if not files:
         print_error("there are no files in it")
         return UNREADABLE
+    formats = tuple(dict.fromkeys(args.format or ["txt"]))
+    folder = Path(args.output) if args.output else None
+    if folder is not None:
+        try:
+            check(files, folder, formats)
+        except Clash as clash:
+            print_error(str(clash))
+            return WRONG
     try:
         if args.output:
             os.makedirs(args.output, exist_ok=True)
@@ -99,8 +109,6 @@ def _run(args: argparse.Namespace, spool: str) -> int:
         speakers=args.speaker,
         words=True,
     )
-    formats = tuple(dict.fromkeys(args.format or ["txt"]))
-    folder = Path(args.output) if args.output else None
     try:
         return asyncio.run(Batch(settings, files, folder, formats, options, force=args.force).run())
     except ConfigError as error:

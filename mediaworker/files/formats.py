@@ -16,7 +16,7 @@ import msgspec
 from asr import languages
 from mediaworker.events.schema import Word
 from mediaworker.files.segments import Segment, language, speaker, whole_text
-from mediaworker.subtitles.render import Line, srt, vtt
+from mediaworker.subtitles.render import Line, one_line, srt, vtt
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -62,6 +62,8 @@ class Transcript:
 def render(transcript: Transcript, format: Format, *, granularities: Sequence[str] = ("segment",)) -> str:
     """`granularities`: of `verbose_json`, `segment` and `word`."""
     match format:
+        case "text" if transcript.channels > 1:
+            return "".join(spoken_line(transcript, segment) for segment in _spoken(transcript))
         case "text":
             return f"{whole_text(transcript.segments)}\n"
         case "srt" | "vtt":
@@ -72,6 +74,11 @@ def render(transcript: Transcript, format: Format, *, granularities: Sequence[st
             return _encode(_verbose(transcript, granularities))
         case "diarized_json":
             return _encode(_diarized(transcript))
+
+
+def spoken_line(transcript: Transcript, segment: Segment) -> str:
+    """A line of a text in which several speakers are told apart: who said it, and what."""
+    return f"{one_line(transcript.speaker(segment))}: {one_line(segment.text)}\n"
 
 
 def segment_id(segment: Segment) -> str:

@@ -1,0 +1,59 @@
+"""Names of the results of `mediaworker transcribe`: each from its file's path as it was typed, and from nothing else.
+
+A relative path keeps its folders (`a/x.wav` becomes `DIR/a/x.txt`); an absolute path, or one that leads out of the
+current folder, keeps its last part (`/srv/x.wav` and `../x.wav` become `DIR/x.txt`). So the same file has the same
+result whatever else is on the command line, and another run finds what is finished.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+
+
+class Clash(Exception):
+    """Two files would have one result; the message names them and says what to do."""
+
+
+def result_name(path: PurePath) -> PurePath:
+    """Of a file's results below their folder, without the format's suffix."""
+    plain = PurePath(os.path.normpath(path))
+    if plain.is_absolute() or ".." in plain.parts:
+        plain = PurePath(plain.name)
+    return plain.with_name(plain.stem)
+
+
+def target(folder: Path, path: PurePath, format: str) -> Path:
+    """Where a file's result goes."""
+    name = result_name(path)
+    return folder / name.with_name(f"{name.name}.{format}")
+
+
+def distinct(files: Iterable[Path]) -> list[Path]:
+    """In their order, without those that are the same file with the same result as one before."""
+    found: dict[tuple[str, PurePath], Path] = {}
+    for path in files:
+        found.setdefault((os.path.realpath(path), result_name(path)), path)
+    return list(found.values())
+
+
+def check(files: Sequence[Path], folder: Path, formats: Sequence[str]) -> None:
+    """Raises Clash when one result would replace another, stand where another's folder is, or replace a file."""
+    sources = {os.path.realpath(path): path for path in files}
+    results: dict[str, Path] = {}
+    for path in files:
+        for format in formats:
+            result = target(folder, path, format)
+            real = os.path.realpath(result)
+            if (other := results.setdefault(real, path)) is not path:
+                raise Clash(
+                    f"{other} and {path} would both be written to {result}: give them in two runs with different "
+                    "output folders, or by paths relative to a folder above both"
+                )
+            if real in sources:
+                raise Clash(f"the result of {path} would replace {sources[real]}: choose another output folder")
+    for real, path in results.items():
+        for parent in PurePath(real).parents:
+            if (other := results.get(str(parent), path)) is not path:
+                raise Clash(f"the result of {other} would stand where the folder for that of {path} must be")
