@@ -120,6 +120,8 @@ class SipCall:
         """By the index of the m-line and the peer's key: ours for it."""
         self._agreed: tuple[NegotiatedStream, ...] = ()
         self._pending: Pending | None = None
+        self._leaving: list[Pending] = []
+        """Taken by responses that have gone out, and not yet handled by `sent`."""
         self._offered = False
         self._started_sendrecv = False
         self._reason = ""
@@ -132,6 +134,11 @@ class SipCall:
     @property
     def ended(self) -> bool:
         return self._ended
+
+    @property
+    def awaits_answer(self) -> bool:
+        """An offer of ours has gone out in a 2xx, whose ACK brings the answer."""
+        return self._offered or any(pending.streams is None for pending in self._leaving)
 
     @property
     def family(self) -> Family:
@@ -237,10 +244,13 @@ class SipCall:
     def take_pending(self) -> Pending | None:
         """What `describe` has made, when the response with it goes out; the next offer may come before `sent`."""
         pending, self._pending = self._pending, None
+        if pending is not None:
+            self._leaving.append(pending)
         return pending
 
     def sent(self, pending: Pending | None, body: str) -> None:
         """A 2xx with this SDP has gone out."""
+        self._leaving = [each for each in self._leaving if each is not pending]
         if pending is None or not body or self._ended:
             return
         if not same_media(pending.description, SessionDescription.parse(body)):
@@ -363,7 +373,9 @@ class SipCall:
         if not self.streams:
             self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
         self._agreed = streams
-        ahead = self._pending.streams or () if self._pending is not None else ()  # the next offer may have come already
+        # The next offers may have come already, and their answers be on their way.
+        later = (*self._leaving, self._pending)
+        ahead = tuple(stream for each in later if each is not None for stream in each.streams or ())
         for place in self._sockets.keys() - {(stream.index, stream.family) for stream in streams + ahead}:
             self._sockets[place].drain()
             self._sockets.pop(place).close()

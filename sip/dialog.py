@@ -97,12 +97,15 @@ class Dialog(pj.Call):  # type: ignore[misc]
 
     @guarded
     def onCallRxOffer(self, prm: Any) -> None:
+        prm.statusCode = 500
         if self.call is None:
             return
         try:
             prm.opt.audioCount = self.call.check(prm.offer.wholeSdp)
         except SipError as error:
             prm.statusCode = error.status
+        else:
+            prm.statusCode = 200
 
     @guarded
     def onCallMediaState(self, prm: Any) -> None:
@@ -170,7 +173,10 @@ class Dialog(pj.Call):  # type: ignore[misc]
         for media in call_info.media:
             if media.type != pj.PJMEDIA_TYPE_AUDIO or media.dir == pj.PJMEDIA_DIR_NONE:
                 continue
-            info = self.getStreamInfo(media.index)
+            try:
+                info = self.getStreamInfo(media.index)
+            except pj.Error:  # negotiated, and without a stream all the same
+                continue
             address, port = split_address(info.remoteRtpAddress)
             direction = _DIRECTIONS[media.dir]
             unknown = address in (*ANYWHERE.values(), *NOWHERE) or family_of(address) != family
