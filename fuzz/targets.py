@@ -56,6 +56,16 @@ TARGETS: dict[str, Target] = {
         (b"\x00\x00\x00", b"\x03\x00\x015", b"\x10\x00\x02", b"\x12\xff\xff", b"\x18\x00\x01", b"\xff\x00\x01\x04"),
         share=2,
     ),
+    "offer": Target(
+        _stateless(text.offer),
+        text.offer_seeds,
+        (
+            b"m=audio 9 UDP/TLS/RTP/SAVPF 0\r\n",
+            b"m=audio 40000 RTP/AVP 0\r\n",
+            b"c=IN IP4 127.0.0.1\r\n",
+            b"\r\n--b\r\n",
+        ),
+    ),
     "sdp": Target(
         _stateless(text.sdp),
         lambda: [text.SDP],

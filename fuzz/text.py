@@ -15,6 +15,7 @@ from starlette.datastructures import QueryParams
 from audio.codec import Codec
 from config import Endpointing
 from config.settings import ApiKey, Secret
+from fuzz.sdp_samples import SAMPLES
 from mediaworker.api import calls, events, jobs, openai_form, uploads
 from mediaworker.api.auth import decide
 from mediaworker.api.openai_errors import OpenAIError
@@ -26,12 +27,12 @@ from mediaworker.ingress.access import is_local
 from mediaworker.ingress.twilio_webhook import StreamTwiml, verify
 from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import Counters, datagrams
+from sip import offers, trace
 from sip import siprec as metadata
-from sip import trace
 from sip.digest import Challenger
-from sip.errors import PeerError
+from sip.errors import NotAcceptable, PeerError
 from sip.messages import SipMessage, address_uri, dtmf_info
-from sip.negotiation import make_answer, negotiate
+from sip.negotiation import NegotiatedStream, make_answer, match_lines, negotiate
 from sip.sdp import Origin, SessionDescription
 
 CODECS = (Codec.G722, Codec.PCMU, Codec.PCMA, Codec.OPUS)
@@ -77,6 +78,40 @@ def sdp(data: bytes) -> None:
     answer = make_answer(offer, streams, ports, address="192.0.2.2", origin=Origin("-", "1", "1", "192.0.2.2"))
     assert len(answer.media) == len(offer.media)
     assert SessionDescription.parse(str(answer)).media[streams[0].index].port == 10000
+
+
+def offer(data: bytes) -> None:
+    """A whole request: what is closed are ports, and what is left of it comes to the same."""
+    try:
+        closed = offers.check(data, CODECS, families=("IP4", "IP6"))
+    except PeerError as error:
+        assert 400 <= error.status < 500 and all(value.isprintable() for _, value in error.headers)
+        return
+    left = bytearray(data)
+    for port in closed:
+        assert data[port].isdigit() and 0 <= port.start < port.stop <= len(data)
+        left[port] = b"0" * (port.stop - port.start)
+    if not closed:
+        return
+    again = offers.check(bytes(left), CODECS, families=("IP4", "IP6"))
+    assert again == closed
+    before, after = (SipMessage.parse(each.decode("latin-1")) for each in (data, bytes(left)))
+    if before.header("content-length").isdigit():
+        return  # it may cut the description short
+    streams = [
+        match_lines(SessionDescription.parse(message.part("application/sdp")), CODECS, families=("IP4", "IP6"))
+        for message in (before, after)
+    ]
+    assert [line for line in streams[0] if isinstance(line, NegotiatedStream)] == [
+        line for line in streams[1] if isinstance(line, NegotiatedStream)
+    ]
+    assert sum(isinstance(line, NotAcceptable) for line in streams[1]) == len(closed)
+
+
+def offer_seeds() -> list[bytes]:
+    """An INVITE with each of the samples."""
+    head = b"INVITE sip:x SIP/2.0\r\nTo: <sip:x>\r\nContent-Type: "
+    return [head + f"{each.content_type}\r\n\r\n{each.body}".encode() for each in SAMPLES if len(each.body) < 2000]
 
 
 def siprec(data: bytes) -> None:

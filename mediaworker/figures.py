@@ -238,6 +238,7 @@ def _stream(metrics: Metrics, worker: Worker) -> None:
 
 def _connections(metrics: Metrics, worker: Worker) -> None:
     guard, listener = worker.http.guard, worker.listener
+
     def limits() -> dict[str, ConnectionLimit]:
         both = {"http": guard.limit, "media": listener.limit}
         return both | {"audiosocket": worker.audiosocket.limit} if worker.settings.audiosocket.enabled else both
@@ -303,6 +304,7 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "refused": "Their requests other than INVITE that were answered 403",
             "challenged": "Calls asked for credentials (sip.users)",
             "credentials_bad": "Calls with credentials that are nobody's",
+            "errors": "Requests that were refused because an error in the worker kept it from judging them",
             "tcp_refused": "TCP connections beyond sip.max_tcp",
             "tcp_expired": "TCP connections closed because no message came",
         },
@@ -321,6 +323,11 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "answered": "Ports whose place outside a NAT the STUN server has said",
             "unanswered": "Times it has not answered, or has no address",
         },
+    )
+    metrics.counter(
+        "sip_callback_errors",
+        "Errors in the worker's own code while PJSIP waited for it; what it asked was refused",
+        lambda: sip.callback_errors,
     )
     metrics.counter("sip_refused", "Calls refused by status", lambda: _by(sip.counters.refused), labels=("status",))
     metrics.counters(

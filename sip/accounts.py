@@ -19,6 +19,7 @@ from config.settings import SipAccount
 from sip.access import AccessList
 from sip.addresses import Family, bracketed
 from sip.callbacks import guarded
+from sip.errors import PeerError
 from sip.messages import SipMessage
 from sip.registrar import Registrar, Rotation, Target
 
@@ -150,8 +151,8 @@ class RegisteredAccount(Account):
             return
         self._change("failed", prm.code, prm.reason)
         # Without an answer the status is PJSIP's own.
-        answer = SipMessage.parse(prm.rdata.wholeMsg) if prm.rdata.wholeMsg else None
-        self._again(prm.code if answer else 0, _seconds(answer.header("retry-after")) if answer else 0)
+        answer = prm.rdata.wholeMsg
+        self._again(prm.code if answer else 0, _retry_after_s(answer) if answer else 0)
 
     def _again(self, code: int, retry_after_s: int = 0) -> None:
         if not self._following:
@@ -204,9 +205,10 @@ class RegisteredAccount(Account):
         self._on_change(self.registration)
 
 
-def _seconds(header: str) -> int:
-    """Of Retry-After (RFC 3261 section 20.33), which may have a comment and parameters behind it."""
-    with contextlib.suppress(ValueError):
+def _retry_after_s(answer: str) -> int:
+    """Retry-After (RFC 3261 section 20.33), which may have a comment and parameters behind it; 0 without a good one."""
+    with contextlib.suppress(ValueError, PeerError):
+        header = SipMessage.parse(answer).header("retry-after")
         return max(0, int(header.split("(")[0].split(";")[0]))
     return 0
 

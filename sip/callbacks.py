@@ -28,17 +28,29 @@ callback_errors = 0
 """Exceptions that got out of our own code in a callback; always a bug."""
 
 
+_failed = OncePer()
+
+
+def report(callback: str) -> None:
+    """Count the exception that is being handled, and log it: once a minute for each callback."""
+    global callback_errors
+    callback_errors += 1
+    if (held_back := _failed.due(callback, time.monotonic())) is not None:
+        log.exception("error in a SIP callback", callback=callback, held_back=held_back)
+
+
 def guarded(method: Callable[P, None]) -> Callable[P, None]:
-    """A callback from C++: an exception must not travel through PJSIP's frames."""
+    """A callback from C++: an exception must not travel through PJSIP's frames.
+
+    PJSIP goes on with what the callback has set by then, so one that may allow something refuses it first.
+    """
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        global callback_errors
         try:
             method(*args, **kwargs)
         except Exception:
-            callback_errors += 1
-            log.exception("error in a SIP callback", callback=method.__name__)
+            report(method.__name__)
 
     return call
 

@@ -12,14 +12,17 @@ from sip.access import AccessList, OncePer
 from sip.addresses import peer_key
 from sip.digest import Challenger, Reason
 from sip.errors import PeerError
-from sip.gate import DROP, UNASKED, Gate, Guests, Request, Shown
+from sip.gate import DROP, PASS, UNASKED, Buckets, Gate, Guests, Request, Shown, Verdict
 from sip.messages import SipMessage
+from sip.offers import METHODS
 
 log = structlog.get_logger("sip")
 
 CONNECTED, DISCONNECTED, SHUTDOWN, DESTROYED = 0, 1, 2, 3
 """PJSIP's states of a transport (enum pjsip_transport_state)."""
 
+Check = Callable[[Request, bytes], tuple[slice, ...]]
+"""Judges what a request offers or answers, as `offers.check` does."""
 Within = Callable[[Request, int, Callable[[], str]], int]
 """(request, CSeq, text) → the verdict on a request within a dialog: a status, `gate.PASS` or `gate.DROP`."""
 
@@ -27,6 +30,8 @@ _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "OPTIONS", "MESSAGE"))
 """What PJSIP answers outside of a dialog; to anything else it would say nothing at all."""
 _UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481, "SUBSCRIBE": 489}
 """RFC 3261 section 12.2.2, RFC 6665 section 4.2.1.3; all others are 501 (RFC 3261 section 21.5.2)."""
+FAILURES_PER_S, FAILURES_BURST = 1.0, 10
+"""Answers to requests that could not be judged."""
 
 _MAX_SHOWN = 8
 """Credentials of one request that are looked at: a caller has one for each algorithm and realm of a challenge."""
@@ -49,6 +54,8 @@ class DoorCounters:
     """INVITEs with credentials that are nobody's; refused with 403, or not answered."""
     auth_failures: collections.Counter[str] = field(default_factory=collections.Counter)
     """INVITEs whose credentials failed, by `sip.digest.Reason`."""
+    errors: int = 0
+    """Requests that an error of ours kept from being judged; answered 500, or not at all."""
 
 
 class Door:
@@ -62,6 +69,7 @@ class Door:
         max_tcp: int,
         refusal: Callable[[], int],
         within: Within,
+        check: Check,
         on_refused: Callable[[int], None],
         clock: Callable[[], float],
         challenger: Challenger | None = None,
@@ -79,7 +87,8 @@ class Door:
         self._asked = ""
         self._gate = Gate(access.allows, refusal, invites_per_s=invites_per_s)
         self._guests = Guests(access.allows, max_tcp)
-        self._within, self._on_refused, self._clock = within, on_refused, clock
+        self._within, self._check, self._on_refused, self._clock = within, check, on_refused, clock
+        self._failures = Buckets(FAILURES_PER_S, FAILURES_BURST)
         self._once = OncePer()
 
     @property
@@ -90,7 +99,35 @@ class Door:
         """No more TCP connections than so many, whatever was configured."""
         self._guests.limit = min(self._guests.limit, max_tcp)
 
-    def judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
+    def judge(self, request: Request, cseq: int, packet: Callable[[], bytes]) -> Verdict:
+        """`packet()`: the whole message."""
+        verdict = self._judge(request, cseq, lambda: packet().decode(errors="replace"))
+        if verdict == 401:
+            return Verdict(verdict, tuple(("WWW-Authenticate", value) for value in self._challenge()))
+        if verdict != PASS or request.method not in METHODS:
+            return Verdict(verdict)
+        try:
+            return Verdict(PASS, closed=self._check(request, packet()))
+        except PeerError as error:
+            if request.method == "ACK":
+                return Verdict(PASS)  # nobody answers it
+            if request.method == "INVITE" and not request.to_tag:
+                self._on_refused(error.status)
+            self.say(request.source, error.status, str(error), method=request.method)
+            return Verdict(error.status, error.headers)
+
+    def failed(self) -> int:
+        """A request could not be judged, through an error of ours: what becomes of it, as it must not pass.
+
+        Few are answered: it may be anybody's, from anywhere.
+        """
+        self.counters.errors += 1
+        now = self._clock()
+        if (held_back := self._once.due("error", now)) is not None:
+            log.exception("a SIP request could not be judged and was refused", held_back=held_back)
+        return 500 if self._failures.take("", now) else DROP
+
+    def _judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
         before = self.counters.auth_failures.total()
         verdict = self._gate.judge(request, self._clock(), lambda: self._credentials(request, text))
         failed = self.counters.auth_failures.total() > before  # then that has been said
@@ -113,7 +150,7 @@ class Door:
             return 503  # as an INVITE would be refused (RFC 3261 section 11.2), so that a load balancer goes elsewhere
         return verdict
 
-    def challenge(self) -> list[str]:
+    def _challenge(self) -> list[str]:
         """Values of WWW-Authenticate, for the request that has just been judged with 401."""
         if not self.challenger:
             return []

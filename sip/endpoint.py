@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from audio import Detector
 from audio.codec import Codec
 from config import Settings
 from config.settings import Sip
+from sip import callbacks
 from sip.access import LOOPBACK, AccessList, OncePer, split_address
 from sip.accounts import Account, RegisteredAccount, Registration, account_config
 from sip.addresses import ANYWHERE, LOCALHOST, SOCKETS, Family, bracketed, canonical, family_of, peer_key
@@ -28,10 +30,12 @@ from sip.dialog import Dialog
 from sip.digest import Challenger
 from sip.door import Door
 from sip.errors import PeerError, SipError
+from sip.gate import Request
 from sip.handler import SipCounters, SipHandler
 from sip.messages import SipMessage
 from sip.nat import Nat
 from sip.negotiation import audio_lines
+from sip.offers import check as check_body
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.sdp import Direction, SessionDescription
@@ -93,6 +97,7 @@ class SipEndpoint:
             max_tcp=settings.sip.max_tcp,
             refusal=self._capacity,
             within=self._within.judge,
+            check=self._check_body,
             on_refused=self._on_rejected,
             clock=asyncio.get_running_loop().time,
             challenger=_challenger(settings.sip),
@@ -151,6 +156,11 @@ class SipEndpoint:
     def dialogs(self) -> int:
         """Calls and refusals that PJSIP has not let go of."""
         return self._stack.dialogs if self._stack else 0
+
+    @property
+    def callback_errors(self) -> int:
+        """Exceptions of ours in PJSIP's callbacks, since the process began; each is a bug."""
+        return callbacks.callback_errors
 
     @property
     def transactions(self) -> int:
@@ -287,6 +297,9 @@ class SipEndpoint:
         except SipError as error:
             status = error.status
             self.door.say(peer, status, str(error))
+        except Exception:
+            status = 500  # else PJSIP would keep a call that nobody answers
+            callbacks.report("onIncomingCall")
         if status:
             self.counters.refused[status] += 1
             self._loop.call_soon(dialog.finish, status)
@@ -338,6 +351,24 @@ class SipEndpoint:
         if self.full:
             return 486
         return self._handler.can_accept()
+
+    def _check_body(self, request: Request, packet: bytes) -> tuple[slice, ...]:
+        """Of what begins a call, or belongs to one: to anything else PJSIP says 481."""
+        if not request.to_tag:
+            return check_body(packet, self.codecs, use=self.srtp, families=self.families)
+        call = self._within.find(request, packet.decode(errors="replace"))
+        if call is None:
+            return ()
+        if request.method != "ACK":
+            return check_body(packet, self.codecs, use=self.srtp, families=self.families)
+        if not call.awaits_answer:
+            return ()  # what it has for a body is nothing to us
+        try:
+            return check_body(packet, self.codecs, use="off", families=(call.family,))
+        except PeerError:
+            # PJSIP is less particular, and nobody can be told by a status.
+            self._loop.call_soon(partial(call.hangup, reason="failed"))
+            raise
 
     def _on_rejected(self, status: int) -> None:
         self.counters.invites += 1

@@ -3,7 +3,8 @@
     SipError
     ├── PeerError        the peer sent something wrong or impossible; `status` is the SIP status it deserves
     │   ├── SdpError     not SDP (RFC 8866): 400
-    │   └── NotAcceptable   valid SDP, nothing in it that can be used here: 488
+    │   ├── NotAcceptable   valid SDP, nothing in it that can be used here: 488
+    │   └── UnsupportedBody   a body that is no session description: 415
     └── PortsExhausted   every RTP port is in use or resting: the caller is refused with 503
 """
 
@@ -21,21 +22,48 @@ class PeerError(SipError):
 
     status = 400
 
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Of the response, beside its status."""
+        return ()
+
 
 class SdpError(PeerError):
     """Text that is not a session description."""
 
 
 class NotAcceptable(PeerError):
-    """An offer or answer without a stream that can be used."""
+    """An offer or answer without a stream that can be used.
+
+    `warning` is a code of the Warning header (RFC 3261 section 20.43), whose text is the reason.
+    """
 
     status = 488
+
+    def __init__(self, reason: str, warning: int = 399) -> None:
+        super().__init__(reason)
+        self.warning = warning
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Warning", f'{self.warning} mediaworker "{self}"'),)
+
+
+class UnsupportedBody(PeerError):
+    """A body that is not, and does not contain, a session description (RFC 3261 section 21.4.13)."""
+
+    status = 415
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return ("Accept", "application/sdp, multipart/mixed"), ("Accept-Encoding", "identity")
 
 
 class PortsExhausted(SipError):
     """No RTP port is free."""
 
     status = 503
+
 
 NO_PJSUA2 = (
     "SIP needs pjsua2, which no package index has: run `scripts/build_pjsip.sh PYTHON` of mediaworker's sources and "

@@ -17,6 +17,19 @@ from sip.addresses import peer_key
 PASS, DROP = 0, -1
 """Verdicts; any other is the status to answer with."""
 
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a request."""
+
+    status: int
+    """`PASS`, `DROP`, or the status to answer with."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Of the answer."""
+    closed: tuple[slice, ...] = ()
+    """Bytes of a request that passes, to be overwritten with the digit 0: ports of media lines that are not used."""
+
+
 STRANGER_PER_S, STRANGER_BURST = 0.2, 10
 """Answers for an address that may not call: enough to see why, too few for a scanner."""
 STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST = 10.0, 50

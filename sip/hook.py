@@ -13,13 +13,11 @@ from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char, c_int, c_long, c_ssize_t, c_uint32, c_void_p
 from typing import Any
 
-import structlog
-
-from sip.gate import DROP, PASS, Request
-
-log = structlog.get_logger("sip")
+from sip.errors import SipError
+from sip.gate import DROP, PASS, Request, Verdict
 
 VERSION = "2.17"
+_BUILD = "build it with scripts/build_pjsip.sh"
 PACKET_BYTES = 65536
 """PJSIP_MAX_PKT_LEN of the build."""
 _PRIORITY = 12
@@ -156,28 +154,27 @@ class _Module(Structure):
 class Hook:
     """Registered with PJSIP's endpoint, which must exist; it goes with the endpoint.
 
-    `judge(request, cseq, text)` returns `gate.PASS`, `gate.DROP` or the status to answer with, without a transaction;
-    `text()` is the whole message. `challenge()` gives the values of WWW-Authenticate for a 401. `spoke(handle)` hears
-    of every message of the transport with that address.
+    `judge(request, cseq, packet)` says what becomes of a request; what it answers needs no transaction. `packet()` is
+    the whole message. `failed()`, within the handling of an exception of `judge`, returns the status to answer with or
+    `gate.DROP`: nothing passes that has not been judged. `spoke(handle)` hears of every message of the transport with
+    that address.
     """
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        judge: Callable[[Request, int, Callable[[], str]], int],
+        judge: Callable[[Request, int, Callable[[], bytes]], Verdict],
         spoke: Callable[[int], None],
-        challenge: Callable[[], list[str]],
+        failed: Callable[[], int],
         *,
         retry_after_s: int,
     ) -> None:
-        self._library, self._judge, self._spoke = library, judge, spoke
-        self._challenge = challenge
-        self.installed = False
+        """Raises SipError when PJSIP does not take it: without it requests would not be filtered."""
+        self._library, self._judge, self._spoke, self._failed = library, judge, spoke, failed
         library.pj_get_version.restype = ctypes.c_char_p
         version = library.pj_get_version().decode()
         if version != VERSION:
-            log.warning("requests are not filtered: this is another PJSIP", version=version, expected=VERSION)
-            return
+            raise SipError(f"this is PJSIP {version}, and requests can be filtered with {VERSION} alone: {_BUILD}")
         library.pjsua_get_pjsip_endpt.restype = c_void_p
         library.pjsua_pool_create.restype = c_void_p
         library.pjsip_retry_after_hdr_create.restype = c_void_p
@@ -196,53 +193,66 @@ class Hook:
         )
         status = library.pjsip_endpt_register_module(self._endpoint, byref(self._module))
         if status:
-            log.error("requests are not filtered", pjsip_status=status)
-        self.installed = not status
+            raise SipError(f"PJSIP does not take the filter of requests (status {status})")
 
     def _on_request(self, pointer: Any) -> int:
         """Whether it has been dealt with. An exception must not travel through PJSIP's frames."""
         try:
-            rdata = pointer.contents
-            # RFC 3261 section 18.2.2 sends answers to any address, or name, that the Via gives as `maddr`. The only use
-            # of that is multicast, and everybody else's addresses can be put there: answers go to the source.
-            rdata.via.contents.maddr = Str()
-            self._spoke(rdata.transport)
-            method = str(_Message.from_address(rdata.msg).method.name)
-            request = Request(
-                method,
-                str(rdata.cid.contents.id),
-                str(rdata.via.contents.branch),
-                str(rdata.to.contents.tag),
-                rdata.src_name.decode("latin-1"),
-            )
-            text = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len).decode(errors="replace")  # noqa: E731
-            verdict = self._judge(request, rdata.cseq.contents.cseq, text)
-            if verdict == PASS:
-                if method == str(rdata.cseq.contents.method.name):
-                    return 0
-                # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens. Nobody answers an ACK.
-                verdict = 400 if method != "ACK" else DROP
-            if verdict != DROP:
-                more = self._ask(rdata.pool) if verdict == 401 else self._retry if verdict == 503 else None
-                headers = byref(more) if more is not None else None
-                self._library.pjsip_endpt_respond_stateless(self._endpoint, pointer, verdict, None, headers, None)
-            return 1
+            verdict = self._verdict(pointer.contents)
         except Exception:
-            log.exception("error in the SIP gate")
+            verdict = Verdict(self._failed())
+        if verdict.status == PASS:
             return 0
+        if verdict.status != DROP:
+            try:
+                self._answer(pointer, verdict)
+            except Exception:
+                self._failed()
+        return 1
 
-    def _ask(self, pool: int) -> _Header:
-        """Headers in the pool of the request, which goes with it."""
-        name = _string(b"WWW-Authenticate")
-        values = [_string(value.encode()) for value in self._challenge()]
+    def _verdict(self, rdata: Any) -> Verdict:
+        # RFC 3261 section 18.2.2 sends answers to any address, or name, that the Via gives as `maddr`. The only use of
+        # that is multicast, and everybody else's addresses can be put there: answers go to the source.
+        rdata.via.contents.maddr = Str()
+        self._spoke(rdata.transport)
+        method = str(_Message.from_address(rdata.msg).method.name)
+        request = Request(
+            method,
+            str(rdata.cid.contents.id),
+            str(rdata.via.contents.branch),
+            str(rdata.to.contents.tag),
+            rdata.src_name.decode("latin-1"),
+        )
+        packet = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len)  # noqa: E731
+        verdict = self._judge(request, rdata.cseq.contents.cseq, packet)
+        if verdict.status == PASS and method != str(rdata.cseq.contents.method.name):
+            return Verdict(400)  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
+        for closed in verdict.closed:
+            assert 0 <= closed.start <= closed.stop <= rdata.msg_len
+            ctypes.memset(rdata.msg_buf + closed.start, ord("0"), closed.stop - closed.start)
+        return verdict
+
+    def _answer(self, pointer: Any, verdict: Verdict) -> None:
+        if str(_Message.from_address(pointer.contents.msg).method.name) == "ACK":
+            return  # nobody answers one
+        more = self._headers(pointer.contents.pool, verdict.headers) if verdict.headers else None
+        if verdict.status == 503 and more is None:
+            more = self._retry
+        headers = byref(more) if more is not None else None
+        respond = self._library.pjsip_endpt_respond_stateless
+        respond(self._endpoint, pointer, verdict.status, None, headers, None)
+
+    def _headers(self, pool: int, headers: tuple[tuple[str, str], ...]) -> _Header:
+        """In the pool of the request, with which they go."""
         create = self._library.pjsip_generic_string_hdr_create
-        return _chain([create(c_void_p(pool), byref(name), byref(value)) for value in values])
+        strings = [(_string(name.encode()), _string(value.encode())) for name, value in headers]
+        return _chain([create(c_void_p(pool), byref(name), byref(value)) for name, value in strings])
 
     def _on_response(self, pointer: Any) -> int:
         try:
             self._spoke(pointer.contents.transport)
         except Exception:
-            log.exception("error in the SIP gate")
+            self._failed()  # it is not filtered: it belongs to a request of ours, or to nothing
         return 0
 
     def close_transport(self, handle: int) -> None:

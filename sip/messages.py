@@ -23,6 +23,7 @@ _SECRET = frozenset(("authorization", "proxy-authorization"))
 _TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
 _FOLD = re.compile(r"\r?\n[ \t]+")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+BLANK_LINE = re.compile(r"\r?\n\r?\n")
 _URI = re.compile(r"<([^<>\s]+)>")
 _TAG = re.compile(r";\s*tag\s*=\s*([^;,\s]+)", re.IGNORECASE)
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?', re.IGNORECASE)
@@ -76,20 +77,36 @@ class SipMessage:
 
     def part(self, content_type: str) -> str:
         """The body of that type, also from within `multipart/*` (RFC 5621); "" when there is none."""
-        own = self.header("content-type")
-        media_type = own.split(";")[0].strip().lower()
-        if media_type == content_type:
-            return self.body
-        if not media_type.startswith("multipart/") or not (found := _BOUNDARY.search(own)):
-            return ""
-        for section in self.body.split(f"--{found[1]}"):
-            head, _, body = section.lstrip("\n").partition("\n\n")
-            for line in head.split("\n"):
-                name, _, value = line.partition(":")
-                media = value.split(";")[0].strip().lower()
-                if name.strip().lower() in ("content-type", "c") and media == content_type:
-                    return body
-        return ""
+        found = locate_part(self.header("content-type"), self.body, content_type)
+        return self.body[found] if found else ""
+
+
+def locate_part(own: str, body: str, content_type: str) -> slice | None:
+    """Where the part of that type lies in a body, whose Content-Type is `own`; None when there is none.
+
+    A whole body of the type is its own part; of `multipart/*` (RFC 2046 section 5.1) one level is looked into.
+    """
+    if _media_type(own) == content_type:
+        return slice(0, len(body))
+    if not _media_type(own).startswith("multipart/") or not (boundary := _BOUNDARY.search(own)):
+        return None
+    delimiter = f"--{boundary[1]}"
+    start = 0
+    while start <= len(body):
+        end = body.find(delimiter, start)
+        end = len(body) if end < 0 else end
+        blank = BLANK_LINE.search(body, start, end)
+        head = body[start : blank.start() if blank else end]
+        for line in head.splitlines():
+            name, _, value = line.partition(":")
+            if name.strip().lower() in ("content-type", "c") and _media_type(value) == content_type:
+                return slice(blank.end() if blank else end, end)
+        start = end + len(delimiter)
+    return None
+
+
+def _media_type(header: str) -> str:
+    return header.split(";")[0].strip().lower()
 
 
 def address_uri(header: str) -> str:

@@ -25,6 +25,9 @@ _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _RTCP = re.compile(r"(\d{1,5})(?: +IN +(IP4|IP6) +(\S+))?")
 _SECURE = ("RTP/SAVP", "RTP/SAVPF")
 SrtpUse = Literal["off", "optional", "mandatory"]
+_STEPS = (304, 302, 306, 301, 305)
+"""Warning codes (RFC 3261 section 20.43), as a line is judged: its kind, transport, keys, address, codec."""
+_NO_AUDIO = "no audio line is open"
 _WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
 """What an Opus sender is to know of us (RFC 7587 section 6.1): more is not heard, and the network may lose packets."""
 
@@ -73,19 +76,33 @@ def negotiate(
     Raises:
         NotAcceptable: there is none (SIP 488).
     """
-    found = [_match(offer, index, media, codecs, use, families) for index, media in enumerate(offer.media)]
-    fitting = [stream for stream in found if stream]
+    found = match_lines(offer, codecs, use=use, families=families)
+    fitting = [line for line in found if isinstance(line, NegotiatedStream)]
     needed = [stream for stream in fitting if stream.index not in without]
     # The same audio may be offered twice, encrypted and not: then encrypted.
     usable = sorted(needed or fitting, key=lambda stream: stream.crypto is None)[:streams]
     if not usable:
-        secure = any(media.protocol in _SECURE for media in offer.media)
-        named = [offer.connection_of(media) for media in offer.media if media.kind == "audio"]
-        if named and not any(line is not None and line.family in families for line in named):
-            raise NotAcceptable(f"no audio stream over {' or '.join(families).replace('IP', 'IPv')}")
-        wanted = {"off": "unencrypted ", "mandatory": "encrypted "}.get(use, "usably encrypted " if secure else "")
-        raise NotAcceptable(f"no {wanted}audio stream with a codec that is spoken here")
+        refusals = [line for line in found if isinstance(line, NotAcceptable)]
+        # Of the line that came closest to being used.
+        raise max(refusals, key=lambda refusal: _STEPS.index(refusal.warning), default=NotAcceptable(_NO_AUDIO, 304))
     return tuple(sorted(usable, key=lambda stream: stream.index))
+
+
+def match_lines(
+    offer: SessionDescription,
+    codecs: Sequence[Codec],
+    *,
+    use: SrtpUse = "optional",
+    families: Sequence[Family] = ("IP4",),
+) -> list[NegotiatedStream | NotAcceptable]:
+    """What each m-line of an offer or an answer comes to: a stream, or the reason why it cannot be used."""
+    found: list[NegotiatedStream | NotAcceptable] = []
+    for index, media in enumerate(offer.media):
+        try:
+            found.append(_match(offer, index, media, codecs, use, families))
+        except NotAcceptable as refusal:
+            found.append(refusal)
+    return found
 
 
 def make_answer(
@@ -144,23 +161,28 @@ def _match(
     codecs: Sequence[Codec],
     use: SrtpUse,
     families: Sequence[Family],
-) -> NegotiatedStream | None:
+) -> NegotiatedStream:
+    """Raises NotAcceptable, at one of `_STEPS`."""
     if media.kind != "audio" or media.port == 0:
-        return None
+        raise NotAcceptable(_NO_AUDIO, 304)
     crypto = None
-    if media.protocol in _SECURE and use != "off":
+    if media.protocol not in _PROTOCOLS + _SECURE:
+        raise NotAcceptable(f"the audio has a transport other than {', '.join(_PROTOCOLS + _SECURE)}", 302)
+    if media.protocol in _SECURE:
+        if use == "off":
+            raise NotAcceptable("encrypted audio is turned off here", 302)
         if (crypto := srtp.choose([value or "" for name, value in media.attributes if name == "crypto"])) is None:
-            return None
-    elif media.protocol not in _PROTOCOLS or use == "mandatory":
-        return None
+            raise NotAcceptable("the encrypted audio has no a=crypto whose key can be used here", 306)
+    elif use == "mandatory":
+        raise NotAcceptable("only encrypted audio is accepted here", 302)
     connection = offer.connection_of(media)
     family = next((each for each in families if connection is not None and connection.family == each), None)
     if connection is None or family is None:
-        return None
+        raise NotAcceptable(f"no audio over {' or '.join(families).replace('IP', 'IPv')}", 301)
     formats = media.rtp_formats()
     found = next(((codec, f) for f in formats if (codec := _codec(f, codecs)) is not None), None)
     if found is None:
-        return None
+        raise NotAcceptable("no audio with a codec that is spoken here", 305)
     codec, chosen = found
     events = _events(formats, codec)
     offered = offer.direction_of(media)
@@ -219,7 +241,8 @@ def _remote(connection: Connection, port: int) -> tuple[str, int] | None:
     # From an IPv6 socket nothing gets to an IPv4 address, in whichever spelling.
     mapped = isinstance(literal, ipaddress.IPv6Address) and literal.ipv4_mapped is not None
     other = family_of(address) != connection.family or mapped
-    return None if connection.null or other or literal.is_multicast else (address, port)
+    usable = 0 < port < 65536 and not (connection.null or other or literal.is_multicast)
+    return (address, port) if usable else None
 
 
 def _control(connection: Connection, media: MediaDescription) -> tuple[str, int] | None:

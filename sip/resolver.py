@@ -18,6 +18,7 @@ import structlog
 
 from sip.access import OncePer
 from sip.addresses import Family, family_of, socket_address
+from sip.callbacks import report
 from sip.hook import HostPort, SocketAddress, Str
 
 log = structlog.get_logger("sip")
@@ -108,15 +109,27 @@ class Resolver:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         except Exception:
-            log.exception("error in the SIP resolver")
+            report("resolve")
+            _Found(found)(_NOT_FOUND, token, None)  # else what is to be sent there would wait for ever
 
     async def _answer(self, name: str, port: int, kind: int, token: int, tell: Any) -> None:
+        try:
+            records = await self._records(name, port, kind)
+        except Exception:
+            report("resolve")
+            records = None
+        if records is None:
+            tell(_NOT_FOUND, token, None)
+        else:
+            tell(0, token, byref(records))
+
+    async def _records(self, name: str, port: int, kind: int) -> _Addresses | None:
+        """For PJSIP; None when there are none. What they point to lives as long as they do."""
         addresses = await self._look_up(name, kind)
         if not addresses:
             if (held_back := self._once.due(name, self._loop.time())) is not None:
                 log.info("the name of a SIP peer has no address", name=name, held_back=held_back)
-            tell(_NOT_FOUND, token, None)
-            return
+            return None
         records = _Addresses(count=len(addresses))
         kept = name.encode()
         for record, address in zip(records.entry, addresses, strict=False):
@@ -125,7 +138,8 @@ class Resolver:
             record.type = kind | _IPV6 if family_of(address) == "IP6" else kind
             ctypes.memmove(record.addr, raw, len(raw))
             record.addr_len = len(raw)
-        tell(0, token, byref(records))
+        records.kept = kept
+        return records
 
     async def _look_up(self, name: str, kind: int) -> list[str]:
         families: Sequence[Family] = ("IP6",) if kind & _IPV6 else self._families

@@ -11,10 +11,12 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from sip.errors import SdpError
+from sip.errors import NotAcceptable, SdpError
 
 MAX_BYTES = 65536
 MAX_MEDIA = 64
+MAX_FORMATS = 32
+"""Formats of an m-line that are considered: PJSIP drops any others (its PJMEDIA_MAX_SDP_FMT)."""
 
 _SESSION_ORDER = "iuepbtrzk"
 _MEDIA_ORDER = "ibk"
@@ -62,6 +64,10 @@ class Connection:
         match value.split():
             case ["IN", ("IP4" | "IP6") as family, address]:
                 return cls(address, family)
+            case ["IN", _, _]:
+                raise NotAcceptable("an address of a kind that is not known here", 301)
+            case [_, _, _]:
+                raise NotAcceptable("a network of a kind that is not known here", 300)
         raise SdpError(f"bad connection: {value[:80]!r}")
 
     def __str__(self) -> str:
@@ -150,7 +156,7 @@ class MediaDescription:
             if name == "rtpmap" and value and (found := _RTPMAP.match(value.strip())):
                 described[int(found[1])] = (found[2].upper(), int(found[3]))
                 channels[int(found[1])] = int(found[4] or 1)
-        types = [int(text) for text in self.formats if _NUMBER.fullmatch(text) and int(text) <= 127]
+        types = [int(text) for text in self.formats[:MAX_FORMATS] if _NUMBER.fullmatch(text) and int(text) <= 127]
         return tuple(RtpFormat(pt, *described[pt], channels.get(pt, 1)) for pt in types if pt in described)
 
 
@@ -167,7 +173,7 @@ class SessionDescription:
 
     @classmethod
     def parse(cls, text: str) -> SessionDescription:
-        """Raises SdpError."""
+        """Raises SdpError, or NotAcceptable for a network other than the Internet."""
         if len(text) > MAX_BYTES:
             raise SdpError(f"{len(text)} characters; at most {MAX_BYTES} are read")
         session, *media = _sections(_lines(text))

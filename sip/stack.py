@@ -115,10 +115,13 @@ class Stack:
             self._endpoint.audDevManager().setNoDev()
             self._resolver = Resolver(_library, families)
             if door is not None:
-                self._hook = Hook(_library, door.judge, door.spoke, door.challenge, retry_after_s=RETRY_AFTER_S)
+                self._hook = Hook(_library, door.judge, door.spoke, door.failed, retry_after_s=RETRY_AFTER_S)
         except pj.Error as error:
             self.destroy()
             raise SipError(error.reason) from None
+        except SipError:
+            self.destroy()
+            raise
 
     def trace(self, on: bool) -> None:
         """Log every message from now on, or no longer."""
@@ -177,7 +180,7 @@ class Stack:
         self._descriptor = ctypes.c_int.from_address(int(handle)).value
         self._loop.add_reader(self._descriptor, self._poll)
         self._tick()
-        if self._hook is not None and self._hook.installed:
+        if self._hook is not None:
             self._expire()
 
     def transports(self) -> dict[str, int]:
@@ -225,7 +228,7 @@ class Stack:
 
     def _transport_changed(self, handle: int, state: int) -> None:
         """In PJSIP's callback: what is to be closed is closed from the loop, if it is still there then."""
-        if self._door is None or self._hook is None or not self._hook.installed:
+        if self._door is None or self._hook is None:
             return
         if state == DISCONNECTED:
             self._loop.call_soon(self._on_lost, *other_end(handle))

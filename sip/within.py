@@ -65,6 +65,17 @@ class DialogRequests:
             return PASS if call.reliable == message.header("rack").split()[:2] else 481
         return _ANSWERS.get(request.method, 501)
 
+    def find(self, request: Request, text: str) -> SipCall | None:
+        """The call that a request, whose text it is, belongs to by its Call-ID and both tags.
+
+        Raises PeerError when the text cannot be read.
+        """
+        call = self._calls.get(request.to_tag.lower())
+        if call is None or call.call_id != request.call_id:
+            return None
+        remote_tag = tag_of(SipMessage.parse(text).header("from"))
+        return call if remote_tag.lower() == call.remote_tag.lower() else None
+
     def _on_info(self, call: SipCall, message: SipMessage, cseq: int) -> int:
         answered = self._answered.setdefault(call, OrderedDict())
         if cseq in answered:

@@ -77,8 +77,9 @@ class SipPeer:
         ]
         if body and not any(header.startswith("Content-Type") for header in headers):
             lines.append("Content-Type: application/sdp")
-        lines.append(f"Content-Length: {len(body)}")
-        self.put(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+        content = body.encode()
+        lines.append(f"Content-Length: {len(content)}")
+        self.put(("\r\n".join(lines) + "\r\n\r\n").encode() + content)
         return number
 
     def _from(self) -> str:

@@ -1,0 +1,93 @@
+"""The session description in a request, judged before PJSIP sees it. No I/O.
+
+PJSIP finds out late, with a call half set up, that it cannot use what is offered. So a request whose description has no
+line for us is refused here, and lines that are not for us are closed (port 0, RFC 3264 section 6) before PJSIP reads
+them: it never begins with a transport that it cannot bring up, and our answer refuses those lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from audio.codec import Codec
+from sip.addresses import Family
+from sip.errors import NotAcceptable, SdpError, UnsupportedBody
+from sip.messages import BLANK_LINE, SipMessage, locate_part
+from sip.negotiation import SrtpUse, match_lines, negotiate
+from sip.sdp import SessionDescription
+from sip.siprec import CONTENT_TYPES
+
+METHODS = frozenset(("INVITE", "UPDATE", "PRACK", "ACK"))
+"""Requests whose body may be an offer or an answer (RFC 3261, RFC 3311, RFC 3262)."""
+MAX_BYTES = 32000
+"""Of a description: PJSIP hands over no more (PJSUA2_MAX_SDP_BUF_LEN of the build)."""
+MAX_LINES = 16
+"""PJSIP drops any m-lines beyond these (its PJMEDIA_MAX_SDP_MEDIA), so they could not be answered."""
+MAX_ATTRIBUTES = 256
+"""Of a line or of the session (PJMEDIA_MAX_SDP_ATTR of the build)."""
+MAX_FORMAT = 256
+"""Characters of one format of a line: a number, or a name."""
+MAX_KEYS = 32
+"""`a=crypto` of a line: an offer has one for each suite that the peer knows."""
+_PORT = re.compile(r"^m=[ \t]*\S+[ \t]+([0-9]+)", re.MULTILINE)
+
+
+def check(
+    packet: bytes,
+    codecs: Sequence[Codec],
+    *,
+    use: SrtpUse = "optional",
+    families: Sequence[Family] = ("IP4",),
+) -> tuple[slice, ...]:
+    """Where in the packet, a request with one of `METHODS`, the ports lie that must be overwritten with zeros.
+
+    Without a body there are none. What only brings metadata of a recording within a dialog is left alone.
+
+    Raises:
+        PeerError: the request cannot be accepted for its body; the error has the status and headers of the response.
+    """
+    text = packet.decode("latin-1")  # an index is that of a byte
+    message = SipMessage.parse(text)
+    blank = BLANK_LINE.search(text)
+    start = blank.end() if blank else len(text)
+    length = message.header("content-length")
+    body = text[start : start + int(length)] if length.isdigit() and len(length) < 10 else text[start:]
+    if not body.strip():
+        return ()
+    if message.header("content-encoding").lower() not in ("", "identity"):
+        raise UnsupportedBody("the body is encoded")
+    kind = message.header("content-type")
+    part = locate_part(kind, body, "application/sdp")
+    if part is None:
+        if ";tag=" in message.header("to") and any(locate_part(kind, body, each) for each in CONTENT_TYPES):
+            return ()
+        raise UnsupportedBody("the body is no session description")
+    offer = SessionDescription.parse(body[part])
+    _bound(offer, len(body[part]))
+    lines = match_lines(offer, codecs, use=use, families=families)
+    if all(isinstance(line, NotAcceptable) for line in lines):
+        negotiate(offer, codecs, use=use, families=families)  # raises the reason
+    ports = list(_PORT.finditer(body, part.start, part.stop))
+    if len(ports) != len(lines):
+        raise SdpError("a media line with other white space than blanks")
+    return tuple(
+        slice(start + port.start(1), start + port.end(1))
+        for port, line in zip(ports, lines, strict=True)
+        if isinstance(line, NotAcceptable)
+    )
+
+
+def _bound(offer: SessionDescription, size: int) -> None:
+    """Raises NotAcceptable for more than PJSIP takes, or anybody has."""
+    if size > MAX_BYTES:
+        raise NotAcceptable(f"a description of more than {MAX_BYTES} bytes")
+    if len(offer.media) > MAX_LINES:
+        raise NotAcceptable(f"more than {MAX_LINES} media lines")
+    if any(len(each) > MAX_FORMAT for media in offer.media for each in media.formats):
+        raise NotAcceptable(f"a format of more than {MAX_FORMAT} characters")
+    for attributes in (offer.attributes, *(media.attributes for media in offer.media)):
+        if len(attributes) > MAX_ATTRIBUTES:
+            raise NotAcceptable(f"more than {MAX_ATTRIBUTES} attributes of one line")
+        if sum(name == "crypto" for name, _ in attributes) > MAX_KEYS:
+            raise NotAcceptable(f"more than {MAX_KEYS} a=crypto of one line", 306)

@@ -1,0 +1,107 @@
+"""What a request offers, judged without a socket: which lines are closed, and what the refusals say."""
+
+from __future__ import annotations
+
+import pytest
+
+from audio.codec import Codec
+from fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, described
+from sip import offers
+from sip.errors import PeerError
+from sip.negotiation import SrtpUse, negotiate
+from sip.sdp import SessionDescription
+
+CODECS = (Codec.PCMU, Codec.PCMA)
+DTLS = ("m=audio 40002 UDP/TLS/RTP/SAVPF 0", *FINGERPRINT)
+SECURE = "m=audio 40004 RTP/SAVP 0"
+VIDEO = "m=video 40006 RTP/AVP 31"
+
+
+def packet(body: str, content_type: str = "application/sdp", *headers: str, to: str = "<sip:1>") -> bytes:
+    head = ["INVITE sip:1 SIP/2.0", f"To: {to}", f"Content-Type: {content_type}", *headers, "", ""]
+    return ("\r\n".join(head) + body).encode()
+
+
+def refusal(data: bytes, use: SrtpUse = "optional") -> PeerError:
+    with pytest.raises(PeerError) as caught:
+        offers.check(data, CODECS, use=use)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("lines", "ports"),
+    [
+        ((PLAIN,), []),
+        ((*DTLS, PLAIN), ["40002"]),
+        ((PLAIN, *DTLS, VIDEO), ["40002", "40006"]),
+        ((SECURE, "a=crypto:1 X inline:y", VIDEO, PLAIN), ["40004", "40006"]),
+        ((SECURE, CRYPTO, PLAIN), []),
+        ((PLAIN, "m=application 9 DTLS/SCTP 5000", "m=image 40008 udptl t38"), ["9", "40008"]),
+        ((PLAIN, "m=audio 40010 RTP/AVP 0", "c=IN IP6 2001:db8::1"), ["40010"]),
+    ],
+)
+def test_lines_that_cannot_be_used_are_closed_beside_one_that_can(lines: tuple[str, ...], ports: list[str]) -> None:
+    body = described(*lines)
+    parts = "--b\r\nContent-Type: text/plain\r\n\r\nm=audio 1 x 0\r\n--b\r\nc: application/sdp\r\n\r\n" + body
+    for data in (
+        packet(body),
+        packet(body.replace("\r\n", "\n")),
+        packet(parts + "--b--\r\n", 'multipart/mixed; boundary="b"'),
+        packet(body + "m=audio 40012 UDP/TLS 0", "application/sdp", f"Content-Length: {len(body)}"),
+    ):
+        closed = offers.check(data, CODECS)
+        assert [data[each].decode() for each in closed] == ports
+        left = bytearray(data)
+        for each in closed:
+            left[each] = b"0" * (each.stop - each.start)
+        assert offers.check(bytes(left), CODECS) == closed, "which is the same again"
+
+
+@pytest.mark.parametrize(
+    ("lines", "use", "warning"),
+    [
+        ((VIDEO,), "optional", 304),
+        (("m=audio 0 RTP/AVP 0",), "optional", 304),
+        (DTLS, "optional", 302),
+        ((*DTLS, VIDEO), "optional", 302),
+        ((SECURE, CRYPTO), "off", 302),
+        ((PLAIN, CRYPTO), "mandatory", 302),
+        ((SECURE,), "optional", 306),
+        ((SECURE, "a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:c2hvcnQ="), "mandatory", 306),
+        ((PLAIN, "c=IN IP6 2001:db8::1"), "optional", 301),
+        ((PLAIN, "c=TN RFC2543 +1-201-555-0123"), "optional", 300),
+        (("m=audio 40000 RTP/AVP 18",), "optional", 305),
+        ((*DTLS, "m=audio 40000 RTP/AVP 18", SECURE), "optional", 305),
+        ([PLAIN] * 17, "optional", 399),
+        ((PLAIN, *["a=x"] * 257), "optional", 399),
+        ((SECURE, *[CRYPTO] * 33), "optional", 306),
+    ],
+)
+def test_a_refusal_says_why(lines: tuple[str, ...], use: SrtpUse, warning: int) -> None:
+    error = refusal(packet(described(*lines)), use)
+    ((name, value),) = error.headers
+    assert (error.status, name) == (488, "Warning")
+    assert value.startswith(f'{warning} mediaworker "') and value.endswith('"') and value.count('"') == 2
+
+
+def test_what_is_no_description() -> None:
+    assert offers.check(packet(""), CODECS) == () == offers.check(b"INVITE sip:1 SIP/2.0\r\nTo: <sip:1>", CODECS)
+    for data in (
+        packet("hello", "text/plain"),
+        packet("<a/>", "application/rs-metadata+xml"),
+        packet("--b\r\nContent-Type: text/plain\r\n\r\nx\r\n--b--", "multipart/mixed;boundary=b"),
+        packet(described(PLAIN), "application/sdp", "Content-Encoding: gzip"),
+    ):
+        error = refusal(data)
+        assert error.status == 415 and dict(error.headers)["Accept"].startswith("application/sdp")
+    assert offers.check(packet("<a/>", "application/rs-metadata+xml", to="<sip:1>;tag=2"), CODECS) == ()
+    for body in ("hello", "v=0\r\n", described("m=audio x RTP/AVP 0"), described("m=audio\x0b40000 RTP/AVP 0")):
+        assert refusal(packet(body)).status == 400
+
+
+def test_a_port_that_is_none_is_no_address_of_control() -> None:
+    for line in ("a=rtcp:65536", "a=rtcp:0", "a=rtcp:99999 IN IP4 127.0.0.1"):
+        (stream,) = negotiate(SessionDescription.parse(described(PLAIN, line)), CODECS)
+        assert stream.control is None
+    (stream,) = negotiate(SessionDescription.parse(described("m=audio 65535 RTP/AVP 0")), CODECS)
+    assert stream.control is None and stream.remote == ("127.0.0.1", 65535)

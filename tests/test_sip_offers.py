@@ -1,0 +1,162 @@
+"""What an INVITE, re-INVITE, UPDATE, PRACK or ACK may carry: each kind of session description, at one live worker that
+has another call meanwhile. It answers each sensibly, lives, and keeps nothing of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+
+from fuzz.sdp_samples import PLAIN, SAMPLES, Sample, described
+from tests.peers import Worker, until, worker
+from tests.sip_peer import SipPeer
+
+LIMITS = {"SIP__MAX_CALLS": "400", "SIP__MAX_INVITES_PER_S": "0", "SIP__ANSWER_DELAY_S": "0.05"}
+AT_ONCE = 24
+OFFER = described(PLAIN)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with worker(tmp_path_factory.mktemp("worker"), **LIMITS) as started:
+        yield started
+
+
+@contextlib.asynccontextmanager
+async def beside(running: Worker) -> AsyncIterator[None]:
+    """Within, another call goes on; at the end its audio has all come, and nothing but it is left."""
+    peer = SipPeer(running.sip_port)
+    rtp, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)
+    )
+    before = await asyncio.to_thread(running.metric, "mediaworker_rtp_packets_total")
+    port = rtp.get_extra_info("sockname")[1]
+    answer = await peer.invite(described(f"m=audio {port} RTP/AVP 0"))
+    there = "127.0.0.1", int(re.search(r"m=audio (\d+)", answer.body)[1])
+    sent = 0
+
+    async def talk() -> None:
+        nonlocal sent
+        while True:
+            head = b"\x80\x00" + sent.to_bytes(2, "big") + (sent * 160).to_bytes(4, "big") + b"\0\0\0\1"
+            rtp.sendto(head + b"\xff" * 160, there)
+            sent += 1
+            await asyncio.sleep(0.02)
+
+    talking = asyncio.create_task(talk())
+    try:
+        yield
+        metric = running.metric
+        await asyncio.to_thread(until, lambda: metric("mediaworker_calls_active") == 1, 10, "all other calls are over")
+        assert (await peer.answer(peer.send("OPTIONS"), "OPTIONS")).start_line == "SIP/2.0 200 OK"
+        await peer.invite(described(f"m=audio {port} RTP/AVP 0", "a=sendonly"))
+    finally:
+        talking.cancel()
+        rtp.close()
+    await peer.bye()
+    peer.close()
+    await asyncio.to_thread(until, lambda: metric("mediaworker_calls_active") == 0, 10)
+    assert metric("mediaworker_rtp_packets_total") - before >= sent - 5
+
+
+async def each(running: Worker, samples: list[Sample], attempt: Callable[[SipPeer, Sample], Awaitable[str]]) -> None:
+    """Several at a time, each with a peer of its own; `attempt` returns what is wrong."""
+    waiting, wrong = iter(samples), []
+
+    async def one_after_the_other() -> None:
+        for sample in waiting:
+            peer = SipPeer(running.sip_port)
+            try:
+                problem = await attempt(peer, sample)
+            except AssertionError as error:
+                problem = str(error)
+            finally:
+                peer.close()
+            if problem:
+                wrong.append(f"{sample.name}: {problem}")
+            assert running.process.poll() is None, f"the worker has ended: {wrong}"
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
+    assert not wrong, f"{len(wrong)} of {len(samples)}:\n" + "\n".join(wrong[:40])
+
+
+def said(statuses: set[int], sample: Sample) -> str:
+    return "" if statuses <= sample.statuses else f"{statuses}, not {sample.statuses}"
+
+
+async def ask(peer: SipPeer, method: str, sample: Sample, *headers: str) -> int:
+    """The status of the final answer; an INVITE's is acknowledged."""
+    branch = f"{method}{next(peer.cseq)}"
+    cseq = peer.send(method, sample.body, f"Content-Type: {sample.content_type}", *headers, branch=branch)
+    status = int((await peer.answer(cseq, method)).start_line.split()[1])
+    if method == "INVITE":
+        peer.send("ACK", cseq=cseq, branch="" if status < 300 else branch)
+    return status
+
+
+async def test_in_an_invite(running: Worker) -> None:
+    async def attempt(peer: SipPeer, sample: Sample) -> str:
+        status = await ask(peer, "INVITE", sample)
+        if status == 200:
+            await peer.bye()
+        return said({status}, sample)
+
+    async with beside(running):
+        await each(running, SAMPLES, attempt)
+
+
+@pytest.mark.parametrize("method", ["INVITE", "UPDATE"])
+async def test_within_a_call(running: Worker, method: str) -> None:
+    async def attempt(peer: SipPeer, sample: Sample) -> str:
+        await peer.invite(OFFER)
+        status = await ask(peer, method, sample)
+        wrong = said({status}, sample)
+        if not wrong and await ask(peer, method, Sample("good", OFFER, {200})) != 200:
+            wrong = "a good offer behind it was refused"
+        await peer.bye()
+        return wrong
+
+    async with beside(running):
+        await each(running, SAMPLES, attempt)
+
+
+async def test_in_a_prack(running: Worker) -> None:
+    """An offer there is none that can be answered yet; whatever is said to it, the call comes about."""
+
+    async def attempt(peer: SipPeer, sample: Sample) -> str:
+        cseq = peer.send("INVITE", OFFER, "Require: 100rel")
+        ringing = await peer.answer(cseq, status=180)
+        rack = f"RAck: {ringing.header('rseq')} {cseq} INVITE"
+        status = await ask(peer, "PRACK", sample, rack)
+        if status != 200:
+            await ask(peer, "PRACK", Sample("none", "", {200}), rack)
+        await peer.answer(cseq, status=200)
+        peer.send("ACK", cseq=cseq)
+        await peer.bye()
+        return said({status}, sample)
+
+    async with beside(running):
+        await each(running, SAMPLES, attempt)
+
+
+async def test_in_an_ack(running: Worker) -> None:
+    """The answer to an offer of the worker's: with its first line the call goes on, without a usable one it ends."""
+
+    async def attempt(peer: SipPeer, sample: Sample) -> str:
+        cseq = peer.send("INVITE")
+        await peer.answer(cseq, status=200)
+        peer.send("ACK", sample.body, f"Content-Type: {sample.content_type}", cseq=cseq)
+        if 200 not in sample.statuses:
+            peer.reply(await peer.request("BYE"), "200 OK")
+            return ""
+        there = (await peer.answer(peer.send("OPTIONS"), "OPTIONS")).start_line == "SIP/2.0 200 OK"
+        ended = any(message.start_line.startswith("BYE ") for message in peer.heard)
+        peer.send("BYE")
+        answers = sample.body.split("\r\nm=")[1:2] == [PLAIN.removeprefix("m=")] and sample.statuses == {200}
+        return "the call was ended" if answers and (ended or not there) else ""
+
+    async with beside(running):
+        await each(running, SAMPLES, attempt)
