@@ -29,8 +29,9 @@ Verdict = Literal["good", "stale", "bad"]
 Reason = Literal["", "malformed", "realm", "algorithm", "nonce", "replayed", "uri", "user", "password", "slowed"]
 """Why credentials are not good; "": they are, or their nonce is one of ours that is too old or was given to another.
 
-`malformed`: no digest credentials, or without the fields that the challenge asks for; `replayed`: the count of the
-nonce has been seen; `uri`: they are for another request; `slowed`: not looked at, after too many wrong passwords.
+`nonce`: it is none of ours; `malformed`: no digest credentials, or without the fields that the challenge asks for;
+`replayed`: the count of the nonce has been seen; `uri`: they are for another request; `slowed`: not looked at, after
+too many wrong passwords.
 """
 
 
@@ -81,8 +82,8 @@ class Challenger:
         if fields["realm"] != self._realm:
             return "bad", user, "realm"
         stamp = self._stamp(nonce)
-        if not stamp:
-            return "bad", user, "nonce"
+        if not stamp:  # a caller may use one again that it had before the worker was started anew
+            return "stale", user, "nonce"
         if not hmac.compare_digest(_bytes(self._sign(f"{stamp} {source}")), _bytes(nonce.rpartition(".")[2])):
             return "stale", user, ""
         if not same_target(fields["uri"], uri):

@@ -56,6 +56,9 @@ async def test_one_of_everything(tmp_path: Path, browser: Browser) -> None:
         # The names are the channel's until somebody gives others.
         api.hub.publish("c1", 25_000, LegUpdated("outbound", "agent", "Ann", "", "PCMU"))
         await expect(page.locator(".said.right .who").first).to_have_text("Agent · Ann")
+        api.hub.publish("c1", 25_500, CallHeld("outbound", left=True))
+        await expect(page.locator(".event.hold").last).to_have_text(re.compile("Ann left$"))
+        await expect(page.locator(".timeline .hold")).to_have_count(2)
         api.calls.pop("c1").hangup()
         await expect(page.locator(".event.end")).to_contain_text("api")
         await expect(page.locator(".list ul").last.locator("a")).to_have_count(1)

@@ -106,7 +106,6 @@ def test_credentials_are_good_once_and_for_a_while(index: int, qop: bool) -> Non
         (answer(challenge, "sbc", "Secret", nc=20), "password"),
         (answer(challenge, "bob", "secret", nc=20), "user"),
         (answer(challenge, "sbc", "secret", nc=20, method="BYE"), "password"),
-        (answer(challenge.replace('nonce="', 'nonce="1'), "sbc", "secret", nc=20), "nonce"),
         (answer(challenge.replace("mediaworker", "other"), "sbc", "secret", nc=20), "realm"),
         (answer(challenge, "sbc", "secret", nc=20).replace("algorithm=", "algorithm=X"), "algorithm"),
         (answer(challenge, "sbc", "secret", nc=20, uri="sip:2000@worker"), "uri"),
@@ -114,6 +113,9 @@ def test_credentials_are_good_once_and_for_a_while(index: int, qop: bool) -> Non
     ):  # fmt: skip
         verdict, _, given = checked(challenger, wrong, 102.0)
         assert (verdict, given) == ("bad", reason), wrong
+    for password in ("secret", "wrong"):  # which of them it is, is not looked at
+        foreign = answer(challenge.replace('nonce="', 'nonce="1'), "sbc", password, nc=20)
+        assert checked(challenger, foreign, 102.0) == ("stale", "sbc", "nonce")
     assert "secret" not in str(vars(challenger)), "passwords are kept as hashes"
 
 
@@ -282,3 +284,23 @@ async def test_the_right_password_after_too_many_guesses(sipp: Sipp) -> None:
             await until(lambda: endpoint.door.counters.auth_failures.total() == 29)
             assert endpoint.door.counters.auth_failures == {"password": GUESSES, "slowed": 19} and handler.log == []
             assert set(sum((caller.statuses(number) for number in range(1, 31)), [])) <= {401, 403}
+
+
+async def test_a_caller_goes_on_after_a_restart() -> None:
+    """It shows what it was asked for before, is asked again without asking anybody for the password, and gets in."""
+    challenge = ""
+    for number in (1, 2):
+        handler = Recorder()
+        async with worker(handler, trusted=(), users=KNOWN, digest=["MD5"]) as endpoint:
+            with contextlib.closing(SipPeer(endpoint.port)) as caller:
+                shown = [f"Authorization: {answer(challenge, 'sbc', 'secret', uri=caller.uri)}"] if challenge else []
+                asked = await caller.answer(caller.send("INVITE", sdp(40000), *shown), status=401)
+                challenge = asked.header("www-authenticate")
+                assert ("stale=true" in challenge) == bool(shown)
+                caller.to_tag = ""
+                shown = [f"Authorization: {answer(challenge, 'sbc', 'secret', uri=caller.uri)}"]
+                cseq = caller.send("INVITE", sdp(40000), *shown)
+                await caller.answer(cseq, status=200)
+                caller.send("ACK", cseq=cseq)
+                await caller.bye()
+            assert endpoint.door.counters.auth_failures == ({"nonce": 1} if number == 2 else {})

@@ -164,7 +164,7 @@ export class ConversationView {
         if (item.masked) setAttribute(row.text, "title", "Digits are masked");
         return;
       case "hold":
-        return setText(row.text, `${leg}on hold`.replace(/^o/, "O"));
+        return setText(row.text, `${leg}${item.left ? "left" : "on hold"}`.replace(/^o/, "O"));
       case "resume":
         return setText(row.text, `${leg}back after ${length(item.length)}`.replace(/^b/, "B"));
       case "end":

@@ -69,9 +69,7 @@ export class Conversation {
       case "alert":
         return this.#alert(event);
       case "call.held":
-        if (event.leg && this.holds.some((hold) => hold.leg === event.leg && hold.end === null)) return [];
-        this.holds.push({ leg: event.leg ?? null, start: event.at_ms, end: null });
-        return [this.#insert({ kind: "hold", at: event.at_ms, leg: event.leg ?? null })];
+        return [this.#held(event)];
       case "call.resumed":
         return [this.#resumed(event)];
       case "metrics":
@@ -225,6 +223,13 @@ export class Conversation {
     item.latest = about ?? item;
     this.alerts.push(item);
     return about ? [about, item] : [item];
+  }
+
+  #held({ leg = null, at_ms: at, left = false }) {
+    // Who has left may have been on hold before.
+    const open = leg !== null && this.holds.some((hold) => hold.leg === leg && hold.end === null);
+    if (!open) this.holds.push({ leg, start: at, end: null });
+    return this.#insert({ kind: "hold", at, leg, left });
   }
 
   #resumed(event) {
