@@ -234,6 +234,9 @@ class Twilio(Section, frozen=True, kw_only=True):
     """TwiML after `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
     token_ttl_s: Seconds = 60.0
     """How long the call-bound token of a webhook answer is accepted."""
+    require_token: bool = False
+    """A stream becomes a call only with the token of a webhook answer (`mw_token`), so a signed upgrade that somebody
+    repeats opens nothing. Off: TwiML that the worker has not written may lead here as well."""
 
 
 class AudioSocket(Section, frozen=True, kw_only=True):

@@ -255,6 +255,12 @@ def _connections(metrics: Metrics, worker: Worker) -> None:
         lambda: {(port, why): float(n) for port, limit in limits().items() for why, n in limit.refused.items()},
         labels=("port", "reason"),
     )
+    metrics.counter(
+        "auth_failures",
+        "Requests and streams refused for want of the right credential on the HTTP and media ports, by reason",
+        lambda: _by(worker.auth_failures.counts),
+        labels=("reason",),
+    )
     metrics.counter("media_unfinished", "Media connections that went without a request", lambda: listener.unfinished)
     metrics.counters(
         "http",

@@ -34,11 +34,14 @@ FINALS_S = 30.0
 class Refused(Exception):
     """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`.
 
-    `challenge`: `WWW-Authenticate` of a 401 or 403.
+    `challenge`: `WWW-Authenticate` of a 401 or 403. `delay_s`: the answer is held back for so long.
     """
 
-    def __init__(self, status: int, reason: str, *, busy: bool = False, challenge: str = "") -> None:
+    def __init__(
+        self, status: int, reason: str, *, busy: bool = False, challenge: str = "", delay_s: float = 0.0
+    ) -> None:
         self.status, self.reason, self.busy, self.challenge = status, reason, busy, challenge
+        self.delay_s = delay_s
         super().__init__(reason)
 
 

@@ -37,6 +37,7 @@ from mediaworker.files.service import FileService
 from mediaworker.hooks.service import EventWebhooks
 from mediaworker.ingress import asterisk_http, twilio_http, ws_http
 from mediaworker.ingress.audiosocket_listener import AudioSocketListener
+from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.ports import Endpoint
@@ -99,7 +100,7 @@ class Worker:
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
         self.jobs = JobService(settings, self.files)
         self._throttle = throttle = Throttle()
-        self.page_sessions = PageSessions()
+        self.page_sessions, self.auth_failures = PageSessions(), AuthFailures()
         self.media = MediaLoop(
             self.detector,
             lambda: self.calls,
@@ -109,7 +110,9 @@ class Worker:
             sweep=self._sweep,
             stepped=self._stepped,
         )
-        self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, refusal=self.calls.refusal)
+        self.twilio = twilio_http.TwilioIngress(
+            settings, self.calls.open, refusal=self.calls.refusal, failures=self.auth_failures
+        )
         self.streams = ws_http.StreamIngress(
             settings,
             self.calls.open,
@@ -117,8 +120,11 @@ class Worker:
             settled=self.hub.flush,
             refusal=self.calls.refusal,
             sessions=lambda: self.page_sessions.keys,
+            failures=self.auth_failures,
         )
-        self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls.open, refusal=self.calls.refusal)
+        self.asterisk = asterisk_http.AsteriskIngress(
+            settings, self.calls.open, refusal=self.calls.refusal, failures=self.auth_failures
+        )
         endpoints: dict[str, Endpoint] = {
             twilio_http.STREAM: self.twilio,
             asterisk_http.MEDIA: self.asterisk,
@@ -137,6 +143,7 @@ class Worker:
             warnings=self.warnings,
             sip_status=self.sip_status,
             sessions=self.page_sessions,
+            failures=self.auth_failures,
         )
         extra = twilio_http.routes(self.twilio, throttle, max_bytes=settings.media.max_message_bytes)
         extra += ws_http.routes(self.streams, throttle, max_bytes=settings.media.max_message_bytes)

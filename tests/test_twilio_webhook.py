@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from urllib.parse import urlencode
 from xml.etree import ElementTree as Xml
 
 import httpx
@@ -16,6 +18,7 @@ from twilio.twiml.voice_response import VoiceResponse
 from config import ConfigError
 from config.load import parse
 from mediaworker.ingress.access import is_local
+from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import Upgrade
 from mediaworker.ingress.shell import Throttle
@@ -257,6 +260,48 @@ async def test_the_query_of_a_webhook_is_signed_too():
         path = "/twilio/voice?tenant=a%20b"
         assert (await http.post(path, data=FORM, headers=signature_of(FORM, path))).status_code == 200
         assert (await http.post(path + "c", data=FORM, headers=signature_of(FORM, path))).status_code == 403
+
+
+async def test_a_number_that_is_set_to_get_is_answered_as_one_that_posts():
+    """Twilio's own validator signs: over the URL with its query, in the spelling in which it was sent."""
+    ingress = signed_ingress()
+    form = {**FORM, "CallerName": "Jane Doe & \u00e9+"}
+    path = f"/twilio/voice?tenant=a%20b&{urlencode(form)}"
+    signed = signature_of({}, path)
+    async with client(ingress, peer="54.172.60.1", base="http://calls.example.com") as http:
+        answer = await http.get(path, headers=signed)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/xml; charset=utf-8")
+        assert answer.headers["cache-control"] == "no-store", "Twilio keeps answers to GET, and the token is good once"
+        given = {item.get("name"): item.get("value") for item in Xml.fromstring(answer.content).find("Start/Stream")}
+        assert given["mw_from"] == FORM["From"]
+        assert CallTokens([TOKEN], ttl_s=60).check(given["mw_token"], FORM["CallSid"], "MZ1", 1001.0)
+        for wrong in (path + "&From=1900", path.replace("%20", "+"), "/twilio/voice?CallSid=CA1"):
+            assert (await http.get(wrong, headers=signed)).status_code == 403, wrong
+        assert (await http.get(path)).status_code == 403
+        refused = await http.put(path, headers=signed)
+        assert refused.status_code == 405 and set(refused.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+    assert (ingress.webhooks, ingress.forbidden) == (1, 4)
+
+
+@pytest.mark.parametrize("required", [True, False])
+async def test_the_call_token_can_be_required(required):
+    failures = AuthFailures()
+    settings = {"auth_token": TOKEN, "public_url": PUBLIC, "require_token": required}
+    ingress = TwilioIngress(parse({"twilio": settings}), Desk(), unix_time=lambda: 1000.0, failures=failures)
+    signature = RequestValidator(TOKEN).compute_signature("wss://calls.example.com/twilio/stream", {})
+    upgrade = Upgrade("/twilio/stream", (("X-Twilio-Signature", signature),), "")
+
+    def start(parameters):
+        body = {"callSid": "CA1", "tracks": ["inbound"], "customParameters": parameters}
+        session = ingress.admit(upgrade)(0.0)
+        session.receive(json.dumps({"event": "start", "streamSid": "MZ1", "start": body}), 0.0)
+        return session.streaming
+
+    token = CallTokens([TOKEN], ttl_s=60).issue("CA1", 1000.0)
+    assert start({}) is not required
+    assert not start({"mw_token": "wrong"})
+    assert start({"mw_token": token})
+    assert failures.counts["call_token"] == 1 + required
 
 
 @pytest.mark.parametrize("path", ["/twilio/voice", "/twilio/status"])

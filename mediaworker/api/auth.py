@@ -14,6 +14,7 @@ from typing import get_args
 
 from config.settings import ApiKey, Scope
 from mediaworker.ingress.access import is_local
+from mediaworker.ingress.auth_failures import Reason
 
 SUBPROTOCOL = "bearer"
 
@@ -25,6 +26,8 @@ class Access:
     status: int
     reason: str = ""
     """For the peer, when refused."""
+    failure: Reason | None = None
+    """For counters and the log, when refused."""
     name: str = ""
     """The key's name; `loopback` or `page` without keys."""
     scopes: tuple[Scope, ...] = ()
@@ -72,18 +75,19 @@ def decide(
             return Access(200, name="loopback", scopes=get_args(Scope), subprotocol=subprotocol)
         if token is not None and _is_among(token, sessions):
             return Access(200, name="page", scopes=get_args(Scope), subprotocol=subprotocol)
-        return Access(401, NO_KEYS, challenge="Bearer")
+        return Access(401, NO_KEYS, "not_local" if token is None else "unknown_key", challenge="Bearer")
     if token is None:
-        return Access(401, "an API key is required: Authorization: Bearer KEY", challenge="Bearer")
+        return Access(401, "an API key is required: Authorization: Bearer KEY", "no_key", challenge="Bearer")
     found: ApiKey | None = None
     for key in keys:  # all of them, always: the time taken says nothing about which one is close
         if hmac.compare_digest(str.__str__(key.key).encode(), token.encode()):
             found = key
     if found is None:
-        return Access(401, "unknown API key", challenge='Bearer error="invalid_token"')
+        return Access(401, "unknown API key", "unknown_key", challenge='Bearer error="invalid_token"')
     if scope is not None and scope not in found.scopes:
         challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
-        return Access(403, f"the key `{found.name}` lacks the scope `{scope}`", name=found.name, challenge=challenge)
+        reason = f"the key `{found.name}` lacks the scope `{scope}`"
+        return Access(403, reason, "scope", name=found.name, challenge=challenge)
     return Access(200, name=found.name, scopes=tuple(found.scopes), subprotocol=subprotocol)
 
 

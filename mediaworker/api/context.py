@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,7 +15,8 @@ from mediaworker.api.auth import Access, decide
 from mediaworker.api.page_sessions import PageSessions
 from mediaworker.api.problem import Problem
 from mediaworker.events.hub import EventHub
-from mediaworker.ingress.access import is_direct_asgi
+from mediaworker.ingress.access import delay_answer, is_direct_asgi
+from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.metrics import Metrics
 
 
@@ -65,6 +67,7 @@ class ApiContext:
     """One object per registration, for `/readyz`."""
     sessions: PageSessions = field(default_factory=PageSessions)
     """Of pages that were opened without an API key."""
+    failures: AuthFailures = field(default_factory=AuthFailures)
 
     def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
         """Raises Problem 401 or 403."""
@@ -74,6 +77,9 @@ class ApiContext:
         access = decide(
             connection.headers.items(), peer, keys, scope, direct=direct, sessions=self.sessions.keys
         )
-        if not access.allowed:
+        if access.failure is not None:
+            now = asyncio.get_running_loop().time()
+            delay_s = self.failures.record(access.failure, peer, connection.url.path, now)
+            delay_answer(connection.scope, delay_s)
             raise Problem(access.status, access.reason, headers={"WWW-Authenticate": access.challenge})
         return access

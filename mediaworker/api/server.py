@@ -11,12 +11,12 @@ import ssl
 from collections.abc import Callable, Generator
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config import Settings
 from config.listen import http_host
 from mediaworker.api.protocol import SWEEP_S, Guard, HttpProtocol, WebSocketProtocol
-from mediaworker.ingress.access import DIRECT, is_direct
+from mediaworker.ingress.access import INCOMING, Incoming
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.tls import certificate
 
@@ -131,12 +131,19 @@ class HttpServer:
 
 
 def _with_connection(app: ASGIApp) -> ASGIApp:
-    """Lets the application ask whose the connection is (`access.is_direct_asgi`)."""
+    """Lets the application ask whose the connection is, and have its answer held back (`access.Incoming`)."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            scope[DIRECT] = functools.partial(is_direct, scope["http_version"], scope["client"], scope["server"])
-        await app(scope, receive, send)
+        incoming = Incoming(scope["http_version"], scope["client"], scope["server"])
+        scope[INCOMING] = incoming
+
+        async def later(message: Message) -> None:
+            if incoming.delay_s:
+                delay_s, incoming.delay_s = incoming.delay_s, 0.0
+                await asyncio.sleep(delay_s)
+            await send(message)
+
+        await app(scope, receive, later)
 
     return asked
 

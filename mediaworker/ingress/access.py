@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,14 +26,32 @@ def is_direct(http_version: str, peer: Address | None, here: Address | None) -> 
     return http_version != "1.0" and is_own(peer, here)
 
 
-DIRECT = "mediaworker.direct"
-"""In the ASGI scope of whatever comes in by the HTTP port: `is_direct` of its connection, to be called when needed."""
+INCOMING = "mediaworker.incoming"
+"""Where the ASGI scope of whatever comes in by the HTTP port has its `Incoming`."""
+
+
+@dataclass(slots=True)
+class Incoming:
+    """What a handler may ask of the connection, and what it may ask of the server."""
+
+    http_version: str
+    peer: Address | None
+    here: Address | None
+    delay_s: float = 0.0
+    """For which the server holds the answer back."""
 
 
 def is_direct_asgi(scope: Mapping[str, Any]) -> bool:
-    """The same of a request or an upgrade; true of one that came by no connection at all (a test's)."""
-    direct: Callable[[], bool] = scope.get(DIRECT, lambda: True)
-    return direct()
+    """`is_direct` of a request or an upgrade; true of one that came by no connection at all (a test's)."""
+    incoming: Incoming | None = scope.get(INCOMING)
+    return incoming is None or is_direct(incoming.http_version, incoming.peer, incoming.here)
+
+
+def delay_answer(scope: Mapping[str, Any], delay_s: float) -> None:
+    """Hold the answer to this request or upgrade back."""
+    incoming: Incoming | None = scope.get(INCOMING)
+    if incoming is not None:
+        incoming.delay_s = delay_s
 
 
 def is_local(headers: Iterable[tuple[str, str]], peer: str) -> bool:

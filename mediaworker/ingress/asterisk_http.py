@@ -14,6 +14,7 @@ from config import Settings
 from mediaworker.api.auth import decide
 from mediaworker.ingress.asterisk_calls import AsteriskCalls, CallOpener
 from mediaworker.ingress.asterisk_session import AsteriskCounters, AsteriskPolicy, AsteriskSession
+from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.shell import Throttle, serve_starlette
@@ -29,13 +30,19 @@ class AsteriskIngress:
     text_as_bytes = False
 
     def __init__(
-        self, settings: Settings, open_call: CallOpener, *, refusal: Callable[[], Refused | None] = lambda: None
+        self,
+        settings: Settings,
+        open_call: CallOpener,
+        *,
+        refusal: Callable[[], Refused | None] = lambda: None,
+        failures: AuthFailures | None = None,
     ) -> None:
         self.counters = AsteriskCounters()
         self.calls = AsteriskCalls(open_call)
         self.channels = 0
         """Connected now."""
         self._settings, self._refusal = settings, refusal
+        self._failures = failures or AuthFailures()
         self._notices = Notices()
 
     def use(self, settings: Settings) -> None:
@@ -47,10 +54,13 @@ class AsteriskIngress:
         access = decide(
             bearing(upgrade.headers), upgrade.peer, self._settings.auth.api_keys, "stream", direct=upgrade.direct
         )
-        if not access.allowed:
+        if access.failure is not None:
             why = "unauthorized" if access.status == 401 else "forbidden"
             challenge = 'Basic realm="mediaworker"' if access.status == 401 else access.challenge
-            raise self._refuse(why, upgrade, Refused(access.status, access.reason, challenge=challenge))
+            self.counters.refuse(why)
+            now = asyncio.get_running_loop().time()
+            delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
+            raise Refused(access.status, access.reason, challenge=challenge, delay_s=delay_s)
         if (full := self._refusal()) is not None:
             raise self._refuse("capacity", upgrade, full)
 

@@ -315,7 +315,7 @@ class MediaListener:
         self.unfinished += not asked
         self.limit.leave(peer)
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         assert isinstance(connection, MediaConnection)
         path = urlsplit(request.path).path
         endpoint = self._endpoints.get(path)
@@ -336,6 +336,8 @@ class MediaListener:
         try:
             connection.opens = endpoint.admit(upgrade)
         except Refused as refused:
+            if refused.delay_s:
+                await asyncio.sleep(refused.delay_s)
             return self._reject(connection, refused)
         connection.endpoint = endpoint
         return None

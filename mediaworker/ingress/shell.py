@@ -15,7 +15,7 @@ import structlog
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from mediaworker.ingress.access import is_direct_asgi
+from mediaworker.ingress.access import delay_answer, is_direct_asgi
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.ports import Close, Endpoint, MediaSession, Output, Talking, Upgrade
 from mediaworker.registry import Refused
@@ -247,6 +247,7 @@ async def serve_starlette(websocket: WebSocket, endpoint: Endpoint, throttle: Th
     except Refused as refused:
         headers = dict(refusal_headers(refused.status, refused.challenge))
         body = refusal_body(refused.status, refused.reason)
+        delay_answer(websocket.scope, refused.delay_s)
         await websocket.send_denial_response(Response(body, refused.status, headers, PROBLEM))
         return
     offered = websocket.scope.get("subprotocols", ())

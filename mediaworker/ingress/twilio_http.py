@@ -15,7 +15,8 @@ from starlette.websockets import WebSocket
 
 from config import ConfigError, Settings
 from mediaworker.ingress import twilio_webhook as webhook
-from mediaworker.ingress.access import is_direct_asgi, is_local
+from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
+from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.shell import PROBLEM, Throttle, refusal_body, refusal_headers, serve_starlette
@@ -32,7 +33,7 @@ STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
 
 
 class TwilioIngress:
-    """Implements `ports.Endpoint` for `WS /twilio/stream`, and serves the two POST routes.
+    """Implements `ports.Endpoint` for `WS /twilio/stream`, and serves the two webhooks.
 
     `refusal` says why no call is taken now (`CallRegistry.refusal`). Raises ConfigError for settings that TwiML cannot
     be made of.
@@ -48,16 +49,17 @@ class TwilioIngress:
         *,
         refusal: Callable[[], Refused | None] = lambda: None,
         unix_time: Callable[[], float] = time.time,
+        failures: AuthFailures | None = None,
     ) -> None:
         self.counters = TwilioCounters()
         self.webhooks = 0
         self.forbidden = 0
-        """POSTs and upgrades without a right signature, or from elsewhere when there is no auth token."""
+        """Webhooks and upgrades without a right signature, or from elsewhere when there is no auth token."""
         self.statuses: dict[str, int] = {}
         """Stream status callbacks by StreamEvent."""
         self._open_call, self._refusal, self._unix_time = open_call, refusal, unix_time
         self._tokens = webhook.CallTokens(ttl_s=0.0)
-        self._notices = Notices()
+        self._notices, self._failures = Notices(), failures or AuthFailures()
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -90,8 +92,9 @@ class TwilioIngress:
             raise refusal
         policy = TwilioPolicy(
             start_timeout_s=self._settings.media.start_timeout_s,
-            trusted=allowed,
+            trusted=not self._settings.twilio.require_token,
             check_token=lambda token, call, stream: self._tokens.check(token, call, stream, self._unix_time()),
+            on_bad_token=lambda: self._fail("call_token", upgrade.path, upgrade.peer),
         )
 
         def opens(now: float) -> MediaSession:
@@ -106,7 +109,7 @@ class TwilioIngress:
 
         return opens
 
-    # -- POST /twilio/voice and /twilio/status ------------------------------------------------------------------------
+    # -- /twilio/voice and /twilio/status ------------------------------------------------------------------------
 
     async def voice(self, request: Request) -> Response:
         """TwiML that sends the call here; 503 when no call can be taken, and Twilio goes to its fallback URL."""
@@ -137,7 +140,8 @@ class TwilioIngress:
             "mw_direction": form.get("Direction", ""),
             "mw_token": self._tokens.issue(call_sid, self._unix_time()),
         }
-        return Response(twiml.render(parameters.items()), media_type="text/xml")
+        # Twilio keeps answers to GET that do not say that they must not be kept, and a token is good once.
+        return Response(twiml.render(parameters.items()), media_type="text/xml", headers={"Cache-Control": "no-store"})
 
     async def status(self, request: Request) -> Response:
         """What Twilio says of its streams, into log and counters."""
@@ -155,25 +159,33 @@ class TwilioIngress:
         return Response(status_code=204)
 
     async def _form(self, request: Request) -> dict[str, str] | Response:
-        """The form of an allowed POST, or the answer to one that is not."""
+        """The form of an allowed request, or the answer to one that is not."""
         peer = request.client.host if request.client else ""
         if not self._auth_tokens and not (is_direct_asgi(request.scope) and is_local(request.headers.items(), peer)):
-            return _problem(403, self._forbid(request.url.path, peer).reason)
+            return self._refuse(request, peer)
+        posted = request.method == "POST"
         try:
-            body = await _body(request)
+            # Of a GET the query is the form, and the signature, made over the URL, covers it.
+            text = await _body(request) if posted else request.url.query.encode()
         except ClientDisconnect:
             return _problem(400, "incomplete request")
-        if body is None:
+        if text is None:
             return _problem(413, f"more than {MAX_FORM_BYTES} bytes")
         try:
-            pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+            pairs = parse_qsl(text.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
         except ValueError:  # not UTF-8, or too many fields
             return _problem(400, "not a form")
         if self._auth_tokens:
             url = self._public_url + request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            if not webhook.verify(self._auth_tokens, request.headers.get("x-twilio-signature", ""), url, pairs):
-                return _problem(403, self._forbid(request.url.path, peer).reason)
+            signature = request.headers.get("x-twilio-signature", "")
+            if not webhook.verify(self._auth_tokens, signature, url, pairs if posted else ()):
+                return self._refuse(request, peer)
         return dict(pairs)
+
+    def _refuse(self, request: Request, peer: str) -> Response:
+        refused = self._forbid(request.url.path, peer)
+        delay_answer(request.scope, refused.delay_s)
+        return _problem(refused.status, refused.reason)
 
     def _forbid(self, path: str, peer: str) -> Refused:
         self.forbidden += 1
@@ -182,7 +194,10 @@ class TwilioIngress:
         else:
             reason = "without twilio.auth_token only programs on this machine that run as the worker's user may connect"
         self._notices.warn(peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}")
-        return Refused(403, reason)
+        return Refused(403, reason, delay_s=self._fail("signature" if self._auth_tokens else "not_local", path, peer))
+
+    def _fail(self, reason: Reason, path: str, peer: str) -> float:
+        return self._failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)
 
 
 def routes(twilio: TwilioIngress, throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
@@ -192,7 +207,7 @@ def routes(twilio: TwilioIngress, throttle: Throttle, *, max_bytes: int) -> list
         await serve_starlette(websocket, twilio, throttle, max_bytes=max_bytes)
 
     return [
-        Route(VOICE, twilio.voice, methods=["POST"]),
+        Route(VOICE, twilio.voice, methods=["GET", "POST"]),
         Route(STATUS, twilio.status, methods=["POST"]),
         WebSocketRoute(STREAM, stream),
     ]

@@ -75,9 +75,11 @@ class TwilioPolicy:
 
     start_timeout_s: float
     trusted: bool
-    """The upgrade was signed, or came from this machine: a `start` may then come without a token."""
+    """The upgrade was signed, or came from this machine, and that is enough: a `start` may come without a token."""
     check_token: Callable[[str, str, str], bool]
     """(token, callSid, streamSid) → it was made for this call, is fresh, and has not been used by another stream."""
+    on_bad_token: Callable[[], object] = lambda: None
+    """A `start` without a token that was needed, or with a wrong one."""
 
 
 @dataclass(slots=True)
@@ -228,8 +230,10 @@ class TwilioSession:
         parameters = start.custom_parameters
         token = parameters.get("mw_token")
         if token is None and not self._policy.trusted:
+            self._policy.on_bad_token()
             return self._refuse("token", POLICY, "no mw_token parameter")
         if token is not None and not self._policy.check_token(token, start.call_sid, message.stream_sid):
+            self._policy.on_bad_token()
             return self._refuse("token", POLICY, "mw_token is not valid for this call")
         try:
             call = self._open_call(

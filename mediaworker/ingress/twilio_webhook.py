@@ -1,7 +1,7 @@
 """Twilio's webhook without I/O: signatures, call-bound tokens, and the TwiML that answers a call.
 
 Signature: base64(HMAC-SHA1(auth token, URL as Twilio sees it + POST parameters sorted by name)), in
-`X-Twilio-Signature` on every POST and on the WebSocket upgrade (there without parameters).
+`X-Twilio-Signature` on every POST, and on every GET and the WebSocket upgrade, where there are no POST parameters.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from uuid_utils import uuid7
 from config import Settings
 from mediaworker.api.auth import SUBPROTOCOL, decide
 from mediaworker.ingress.asr_session import AsrSession
+from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.ports import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.shell import Throttle, serve_starlette
@@ -42,9 +43,10 @@ class StreamIngress:
         refusal: Callable[[], Refused | None] = lambda: None,
         unix_time: Callable[[], float] = time.time,
         sessions: Callable[[], Collection[str]] = tuple,
+        failures: AuthFailures | None = None,
     ) -> None:
         self.counters = StreamCounters()
-        self._sessions = sessions
+        self._sessions, self._failures = sessions, failures or AuthFailures()
         self._open: Counter[str] = Counter()
         """Sessions by key."""
         self._open_call, self._refusal = open_call, refusal
@@ -71,9 +73,11 @@ class StreamIngress:
             direct=upgrade.direct,
             sessions=self._sessions(),
         )
-        if not access.allowed:
-            refused = Refused(access.status, access.reason, challenge=access.challenge)
-            raise self._refuse("unauthorized" if access.status == 401 else "forbidden", upgrade, refused)
+        if access.failure is not None:
+            self.counters.refuse("unauthorized" if access.status == 401 else "forbidden")
+            now = asyncio.get_running_loop().time()
+            delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
+            raise Refused(access.status, access.reason, challenge=access.challenge, delay_s=delay_s)
         if (full := self._refusal()) is not None:
             raise self._refuse("capacity", upgrade, full)
         limits = self._settings.stream

@@ -1,0 +1,61 @@
+"""Failed authentications: counted by reason, logged once per source and minute, and guesses are answered late.
+
+Only the refusal waits. A right key behind the same address, a proxy's for instance, is never held up. No I/O: `record`
+says how long the answer is to wait.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mediaworker.ingress.notices import Notices
+from sip.addresses import peer_key
+
+Reason = Literal["no_key", "unknown_key", "scope", "not_local", "signature", "call_token"]
+REASONS: dict[Reason, str] = {
+    "no_key": "no API key",
+    "unknown_key": "unknown API key",
+    "scope": "the key lacks the scope",
+    "not_local": "no API keys are configured, and this is no program of the worker's user",
+    "signature": "X-Twilio-Signature is missing or wrong",
+    "call_token": "the call token is missing, wrong or used",
+}
+FREE = 20
+"""Guesses that one source may make at once."""
+GUESSES_PER_S: dict[str, float] = {"unknown_key": 1.0, "signature": 50.0}
+"""What is answered beyond that. Nobody guesses a MAC of 160 bits: for signatures it bounds the work alone."""
+MAX_DELAY_S = 4.0
+"""No connection is held longer for one answer, which is less than a media WebSocket has for its handshake."""
+MAX_SOURCES = 4096
+"""Remembered at once. When all of them are busy, further sources share one place."""
+
+
+class AuthFailures:
+    """Of all ports of a worker; `counts` has the totals by reason."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self._notices = Notices()
+        self._sources: dict[tuple[str, str], tuple[float, float]] = {}
+        """(source, reason) → guesses that count against it, and as of when."""
+
+    def record(self, reason: Reason, peer: str, path: str, now: float, *, logged: bool = False) -> float:
+        """Seconds for which the answer is to be held back. `logged`: the caller has said it in its own words."""
+        self.counts[reason] += 1
+        if not logged:
+            self._notices.warn(peer, "authentication failed", now, f"{path}: {REASONS[reason]}")
+        rate = GUESSES_PER_S.get(reason)
+        return 0.0 if rate is None else self._delay_s((peer_key(peer), reason), rate, now)
+
+    def _delay_s(self, key: tuple[str, str], rate: float, now: float) -> float:
+        if key not in self._sources and len(self._sources) >= MAX_SOURCES:
+            self._sources = {k: v for k, v in self._sources.items() if self._level(k, now) > 0}
+            if len(self._sources) >= MAX_SOURCES:
+                key = ("", key[1])
+        level = min(self._level(key, now) + 1, FREE + MAX_DELAY_S * rate)
+        self._sources[key] = level, now
+        return max(0.0, level - FREE) / rate
+
+    def _level(self, key: tuple[str, str], now: float) -> float:
+        level, at = self._sources.get(key, (0.0, now))
+        return max(0.0, level - (now - at) * GUESSES_PER_S[key[1]])
