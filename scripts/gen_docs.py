@@ -1,4 +1,4 @@
-"""Regenerate what docs/ and deploy/ take from the code: configuration, metrics, event schema, and the dashboard.
+"""Regenerate what is made from the code and from other documents: docs/, the dashboard, and the page at /docs.
 
 python scripts/gen_docs.py            write
 python scripts/gen_docs.py --check    exit 1 when a committed file differs
@@ -22,6 +22,7 @@ from config.load import PREFIX
 from mediaworker.events import jsonschema
 
 sys.path.insert(0, str(Path(__file__).parent))
+import openapi_page  # noqa: E402
 from dashboard import dashboard  # noqa: E402
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -142,6 +143,8 @@ FILES = {
     "metrics.md": metrics,
     "schemas/events.schema.json": jsonschema.generate,
     "../deploy/grafana/mediaworker.json": dashboard,
+    "../mediaworker/ui/openapi.json": openapi_page.as_json,
+    "../mediaworker/ui/docs.html": openapi_page.page,
 }
 
 

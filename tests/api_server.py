@@ -16,6 +16,7 @@ from mediaworker.events import figures
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import LegUpdated
 from mediaworker.metrics import Metrics
+from tests.documented import check_async
 from tests.event_samples import LEGS, ended, running_hub, started
 
 EVENTS_KEY, ADMIN_KEY, BOTH_KEY = "events-key-1", "admin.key~2", "both_key-3"
@@ -84,7 +85,7 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
         server = HttpServer(create_app(context), settings)
         await server.start()
         url = f"http://127.0.0.1:{server.port}"
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, event_hooks={"response": [check_async]}) as client:
             try:
                 yield Running(url, hub, calls, client, reasons, server)
             finally:

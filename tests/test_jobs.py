@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.documented import check_read
 from tests.job_chaos import recording
 from tests.material import RATE_HZ, encode
 from tests.peers import Worker, alive, launch, until, worker
@@ -72,7 +73,8 @@ def ann(running: Worker) -> Iterator[httpx.Client]:
 @contextlib.contextmanager
 def client(running: Worker, name: str) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {KEYS[name]}"}
-    with httpx.Client(base_url=running.url, headers=headers, timeout=30) as found:
+    hooks = {"response": [check_read]}
+    with httpx.Client(base_url=running.url, headers=headers, timeout=30, event_hooks=hooks) as found:
         yield found
 
 

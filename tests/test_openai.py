@@ -15,7 +15,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests import hostile_media, material
+from tests import documented, hostile_media, material
 from tests.peers import ROOT, Worker, until, worker
 
 ALIGNER = ROOT / "models" / "qwen3-aligner-tiny"
@@ -284,6 +284,7 @@ def test_not_a_form(running: Worker) -> None:
     ):
         answer = httpx.post(url, content=content, headers=headers | {"content-type": kind})
         assert answer.status_code == status and answer.json()["error"]["message"], answer.text
+        documented.check(answer)
     answer = httpx.get(url, headers=headers)
     assert answer.status_code == 405 and set(answer.json()) == {"error"}
     answer = httpx.get(f"{running.url}/v1/audio/nothing", headers=headers)

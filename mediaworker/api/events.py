@@ -53,10 +53,10 @@ class Events:
 
         `id` is the cursor to resume after, which `Last-Event-ID` brings back.
         """
+        self._context.authorize(request, "events")
         if request.method != "GET" or not _accepts_event_stream(request):
             detail = "this is a WebSocket: ask for an upgrade, or for server-sent events (Accept: text/event-stream)"
             raise Problem(426, detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
-        self._context.authorize(request, "events")
         call, types, after = await self._asked(request)
         if (last := request.headers.get("last-event-id")) is not None:
             after = last  # a reconnect repeats the URL with which it began

@@ -15,6 +15,7 @@ from mediaworker.api.context import ApiContext
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml; charset=utf-8",
 }
@@ -39,7 +40,7 @@ def names() -> list[str]:
 
 
 def path_of(name: str) -> str:
-    return "/" if name == INDEX else f"/{name}"
+    return {INDEX: "/", "docs.html": "/docs"}.get(name, f"/{name}")
 
 
 def routes(context: ApiContext) -> list[Route]:

@@ -57,7 +57,7 @@ def test_it_works_without_torch_and_says_what_is_missing(installed: Path, tmp_pa
             until(lambda: answers(f"http://127.0.0.1:{http}/readyz"), 60, "it is ready")
             stream = f"ws://127.0.0.1:{media}/twilio/stream"
             assert run(installed, tmp_path, "mediaworker", "stream", stream, "--play", "said.ulaw").returncode == 0
-            for path in ("/", "/client.js"):
+            for path in ("/", "/docs", "/openapi.json", "/client.js"):
                 assert answers(f"http://127.0.0.1:{http}{path}"), path
         finally:
             worker.terminate()
