@@ -103,6 +103,8 @@ class Request:
     """Empty outside of a dialog."""
     source: str
     """Address that it came from."""
+    connected: bool = False
+    """By TCP or TLS: nobody has made that address up."""
 
 
 class Gate:
@@ -111,8 +113,11 @@ class Gate:
     def __init__(self, allows: Callable[[str], bool], refusal: Callable[[], int], *, invites_per_s: float) -> None:
         self._allows, self._refusal = allows, refusal
         self._invites = Buckets(invites_per_s, max(1.0, invites_per_s * BURST_S)) if invites_per_s else None
-        self._strangers = Buckets(STRANGER_PER_S, STRANGER_BURST)
-        self._stranger_dialogs = Buckets(STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST)
+        # Connected or not: made-up addresses may fill the one table, and leave the other to those that are real.
+        self._strangers = {kind: Buckets(STRANGER_PER_S, STRANGER_BURST) for kind in (False, True)}
+        self._stranger_dialogs = {
+            kind: Buckets(STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST) for kind in (False, True)
+        }
         self._passed: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._admitted: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._acquainted: OrderedDict[str, float] = OrderedDict()
@@ -151,12 +156,12 @@ class Gate:
         self, request: Request, who: str, now: float, shown: Shown = "unasked", *, allowed: bool = False
     ) -> int:
         if request.to_tag:
-            return PASS if self._stranger_dialogs.take(who, now) else DROP
+            return PASS if self._stranger_dialogs[request.connected].take(who, now) else DROP
         if request.method == "ACK":
             return DROP
         asked = shown in ("none", "stale")
         acquainted = now - self._acquainted.get(who, -ACQUAINTED_S) < ACQUAINTED_S
-        limit = self._invites if asked and (acquainted or allowed) else self._strangers
+        limit = self._invites if asked and (acquainted or allowed) else self._strangers[request.connected]
         if limit is not None and not limit.take(who, now):
             return DROP
         return 401 if asked else 403

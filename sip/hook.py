@@ -22,6 +22,8 @@ PACKET_BYTES = 65536
 """PJSIP_MAX_PKT_LEN of the build."""
 _PRIORITY = 12
 """Between the transport layer (8) and the transaction layer (16)."""
+_RELIABLE = 1
+"""PJSIP_TRANSPORT_RELIABLE"""
 _INCOMING = 2
 """PJSIP_TP_DIR_INCOMING"""
 
@@ -222,6 +224,7 @@ class Hook:
             str(rdata.via.contents.branch),
             str(rdata.to.contents.tag),
             rdata.src_name.decode("latin-1"),
+            connected=bool(_Transport.from_address(rdata.transport).flag & _RELIABLE),
         )
         packet = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len)  # noqa: E731
         verdict = self._judge(request, rdata.cseq.contents.cseq, packet)

@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import itertools
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sip import gate, resolver
-from sip.gate import DROP, STRANGER_BURST, Buckets, Gate
+from sip.gate import DROP, STRANGER_BURST, Buckets, Gate, Request
 from tests.sip_peer import sdp
 from tests.test_sip_digest import KNOWN
-from tests.test_sip_endpoint import Recorder, worker
+from tests.test_sip_endpoint import Recorder, until, worker
 from tests.test_sip_gate import STRANGER, request
 
 VICTIM = "127.0.0.2"
@@ -133,6 +134,7 @@ def test_a_full_table_drops_newcomers_and_forgets_nobody_who_is_still_owed_silen
     verdicts = {door.judge(request("OPTIONS", source), 0.0) for source in sources[1:]}
     assert verdicts == {403}
     assert door.judge(request("OPTIONS", "198.51.100.1"), 0.0) == DROP, "there is no room"
+    assert door.judge(replace(request("OPTIONS", "198.51.100.1"), connected=True), 0.0) == 403, "over TCP there is"
     assert door.judge(request("OPTIONS", STRANGER), 1.0) == DROP
     assert door.judge(request("OPTIONS", STRANGER), 5.1) == 403
     # The others have been quiet for so long that forgetting them gives them nothing.
@@ -145,3 +147,24 @@ def test_a_bucket_that_is_full_again_is_forgotten() -> None:
     assert buckets.take("b", 1.0) and "a" in buckets
     assert buckets.take("c", 2.5) and "a" not in buckets and "b" not in buckets
     assert buckets.level("a", 2.5) == 2.0
+
+
+async def test_connections_are_told_from_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+    judge = Gate.judge
+
+    def watch(self: Gate, request: Request, *more: Any) -> int:
+        seen.append((request.method, request.connected))
+        return judge(self, request, *more)
+
+    monkeypatch.setattr(Gate, "judge", watch)
+    async with worker(Recorder(), trusted=()) as endpoint:
+        with udp() as own:
+            own.sendto(message("OPTIONS", "127.0.0.1", ";rport"), ("127.0.0.1", endpoint.port))
+            await asyncio.get_running_loop().sock_recv(own, 65536)
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(message("BYE", "127.0.0.1", ";rport", tag=";tag=x").replace(b"SIP/2.0/UDP", b"SIP/2.0/TCP"))
+        assert (await reader.readline()).startswith(b"SIP/2.0 481")
+        writer.close()
+        assert seen == [("OPTIONS", False), ("BYE", True)]
+        await until(lambda: endpoint.door.guests == 0)
