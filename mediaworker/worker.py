@@ -244,7 +244,8 @@ class Worker:
     def warnings(self) -> list[str]:
         """What does not keep a call from being taken now, and needs somebody to look at it."""
         lacking = self.recognizer.lacking
-        return [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
+        found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
+        return [*found, *self.jobs.warnings]
 
     def sip_status(self) -> list[Mapping[str, Any]]:
         return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []

@@ -1,4 +1,4 @@
-"""The long versions of tests/test_kills.py, tests/test_job_kills.py, tests/test_leaks.py and tests/test_client.py, with
+"""The long versions of test_kills, test_job_kills, test_power_cuts, test_leaks and test_client in tests/, with
 a table of what was seen. `make soak`.
 
 Exits 1 when a promise is broken; the worker's folder is then kept, and named.
@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 from tests.chaos import Chaos  # noqa: E402
 from tests.job_chaos import JobChaos  # noqa: E402
 from tests.peers import until, worker  # noqa: E402
+from tests.power_chaos import PowerChaos  # noqa: E402
 from tests.resuming import cut_and_restart  # noqa: E402
 from tests.waves import Holdings, Waves, check_stories  # noqa: E402
 
@@ -33,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kills and calls by the thousand; minutes to hours.")
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--job-kills", type=int, default=200, help="under a job with a file")
+    parser.add_argument("--power-cuts", type=int, default=200, help="under calls and jobs")
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--cuts", type=int, default=1000, help="of a subscriber's connection, with a restart every 50")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the kills; default: the time")
@@ -54,6 +56,12 @@ def main() -> int:
             job = JobChaos(folder / "jobs", seed=args.seed).run(args.job_kills, _tell)
             _tell("")
             print(*job.lines(), sep="\n", flush=True)
+        if args.power_cuts:
+            (folder / "power").mkdir()
+            print(f"\npower cuts, seed {args.seed}", flush=True)
+            power = asyncio.run(PowerChaos(folder / "power", seed=args.seed).run(args.power_cuts, _tell))
+            _tell("")
+            print(*power.lines(), sep="\n", flush=True)
         if args.cuts:
             restarts = max(1, args.cuts // CUTS)
             seen = asyncio.run(cut_and_restart(folder / "cuts", cuts=args.cuts, restarts=restarts))

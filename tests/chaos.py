@@ -113,13 +113,14 @@ class Subscriber:
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(OSError, ConnectionClosed, InvalidHandshake, TimeoutError):
+            with contextlib.suppress(OSError, InvalidHandshake, TimeoutError):
                 after = f"&after={self._cursor}" if self._cursor else ""
                 url = f"ws://127.0.0.1:{self.worker.http_port}/v1/events?call=*{after}"
                 async with connect(url, max_size=None, ping_interval=None, proxy=None) as socket:
                     self.connections += 1
-                    async for text in socket:
-                        self._take(json.loads(text))
+                    with contextlib.suppress(ConnectionClosed):
+                        async for text in socket:
+                            self._take(json.loads(text))
                     if socket.close_code in (4008, 4009):
                         self.faults.append(f"closed with {socket.close_code}: {socket.close_reason}")
                         return

@@ -232,12 +232,6 @@ async def test_one_worker_owns_a_store(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"this is not a database at all, whatever it is called" * 40)
-    with pytest.raises(StoreError, match="not a database"):
-        await EventStore(tmp_path).start()
-
-
 async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     async with running_hub(tmp_path):
         pass

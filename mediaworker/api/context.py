@@ -62,7 +62,7 @@ class ApiContext:
     ready: Callable[[], Sequence[str]]
     """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""
     warnings: Callable[[], Sequence[str]] = lambda: ()
-    """What `/readyz` says beside that it is ready: sentences for the operator."""
+    """What `/readyz` says beside that it is ready: sentences for the operator. The hub's own are added here."""
     sip_status: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
     """One object per registration, for `/readyz`."""
     sessions: PageSessions = field(default_factory=PageSessions)

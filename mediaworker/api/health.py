@@ -19,9 +19,10 @@ def routes(context: ApiContext) -> list[Route]:
         if (trouble := context.hub.trouble) is not None:
             reasons.append(f"events are not being stored: {trouble}")
         sip = [dict(registration) for registration in context.sip_status()]
+        warnings = [*context.hub.warnings, *context.warnings()]
         if reasons:
-            return Problem(503, "; ".join(reasons), reasons=reasons, sip=sip).response()
-        return JSONResponse({"status": "ready", "sip": sip, "warnings": list(context.warnings())})
+            return Problem(503, "; ".join(reasons), reasons=reasons, warnings=warnings, sip=sip).response()
+        return JSONResponse({"status": "ready", "warnings": warnings, "sip": sip})
 
     async def metrics(request: Request) -> Response:
         context.authorize(request, "admin")

@@ -184,7 +184,7 @@ class Jobs:
                 wanted = parse_fields(upload.fields)
                 job = self._made(job_id, access, Source(wanted.filename or upload.filename, incoming.size), wanted)
                 await incoming.finish(sync=True)
-                await asyncio.to_thread(sources.keep, job_id)
+                await asyncio.to_thread(sources.keep, job)
             except BadUpload as bad:
                 raise Problem(bad.status, bad.reason, headers={"Connection": "close"}) from None
             except DiskFull as full:

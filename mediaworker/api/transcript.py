@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
 import msgspec
 
-from mediaworker.events.schema import CallRecord, TranscriptFinal, TranscriptWords, Word, decode
+from mediaworker.events.schema import (
+    CallRecord,
+    EventBody,
+    EventError,
+    TranscriptFinal,
+    TranscriptWords,
+    Word,
+    decode,
+)
 from mediaworker.subtitles.render import Line, clock, one_line, srt, vtt
 
 Format = Literal["json", "txt", "srt", "vtt"]
@@ -46,7 +55,7 @@ class Transcript(msgspec.Struct, frozen=True):
 def segments(record: CallRecord, frames: Iterable[str]) -> list[Segment]:
     """From `transcript.final` and `transcript.words` frames, in the order in which people began to speak."""
     speakers = {leg.leg: leg.name or leg.label for leg in record.legs}
-    bodies = [decode(frame).body for frame in frames]
+    bodies = list(_bodies(frames))
     words = {body.utterance_id: body.words for body in bodies if isinstance(body, TranscriptWords)}
     found = []
     for final in bodies:
@@ -70,6 +79,12 @@ def segments(record: CallRecord, frames: Iterable[str]) -> list[Segment]:
             )
         )
     return sorted(found, key=lambda segment: (segment.start_ms, segment.end_ms))
+
+
+def _bodies(frames: Iterable[str]) -> Iterator[EventBody]:
+    for frame in frames:
+        with contextlib.suppress(EventError):  # one that is damaged on the disk costs itself
+            yield decode(frame).body
 
 
 def render(record: CallRecord, found: Sequence[Segment], format: Format) -> str:

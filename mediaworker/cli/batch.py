@@ -21,6 +21,7 @@ from config import Settings
 from config.printable import printable
 from mediaworker.cli.result_names import result_name, target
 from mediaworker.cli.terminal import for_output, print_error
+from mediaworker.durable import sync_file
 from mediaworker.files.formats import Format, Transcript, render
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, Partial
@@ -191,6 +192,7 @@ class Batch:
             result = target(self._folder, file.path, format)
             half = result.with_name(f".{result.name}.part")
             half.write_text(text, encoding="utf-8")
+            sync_file(half)  # what has its name is not made again: a power cut must not leave it empty
             os.replace(half, result)
 
     def _json_line(self, file: _File, text: str) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from mediaworker.events.schema import CallRecord
-from mediaworker.sqlite import SqliteFile
+from mediaworker.events import calls
+from mediaworker.events.schema import CallRecord, Envelope, EventError, decode
+from mediaworker.sqlite import SqliteFile, Unusable
 
 # Each entry brings the file from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
 MIGRATIONS: tuple[str, ...] = (
@@ -48,6 +49,18 @@ MIGRATIONS: tuple[str, ...] = (
     "CREATE INDEX calls_by_end ON calls (ended_at) WHERE ended_at IS NOT NULL;",
 )
 
+OPEN_CALLS = """
+    SELECT call_id FROM calls INDEXED BY open_calls
+    WHERE json_extract(record, '$.state') <> 'ended' ORDER BY call_id
+"""
+"""The index alone is read, which holds the open calls and no others: a start is as fast after a year as after a day."""
+
+RESERVED_ROWS = 10**11
+"""Row ids that a start keeps for itself, on the disk before the first of them is seen. A power cut may take the last
+events with it: whatever the clock says afterwards, their ids are not given to others."""
+ROW_MAX = 10**17
+"""A larger row id is damage."""
+
 ERASED = "erased"
 """Type of a row whose event was erased. The row stays, empty, because its id is somebody's cursor."""
 
@@ -55,6 +68,7 @@ REWRITE_BYTES = 1_000_000_000
 """A start should take seconds: a larger file is not written anew to learn how to shrink."""
 
 _record_decoder = msgspec.json.Decoder(CallRecord)
+_envelope_decoder = msgspec.json.Decoder(Envelope)
 _encoder = msgspec.json.Encoder()
 
 
@@ -76,6 +90,8 @@ class Head:
     store_id: str
     row: int
     """Highest row id; 0 when empty."""
+    reserved: int
+    """Row ids up to here may have been seen, though they are not in the file."""
     floor: int
     """Cursors below it have a gap behind them: events that could not be written were given up."""
     worker_seq: int
@@ -83,34 +99,83 @@ class Head:
     open_calls: tuple[CallRecord, ...]
 
 
-class Database(SqliteFile):
-    """See `SqliteFile`."""
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What goes over into a file that takes the place of a lost one."""
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    meta: list[tuple[str, object]]
+    rows: list[Row]
+
+
+class Database(SqliteFile):
+    """See `SqliteFile`. `on_damage` hears, on the thread of the connection, of each record that cannot be read."""
+
+    def __init__(
+        self, path: Path, *, read_only: bool = False, on_damage: Callable[[str], None] = lambda what: None
+    ) -> None:
         self._floor = 0
         """As written to the file."""
-        super().__init__(path, MIGRATIONS, read_only=read_only)
+        self._reserved = False
+        self._on_damage = on_damage
+        super().__init__(path, MIGRATIONS, read_only=read_only, records=("calls", "call_id"))
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def append(self, rows: Iterable[Row], records: Iterable[CallRecord], floor: int) -> None:
         """Rows and the call records that sum them up, in one transaction."""
+        rows = tuple(rows)
+        if rows and not self._reserved:
+            self._reserve(rows[0].id + RESERVED_ROWS)
         with self._transaction():
-            self._connection.executemany(
-                "INSERT INTO events (id, call_id, seq, type, json) VALUES (?, ?, ?, ?, ?)",
-                ((row.id, row.call_id, row.seq, row.type, row.frame) for row in rows),
-            )
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO calls (call_id, record) VALUES (?, ?)",
-                ((record.call_id, _encoder.encode(record).decode()) for record in records),
-            )
+            self._insert(rows, records)
             if raised := floor > self._floor:
                 self._raise_floor(floor)
         self._floor = floor if raised else self._floor
 
+    def _insert(self, rows: Sequence[Row], records: Iterable[CallRecord]) -> None:
+        self._connection.executemany(
+            "INSERT INTO events (id, call_id, seq, type, json) VALUES (?, ?, ?, ?, ?)",
+            ((row.id, row.call_id, row.seq, row.type, row.frame) for row in rows),
+        )
+        # So that a start need not look for it among all events.
+        if worker_seq := max((row.seq for row in rows if row.call_id is None), default=0):
+            self.execute("INSERT OR REPLACE INTO meta VALUES ('worker_seq', ?)", (worker_seq,))
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO calls (call_id, record) VALUES (?, ?)",
+            ((record.call_id, _encoder.encode(record).decode()) for record in records),
+        )
+
+    def _reserve(self, row: int) -> None:
+        """Synced: the one commit of a run that a power cut must not take."""
+        self.execute("PRAGMA synchronous = FULL")
+        try:
+            self.execute("INSERT OR REPLACE INTO meta VALUES ('reserved', ?)", (row,))
+        finally:
+            self.execute("PRAGMA synchronous = NORMAL")
+        self._reserved = True
+
+    def carry(self, call_ids: Collection[str]) -> Carried:
+        """The events of these calls, and what is known beside the events."""
+        query = "SELECT id, call_id, seq, type, json FROM events WHERE call_id = ? ORDER BY id"
+        rows = [Row(*found) for call_id in call_ids for found in self.execute(query, (call_id,))]
+        return Carried(self.execute("SELECT key, value FROM meta").fetchall(), rows)
+
+    def restore(self, store_id: str, carried: Carried, records: Iterable[CallRecord], floor: int) -> None:
+        """Into a new file, what was carried over, under the id that cursors know."""
+        with self._transaction():
+            self._connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", carried.meta)
+            self.execute("INSERT OR REPLACE INTO meta VALUES ('store_id', ?)", (store_id,))
+            self._raise_floor(floor)
+            self._insert(carried.rows, records)
+        self._floor = floor
+
+    def remade(self, key: str) -> str | None:
+        record = self._from_events(key)
+        return None if record is None else _encoder.encode(record).decode()
+
     def rename(self, call_id: str, names: Mapping[str, str]) -> CallRecord | None:
         """Names of legs of an ended call."""
-        record = self.call(call_id)
+        record = self._record(call_id)
         if record is not None:
             legs = [msgspec.structs.replace(leg, name=names.get(leg.leg, leg.name)) for leg in record.legs]
             record = msgspec.structs.replace(record, legs=legs)
@@ -200,14 +265,23 @@ class Database(SqliteFile):
         return [(call_id, self.execute(rows, (call_id,)).fetchone()[0] or 0) for (call_id,) in found]
 
     def head(self) -> Head:
+        """Raises Unusable, too. Its time does not grow with what is stored."""
         meta = dict(self.execute("SELECT key, value FROM meta").fetchall())
-        self._floor = int(meta.get("floor", 0))
-        row = self.execute("SELECT max(id) FROM events").fetchone()[0]
-        seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0]
-        query = "SELECT record FROM calls WHERE json_extract(record, '$.state') <> 'ended' ORDER BY call_id"
-        records = tuple(_record_decoder.decode(record) for (record,) in self.execute(query))
+        store_id, floor, reserved = meta.get("store_id"), meta.get("floor", 0), meta.get("reserved", 0)
+        row = self.execute("SELECT max(id) FROM events").fetchone()[0] or 0
+        seq = meta.get("worker_seq")
+        if seq is None:  # an older program has written it
+            seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0] or 0
+        numbers = (floor, reserved, row, seq)
+        if not all(isinstance(number, int) and 0 <= number < ROW_MAX for number in numbers):
+            raise Unusable("damaged", "its numbers cannot be")
+        if not isinstance(store_id, str) or not (store_id.isalnum() and store_id.isascii()):
+            raise Unusable("damaged", "it has no id")
+        self._floor = floor
+        records = [self._record(call_id) for (call_id,) in self.execute(OPEN_CALLS).fetchall()]
+        live = tuple(record for record in records if record is not None and record.state != "ended")
         # Rows that expired counted too: no later event may get their numbers.
-        return Head(str(meta["store_id"]), max(row or 0, self._floor), self._floor, seq or 0, records)
+        return Head(store_id, max(row, floor), reserved, floor, seq, live)
 
     def has_row(self, row: int) -> bool:
         return self.execute("SELECT 1 FROM events WHERE id = ?", (row,)).fetchone() is not None
@@ -215,7 +289,8 @@ class Database(SqliteFile):
     def page(
         self, after: int, until: int, limit: int, *, call_id: str | None = None, types: frozenset[str] | None = None
     ) -> list[tuple[int, str]]:
-        """(row id, frame) of at most `limit` events with `after < id <= until`, oldest first."""
+        """(row id, frame) of at most `limit` events with `after < id <= until`, oldest first. A damaged one has
+        an empty frame."""
         where, parameters = ["id > ?", "id <= ?", f"type <> '{ERASED}'"], [after, until]
         arguments: list[object] = [*parameters]
         if call_id is not None:
@@ -224,22 +299,59 @@ class Database(SqliteFile):
         if types is not None:
             where.append(f"type IN ({', '.join('?' * len(types))})")
             arguments.extend(sorted(types))
-        query = f"SELECT id, json FROM events WHERE {' AND '.join(where)} ORDER BY id LIMIT ?"
-        return self.execute(query, (*arguments, limit)).fetchall()
+        query = f"SELECT id, CAST(json AS BLOB) FROM events WHERE {' AND '.join(where)} ORDER BY id LIMIT ?"
+        return [(row, self._frame(row, frame)) for row, frame in self.execute(query, (*arguments, limit))]
 
     def call(self, call_id: str) -> CallRecord | None:
-        found = self.execute("SELECT record FROM calls WHERE call_id = ?", (call_id,)).fetchone()
-        return None if found is None else _record_decoder.decode(found[0])
+        return self._record(call_id)
 
     def calls(self, limit: int, after: str | None = None) -> list[CallRecord]:
         """Newest first (ids are UUIDv7), at most `limit`, older than the call `after`."""
         where, arguments = ("WHERE call_id < ?", (after, limit)) if after is not None else ("", (limit,))
-        query = f"SELECT record FROM calls {where} ORDER BY call_id DESC LIMIT ?"
-        return [_record_decoder.decode(record) for (record,) in self.execute(query, arguments)]
+        query = f"SELECT call_id, CAST(record AS BLOB) FROM calls {where} ORDER BY call_id DESC LIMIT ?"
+        found = [self._decoded(*row) for row in self.execute(query, arguments).fetchall()]
+        return [record for record in found if record is not None]
 
     def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
         """A call's durable events of these types, in order."""
-        return [frame for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id, types=types)]
+        return [frame for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id, types=types) if frame]
+
+    # -- damaged records ----------------------------------------------------------------------------------------------
+
+    def _frame(self, row: int, stored: object) -> str:
+        """Empty for one that cannot be read: nobody can do anything with it, and it must not stop a resumption."""
+        try:
+            if isinstance(stored, bytes):
+                envelope = _envelope_decoder.decode(stored)
+                if envelope.cursor.endswith(f":{row}"):
+                    return stored.decode()
+        except ValueError:
+            pass
+        self._on_damage(f"event {row}")
+        return ""
+
+    def _record(self, call_id: str) -> CallRecord | None:
+        found = self.execute("SELECT CAST(record AS BLOB) FROM calls WHERE call_id = ?", (call_id,)).fetchone()
+        return None if found is None else self._decoded(call_id, found[0])
+
+    def _decoded(self, call_id: str, stored: object) -> CallRecord | None:
+        """The record, or the one that the call's events add up to when it cannot be read."""
+        try:
+            if isinstance(stored, bytes):
+                return _record_decoder.decode(stored)
+        except ValueError:
+            pass
+        self._on_damage(f"record of call {call_id}")
+        return self._from_events(call_id)
+
+    def _from_events(self, call_id: str) -> CallRecord | None:
+        record: CallRecord | None = None
+        for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id):
+            try:
+                record = calls.apply(record, decode(frame))
+            except (EventError, ValueError):  # damaged as well, or without its beginning
+                continue
+        return record
 
     def _migrate(self, migrations: Sequence[str]) -> None:
         super()._migrate(migrations)

@@ -1,14 +1,17 @@
 """Where events are numbered, stored and fanned out, and where subscribers resume.
 
 A subscriber sees a durable event only after it is on disk, and all events in the order in which they were published.
+While the disk does not take them, events are shown all the same, with `stored` false.
 
-Row ids begin, at each start, at the wall clock in microseconds. Events that were seen but lost (a full disk, then a
-kill) thus never share their ids with later ones, and a cursor to such an event is known to be unknown.
+Row ids begin, at each start, at the wall clock in microseconds, and above those that the start before had reserved.
+Events that were seen but lost (a full disk and then a kill, or a power cut) thus never share their ids with later
+ones, and a cursor to such an event is known to be unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -41,8 +44,9 @@ from mediaworker.events.schema import (
     printable,
     timestamp,
     type_of,
+    unstored,
 )
-from mediaworker.events.store import FILE, EventStore, StoreError
+from mediaworker.events.store import FILE, EventStore, StoreError, StoreUnusable
 from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
 from mediaworker.metrics import Histogram
 
@@ -55,6 +59,9 @@ PAGE = 128
 EXPIRE_ROWS = 200
 EXPIRE_PAUSE_S = 0.005
 """A live commit waits behind at most one such piece of retention, and the disk is not kept busy with them."""
+CHECK_S = 0.5
+"""How often the store's file is looked at, whether it is still the one that was opened, and synced: a power cut takes
+the events of about so long, at most."""
 EXPIRED_CURSOR = "expired cursor: events behind it are no longer stored"
 
 
@@ -92,6 +99,7 @@ class EventHub:
         self._live: dict[str | None, set[Subscription]] = {}
         """By the call they follow; None: all."""
         self._hello: tuple[tuple[int, Engine], str] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -99,7 +107,9 @@ class EventHub:
         """Open the store and end the calls that a dead process left open. Raises StoreError."""
         head = self._head = await self._store.start()
         self._row = self._visible_row = self._tail_row = head.row
-        self._first_row = max(head.row + 1, int(self._clock() * 1_000_000))
+        self.journal.committed = head.row
+        # Above all that may have been seen: a power cut may have taken the last events, and set back the clock.
+        self._first_row = max(head.row + 1, head.reserved + 1, int(self._clock() * 1_000_000))
         self.journal.floor, self._worker_seq = head.floor, head.worker_seq
         for record in head.open_calls:
             self._latest[record.call_id] = self._visible[record.call_id] = record
@@ -108,6 +118,7 @@ class EventHub:
                 self.publish(record.call_id, record.at_ms, body)
         if head.open_calls:
             log.warning("calls were open when the worker last stopped", calls=len(head.open_calls))
+        self._watch_task = asyncio.get_running_loop().create_task(self._watch(), name="events-watch")
         await self.flush()
 
     async def _history(self, call_id: str) -> list[Event]:
@@ -122,10 +133,54 @@ class EventHub:
 
     async def stop(self) -> None:
         """Write what is there, end every subscription (1001), close the store."""
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
         await self.journal.stop()
+        if self.journal.backlog:
+            # Lost in the last half second: what is left has to go somewhere.
+            try:
+                await self._store.check()
+            except StoreUnusable as error:
+                with contextlib.suppress(StoreError):
+                    await self._renew(error)
+                await self.journal.stop()
+            except StoreError:
+                pass
         for subscription in tuple(self._subscriptions):
             subscription.end(GOING_AWAY, "the worker stops")
         await self._store.stop()
+
+    async def _watch(self) -> None:
+        """Keep the store's file synced, and have it written anew when it is damaged, deleted or replaced."""
+        lost: StoreUnusable | None = None
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                if lost is None:
+                    await self._store.check()
+                    await self._store.sync()
+                    continue
+                await self._renew(lost)
+                lost = None
+            except StoreUnusable as error:
+                log.error("the event store has to be written anew", reason=str(error))
+                lost = error
+                with contextlib.suppress(StoreError):
+                    await self._renew(lost)
+                    lost = None
+            except StoreError as error:
+                log.debug("the event store cannot be looked after", reason=str(error))
+
+    async def _renew(self, lost: StoreUnusable) -> None:
+        """Raises StoreError."""
+        assert self._head is not None
+        committed = self.journal.committed
+        records = tuple(self._visible.values())
+        if await self._store.renew(lost.error, self._head.store_id, records, committed):
+            # Who has seen everything up to here goes on; who has not would find a gap.
+            self.journal.floor = max(self.journal.floor, committed)
+        self.journal.try_again()
 
     async def flush(self) -> None:
         """Until everything published so far has been fanned out."""
@@ -150,6 +205,21 @@ class EventHub:
     def appended(self) -> int:
         """Durable events written since the start."""
         return self._store.appended
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be known about the store while events are being stored all the same."""
+        store = self._store
+        found = [f"event store: {store.warning}"] if store.warning is not None else []
+        if store.set_aside:
+            names = ", ".join(store.set_aside)
+            found.append(f"damaged files of the event store were set aside in data_dir: {names}")
+        return found
+
+    @property
+    def store(self) -> EventStore:
+        """For its counters."""
+        return self._store
 
     @property
     def subscribers(self) -> int:
@@ -217,9 +287,13 @@ class EventHub:
                 self._latest.pop(record.call_id, None)
             else:
                 self._visible[record.call_id] = record
+        shown = entry
+        if entry.row is not None and self.journal.is_unsaved(entry):
+            self.journal.unstored += 1
+            shown = replace(entry, frame=self._shown(entry))
         for key in {None, entry.call_id}:
             for subscription in self._live.get(key, ()):
-                subscription.offer(entry)
+                subscription.offer(shown)
         if entry.type == "transcript.final":
             self.final_commit_s.observe(now_s - entry.published_s)
             self.final_fan_out_s.observe(asyncio.get_running_loop().time() - now_s)
@@ -305,7 +379,10 @@ class EventHub:
             self._attach(subscription)
             return []
         subscription.scanned = behind[-1].row or 0
-        return [(entry.row or 0, entry.frame) for entry in behind if subscription.wants(entry)]
+        return [(entry.row or 0, self._shown(entry)) for entry in behind if subscription.wants(entry)]
+
+    def _shown(self, entry: Entry) -> str:
+        return unstored(entry.frame) if self.journal.is_unsaved(entry) else entry.frame
 
     def _attach(self, subscription: Subscription) -> None:
         subscription.live = True

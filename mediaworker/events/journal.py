@@ -3,7 +3,7 @@
 One batch is being written at a time, and what arrives meanwhile is the next: commits group by themselves.
 
 When the disk refuses or does not answer, the journal is in trouble: it hands events on at once, keeps what could not
-be written, within bounds, and tries again every second.
+be written, within bounds, and tries again every second. Whoever hands on asks `is_unsaved`, and marks those events.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Journal:
         """Why events are not being stored, None when they are."""
         self.floor = 0
         """Row of the latest event that was given up: whoever resumes before it would miss it. Only grows."""
-        self.write_failures = self.lost = self.shed = 0
+        self.committed = 0
+        """Row of the latest event on the disk."""
+        self.write_failures = self.lost = self.shed = self.unstored = 0
         self.commit_s = Histogram()
         self._store, self._hand_on = store, hand_on
         self._line: deque[Entry] = deque()
@@ -78,6 +80,12 @@ class Journal:
             self._line.append(entry)
         if self._unsaved and self._writing is None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._write)
+
+    def try_again(self) -> None:
+        """Now: there is a disk again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write()
 
     async def flush(self) -> None:
         """Until everything put so far has been handed on."""
@@ -159,6 +167,7 @@ class Journal:
         self.commit_s.observe(loop.time() - started_s)
         for _ in batch:
             self._unsaved.popleft()
+        self.committed = rows[-1].id
         self._release(rows[-1].id)
 
     def _trouble(self, reason: str) -> None:

@@ -8,6 +8,7 @@ leave a gap that nobody could see.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -20,9 +21,11 @@ from config.settings import Retention as RetentionSettings
 from mediaworker.events.hub import EXPIRE_PAUSE_S, EventHub
 from mediaworker.events.schema import timestamp
 from mediaworker.events.store import StoreError
+from mediaworker.sqlite import SUFFIXES, files_set_aside
 
 log = structlog.get_logger()
 
+DAY_S = 86400.0
 CALLS = 64
 """Looked up at once."""
 SLACK = 0.95
@@ -64,6 +67,7 @@ class Retention:
         hub, settings, before = self._hub, self.settings, self.erased_events
         calls = 0
         if settings.max_age_days:
+            await asyncio.to_thread(self._erase_set_aside, self._clock() - settings.max_age_days * DAY_S)
             oldest = timestamp(self._clock() - timedelta(days=settings.max_age_days).total_seconds())
             calls += await self._erase(oldest, 0)
         if settings.max_bytes and await hub.read(lambda database: database.used_bytes) > settings.max_bytes:
@@ -77,6 +81,15 @@ class Retention:
             log.info("old calls erased", calls=calls, events=self.erased_events - before)
         return calls
 
+    def _erase_set_aside(self, before_s: float) -> None:
+        """Damaged stores that were set aside hold what people said as well."""
+        for path in files_set_aside(self._hub.file):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < before_s:
+                    log.info("old damaged store erased", name=path.name)
+                    for suffix in SUFFIXES:
+                        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
     async def _erase(self, ended_before: str | None, down_to_bytes: float) -> int:
         calls = 0
         while found := await self._hub.read(lambda database: database.ended(ended_before, CALLS)):
@@ -89,12 +102,12 @@ class Retention:
         return calls
 
     async def _run(self) -> None:
-        counted = False
+        counted_in = -1
         while True:
             try:
-                if not counted:
+                if counted_in != (renewals := sum(self._hub.store.renewed.values())):
                     await self.count()
-                    counted = True
+                    counted_in = renewals
                 if self._hub.trouble is None:
                     await self.sweep()
             except StoreError as error:

@@ -316,6 +316,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     seq: Annotated[int, Meta(description="Counts the call's durable events from 1; others carry the last value")]
     at_ms: Annotated[int, Meta(description="Milliseconds since the call started; 0 without a call")]
     time: Annotated[str, Meta(description="When it was said, RFC 3339, UTC")]
+    stored: Annotated[
+        bool,
+        Meta(
+            description="false: a durable event that was not on the disk when it was sent, because the disk is full or "
+            "broken. It is stored as soon as there is room; a kill before that loses it. Absent is true"
+        ),
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +335,7 @@ class Event:
     at_ms: int
     time: str
     body: EventBody
+    stored: bool = True
 
 
 def type_of(body: EventBody) -> str:
@@ -356,10 +364,16 @@ def encode(event: Event) -> str:
     head = f'{{"type":"{type_of(event.body)}"'
     body = _body_encoder.encode(event.body).decode()
     call_id = "null" if event.call_id is None else _quote(event.call_id)
-    return (
+    frame = (
         f'{{"v":{VERSION},{head[1:]},"cursor":{_quote(event.cursor)},"call_id":{call_id},'
         f'"seq":{event.seq},"at_ms":{event.at_ms},"time":{_quote(event.time)}{body[len(head) :]}'
     )
+    return frame if event.stored else unstored(frame)
+
+
+def unstored(frame: str) -> str:
+    """The frame of a stored event with the mark of one that is not on the disk."""
+    return f'{frame[:-1]},"stored":false}}'
 
 
 def printable(body: EventBody) -> EventBody:
@@ -382,7 +396,9 @@ def decode(frame: str | bytes) -> Event:
         body = _body_decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EventError(str(error)) from None
-    return Event(envelope.cursor, envelope.call_id, envelope.seq, envelope.at_ms, envelope.time, body)
+    return Event(
+        envelope.cursor, envelope.call_id, envelope.seq, envelope.at_ms, envelope.time, body, envelope.stored
+    )
 
 
 def _quote(text: str) -> str:

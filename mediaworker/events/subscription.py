@@ -192,10 +192,11 @@ class Subscription:
         if self._hello is not None:
             hello, self._hello = self._hello, None
             return hello
-        if self._page:
+        while self._page:
             row, frame = self._page.popleft()
             self._advance(row)
-            return frame
+            if frame:  # one that is damaged on the disk is passed over
+                return frame
         if self._dropped_since:
             dropped, self._dropped_since = self._dropped_since, 0
             return self._lagged(str(self.cursor), dropped)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from mediaworker.durable import make_directory
+
 MB = 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -30,7 +32,7 @@ class Incoming:
         """Raises DiskFull, OSError."""
         self._min_free, self.path = min_free_bytes, path
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(directory)
             self.file = _made(directory, path)
         except OSError as error:
             raise _full(error) from None

@@ -41,7 +41,8 @@ class Delivery:
         self._lanes = Lanes(0, WAITING)
         self._poster = Poster()
         self._store_id, self._types = "", frozenset(settings.types)
-        self._saved_row = -1
+        self._saved = (-1, -1)
+        """The row in the store, and in which of its files."""
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._posts: set[asyncio.Task[None]] = set()
@@ -203,9 +204,10 @@ class Delivery:
     async def _save(self) -> None:
         row = self._lanes.done_row
         # While the disk is in trouble events go out before they are stored: a place among those would be no place.
-        if row != self._saved_row and self._hub.trouble is None:
+        place = row, sum(self._hub.store.renewed.values())
+        if place != self._saved and self._hub.trouble is None:
             await self._hub.maintain(lambda database: database.keep_place(self._key, row))
-            self._saved_row = row
+            self._saved = place
 
     @property
     def _key(self) -> str:

@@ -5,12 +5,16 @@ A file of its own beside that of the events: a film's thousand small writes are 
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
+from mediaworker.durable import make_directory
 from mediaworker.files.segments import Segment
-from mediaworker.jobs.record import ACTIVE, Job
+from mediaworker.jobs.record import Job
 from mediaworker.sqlite import SqliteFile
 
 # Each entry brings the file from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
@@ -32,7 +36,18 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (job_id, number)
     ) WITHOUT ROWID;
     """,
+    # For the start, which must not walk through all jobs to find those that are not over.
+    """
+    CREATE INDEX open_jobs ON jobs (id) WHERE state IN ('queued', 'running')
+        OR (json_extract(record, '$.webhook.url') IS NOT NULL
+            AND ifnull(json_extract(record, '$.webhook.state'), 'waiting') = 'waiting');
+    """,
 )
+OPEN_JOBS = """
+    SELECT id FROM jobs INDEXED BY open_jobs WHERE state IN ('queued', 'running')
+        OR (json_extract(record, '$.webhook.url') IS NOT NULL
+            AND ifnull(json_extract(record, '$.webhook.state'), 'waiting') = 'waiting') ORDER BY id
+"""
 
 _job = msgspec.json.Decoder(Job)
 _segment = msgspec.json.Decoder(Segment)
@@ -40,11 +55,15 @@ _encoder = msgspec.json.Encoder()
 
 
 class JobDatabase(SqliteFile):
-    """See `SqliteFile`; OSError, too, may be raised by the making of it."""
+    """See `SqliteFile`; OSError, too, may be raised by the making of it. A commit survives a power cut.
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        super().__init__(path, MIGRATIONS)
+    `on_damage` hears, on the thread of the connection, of each record that cannot be read.
+    """
+
+    def __init__(self, path: Path, *, on_damage: Callable[[str], None] = lambda what: None) -> None:
+        make_directory(path.parent)
+        self._on_damage = on_damage
+        super().__init__(path, MIGRATIONS, sync=True, records=("jobs", "id"))
 
     def put(self, job: Job, segment: Segment | None = None, *, anew: bool = False) -> None:
         """The job as it is now, in one transaction with a segment of it. `anew`: those it had are not its own."""
@@ -53,9 +72,29 @@ class JobDatabase(SqliteFile):
                 self.execute("DELETE FROM segments WHERE job_id = ?", (job.id,))
             if segment is not None:
                 row = (job.id, segment.index, _encoder.encode(segment).decode())
-                self.execute("INSERT INTO segments VALUES (?, ?, ?)", row)
-            record = _encoder.encode(job).decode()
-            self.execute("INSERT OR REPLACE INTO jobs (id, record) VALUES (?, ?)", (job.id, record))
+                # One that could not be read was recognised again.
+                self.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", row)
+            self._put(job)
+
+    def _put(self, job: Job) -> None:
+        record = _encoder.encode(job).decode()
+        self.execute("INSERT OR REPLACE INTO jobs (id, record) VALUES (?, ?)", (job.id, record))
+
+    def carry(self, job_ids: Collection[str]) -> dict[str, list[tuple[str, int, str]]]:
+        """The rows of their segments, by job; of one whose segments cannot be read, nothing."""
+        found = {}
+        for job_id in job_ids:
+            with contextlib.suppress(sqlite3.Error):
+                query = "SELECT job_id, number, segment FROM segments WHERE job_id = ?"
+                found[job_id] = self.execute(query, (job_id,)).fetchall()
+        return found
+
+    def restore(self, jobs: Iterable[Job], segments: Iterable[tuple[str, int, str]]) -> None:
+        """Into a new file."""
+        with self._transaction():
+            self._connection.executemany("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", segments)
+            for job in jobs:
+                self._put(job)
 
     def erase(self, job_id: str) -> None:
         with self._transaction():
@@ -65,8 +104,8 @@ class JobDatabase(SqliteFile):
         self.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # until then the old pages are still in the log
 
     def job(self, job_id: str) -> Job | None:
-        found = self.execute("SELECT record FROM jobs WHERE id = ?", (job_id,)).fetchone()
-        return None if found is None else _job.decode(found[0])
+        found = self.execute("SELECT CAST(record AS BLOB) FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        return None if found is None else self._job(job_id, found[0])
 
     def jobs(self, limit: int, *, after: str | None, owner: str | None, state: str | None) -> list[Job]:
         """Newest first, at most `limit`, older than the job `after`; of one owner, in one state."""
@@ -75,21 +114,45 @@ class JobDatabase(SqliteFile):
             if value is not None:
                 where.append(clause)
                 arguments.append(value)
-        query = f"SELECT record FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"
-        return [_job.decode(record) for (record,) in self.execute(query, (*arguments, limit))]
+        query = f"SELECT id, CAST(record AS BLOB) FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"
+        found = [self._job(*row) for row in self.execute(query, (*arguments, limit))]
+        return [job for job in found if job is not None]
 
     def active(self) -> list[Job]:
-        """Oldest first: those that are not over, and those whose webhook is not."""
-        marks = ", ".join("?" * len(ACTIVE))
-        query = (
-            f"SELECT record FROM jobs WHERE state IN ({marks}) OR (json_extract(record, '$.webhook.url') IS NOT NULL "
-            "AND ifnull(json_extract(record, '$.webhook.state'), 'waiting') = 'waiting') ORDER BY id"
-        )
-        return [_job.decode(record) for (record,) in self.execute(query, ACTIVE)]
+        """Oldest first: those that are not over, and those whose webhook is not. A damaged one is removed: what is
+        kept beside its upload may bring it back."""
+        found = []
+        for (job_id,) in self.execute(OPEN_JOBS).fetchall():
+            if (job := self.job(job_id)) is not None:
+                found.append(job)
+            else:
+                self.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
+        return found
+
+    def activity(self, job_ids: Iterable[str]) -> dict[str, bool]:
+        """Those of them that there is a row of, and whether they have not ended."""
+        found = {job_id: self.job(job_id) for job_id in job_ids}
+        return {job_id: job.active for job_id, job in found.items() if job is not None}
 
     def segments(self, job_id: str) -> list[Segment]:
-        query = "SELECT segment FROM segments WHERE job_id = ? ORDER BY number"
-        return [_segment.decode(segment) for (segment,) in self.execute(query, (job_id,))]
+        """A damaged one is left out."""
+        query = "SELECT number, CAST(segment AS BLOB) FROM segments WHERE job_id = ? ORDER BY number"
+        found = []
+        for number, segment in self.execute(query, (job_id,)):
+            try:
+                found.append(_segment.decode(segment or b""))
+            except ValueError:
+                self._on_damage(f"stretch {number} of job {job_id}")
+        return found
+
+    def _job(self, job_id: str, stored: object) -> Job | None:
+        try:
+            if isinstance(stored, bytes):
+                return _job.decode(stored)
+        except ValueError:
+            pass
+        self._on_damage(f"job {job_id}")
+        return None
 
     def ended_before(self, seconds: float, limit: int) -> list[str]:
         query = "SELECT id FROM jobs WHERE ended_s IS NOT NULL AND ended_s < ? ORDER BY ended_s LIMIT ?"

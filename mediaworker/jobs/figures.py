@@ -36,6 +36,23 @@ def register(metrics: Metrics, files: FileService, jobs: JobService) -> None:
         labels=("status",),
     )
     metrics.gauge("job_store_ok", "1 while jobs can be written down", lambda: float(jobs.trouble is None))
+    book = jobs.book
+    metrics.counter(
+        "job_store_renewals",
+        "Times a new job store was begun because its file was damaged, deleted or replaced",
+        lambda: {(reason,): float(count) for reason, count in book.renewed.items()},
+        labels=("reason",),
+    )
+    metrics.counter(
+        "job_store_damaged_records",
+        "Stored jobs and stretches of them that were met and could not be read",
+        lambda: book.damaged_records,
+    )
+    metrics.gauge(
+        "job_store_files_set_aside",
+        "Damaged job stores that lie in `data_dir` beside the one in use",
+        lambda: len(book.set_aside),
+    )
     webhooks = jobs.webhooks
     metrics.counter("webhook_tries", "Requests that told of a job's end", lambda: webhooks.tries)
     metrics.counter("webhooks_delivered", "Ends that were told", lambda: webhooks.delivered)

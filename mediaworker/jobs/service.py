@@ -7,6 +7,7 @@ What is promised here: a job that was answered 201 ends, whatever is killed mean
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
-from mediaworker.database_thread import StoreError
+from mediaworker.database_thread import StoreError, StoreUnusable, say
 from mediaworker.files.segments import Segment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
@@ -27,6 +28,8 @@ from mediaworker.jobs.telling import Telling
 from mediaworker.jobs.webhooks import Webhooks, check
 
 MB = 1024 * 1024
+CHECK_S = 1.0
+"""How often the store's file is looked at, or tried to be opened while it could not be."""
 SWEEP_S = 60.0
 SWEPT = 100
 """Jobs erased at once."""
@@ -59,12 +62,18 @@ class JobService:
         self._cancelling: dict[str, asyncio.Task[Job | None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def start(self) -> None:
-        """Jobs go on where they were. Raises StoreError."""
-        await self._book.start()
-        self._sweeper = asyncio.get_running_loop().create_task(self._sweep(), name="jobs-sweeper")
+        """Jobs go on where they were. A store that cannot be opened keeps nobody from calling: it is tried again."""
+        try:
+            await self._book.start()
+        except StoreError as error:
+            log.error("there are no jobs: their store cannot be opened", reason=str(error))
+        create = asyncio.get_running_loop().create_task
+        self._sweeper = create(self._sweep(), name="jobs-sweeper")
+        self._watcher = create(self._watch(), name="jobs-watch")
         self._go_on()
 
     async def pause(self) -> None:
@@ -73,7 +82,7 @@ class JobService:
         if self._alarm is not None:
             self._alarm.cancel()
         tasks = [task for task, _ in self._running.values()]
-        tasks += [self._sweeper] if self._sweeper is not None else []
+        tasks += [task for task in (self._sweeper, self._watcher) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._cancelling.values(), return_exceptions=True)
@@ -101,6 +110,21 @@ class JobService:
     @property
     def trouble(self) -> str | None:
         return self._book.trouble
+
+    @property
+    def book(self) -> Book:
+        """For its counters."""
+        return self._book
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be known about the store, though calls are taken."""
+        book = self._book
+        found = [f"jobs cannot be stored: {book.trouble}"] if book.trouble is not None else []
+        found += [f"job store: {book.warning}"] if book.warning is not None else []
+        if book.set_aside:
+            found.append(f"damaged files of the job store were set aside in data_dir: {', '.join(book.set_aside)}")
+        return found
 
     def check_room(self, owner: str) -> None:
         """Raises TooMany."""
@@ -133,7 +157,7 @@ class JobService:
 
     async def segments(self, job_id: str) -> list[Segment]:
         """Raises StoreError."""
-        return await self._book.read(lambda database: database.segments(job_id))
+        return await self._book.segments(job_id)
 
     async def cancel(self, job_id: str) -> Job | None:
         """The job, cancelled; None when it has ended. Raises StoreError."""
@@ -148,11 +172,13 @@ class JobService:
         job = self._book.open.pop(job_id, None)
         await self._telling.forget(job_id)
         try:
+            # What is left of an upload without a row would be a job again.
+            await asyncio.to_thread(self.sources.drop, job_id)
             await self._book.read(lambda database: database.erase(job_id))
-        except StoreError:
+        except (StoreError, OSError) as error:
             if job is not None:
                 self._book.open[job_id] = job
-            raise
+            raise error if isinstance(error, StoreError) else StoreError(say(error)) from error
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -210,10 +236,45 @@ class JobService:
     async def _sweep(self) -> None:
         while True:
             try:
-                await self._forget(self._book.clock() - self.settings.jobs.keep_days * 86400)
-            except StoreError as error:
-                log.warning("old jobs could not be erased", reason=str(error))
+                if self._book.is_open:
+                    await self._forget(self._book.clock() - self.settings.jobs.keep_days * 86400)
+                    await self._book.sweep_uploads()
+            except (StoreError, OSError) as error:
+                log.warning("old jobs could not be erased", reason=say(error))
             await asyncio.sleep(SWEEP_S)
+
+    async def _watch(self) -> None:
+        """A store that could not be opened is opened once it can be; one that is lost is written anew."""
+        lost: StoreUnusable | None = None
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                if not self._book.is_open:
+                    await self._book.start()
+                    self._go_on()
+                elif lost is None:
+                    await self._book.check()
+                else:
+                    await self._renew(lost)
+                    lost = None
+            except StoreUnusable as error:
+                log.error("the job store has to be written anew", reason=str(error))
+                self._book.trouble, lost = str(error), error
+                with contextlib.suppress(StoreError):
+                    await self._renew(lost)
+                    lost = None
+            except StoreError as error:
+                log.debug("the job store cannot be opened yet", reason=str(error))
+
+    async def _renew(self, lost: StoreUnusable) -> None:
+        anew = await self._book.renew(lost.error)
+        # What these have recognised is gone: they must not go on with the rest alone.
+        running = [self._running[job_id][0] for job_id in anew if job_id in self._running]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._book.begin_anew(anew)
+        self._go_on()
 
     async def _forget(self, ended_before_s: float) -> None:
         """Those that ended before, and whoever was to be told of them is told no more."""

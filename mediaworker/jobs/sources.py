@@ -1,19 +1,26 @@
 """The files of jobs: uploads in a folder of `data_dir`, and files under configured folders. All of it may block.
 
-An upload is `<id>.part` until all of it is on the disk; one of which no job knows is erased at the next start.
+An upload is `<id>.part` until all of it is on the disk, and `<id>` from then on. What is to be done with it is in a
+file of the same name in the folder `job_requests`. So an upload that the store does not know, because its file was
+damaged or deleted, is a job again at the next start; one without its request is kept for a day and then erased.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
+
+from mediaworker.durable import make_directory, sync_directory, write_file
 from mediaworker.files.disk import Incoming
 from mediaworker.jobs.record import Job, Source
 
 PART = ".part"
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Job)
 
 
 class SourceError(Exception):
@@ -22,35 +29,58 @@ class SourceError(Exception):
 
 class Sources:
     def __init__(self, data_dir: Path, roots: Sequence[str], *, min_free_bytes: int) -> None:
-        self._folder, self._min_free = data_dir / "jobs", min_free_bytes
+        self._folder, self._requests, self._min_free = data_dir / "jobs", data_dir / "job_requests", min_free_bytes
         self._roots = [os.path.realpath(root) for root in roots]
 
     def incoming(self, job_id: str) -> Incoming:
         """Raises OSError."""
         return Incoming(self._folder, min_free_bytes=self._min_free, path=self._folder / f"{job_id}{PART}")
 
-    def keep(self, job_id: str) -> None:
-        """All of it has come. Raises OSError."""
-        os.replace(self._folder / f"{job_id}{PART}", self._folder / job_id)
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    def keep(self, job: Job) -> None:
+        """All of its upload has come: a power cut does not take it any more. Raises OSError."""
+        make_directory(self._requests)
+        write_file(self._requests / job.id, _encoder.encode(job))
+        os.replace(self._folder / f"{job.id}{PART}", self._folder / job.id)
+        sync_directory(self._folder)
 
     def drop(self, job_id: str) -> None:
         """Raises OSError."""
-        for name in (job_id, f"{job_id}{PART}"):
-            (self._folder / name).unlink(missing_ok=True)
-
-    def sweep(self, known: Collection[str]) -> int:
-        """Erase what no job will read; how many there were. Raises OSError."""
-        if not self._folder.is_dir():
-            return 0
-        lost = [path for path in self._folder.iterdir() if path.name not in known and path.is_file()]
-        for path in lost:
+        # The request first: an upload without it is nobody's job any more.
+        for path in (self._requests / job_id, self._folder / job_id, self._folder / f"{job_id}{PART}"):
             path.unlink(missing_ok=True)
-        return len(lost)
+
+    def uploads(self) -> set[str]:
+        """Ids of the uploads that are complete. Raises OSError."""
+        return {path.name for path in _files(self._folder) if path.suffix != PART}
+
+    def requested(self, job_id: str) -> Job | None:
+        """The job as it was made, when it can be made again of what is on the disk. Raises OSError."""
+        try:
+            job = _decoder.decode((self._requests / job_id).read_bytes())
+            whole = (self._folder / job_id).stat().st_size == job.source.bytes
+        except (FileNotFoundError, ValueError):
+            return None
+        return job if job.id == job_id and job.state == "queued" and whole else None
+
+    def erase_incomplete(self) -> int:
+        """Erase what uploads that broke off have left; how many there were. Not while one is coming in. Raises
+        OSError."""
+        parts = [path for path in _files(self._folder) if path.suffix == PART]
+        uploads = self.uploads()
+        for path in (*parts, *(path for path in _files(self._requests) if path.name not in uploads)):
+            path.unlink(missing_ok=True)
+        return len(parts)
+
+    def erase_unknown(self, job_ids: Iterable[str], before_s: float) -> int:
+        """Erase those of the uploads that are older; how many are left. Raises OSError."""
+        left = 0
+        for job_id in job_ids:
+            with contextlib.suppress(FileNotFoundError):
+                if (self._folder / job_id).stat().st_mtime < before_s:
+                    self.drop(job_id)
+                else:
+                    left += 1
+        return left
 
     def named(self, path: str) -> Source:
         """A file on this machine. Raises SourceError, which says no more of what is outside than that it is."""
@@ -105,3 +135,7 @@ class Sources:
             raise SourceError(f"the file cannot be read ({error.strerror})") from None
         finally:
             os.close(found)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
