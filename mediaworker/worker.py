@@ -117,6 +117,7 @@ class Worker:
             settings,
             self.calls.open,
             engine_ready=lambda: self.recognizer.state is EngineState.READY,
+            languages=lambda: self.recognizer.languages,
             settled=self.hub.flush,
             refusal=self.calls.refusal,
             sessions=lambda: self.page_sessions.keys,

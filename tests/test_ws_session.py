@@ -193,7 +193,7 @@ def pcm(count: int, seed: int = 1) -> np.ndarray:
 def test_config_opens_a_call_and_says_so() -> None:
     desk = Desk()
     made = session(desk=desk, ready=False)
-    given = {"language": "de", "context": "Weesels", "profile": "bot", "role": "agent", "name": "Ann", "new": 1}
+    given = {"language": "de", "context": "Weesels", "profile": "bot", "role": "agent", "name": "Ann"}
     tell(made, CONFIG | given)
     [call] = desk.calls
     assert told(made) == [
@@ -608,6 +608,9 @@ WRONG = [
     ('{"type":"config","sample_rate":48001}', "bad_value"),
     ('{"type":"config","encoding":"mulaw","sample_rate":16000}', "bad_value"),
     ('{"type":"config","language":"English"}', "bad_value"),
+    ('{"type":"config","langauge":"de"}', "bad_value"),
+    ('{"type":"config","vad":{"treshold":0.5}}', "bad_value"),
+    ('{"type":"flush","utterance_id":"u1"}', "bad_value"),
     ('{"type":"config","vad":{"threshold":2}}', "bad_value"),
     ('{"type":"config","context":7}', "bad_value"),
     ('{"type":"config","role":"boss"}', "bad_value"),
@@ -620,7 +623,7 @@ def test_the_document_refuses_the_same_values() -> None:
     config.validate(CONFIG | {"language": None, "vad": False, "context": "x"})
     config.validate({"type": "config", "vad": {"threshold": 0.5, "min_silence_ms": 32}, "language": "zh_TW"})
     for text, code in WRONG:
-        if code == "bad_value" and "mulaw" not in text:
+        if code == "bad_value" and not any(each in text for each in ("mulaw", "flush")):
             assert not config.is_valid(json.loads(text)), text
 
 
@@ -633,6 +636,21 @@ def test_what_is_wrong_is_answered_and_the_session_goes_on(text: str, code: str)
     assert made.counters.errors == {code: 1}
     tell(made, b"\1\0\2\0")
     assert call.leg.audio == b"\1\0\2\0"
+
+
+@pytest.mark.parametrize("kind", [AsrSession, TranscribeSession])
+def test_a_language_that_the_engine_does_not_know_is_refused(kind: type[StreamSession]) -> None:
+    desk = Desk()
+    made = session(kind, desk)
+    told(made)
+    field = kind.reader.field
+    for wrong in ({"language": "xx"}, {"language": "tlh-Latn", "context": "Qapla"}):
+        tell(made, {field: "config"} | wrong)
+        [error] = told(made)
+        assert error["code"] == "bad_value" and repr(wrong["language"]) in error["message"] and "en" in error["message"]
+    assert not desk.calls, "nothing of such a configuration takes effect"
+    tell(made, {field: "config", "language": "tl"})
+    assert desk.calls[0].arguments["overrides"] == {"language": "fil"}
 
 
 def test_too_many_errors_in_a_row_end_the_session() -> None:
@@ -717,7 +735,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
 WORDS = st.sampled_from(
     ["config", "flush", "reset", "finalize", "mulaw", "alaw", "pcm_s16le", "pcm_f32le", "de", "", "bot", "agent"]
 )
-FIELDS = ["type", "action", "encoding", "sample_rate", "language", "context", "vad", "profile", "role", "name"]
+FIELDS = ["type", "action", "new", "encoding", "sample_rate", "language", "context", "vad", "profile", "role", "name"]
 OBJECTS = st.dictionaries(st.sampled_from(FIELDS), WORDS | st.sampled_from([8000, 16000, 44100]) | VALUES, max_size=5)
 SAID = OBJECTS.map(json.dumps) | st.binary(max_size=400) | st.text(max_size=20)
 COMMANDS = st.sampled_from([json.dumps({key: what}) for key in ("type", "action") for what in messages.KINDS])

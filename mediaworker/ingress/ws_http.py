@@ -39,6 +39,7 @@ class StreamIngress:
         open_call: CallOpener,
         *,
         engine_ready: Callable[[], bool],
+        languages: Callable[[], Collection[str]],
         settled: Callable[[], Awaitable[None]],
         refusal: Callable[[], Refused | None] = lambda: None,
         unix_time: Callable[[], float] = time.time,
@@ -50,6 +51,7 @@ class StreamIngress:
         self._open: Counter[str] = Counter()
         """Sessions by key."""
         self._open_call, self._refusal = open_call, refusal
+        self._languages = languages
         self._engine_ready, self._settled, self._unix_time = engine_ready, settled, unix_time
         self._settling: set[asyncio.Future[None]] = set()
         self._notices = Notices()
@@ -96,6 +98,7 @@ class StreamIngress:
                 max_s=limits.max_s,
                 engine_ready=self._engine_ready,
                 unix_time=self._unix_time,
+                languages=self._languages,
             )
 
             def problem(what: str, detail: str) -> None:

@@ -1,18 +1,18 @@
 """The messages of `WS /ws/asr` (by `type`) and `WS /ws/transcribe` (commands by `action`), typed.
 
-Both say the same things: a configuration, flush, reset, finalize. Unknown fields are left alone; a value that is not
-allowed is an error of that message, and the session goes on.
+Both say the same things: a configuration, flush, reset, finalize. A field that is not known, or a value that is not
+allowed, is an error of that message: nothing of it takes effect, and the session goes on.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from asr import languages
 from config import Endpointing
 from config.settings import Role
 
@@ -22,7 +22,7 @@ EXIT_BELOW = 0.15
 """A speaker who has begun is heard down to this much below `threshold`, as in the profiles."""
 
 
-class Vad(Struct, frozen=True):
+class Vad(Struct, frozen=True, forbid_unknown_fields=True):
     """What differs from the profile's endpointing; see `config.Endpointing` for the values."""
 
     threshold: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -77,7 +77,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def overrides(self, leg: str) -> dict[str, str]:
         """As `mediaworker.routing.plan` takes them."""
-        language = re.split("[-_]", self.language)[0].lower() if isinstance(self.language, str) else None
+        language = languages.base(self.language) if isinstance(self.language, str) else None
         given = {"language": language, "context": self.context, "profile": self.profile}
         given |= {f"role.{leg}": self.role, f"name.{leg}": self.name}
         return {key: value for key, value in given.items() if isinstance(value, str)}
@@ -100,28 +100,30 @@ class Finalize(Struct, frozen=True):
     """That was all."""
 
 
-class AsrConfig(Settings, frozen=True, kw_only=True, tag_field="type", tag="config"): ...
+class AsrConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="config"): ...
 
 
-class AsrFlush(Flush, frozen=True, tag_field="type", tag="flush"): ...
+class AsrFlush(Flush, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush"): ...
 
 
-class AsrReset(Reset, frozen=True, tag_field="type", tag="reset"): ...
+class AsrReset(Reset, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="reset"): ...
 
 
-class AsrFinalize(Finalize, frozen=True, tag_field="type", tag="finalize"): ...
+class AsrFinalize(Finalize, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="finalize"): ...
 
 
-class TranscribeConfig(Settings, frozen=True, kw_only=True, tag_field="action", tag="config"): ...
+class TranscribeConfig(
+    Settings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="config"
+): ...
 
 
-class TranscribeFlush(Flush, frozen=True, tag_field="action", tag="flush"): ...
+class TranscribeFlush(Flush, frozen=True, forbid_unknown_fields=True, tag_field="action", tag="flush"): ...
 
 
-class TranscribeReset(Reset, frozen=True, tag_field="action", tag="reset"): ...
+class TranscribeReset(Reset, frozen=True, forbid_unknown_fields=True, tag_field="action", tag="reset"): ...
 
 
-class TranscribeFinalize(Finalize, frozen=True, tag_field="action", tag="finalize"): ...
+class TranscribeFinalize(Finalize, frozen=True, forbid_unknown_fields=True, tag_field="action", tag="finalize"): ...
 
 
 Command = Settings | Flush | Reset | Finalize
@@ -144,7 +146,7 @@ class Reader:
     """Reads the commands of one protocol; `field` names the kind."""
 
     def __init__(self, field: str, kinds: Any) -> None:
-        self._field = field
+        self.field = field
         self._decode: Callable[[str], Command] = msgspec.json.Decoder(kinds).decode
 
     def read(self, text: str) -> Command:
@@ -159,9 +161,9 @@ class Reader:
             message = msgspec.json.decode(text)
         except _ERRORS:
             return Malformed("bad_json", "not JSON")
-        kind = message.get(self._field) if isinstance(message, dict) else None
+        kind = message.get(self.field) if isinstance(message, dict) else None
         if not isinstance(kind, str) or kind not in KINDS:
-            return Malformed("unknown_type", f"expected an object whose `{self._field}` is one of {sorted(KINDS)}")
+            return Malformed("unknown_type", f"expected an object whose `{self.field}` is one of {sorted(KINDS)}")
         return Malformed("bad_value", reason)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
+
+from asr.languages import QWEN3_ASR
 
 MAX_ERRORS = 20
 """In a row: who sends only what is wrong is no client of ours."""
@@ -62,3 +64,5 @@ class StreamPolicy:
     max_s: float
     engine_ready: Callable[[], bool]
     unix_time: Callable[[], float]
+    languages: Callable[[], Collection[str]] = lambda: QWEN3_ASR
+    """Those that the engine can be told to recognise."""

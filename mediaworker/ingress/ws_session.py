@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from asr import languages
 from mediaworker.call import LegSpec
 from mediaworker.events import schema as events
 from mediaworker.ingress import ws_messages as messages
@@ -176,6 +177,9 @@ class StreamSession:
 
     def _configure(self, config: messages.Settings) -> None:
         """The first opens the call, a later one changes what is to come."""
+        if isinstance(config.language, str) and (wrong := self._unknown_language(config.language)):
+            self._error("bad_value", wrong)
+            return
         settings = config.over(self._settings)
         form = form_of(config, self._settings)
         if isinstance(form, str):
@@ -190,6 +194,13 @@ class StreamSession:
         if form != self._audio.form:
             self._audio.switch(form, self._now)
         self.call.retune(settings.overrides(LEG), settings.shape)
+
+    def _unknown_language(self, code: str) -> str:
+        """Why it cannot be recognised; empty when it can, or when it says that the engine detects."""
+        known = self._policy.languages()
+        if not code or languages.base(code) in known:
+            return ""
+        return f"the engine does not know the language {code!r}; it knows {', '.join(sorted(known))}"
 
     def _start(self, settings: messages.Settings, form: Form) -> None:
         warming_up = not self._policy.engine_ready()
