@@ -377,8 +377,12 @@ class Files(Section, frozen=True, kw_only=True):
     min_free_mb: Annotated[int, Meta(ge=0)] = 1024
     """So much of the disk stays free for calls: an upload that would take of it is answered 507."""
     max_requests: Positive = 16
-    """Requests with a file that are served at once; more are answered 429."""
+    """Requests with a file that are served at once. As many more may wait for `queue_s`; the rest are answered 429."""
     max_requests_per_key: Positive = 8
+    """The same for the requests of one key."""
+    queue_s: Annotated[float, Meta(ge=0)] = 10.0
+    """Seconds for which a request beyond `max_requests` or `max_requests_per_key` waits for a place before it is
+    answered 429."""
     heartbeat_s: Annotated[float, Meta(ge=1)] = 10.0
     """A stream of text that has nothing to say says so this often."""
 

@@ -8,12 +8,13 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import openai
 import pytest
 from openai import OpenAI
+from openai.types import AudioModel
 
 from tests import documented, hostile_media, material
 from tests.peers import ROOT, Worker, until, worker
@@ -31,6 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     environ = {
         "SIP__ENABLED": "false", "ASR__WORDS": "true", "ASR__ALIGNER": str(ALIGNER), "AUTH__API_KEYS": KEYS,
         "FILES__MAX_UPLOAD_MB": "4", "FILES__MAX_REQUESTS_PER_KEY": "2", "FILES__HEARTBEAT_S": "1",
+        "FILES__QUEUE_S": "2",
     }  # fmt: skip
     with worker(tmp_path_factory.mktemp("openai"), **environ) as made:
         yield made
@@ -185,11 +187,14 @@ def test_what_is_cut_may_be_steered(client: OpenAI, speech: Speech) -> None:
 
 def test_models(client: OpenAI) -> None:
     names = [model.id for model in client.models.list()]
-    assert names[0].endswith("qwen3-asr-tiny") and "whisper-1" in names
+    assert names[0] == "qwen3-asr-tiny", "not the path of its folder"
+    assert set(get_args(AudioModel)) <= set(names)
     assert client.models.retrieve("whisper-1").owned_by == "mediaworker"
     assert client.models.retrieve(names[0]).id == names[0]
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt-5")
+    assert client.models.retrieve("gpt-5o-mini-transcribe-2027-01-31").id == "gpt-5o-mini-transcribe-2027-01-31"
+    for wrong in ("gpt-5", "gpt-4o-transcribe/../x", "my-transcribe"):
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve(wrong)
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------
@@ -329,9 +334,9 @@ def test_a_client_that_goes_ends_the_work(running: Worker, long: bytes, route: s
 
 
 def test_limits_per_key(running: Worker, client: OpenAI, long: bytes) -> None:
-    stop = threading.Event()
+    stop, one_ends = threading.Event(), threading.Event()
 
-    def occupy() -> None:
+    def occupy(stop: threading.Event) -> None:
         headers = {"Authorization": "Bearer batch-key-1"}
         url = f"{running.url}/v1/audio/transcriptions/stream"
         with httpx.stream("POST", url, files={"file": ("a.ogg", long)}, headers=headers, timeout=60) as answer:
@@ -339,7 +344,7 @@ def test_limits_per_key(running: Worker, client: OpenAI, long: bytes) -> None:
                 if stop.is_set():
                     return
 
-    threads = [threading.Thread(target=occupy) for _ in range(2)]
+    threads = [threading.Thread(target=occupy, args=[each]) for each in (stop, one_ends)]
     for thread in threads:
         thread.start()
     try:
@@ -351,8 +356,12 @@ def test_limits_per_key(running: Worker, client: OpenAI, long: bytes) -> None:
         assert running_metric(running, "mediaworker_file_requests_rejected_total") >= 1
         with OpenAI(base_url=f"{running.url}/v1", api_key="other-key-2", max_retries=0) as other:
             error(openai.BadRequestError, lambda: other.audio.transcriptions.create(model="whisper-1", file=small))
+        threading.Timer(0.5, one_ends.set).start()
+        # The place comes free while this one waits: it is served, and then the file is what is wrong.
+        error(openai.BadRequestError, lambda: client.audio.transcriptions.create(model="whisper-1", file=small))
     finally:
         stop.set()
+        one_ends.set()
         for thread in threads:
             thread.join(30)
     until(lambda: running_metric(running, "mediaworker_file_requests") == 0, 20)

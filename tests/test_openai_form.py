@@ -84,3 +84,29 @@ def test_words_only_where_they_are_shown() -> None:
     with pytest.raises(OpenAIError, match=r"asr\.words"):
         parse({"response_format": ["verbose_json"], "timestamp_granularities[]": ["word"]}, without)
     assert not parse({"response_format": ["srt"]}, without).options.words
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"include[]": "logprobs"}, "include: log probabilities are not available"),
+        ({"stream": "true", "response_format": "srt"}, "stream: cannot be combined with response_format=srt"),
+        ({"language": "xx"}, "language: the engine does not know 'xx'; it knows de, en, zh"),
+        ({"stream": "yes"}, "stream: must be true or false"),
+        ({"temperature": "7"}, "temperature: must be a number from 0 to 1"),
+        ({"model": "gpt-5"}, "the model `gpt-5` does not exist here; available are tiny, whisper-1"),
+        (
+            {"known_speaker_references[]": "data:"},
+            "known_speaker_references: not supported, since speakers are told apart by channel, not by voice",
+        ),
+    ],
+)
+def test_messages_name_the_field_and_read_well(fields: dict[str, str], message: str) -> None:
+    with pytest.raises(OpenAIError) as raised:
+        form(**fields)
+    assert raised.value.error["message"] == message
+
+
+@pytest.mark.parametrize("name", ["gpt-4o-mini-transcribe-2025-12-15", "whisper-2", "gpt-6-transcribe", "tiny"])
+def test_names_of_models_that_transcribe_are_taken(name: str) -> None:
+    assert form(model=name).format == "json"

@@ -24,7 +24,7 @@ from uuid_utils import uuid7
 from asr.text import joined
 from mediaworker.api.context import ApiContext
 from mediaworker.api.openai_errors import OpenAIError, answering
-from mediaworker.api.openai_form import Can, Form, parse
+from mediaworker.api.openai_form import ALIASES, Can, Form, is_model, no_model, parse
 from mediaworker.api.streams import EventStream, beating, begun, while_there
 from mediaworker.api.uploads import BadUpload, receive
 from mediaworker.files.disk import DiskFull, Incoming
@@ -34,8 +34,6 @@ from mediaworker.files.segments import Segment, arranged, mend
 from mediaworker.files.service import Busy, FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTranscription
 
-ALIASES = ("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-transcribe-diarize")
-"""OpenAI's names, taken for the model that is here: clients have them as defaults."""
 MB = 1024 * 1024
 log = structlog.get_logger()
 
@@ -65,7 +63,7 @@ class Transcriptions:
 
     async def translate(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
-        reason = "there is no translation here: /v1/audio/transcriptions writes what was said in its own language"
+        reason = "translation is not supported; /v1/audio/transcriptions writes what was said in its own language"
         raise OpenAIError(400, reason, code="unsupported_operation", headers={"Connection": "close"})
 
     async def models(self, request: Request) -> Response:
@@ -75,8 +73,8 @@ class Transcriptions:
     async def model(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
         name = request.path_params["model"]
-        if name not in self._names():
-            raise OpenAIError(404, f"the model `{name}` is not here", param="model", code="model_not_found")
+        if not is_model(name, self._names()):
+            raise no_model(name, self._names())
         return _json(_model(name))
 
     def _names(self) -> list[str]:
@@ -86,7 +84,7 @@ class Transcriptions:
         access = self._context.authorize(request, "batch")
         async with contextlib.AsyncExitStack() as stack:
             try:
-                stack.enter_context(self._files.admitted(access.name))
+                await stack.enter_async_context(self._files.admitted(access.name))
                 file = stack.enter_context(contextlib.closing(self._incoming()))
                 name, form = await self._receive(request, file, stream=stream)
                 work = stack.enter_context(
@@ -191,7 +189,7 @@ class Answer:
     def _note(self) -> None:
         opened = self._work.opened
         if self._form.format == "diarized_json" and opened is not None and opened.channels == 1:
-            reason = "the file has one channel: speakers are told apart by channel, not by voice"
+            reason = "the file has one channel, and speakers are told apart by channel, not by voice"
             raise OpenAIError(400, reason, param="response_format", code="one_channel")
         if not self._heard:
             self._heard = True
@@ -227,7 +225,7 @@ class Answer:
 
 
 def _unavailable(reason: str) -> OpenAIError:
-    return OpenAIError(503, f"there is no engine just now: {reason}", headers={"Retry-After": "10"})
+    return OpenAIError(503, f"the recognition engine is not available: {reason}", headers={"Retry-After": "10"})
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -22,6 +22,15 @@ TIMED: tuple[Format, ...] = ("srt", "vtt")
 Fields = Mapping[str, Sequence[str]]
 
 
+ALIASES = (
+    "whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-mini-transcribe-2025-12-15",
+    "gpt-4o-transcribe-diarize",
+)  # fmt: skip
+"""OpenAI's names (`AudioModel` of its SDK), taken for the model that is here: clients have them as defaults."""
+FAMILY = re.compile(r"whisper-[\w.-]+|gpt-([\w.]+-)*transcribe(-[\w.]+)*")
+"""What OpenAI calls models that transcribe, so that tomorrow's name is taken as well."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     format: Format
@@ -43,26 +52,24 @@ class Can:
 def parse(fields: Fields, can: Can) -> Form:
     """Raises OpenAIError 400, 404."""
     model = _one(fields, "model")
-    if model and model not in can.models:
-        known = ", ".join(sorted(can.models))
-        raise OpenAIError(404, f"the model `{model}` is not here; there are {known}", param="model",
-                          code="model_not_found")  # fmt: skip
+    if model and not is_model(model, can.models):
+        raise no_model(model, can.models)
     format = _choice(fields, "response_format", FORMATS, "json")
     granularities = tuple(_many(fields, "timestamp_granularities"))
     if unknown := [each for each in granularities if each not in GRANULARITIES]:
-        raise _bad("timestamp_granularities", f"must be of {', '.join(GRANULARITIES)}, not {unknown[0]!r}")
+        raise _bad("timestamp_granularities", f"must be one of {', '.join(GRANULARITIES)}, not {unknown[0]!r}")
     if granularities and format != "verbose_json":
-        raise _bad("timestamp_granularities", "goes with response_format=verbose_json")
+        raise _bad("timestamp_granularities", "can only be combined with response_format=verbose_json")
     if "word" in granularities and not can.words:
-        raise _bad("timestamp_granularities", "there are no times of words here: asr.words is off")
+        raise _bad("timestamp_granularities", "this worker does not time words (asr.words is off)")
     if "logprobs" in _many(fields, "include"):
-        raise _bad("include", "there are no log probabilities here")
+        raise _bad("include", "log probabilities are not available")
     if _many(fields, "known_speaker_references"):
-        raise _bad("known_speaker_references", "speakers are told apart by channel, not by voice")
+        raise _bad("known_speaker_references", "not supported, since speakers are told apart by channel, not by voice")
     _number(fields, "temperature", 0.0, 1.0)  # decoding is greedy: a repeated request has the same answer
     stream = _boolean(fields, "stream")
     if stream and format not in ("json", "text", "diarized_json"):
-        raise _bad("stream", f"is not to be had with response_format={format}")
+        raise _bad("stream", f"cannot be combined with response_format={format}")
     channels: Channels = "split" if format == "diarized_json" else "mix"
     options = Options(
         language=_language(fields, can),
@@ -76,21 +83,32 @@ def parse(fields: Fields, can: Can) -> Form:
     return Form(format, granularities or ("segment",), stream, options)
 
 
+def is_model(name: str, models: Collection[str]) -> bool:
+    """Whether a request may name it."""
+    return name in models or FAMILY.fullmatch(name) is not None
+
+
+def no_model(name: str, models: Collection[str]) -> OpenAIError:
+    known = ", ".join(sorted(models))
+    reason = f"the model `{name}` does not exist here; available are {known}"
+    return OpenAIError(404, reason, param="model", code="model_not_found")
+
+
 def _language(fields: Fields, can: Can) -> str:
     name, code = "language", _one(fields, "language").strip().lower()
     if not code and len(several := _many(fields, "languages")) == 1:
         name, code = "languages", several[0].strip().lower()
     if code and languages.base(code) not in can.languages:
-        raise _bad(name, f"{code!r} is none of the engine's: {', '.join(sorted(can.languages))}")
+        raise _bad(name, f"the engine does not know {code!r}; it knows {', '.join(sorted(can.languages))}")
     return languages.base(code) if code else ""
 
 
 def _prompt(fields: Fields) -> str:
     prompt, keywords = _one(fields, "prompt"), ", ".join(_many(fields, "keywords"))
     if len(prompt) > MAX_PROMPT_CHARS:
-        raise _bad("prompt", f"is longer than {MAX_PROMPT_CHARS} characters")
+        raise _bad("prompt", f"must be at most {MAX_PROMPT_CHARS} characters long")
     if len(both := " ".join(filter(None, (prompt, keywords)))) > MAX_PROMPT_CHARS:
-        raise _bad("keywords", f"and prompt together are longer than {MAX_PROMPT_CHARS} characters")
+        raise _bad("keywords", f"must be at most {MAX_PROMPT_CHARS} characters long, together with prompt")
     return both
 
 
@@ -105,7 +123,7 @@ def _endpointing(fields: Fields, own: Endpointing) -> Endpointing | None:
         try:
             strategy = msgspec.json.decode(text, type=dict[str, Any])
         except (ValueError, RecursionError):
-            raise _bad("chunking_strategy", "is no JSON object") from None
+            raise _bad("chunking_strategy", "must be auto or a JSON object of type server_vad") from None
     elif text not in ("", "auto"):
         raise _bad("chunking_strategy", "must be auto or an object of type server_vad")
     if not strategy:
@@ -165,4 +183,4 @@ def _number(fields: Fields, name: str, low: float, high: float) -> None:
 
 
 def _bad(param: str, reason: str) -> OpenAIError:
-    return OpenAIError(400, f"{param} {reason}", param=param, code="invalid_value")
+    return OpenAIError(400, f"{param}: {reason}", param=param, code="invalid_value")

@@ -81,7 +81,7 @@ class FormReader:
         self._part = _Part()
         self._count += 1
         if self._count > MAX_FIELDS:
-            raise BadUpload(400, f"more than {MAX_FIELDS} fields")
+            raise BadUpload(400, f"the form has more than {MAX_FIELDS} fields")
 
     def _header_begin(self) -> None:
         self._header = (bytearray(), bytearray())
@@ -92,15 +92,15 @@ class FormReader:
     def _headers(self) -> None:
         kind, options = parse_options_header(self._part.headers.get(b"content-disposition", b""))
         if kind != b"form-data" or b"name" not in options:
-            raise BadUpload(400, "a part without a name")
+            raise BadUpload(400, "a part of the form has no name")
         self._part.name = options[b"name"].decode("utf-8", "replace")
         if b"filename" in options:
             self._part.filename = options[b"filename"].decode("utf-8", "replace")
         if self._part.name == FILE:
             if self.filename is not None:
-                raise BadUpload(400, "one file at a time", FILE)
+                raise BadUpload(400, "the form has more than one file", FILE)
             if self._part.filename is None:
-                raise BadUpload(400, f"`{FILE}` is no file: it has no filename", FILE)
+                raise BadUpload(400, f"the field `{FILE}` is not a file: it has no filename", FILE)
             self.filename = self._part.filename
 
     def _data(self, data: bytes, start: int, end: int) -> None:
@@ -141,9 +141,9 @@ async def receive(request: Request, into: Incoming, *, max_bytes: int) -> Upload
             await into.write(bytes(form.file))
             form.file.clear()
     if not form.complete:
-        raise BadUpload(400, "the form ends in the middle")
+        raise BadUpload(400, "the form ends before its last boundary")
     if form.filename is None:
-        raise BadUpload(400, f"there is no `{FILE}` in it", FILE)
+        raise BadUpload(400, f"the form has no field `{FILE}`", FILE)
     await into.finish()
     return Upload(form.filename, form.fields)
 
@@ -153,4 +153,4 @@ def too_large(max_bytes: int) -> BadUpload:
 
 
 def _no_form(error: FormParserError) -> BadUpload:
-    return BadUpload(400, f"this is no multipart/form-data ({error})")
+    return BadUpload(400, f"the body is not valid multipart/form-data ({error})")

@@ -177,9 +177,9 @@ class Batch:
 
     def _partial(self, file: _File, descriptor: int, service: FileService) -> Partial:
         found = os.fstat(descriptor)
-        heading = Heading(
-            str(file.path.absolute()), found.st_size, found.st_mtime_ns, service.model, self._options
-        )
+        engine = service.recognizer.engine
+        model = self._settings.asr.model if engine == "qwen" else engine
+        heading = Heading(str(file.path.absolute()), found.st_size, found.st_mtime_ns, model, self._options)
         name = self._name(file) if self._folder is not None else None
         return Partial(name.with_name(f".{name.name}.partial") if name is not None else None, heading)
 

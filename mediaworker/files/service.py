@@ -1,14 +1,23 @@
-"""Files at this worker: who may have one in work, and one engine for all of them."""
+"""Files at this worker: who may have one in work, and one engine for all of them.
+
+A request beyond the limits waits for a place for up to `files.queue_s`, before its upload is read. Places are given in
+the order of arrival, but a key that has all of its own does not hold up the others. As many may wait as may be in work,
+of a key and in all; the rest are answered 429 at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
+from asr import weights
 from asr.utterance import EngineState
 from config import Settings
 from mediaworker.files import sandbox
@@ -20,7 +29,16 @@ from mediaworker.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 RETRY_S = 5
+SHUTTING_DOWN = "the worker is shutting down"
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A request that waits for a place of its key; `place` is done when it has one."""
+
+    key: str
+    place: asyncio.Future[None]
 
 
 class Busy(Exception):
@@ -51,6 +69,8 @@ class FileService:
         self.draining = False
         self._in_work = in_work
         self._requests: Counter[str] = Counter()
+        self._waiting: list[_Waiting] = []
+        """In the order of their arrival."""
         self._open = 0
         self._idle = asyncio.Event()
         for sentence in sandbox.shortcomings():
@@ -68,30 +88,81 @@ class FileService:
 
     @property
     def model(self) -> str:
-        """What recognises, as it is configured."""
-        return self.settings.asr.model if self.recognizer.engine == "qwen" else self.recognizer.engine
+        """What recognises, as clients may know it: the engine, or the model's name on the hub or that of its folder."""
+        if self.recognizer.engine != "qwen":
+            return self.recognizer.engine
+        model = self.settings.asr.model.rstrip("/")
+        if weights.is_hub_name(model) and not Path(model).is_dir():
+            return model
+        return Path(model).expanduser().resolve().name
 
-    @contextlib.contextmanager
-    def admitted(self, key: str) -> Iterator[None]:
-        """A request of this key, from its first byte to its answer. Raises Busy."""
-        files = self.settings.files
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return len(self._waiting)
+
+    @contextlib.asynccontextmanager
+    async def admitted(self, key: str) -> AsyncIterator[None]:
+        """A request of this key, from its first byte to its answer; it may have to wait for a place. Raises Busy."""
         if self.draining:
-            raise Busy(503, "the worker is shutting down")
+            raise Busy(503, SHUTTING_DOWN)
         if self.recognizer.state is EngineState.FAILED:
             raise Busy(503, "the recognition engine does not start")
-        if self._requests.total() >= files.max_requests:
-            self._reject(f"{files.max_requests} requests with files are in work; try again")
-        if self._requests[key] >= files.max_requests_per_key:
-            self._reject(f"{files.max_requests_per_key} requests of this key are in work; wait for one of them")
-        self._requests[key] += 1
-        self._idle.clear()
+        if self._full(key):
+            await self._queue(key)
+        else:
+            self._take_place(key)
         try:
             yield
         finally:
-            self._requests[key] -= 1
-            self._requests += Counter()  # keys without requests go
-            if not self._requests:
-                self._idle.set()
+            self._leave_place(key)
+
+    async def _queue(self, key: str) -> None:
+        """Wait until this key has its place. Raises Busy."""
+        files, reason = self.settings.files, self._full(key)
+        of_key = sum(each.key == key for each in self._waiting)
+        if of_key >= files.max_requests_per_key or len(self._waiting) >= files.max_requests:
+            self._reject(reason)
+        waiting = _Waiting(key, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        try:
+            async with asyncio.timeout(files.queue_s):
+                await asyncio.shield(waiting.place)
+        except TimeoutError:
+            if not waiting.place.done():
+                self._reject(reason)
+            waiting.place.result()
+        except asyncio.CancelledError:
+            if waiting.place.done() and not waiting.place.exception():
+                self._leave_place(key)
+            raise
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def _full(self, key: str) -> str:
+        """Why there is no place for a request of this key; empty when there is one."""
+        files = self.settings.files
+        if self._requests.total() >= files.max_requests:
+            return f"{files.max_requests} requests with files are in work (files.max_requests)"
+        if self._requests[key] >= files.max_requests_per_key:
+            return f"{files.max_requests_per_key} requests of this key are in work (files.max_requests_per_key)"
+        return ""
+
+    def _take_place(self, key: str) -> None:
+        self._requests[key] += 1
+        self._idle.clear()
+
+    def _leave_place(self, key: str) -> None:
+        self._requests[key] -= 1
+        self._requests += Counter()  # keys without requests go
+        if not self._requests:
+            self._idle.set()
+        for waiting in tuple(self._waiting):
+            if not waiting.place.done() and not self._full(waiting.key):
+                self._take_place(waiting.key)
+                self._waiting.remove(waiting)
+                waiting.place.set_result(None)
 
     @contextlib.contextmanager
     def transcription(
@@ -127,6 +198,9 @@ class FileService:
     async def drain(self, grace_s: float) -> None:
         """No more requests; those in work have so long to get their answer."""
         self.draining = True
+        for waiting in self._waiting:
+            waiting.place.set_exception(Busy(503, SHUTTING_DOWN))
+        self._waiting.clear()
         if self._requests:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
@@ -136,6 +210,6 @@ class FileService:
         self._open += change
         self._in_work(self._open)
 
-    def _reject(self, reason: str) -> None:
+    def _reject(self, reason: str) -> NoReturn:
         self.rejected += 1
-        raise Busy(429, reason)
+        raise Busy(429, f"{reason}; try again later")

@@ -11,6 +11,9 @@ def register(metrics: Metrics, files: FileService, jobs: JobService) -> None:
     stats = files.stats
     metrics.gauge("files_open", "Files in work, of requests and of jobs", lambda: files.open_files)
     metrics.gauge("file_requests", "Requests with a file that wait for their answer", lambda: files.requests)
+    metrics.gauge(
+        "file_requests_queued", "Requests with a file that wait for a place (files.queue_s)", lambda: files.waiting
+    )
     metrics.counter("file_requests_rejected", "Requests with a file answered 429", lambda: files.rejected)
     metrics.counter("file_segments", "Stretches of speech of files that were recognised", lambda: stats.chunks)
     metrics.counter("file_segments_failed", "Of these, without text", lambda: stats.failed_chunks)
