@@ -58,6 +58,7 @@ fuzz: setup-dev
 	$(RUN)/python -m pytest -q -m hypothesis --hypothesis-profile anew
 	$(RUN)/python -m fuzz --inputs 1000000
 	FUZZ_WIRE=150000 $(RUN)/python -m pytest -q tests/test_hostile_sip.py -k mutated
+	$(RUN)/python -m scripts.fuzz_api
 	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m fuzz --guided --inputs 200000; \
 	  else echo "fuzz: no atheris for this Python: nothing is guided by coverage"; fi
 
@@ -74,6 +75,8 @@ lock: setup-dev
 	for extra in run dev; do \
 	  $(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
 	    --custom-compile-command 'make lock' $$( [ $$extra = dev ] && echo --extra dev ) pyproject.toml -o requirements/$$extra.lock; done
+	$(RUN)/uv pip compile -q --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
+	  --custom-compile-command 'make lock' requirements/schemathesis.in -o requirements/schemathesis.lock
 	$(RUN)/uv pip compile -q --no-config --python-platform x86_64-manylinux_2_28 --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command 'make lock' --override requirements/cuda.overrides.txt \
 	  -c requirements/run.lock --extra qwen pyproject.toml -o requirements/cuda.lock
