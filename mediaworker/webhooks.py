@@ -129,13 +129,14 @@ class Poster:
         if self._targets is None:
             return await self._request(client, url, headers, body)
         port = url.port or (443 if url.scheme == "https" else 80)
-        addresses = await self._targets.addresses(url.raw_host.decode(), port)
+        name = url.raw_host.decode()  # as DNS has it: of an international one the ASCII form
+        addresses = await self._targets.addresses(name, port)
         # The name stays what the receiver and its certificate are asked for.
         headers = headers | {"host": url.netloc.decode()}
         for address in addresses[:-1]:
             with contextlib.suppress(httpx.ConnectError, httpx.ConnectTimeout):
-                return await self._request(client, url.copy_with(host=address), headers, body, url.host)
-        return await self._request(client, url.copy_with(host=addresses[-1]), headers, body, url.host)
+                return await self._request(client, url.copy_with(host=address), headers, body, name)
+        return await self._request(client, url.copy_with(host=addresses[-1]), headers, body, name)
 
     async def _request(
         self, client: httpx.AsyncClient, url: httpx.URL, headers: dict[str, str], body: bytes, name: str = ""

@@ -64,10 +64,17 @@ frontend disguised
     bind 127.0.0.1:{disguised}
     http-request set-header Host localhost:{http}
     default_backend http
+frontend raw
+    mode tcp
+    bind 127.0.0.1:{raw}
+    default_backend raw
 frontend media
     bind 127.0.0.1:{media_front}
     default_backend media
 backend http
+    server worker 127.0.0.1:{http}
+backend raw
+    mode tcp
     server worker 127.0.0.1:{http}
 backend media
     server worker 127.0.0.1:{media}
@@ -90,7 +97,7 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("proxies")
     folder.chmod(0o755)
-    names = ("bare", "upgrading", "plain", "disguised", "media_front")
+    names = ("bare", "upgrading", "plain", "disguised", "raw", "media_front")
     with worker(folder, SIP__ENABLED="false") as running, contextlib.ExitStack() as stack:
         fronts = dict(zip(names, ports(len(names)), strict=True))
         known = fronts | {"http": running.http_port, "media": running.media_port, "folder": folder}
@@ -139,7 +146,7 @@ def upgrades(url: str, host: str) -> bool:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a proxy that nobody started as root has no user of its own")
 def test_a_default_proxy_opens_nothing(scene: Scene) -> None:
-    for front in ("bare", "upgrading", "plain", "disguised"):
+    for front in ("bare", "upgrading", "plain", "disguised", "raw"):
         for host in (scene.host, f"localhost:{scene.worker.http_port}", "worker.example"):
             assert not opened(f"http://127.0.0.1:{scene.fronts[front]}", host), (front, host)
     front = f"ws://127.0.0.1:{scene.fronts['media_front']}"
@@ -166,6 +173,7 @@ def test_the_printed_link_opens_the_page_once_by_whatever_way(scene: Scene) -> N
 
     (token,) = until(links, 10)
     with httpx.Client(base_url=front, headers={"Host": "worker.example"}) as client:
+        assert client.head("/", params={"once": token}).status_code == 200
         assert client.get("/", params={"once": "wrong"}).headers["location"] == "/#used"
         answer = client.get("/", params={"once": token})
         assert answer.status_code == 303 and answer.headers["cache-control"] == "no-store"

@@ -117,8 +117,8 @@ async def test_the_certificate_is_held_to_the_name(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(webhook_targets, "_look_up", lambda host, port: ["127.0.0.1"])
     names: list[str | None] = []
     with tls_server(tmp_path, names) as port:
-        refusal = await post(f"https://hooks.example:{port}/", "127.0.0.1")
-    assert names == ["hooks.example"]
+        refusal = await post(f"https://h\u00f6oks.example:{port}/", "127.0.0.1")
+    assert names == ["xn--hoks-5qa.example"]
     assert refusal is not None and "CERTIFICATE_VERIFY_FAILED" in refusal.reason
 
 

@@ -53,7 +53,8 @@ def _route(name: str, context: ApiContext) -> Route:
     headers = {"Content-Type": TYPES[PurePath(name).suffix], "ETag": etag, **HEADERS}
 
     async def file(request: Request) -> Response:
-        if name == INDEX and (token := request.query_params.get(TOKEN)) and not context.settings.auth.api_keys:
+        token = request.query_params.get(TOKEN) if name == INDEX and request.method == "GET" else None
+        if token and not context.settings.auth.api_keys:
             # Behind the hash, the key is told to no server, and the page takes it out of the address.
             key = context.sessions.redeem(token)
             headers_ = {"Location": f"/#key={key}" if key else "/#used", "Cache-Control": "no-store"}
