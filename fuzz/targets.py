@@ -75,13 +75,13 @@ TARGETS: dict[str, Target] = {
     "sip": Target(
         _stateless(text.sip),
         lambda: [text.INVITE + text.MULTIPART, text.INVITE + b"\r\n", text.INFO],
-        (b"Content-Type: application/dtmf\r\n", b"\r\n ", b"--b", b'"' * 200, b"<" * 200, b" " * 200, b"Signal="),
+        (b"application/dtmf\r\n", b"\r\n ", b"--b", b'"' * 200, b"<" * 200, b" " * 200, b"Signal=", b"anonymous"),
         share=2,
     ),
     "siprec": Target(
         _stateless(text.siprec),
         lambda: [text.METADATA],
-        (b"partial", b"<disassociate-time/>", b"&#55296;", b"<!DOCTYPE a [<!ENTITY b 'c'>]>", b"<a>" * 200, b"</send>"),
+        (b"partial", b"<disassociate-time/>", b"&#55296;", b"<!DOCTYPE a [<!ENTITY b 'c'>]>", b"<a>" * 200, b"mixed"),
     ),
     "rtcp": Target(
         _stateless(secure.rtcp),

@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 
 from audio.codec import Codec
 from config import Endpointing
-from config.settings import ApiKey, Secret
+from config.settings import ApiKey, Secret, Sip
 from fuzz.sdp_samples import SAMPLES
 from mediaworker.api import calls, events, jobs, openai_form, uploads
 from mediaworker.api.auth import decide
@@ -24,12 +24,13 @@ from mediaworker.api.protocol import Connection
 from mediaworker.events.schema import EventError
 from mediaworker.events.subscription import Cursor
 from mediaworker.ingress.access import is_local
+from mediaworker.ingress.sip_headers import MAX_HEADERS, calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.twilio_webhook import StreamTwiml, verify
 from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import Counters, datagrams
 from sip import offers, trace
 from sip import siprec as metadata
-from sip.digest import Challenger
+from sip.digest import Challenger, same_target
 from sip.errors import NotAcceptable, PeerError
 from sip.messages import SipMessage, address_uri, dtmf_info
 from sip.negotiation import NegotiatedStream, make_answer, match_lines, negotiate
@@ -43,6 +44,7 @@ INVITE = (
     b"INVITE sip:100@192.0.2.2 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bK1\r\n"
     b'f: "A \\"B\\" <x>" <sip:4711:secret@192.0.2.1;a=b?c=d>;tag=1\r\nTo: <sip:100@192.0.2.2>\r\ni: 1@x\r\n'
     b"CSeq: 1 INVITE\r\nSubject: folded\r\n  on\r\nAuthorization: Digest username=a\r\n"
+    b'P-Asserted-Identity: "A" <sip:100@x>, <tel:+1>\r\nX-Mediaworker-Role-main: agent\r\n'
 )
 MULTIPART = (
     b"Content-Type: multipart/mixed;boundary=b\r\n\r\n--b\r\nContent-Type: application/sdp\r\n\r\n" + SDP + b"--b--"
@@ -52,7 +54,8 @@ METADATA = (
     b"</datamode><session session_id='q'><sipSessionID>ab;remote=cd</sipSessionID></session>"
     b"<participant participant_id='a'><nameID aor='sip:100@x;p=1'><name xml:lang='en'>A &amp; B</name></nameID>"
     b"</participant><stream stream_id='s'>"
-    b"<label>1</label></stream><participantstreamassoc participant_id='a'><send>s</send><recv>t</recv>"
+    b"<label>1</label><mode>separate</mode></stream>"
+    b"<participantstreamassoc participant_id='a'><send>s</send><recv>t</recv>"
     b"</participantstreamassoc></recording>"
 )
 CREDENTIALS = (
@@ -124,6 +127,10 @@ def siprec(data: bytes) -> None:
             continue
         for participant in recording.speakers("1", 0):
             (participant.name + participant.user).encode()
+        assert len(recording.speakers("", 1, unmixed_place=0, of=2)) <= metadata.MAX_ITEMS
+        "".join(recording.identities()).encode()
+        mixed = recording.is_mixed("1", 0)
+    assert not mixed
     (speaker,) = recording.speakers("1", 0)
     assert speaker.user == "100", "the second is complete: nothing of the first is left"
 
@@ -139,6 +146,9 @@ def sip(data: bytes) -> None:
     assert not {"authorization", "proxy-authorization"} & message.public_headers().keys()
     for name in ("from", "to", "contact"):
         address_uri(message.header(name))
+    headers = message.public_headers()
+    user_part(calling_uri(address_uri(message.header("from")), headers))
+    assert len(custom_headers(headers, Sip().headers)) <= MAX_HEADERS >= len(overriding_headers(headers))
     message.part("application/sdp")
     assert metadata.is_recording(message) or not metadata.metadata_of(message)
     digit = dtmf_info(message.header("content-type"), message.body)
@@ -148,7 +158,10 @@ def sip(data: bytes) -> None:
 def digest(data: bytes) -> None:
     """Nobody guesses: whatever comes is nobody's credentials, but ours, once."""
     challenger = Challenger({"sbc": "secret"}, "mediaworker")
-    assert challenger.check(data.decode("utf-8", errors="surrogateescape"), "INVITE", 0.0)[0] == "bad"
+    text = data.decode("utf-8", errors="surrogateescape")
+    verdict, _, reason = challenger.check(text, "INVITE", 0.0, uri="sip:1000@worker")
+    assert verdict == "bad" or (verdict, reason) == ("stale", "nonce")
+    assert same_target(text, text)
 
 
 def http(data: bytes) -> None:
