@@ -19,7 +19,7 @@ help:
 	@echo "make soak    700 kills, 200 power cuts, 10,000 calls and 1,000 lost connections, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
 	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
-	@echo "make interop a real Asterisk, Kamailio and softphone against the worker (as root; minutes, 400 MB the first time)"
+	@echo "make interop a real Asterisk, Kamailio, rtpengine and softphone against the worker (as root; minutes, 400 MB the first time)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
 

@@ -93,8 +93,11 @@ class SipPeer:
         copied = ("via", "from", "to", "call-id", "cseq")
         own = [f"{name}: {value}" for name, value in request.headers if name in copied]
         own += [f"Contact: {self.contact}", *headers]
-        own += ["Content-Type: application/sdp"] if body else []
-        self.put("\r\n".join([f"SIP/2.0 {status}", *own, f"Content-Length: {len(body)}", "", body]).encode())
+        if body and not any(header.startswith("Content-Type") for header in headers):
+            own.append("Content-Type: application/sdp")
+        content = body.encode()
+        head = [f"SIP/2.0 {status}", *own, f"Content-Length: {len(content)}", "", ""]
+        self.put("\r\n".join(head).encode() + content)
 
     def answers(self, cseq: int, method: str = "INVITE") -> list[SipMessage]:
         """All responses to that request, in the order in which they came."""

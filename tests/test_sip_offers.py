@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from fuzz.sdp_samples import PLAIN, SAMPLES, Sample, described
+from fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, Sample, described
 from tests.peers import Worker, until, worker
 from tests.sip_peer import SipPeer
 
@@ -160,3 +160,33 @@ async def test_in_an_ack(running: Worker) -> None:
 
     async with beside(running):
         await each(running, SAMPLES, attempt)
+
+
+async def test_lines_are_refused_in_place_over_tcp(running: Worker) -> None:
+    """Two requests in one segment: what is closed in one is not what is closed in the other."""
+    dtls, keys = "m=audio 40002 UDP/TLS/RTP/SAVPF 0", "m=audio 40004 RTP/SAVP 0"
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.sip_port)
+    port = writer.get_extra_info("sockname")[1]
+
+    def request(method: str, number: int, to: str, body: str = "") -> str:
+        lines = [f"{method} sip:1000@127.0.0.1:{running.sip_port} SIP/2.0", f"CSeq: 1 {method}", "Max-Forwards: 70"]
+        lines += [f"Via: SIP/2.0/TCP 127.0.0.1:{port};branch=z9hG4bK{method}{number}", f"Call-ID: tcp-{number}"]
+        lines += ["From: <sip:4711@127.0.0.1>;tag=a", f"To: {to}"]
+        lines += [f"Contact: <sip:4711@127.0.0.1:{port};transport=tcp>"]
+        return "\r\n".join([*lines, "Content-Type: application/sdp", f"Content-Length: {len(body)}", "", body])
+
+    mixed = described(keys, *FINGERPRINT, PLAIN, dtls, keys, CRYPTO)
+    offers = [described(dtls, PLAIN), described(PLAIN, dtls), mixed]
+    writer.write("".join(request("INVITE", n, "<sip:1000@127.0.0.1>", body) for n, body in enumerate(offers)).encode())
+    text = ""
+    while text.count("SIP/2.0 200 OK") < len(offers) or not text.endswith("\r\n"):
+        text += (await reader.read(65536)).decode()
+    for number in range(len(offers)):
+        answer = next(each for each in text.split("SIP/2.0 ") if each.startswith("200") and f"tcp-{number}" in each)
+        lines = re.findall(r"m=audio (\d+) (\S+)", answer)
+        assert [protocol for port, protocol in lines if port != "0"] == [("RTP/AVP", "RTP/AVP", "RTP/SAVP")[number]]
+        assert len(lines) == offers[number].count("m=audio")
+        to = re.search(r"(?m)^To: ([^\r]+)", answer)[1]
+        writer.write((request("ACK", number, to) + request("BYE", number, to).replace("CSeq: 1", "CSeq: 2")).encode())
+    await asyncio.to_thread(until, lambda: running.metric("mediaworker_calls_active") == 0, 10)
+    writer.close()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from fuzz.sdp_samples import SAMPLES
 from sip.endpoint import SipEndpoint
 from tests.pjsip_clock import PjsipClock, pjsip_clock
 from tests.rtp_sender import RtpSender
@@ -166,3 +167,22 @@ async def test_a_peer_that_does_not_refresh(held: bool) -> None:
         caller.reply(bye, "200 OK")
         await until(lambda: handler.log[-1][0] == "end")
     assert handler.log[-1] == ("end", "timeout")
+
+
+async def test_whatever_comes_as_the_answer_to_a_refresh() -> None:
+    """As many calls, each of which answers with another description: the worker lives, and all of them end."""
+    samples = SAMPLES[::6]
+    async with scene(max_calls=len(samples), max_invites_per_s=0) as (_, endpoint, _, clock):
+        callers = [SipPeer(endpoint.port) for _ in samples]
+        for caller in callers:
+            await caller.invite(sdp(40000), *WORKER_REFRESHES)
+        await forward(callers[-1], clock, 46)
+        for caller, sample in zip(callers, samples, strict=True):
+            kind = f"Content-Type: {sample.content_type}"
+            refresh = await caller.request("INVITE")
+            caller.reply(refresh, "200 OK", sample.body, "Session-Expires: 90;refresher=uas", kind)
+            await caller.request("ACK")
+            caller.send("BYE")
+        await until(lambda: endpoint.calls == 0)
+        for caller in callers:
+            caller.close()

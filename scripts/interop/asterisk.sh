@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make a folder with a Debian sid system that has Asterisk, Kamailio and baresip, and keep it outside the checkout.
+# Make a folder with a Debian sid system that has Asterisk, Kamailio, rtpengine and baresip, and keep it outside the checkout.
 #
 #   scripts/interop/asterisk.sh        prints the folder as its last line; needs root
 #
@@ -7,7 +7,7 @@
 # delete the folder to have what sid has today. Stable has no Asterisk, and its baresip is old.
 set -euo pipefail
 
-PACKAGES=(asterisk baresip-core kamailio kamailio-tls-modules)
+PACKAGES=(asterisk baresip-core kamailio kamailio-tls-modules rtpengine-daemon)
 CACHE=${MEDIAWORKER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mediaworker}
 
 say() { echo "interop: $*" >&2; }

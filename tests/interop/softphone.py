@@ -26,7 +26,7 @@ CODECS = {
     "opus": ("opus/48000/2", 48000),
 }
 """As baresip's accounts name them, and the rate of the file, which is not looked at when it is played."""
-MODULES = ("aufile", "aubridge", "g711", "g722", "opus", "srtp")
+MODULES = ("aufile", "aubridge", "g711", "g722", "opus", "srtp", "dtls_srtp")
 APPLICATIONS = ("account", "menu", "ctrl_tcp")
 """Started when the codecs are there: an account takes those that it finds."""
 
