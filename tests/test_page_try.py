@@ -69,6 +69,31 @@ async def test_a_dropped_file_becomes_a_call(running: Worker, browser: Browser, 
         await expect(page.locator(".list ul").last).to_contain_text("loopback")
 
 
+async def test_two_channels_are_two_speakers(running: Worker, browser: Browser, tmp_path: Path) -> None:
+    sides = [ulaw_decode((DIGITS / f"{name}.ulaw").read_bytes()) for name in ("customer", "agent")]
+    length = max(map(len, sides)) + 8000
+    stereo = np.stack([np.pad(side, (0, length - len(side))) for side in sides], axis=1)
+    path = tmp_path / "stereo.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(stereo.astype("<i2").tobytes())
+    before = {call["call_id"] for call in running.calls()}
+    async with screen(browser, running.url, expected=EARLY) as shown:
+        await shown.open("/#/try")
+        await shown.page.get_by_label("Pace").select_option("fast")
+        await shown.page.get_by_label("Language").select_option("en")
+        await shown.page.locator("#file").set_input_files(path)
+        await expect(shown.page.locator(".message")).to_have_text("Done.", timeout=WAIT_MS)
+    (call,) = [call for call in running.calls() if call["call_id"] not in before]
+    assert [leg["leg"] for leg in call["legs"]] == ["left", "right"]
+    said: dict[str, list[str]] = {}
+    for segment in running.get(f"/v1/calls/{call['call_id']}/transcript")["segments"]:
+        said.setdefault(segment["leg"], []).append(segment["text"])
+    assert said["left"] == SAID and said["right"] and not set(said["right"]) & set(SAID)
+
+
 async def test_the_microphone(running: Worker, spoken: Path) -> None:
     before = {call["call_id"] for call in running.calls()}
     async with chromium(f"--use-file-for-fake-audio-capture={spoken}%noloop") as browser:

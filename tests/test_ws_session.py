@@ -389,7 +389,7 @@ def test_asr_texts_have_every_field() -> None:
     made, call = asr()
     call.start("u1")
     call.partial("u1", "hel")
-    common = {"utterance_id": "u1", "language": "en", "start_ms": 10, "end_ms": 20, "timestamp": ZERO}
+    common = {"utterance_id": "u1", "language": "en", "start_ms": 10, "end_ms": 20, "timestamp": ZERO, "leg": "main"}
     assert told(made) == [{"type": "partial", "revision": 1, "text": "hel", "is_speech_final": False, **common}]
     for reason, end in (("endpoint", True), ("flush", True), ("hangup", True), ("max_length", False)):
         if reason != "endpoint":
@@ -775,3 +775,33 @@ def test_nothing_raises_and_positions_never_go_back(kind: type[StreamSession], s
         assert call.ending and not (call.on_event or call.on_hangup)
     closes = [output for output in told(made) if isinstance(output, tuple)]
     assert len(closes) <= 1
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.sampled_from(["mulaw", "pcm_s16le", "pcm_f32le"]))
+def test_two_channels_are_two_legs_however_they_are_cut(cuts: list[int], encoding: str) -> None:
+    """What the left says and what the right says never meet."""
+    dtype = {"mulaw": "u1", "pcm_s16le": "<i2", "pcm_f32le": "<f4"}[encoding]
+    left, right = np.arange(1, 33).astype(dtype), np.zeros(32, dtype)
+    data = np.stack([left, right], axis=1).tobytes()
+    made, call = asr(encoding=encoding, sample_rate=8000 if encoding == "mulaw" else 16000, channels=2)
+    assert list(call.legs) == ["left", "right"]
+    for size in [*cuts, len(data)]:
+        tell(made, data[:size])
+        data = data[size:]
+    heard = {name: leg.audio for name, leg in call.legs.items()}
+    scale = 32768 if encoding == "pcm_f32le" else 1
+    expected = np.clip(left.astype(float) * scale, -32768, 32767).astype("<i2" if encoding != "mulaw" else "u1")
+    assert heard == {"left": expected.tobytes(), "right": bytes(expected.nbytes)}
+
+
+def test_the_number_of_channels_is_that_of_the_first_configuration() -> None:
+    made, call = asr(channels=2)
+    told(made)
+    tell(made, {"type": "config", "channels": 1})
+    (error,) = told(made)
+    assert isinstance(error, dict) and error["code"] == "bad_value" and "first" in error["message"]
+    tell(made, {"type": "flush"})
+    assert call.flushes == 2, "each leg's"
+    tell(made, {"type": "config", "channels": 3})
+    (error,) = told(made)
+    assert isinstance(error, dict) and error["code"] == "bad_value"

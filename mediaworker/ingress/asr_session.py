@@ -44,6 +44,7 @@ class AsrSession(StreamSession):
             timestamp=events.timestamp(self._policy.unix_time()),
             # An utterance that was cut because it had become too long goes on in the next one.
             is_speech_final=isinstance(body, events.TranscriptFinal) and body.reason != "max_length",
+            leg=body.leg,
         )
 
     def _early_audio(self, data: bytes) -> None:

@@ -28,6 +28,7 @@ class TranscribeSession(StreamSession):
             revision=body.revision,
             start_ms=body.start_ms,
             end_ms=body.end_ms,
+            leg=body.leg,
         )
 
     def _begin(self, data: bytes) -> None:

@@ -6,6 +6,7 @@ samples that come out do not depend on the cuts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ class Form:
 
     encoding: Encoding
     rate_hz: int
+    channels: int = 1
+    """Interleaved, sample by sample; each is a leg."""
 
     @property
     def codec(self) -> Codec:
@@ -51,7 +54,7 @@ def form_of(config: messages.Settings, before: messages.Settings) -> Form | str:
     rate_hz = given.sample_rate if isinstance(given.sample_rate, int) else own_hz
     if encoding in G711 and rate_hz != 8000:
         return f"{encoding} has a sample_rate of 8000"
-    return Form(encoding, rate_hz)
+    return Form(encoding, rate_hz, after.channels if isinstance(after.channels, int) else 1)
 
 
 class Converter:
@@ -129,6 +132,53 @@ def _int16(samples: NDArray[np.float32]) -> bytes:
 
 
 class AudioIntake:
+    """Takes a client's audio apart and feeds it to the legs of its call, a channel each."""
+
+    def __init__(self, call: LiveCall, legs: Sequence[str], form: Form) -> None:
+        assert len(legs) == form.channels
+        self.form = form
+        self._channels = [_Channel(call, leg, form) for leg in legs]
+        self._rest = b""
+        """What has come of a sample of all channels."""
+
+    def take(self, data: bytes, now: float) -> None:
+        for channel, part in zip(self._channels, self._parts(data), strict=True):
+            channel.take(part, now)
+
+    def _parts(self, data: bytes) -> Sequence[bytes]:
+        if len(self._channels) == 1:
+            return [data]
+        data, size = self._rest + data, SAMPLE_BYTES[self.form.encoding]
+        frame = size * len(self._channels)
+        whole = len(data) // frame * frame
+        self._rest = data[whole:]
+        samples = np.frombuffer(data[:whole], np.uint8).reshape(-1, len(self._channels), size)
+        return [samples[:, number].tobytes() for number in range(len(self._channels))]
+
+    def finish(self, now: float) -> None:
+        """Give the legs all there is; a sample that has come in part is left out."""
+        self._rest = b""
+        for channel in self._channels:
+            channel.finish(now)
+
+    def switch(self, form: Form, now: float) -> None:
+        """Another encoding or rate from here on. Another codec ends what is being said."""
+        self.finish(now)
+        self.form = form
+        for channel in self._channels:
+            channel.switch(form, now)
+
+    @property
+    def nonfinite(self) -> int:
+        """Samples so far that were no number."""
+        return sum(channel.nonfinite for channel in self._channels)
+
+    def advance(self) -> bool:
+        """Give the legs what they have room for; whether something still waits."""
+        return any([channel.advance() for channel in self._channels])
+
+
+class _Channel:
     """Feeds one leg of a call, never more than `MAX_AHEAD` ahead of the VAD: what is too much waits here.
 
     Its positions count samples: audio goes on where the audio before it ended, or, when the leg's timeline has gone on

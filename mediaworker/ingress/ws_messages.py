@@ -61,6 +61,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     encoding: Encoding | UnsetType = UNSET
     sample_rate: Rate | UnsetType = UNSET
+    channels: Literal[1, 2] | UnsetType = UNSET
+    """Of the first configuration: 2 for interleaved stereo, whose speakers stay apart."""
     language: Annotated[str, Meta(pattern=r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8}){0,3})?\Z")] | UnsetType | None = UNSET
     """ISO 639, what a browser adds (`pt-BR`) is left out; empty or null: detected, unless a route says otherwise."""
     context: Annotated[str, Meta(max_length=4000)] | UnsetType | None = UNSET
@@ -204,6 +206,8 @@ class Hypothesis(Told, frozen=True, tag_field="type"):
     end_ms: int
     timestamp: str
     is_speech_final: bool
+    leg: str
+    """`main`, or `left` and `right` of two channels."""
 
 
 class Partial(Hypothesis, frozen=True, tag="partial"): ...
@@ -233,3 +237,4 @@ class Text(Told, frozen=True):
     revision: int
     start_ms: int
     end_ms: int
+    leg: str

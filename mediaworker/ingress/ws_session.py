@@ -8,8 +8,8 @@ Its one rule: what a peer sends wrongly is answered by an error and the session 
 ends with all its finals, and while the peer listens it is told them first. The table of each protocol names every pair
 of state and command.
 
-A session is a call of one leg: what is said reaches `/v1/events` and the store as of any other, and the session hears
-it from its call.
+A session is a call of one leg, or of two where the client sends two channels: what is said reaches `/v1/events` and the
+store as of any other call, and the session hears it from its call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from mediaworker.ingress.ws_policy import (
 from mediaworker.ingress.ws_texts import Texts, Transcript
 from mediaworker.registry import Refused
 
-LEG = "main"
+LEGS = {1: ("main",), 2: ("left", "right")}
+"""By the number of channels."""
 _NOTHING: Sequence[Output] = ()
 
 
@@ -73,6 +74,7 @@ class StreamSession:
         self._on_problem, self._on_lost, self._settle = on_problem, on_lost, settle
         self._settings = messages.Settings()
         self._audio: AudioIntake | None = None
+        self._legs = LEGS[1]
         self._begun_s = self._active_s = now
         self._until_s = now
         """In FINISHING and CLOSED: when patience ends."""
@@ -105,7 +107,8 @@ class StreamSession:
             return False
         ahead = self._audio.advance() or self.call.awaited_finals > MAX_AWAITED
         if ahead:
-            self.call.defer(LEG)
+            for leg in self._legs:
+                self.call.defer(leg)
         return ahead
 
     def on_hangup(self, hang_up: Callable[[], None]) -> None:
@@ -190,10 +193,13 @@ class StreamSession:
             self._start(settings, form)
             return
         assert self._audio is not None
+        if form.channels != self._audio.form.channels:
+            self._error("bad_value", "channels are those of the first configuration")
+            return
         self._settings = settings
         if form != self._audio.form:
             self._audio.switch(form, self._now)
-        self.call.retune(settings.overrides(LEG), settings.shape)
+        self.call.retune(settings.overrides(self._legs[0]), settings.shape)
 
     def _unknown_language(self, code: str) -> str:
         """Why it cannot be recognised; empty when it can, or when it says that the engine detects."""
@@ -204,14 +210,15 @@ class StreamSession:
 
     def _start(self, settings: messages.Settings, form: Form) -> None:
         warming_up = not self._policy.engine_ready()
+        self._legs = LEGS[form.channels]
         try:
             call = self._open_call(
                 source="websocket",
-                legs=[LegSpec(leg=LEG, codec=form.codec, transport="stream")],
+                legs=[LegSpec(leg=leg, codec=form.codec, transport="stream") for leg in self._legs],
                 external_id=self._policy.session_id,
                 from_=self._policy.caller,
                 direction="inbound",
-                overrides=settings.overrides(LEG),
+                overrides=settings.overrides(self._legs[0]),
             )
         except Refused as refused:
             self.counters.refuse("capacity")
@@ -219,9 +226,9 @@ class StreamSession:
             self._close(TRY_LATER, refused.reason)
             return
         self.call, self._settings = call, settings
-        self._audio = AudioIntake(call, LEG, form)
+        self._audio = AudioIntake(call, self._legs, form)
         call.on_event, call.on_hangup = self._heard, self._hung_up
-        call.retune(settings.overrides(LEG), settings.shape)
+        call.retune(settings.overrides(self._legs[0]), settings.shape)
         self.state = State.STREAMING
         self._opened(form, warming_up)
 
@@ -235,13 +242,14 @@ class StreamSession:
     def _flush(self, message: object = None) -> None:
         assert self._audio is not None and self.call is not None
         self._finish_audio()
-        self.call.flush(LEG)
+        for leg in self._legs:
+            self.call.flush(leg)
 
     def _reset(self, message: object = None) -> None:
         assert self.call is not None
         with self._texts.hiding():
             self._flush()
-        self.call.retune(self._settings.overrides(LEG), self._settings.shape)
+        self.call.retune(self._settings.overrides(self._legs[0]), self._settings.shape)
 
     def _finalize(self, message: object = None) -> None:
         self._flush()
@@ -264,8 +272,9 @@ class StreamSession:
             return
         if not self._texts.answered:
             assert self.call is not None
-            empty = f"{self.call.id}/{LEG}/0"
-            self._texts.hear(events.TranscriptFinal(LEG, "unknown", empty, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush"))
+            leg = self._legs[0]
+            empty = f"{self.call.id}/{leg}/0"
+            self._texts.hear(events.TranscriptFinal(leg, "unknown", empty, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush"))
         code, reason = GOING_AWAY if body.reason == "shutdown" else self._code, self._reason or body.reason
 
         def close() -> None:

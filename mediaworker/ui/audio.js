@@ -5,6 +5,7 @@ import { toInt16 } from "./worklet.js";
 const RATE = 16_000, CHUNK = RATE / 10;
 const WAITING_BYTES = 256_000;  // 8 s of audio that the worker has not taken: no more until it has
 const LOOK_MS = 20;
+const SAME = 0.01;  // a mono recording in two channels differs by less, coded as it may be
 
 /** What went wrong, said for a person. */
 export class AudioError extends Error {}
@@ -20,13 +21,13 @@ export class Session {
     this.#socket.binaryType = "arraybuffer";
   }
 
-  begin(language) {
+  begin(language, channels = 1) {
     const socket = this.#socket;
     return new Promise((resolve, reject) => {
       let opened = false, error = null;
       socket.onopen = () => {
         opened = true;
-        socket.send(JSON.stringify({ type: "config", encoding: "pcm_s16le", sample_rate: RATE, language }));
+        socket.send(JSON.stringify({ type: "config", encoding: "pcm_s16le", sample_rate: RATE, language, channels }));
       };
       socket.onmessage = ({ data }) => {
         const message = JSON.parse(data);
@@ -95,27 +96,33 @@ export async function microphone(onAudio) {
   };
 }
 
-/** A file's samples at 16 kHz, its channels mixed. Throws AudioError. */
+/** A file's samples at 16 kHz: {samples, channels}. Two channels stay apart, interleaved, unless both say the same; more
+ * are mixed. Throws AudioError. */
 export async function decode(file) {
-  const context = new OfflineAudioContext(1, 1, RATE);
+  const context = new OfflineAudioContext(2, 1, RATE);
   let audio;
   try {
     audio = await context.decodeAudioData(await file.arrayBuffer());
   } catch {
     throw new AudioError("This browser cannot read that file as audio.");
   }
-  const channels = Array.from({ length: audio.numberOfChannels }, (_, index) => audio.getChannelData(index));
-  return Int16Array.from({ length: audio.length }, (_, at) =>
-    toInt16(channels.reduce((sum, channel) => sum + channel[at], 0) / channels.length));
+  const data = Array.from({ length: audio.numberOfChannels }, (_, index) => audio.getChannelData(index));
+  if (data.length === 2 && data[0].some((sample, at) => Math.abs(sample - data[1][at]) > SAME)) {
+    const samples = Int16Array.from({ length: 2 * audio.length }, (_, at) => toInt16(data[at % 2][at >> 1]));
+    return { samples, channels: 2 };
+  }
+  const samples = Int16Array.from({ length: audio.length }, (_, at) =>
+    toInt16(data.reduce((sum, channel) => sum + channel[at], 0) / data.length));
+  return { samples, channels: 1 };
 }
 
-/** Send samples, as they would be spoken or as fast as they are taken; `onProgress` gets the part that is done. */
-export async function play(session, samples, { realTime, signal, onProgress }) {
-  const began = performance.now();
-  for (let at = 0; at < samples.length && session.open && !signal.aborted; at += CHUNK) {
-    session.send(samples.slice(at, at + CHUNK));
-    onProgress(Math.min(1, (at + CHUNK) / samples.length));
-    const due = () => began + (at + CHUNK) / RATE * 1000 - performance.now();
+/** Send samples of so many channels, as they would be spoken or as fast as they are taken; `onProgress` gets the part that is done. */
+export async function play(session, { samples, channels }, { realTime, signal, onProgress }) {
+  const began = performance.now(), step = CHUNK * channels;
+  for (let at = 0; at < samples.length && session.open && !signal.aborted; at += step) {
+    session.send(samples.slice(at, at + step));
+    onProgress(Math.min(1, (at + step) / samples.length));
+    const due = () => began + (at + step) / channels / RATE * 1000 - performance.now();
     const wait = () => new Promise((resolve) => setTimeout(resolve, realTime ? Math.max(due(), 0) : LOOK_MS));
     if (realTime) await wait();
     while (session.waiting > WAITING_BYTES && session.open && !signal.aborted) await wait();

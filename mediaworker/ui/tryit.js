@@ -35,7 +35,8 @@ export class TryIt {
     this.element = h("section", { class: "tryit", "aria-labelledby": "try-title" },
       h("div", { class: "controls" },
         h("h2", { id: "try-title" }, "Try it"),
-        h("p", {}, "Talk, or drop a recording: it becomes a call like any other, with the same events."),
+        h("p", {}, "Talk, or drop a recording: it becomes a call like any other, with the same events. The two channels of a "
+          + "stereo recording are two speakers."),
         h("div", { class: "fields" },
           h("label", { for: "language" }, "Language"), this.language,
           h("label", { for: "pace" }, "Pace of a file"), this.pace),
@@ -85,13 +86,13 @@ export class TryIt {
     this.file.value = "";
     await this.#during(async () => {
       setText(this.message, `Reading ${file.name} …`);
-      const samples = await decode(file);
-      await this.#begin();
+      const audio = await decode(file);
+      await this.#begin(audio.channels);
       setText(this.message, `Playing ${file.name}.`);
       this.progress.hidden = false;
       const abort = this.#abort = new AbortController(), realTime = this.pace.value === "real";
       const onProgress = (part) => { this.progress.value = part; };
-      await play(this.#session, samples, { realTime, signal: abort.signal, onProgress });
+      await play(this.#session, audio, { realTime, signal: abort.signal, onProgress });
       if (!abort.signal.aborted) this.#finish();
     });
   }
@@ -106,11 +107,11 @@ export class TryIt {
     }
   }
 
-  async #begin() {
+  async #begin(channels = 1) {
     const session = this.#session = new Session(this.#client, (error) => {
       if (this.#session === session) this.#ended(error);
     });
-    const id = await session.begin(this.language.value);
+    const id = await session.begin(this.language.value, channels);
     this.view.element.hidden = false;
     if (id) this.view.show(id, 25);  // it is opened in this moment
   }
