@@ -177,7 +177,7 @@ async def test_the_keyboard_reaches_everything(tmp_path: Path, browser: Browser)
         await shown.open()
         page, focused = shown.page, "() => document.activeElement.innerText"
         await expect(page.locator(".list li")).to_have_count(6)
-        await page.get_by_label("Filter calls").fill("caller-")
+        await page.get_by_label("Search all calls").fill("caller-")
         await expect(page.locator(".list li:visible")).to_have_count(5)
         await page.keyboard.press("ArrowDown")
         assert "caller-4" in await page.evaluate(focused)
@@ -203,3 +203,51 @@ async def test_the_keyboard_reaches_everything(tmp_path: Path, browser: Browser)
         await page.keyboard.press("Tab")
         outline = await page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
         assert outline == "solid", "where one is can be seen"
+
+
+async def test_the_list_searches_all_calls_by_what_was_said(tmp_path: Path, browser: Browser) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("a0", from_="+15550100")
+        say(api, "a0", 0, "The parcel has not come.")
+        api.calls.pop("a0").hangup()
+        for number in range(60):  # more than a page
+            api.open_call(f"b{number:02}", from_=f"+1777{number:02}")
+            api.calls.pop(f"b{number:02}").hangup()
+        await api.hub.flush()
+        async with screen(browser, api.url) as shown:
+            await shown.open()
+            rows, field = shown.page.locator(".list li:visible"), shown.page.get_by_label("Search all calls")
+            await expect(rows).to_have_count(50)
+            await field.fill("parcel")
+            await expect(rows).to_have_count(1)
+            await expect(rows.first).to_contain_text("The parcel has not come.")
+            await expect(shown.page.locator(".filter [role=status]")).to_have_text("1 call")
+            await field.fill("no such word")
+            await expect(shown.page.locator(".filter [role=status]")).to_have_text("No call has this.")
+            await field.fill("")
+            await expect(rows).to_have_count(50)
+
+
+async def test_an_empty_page_says_how_to_make_a_first_call(tmp_path: Path, browser: Browser) -> None:
+    async with running_api(tmp_path) as api, screen(browser, api.url) as shown:
+        await shown.open()
+        await expect(shown.page.locator(".first")).to_contain_text("mediaworker call sip:demo@127.0.0.1:5060")
+        api.open_call("c1")
+        await expect(shown.page.locator(".first")).to_be_hidden()
+
+
+async def test_raw_ids_can_be_copied_and_shares_add_up(tmp_path: Path, browser: Browser) -> None:
+    permissions = ["clipboard-read", "clipboard-write"]
+    async with running_api(tmp_path) as api, screen(browser, api.url, permissions=permissions) as shown:
+        await story(api)
+        await show(shown)
+        await shown.page.get_by_role("button", name="Copy the call id").click()
+        await expect(shown.page.locator("#notice")).to_have_text("Copied.")
+        assert await shown.page.evaluate("() => navigator.clipboard.readText()") == "c1"
+        found = await shown.page.evaluate(
+            """async () => {
+                const { shares } = await import("/dom.js");
+                return [{ a: 1, b: 1, c: 1 }, { a: 995, b: 5 }, { a: 0, b: 0 }, {}].map(shares);
+            }"""
+        )
+        assert found == [{"a": 34, "b": 33, "c": 33}, {"a": 100, "b": 0}, {"a": 0, "b": 0}, {}]

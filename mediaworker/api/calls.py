@@ -19,6 +19,7 @@ from mediaworker.api.transcript import FORMATS, MEDIA_TYPES, Format, render, seg
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import StoreError
 
+MAX_TEXT = 200
 FINALS = frozenset({"transcript.final", "transcript.words"})
 
 
@@ -58,6 +59,8 @@ class Calls:
     async def list(self, request: Request) -> Response:
         self._context.authorize(request, "events")
         limit, after = page_limit(request.query_params.get("limit")), request.query_params.get("after")
+        if (text := request.query_params.get("text")) is not None:
+            return await self._search(text, limit, after)
         try:
             # One more than asked for tells whether there is a next page.
             found = await self._hub.read(lambda database: database.calls(limit + 1, after))
@@ -65,6 +68,20 @@ class Calls:
             raise _unavailable(error) from None
         more = len(found) > limit
         return _json(Page(found[:limit], found[limit - 1].call_id if more else None))
+
+    async def _search(self, text: str, limit: int, after: str | None) -> Response:
+        """By what was said, and by names and numbers. `after` is a row of the store, as `next` was."""
+        if not text.strip() or len(text) > MAX_TEXT:
+            raise Problem(400, f"text must have 1 to {MAX_TEXT} characters")
+        if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise Problem(400, "after must be the `next` of a page of the same search")
+        row = None if after is None else int(after)
+        try:
+            found, last = await self._hub.read(lambda database: database.search(text, limit, row))
+        except StoreError as error:
+            raise _unavailable(error) from None
+        found = [self._hub.call(record.call_id) or record for record in found]
+        return _json(Page(found, None if last is None else str(last)))
 
     async def get(self, request: Request) -> Response:
         self._context.authorize(request, "events")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from mediaworker.events import calls
+from mediaworker.events import calls, search
 from mediaworker.events.schema import CallRecord, Envelope, EventError, decode
 from mediaworker.sqlite import SqliteFile, Unusable
 
@@ -47,8 +47,12 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # For retention: what ended first, without a walk through all calls.
     "CREATE INDEX calls_by_end ON calls (ended_at) WHERE ended_at IS NOT NULL;",
+    # For those who look for a call by what was said in it; `_migrate` adds what is there already.
+    search.SCHEMA,
 )
 
+SEARCHED_VERSION = 3
+"""From this version on events are in the search index."""
 OPEN_CALLS = """
     SELECT call_id FROM calls INDEXED BY open_calls
     WHERE json_extract(record, '$.state') <> 'ended' ORDER BY call_id
@@ -140,6 +144,7 @@ class Database(SqliteFile):
         # So that a start need not look for it among all events.
         if worker_seq := max((row.seq for row in rows if row.call_id is None), default=0):
             self.execute("INSERT OR REPLACE INTO meta VALUES ('worker_seq', ?)", (worker_seq,))
+        search.add(self._connection, ((row.id, row.type, row.frame) for row in rows))
         self._connection.executemany(
             "INSERT OR REPLACE INTO calls (call_id, record) VALUES (?, ?)",
             ((record.call_id, _encoder.encode(record).decode()) for record in records),
@@ -183,8 +188,9 @@ class Database(SqliteFile):
         return record
 
     def erase(self, call_id: str) -> None:
-        """Everything that was said in the call, and by whom."""
+        """Everything that was said in the call, and by whom; `purge` is still to be called."""
         with self._transaction():
+            search.remove(self._connection, "call_id = ?", (call_id,))
             self.execute(
                 f"UPDATE events SET call_id = NULL, seq = 0, type = '{ERASED}', json = '' WHERE call_id = ?", (call_id,)
             )
@@ -208,13 +214,24 @@ class Database(SqliteFile):
                 ("call_id = ?", call_id),
                 (f"call_id IS NULL AND id <= ? AND id <> ifnull(({newest}), 0)", floor),
             ):
-                query = f"DELETE FROM events WHERE id IN (SELECT id FROM events WHERE {where} ORDER BY id LIMIT ?)"
-                removed += self.execute(query, (argument, limit - removed)).rowcount
+                these = f"id IN (SELECT id FROM events WHERE {where} ORDER BY id LIMIT ?)"
+                search.remove(self._connection, these, (argument, limit - removed))
+                removed += self.execute(f"DELETE FROM events WHERE {these}", (argument, limit - removed)).rowcount
             left = self.execute("SELECT 1 FROM events WHERE call_id = ? LIMIT 1", (call_id,)).fetchone() is not None
             if not left:
                 self.execute("DELETE FROM calls WHERE call_id = ?", (call_id,))
         self._floor = floor
         return removed, not left
+
+    def purge(self, *, begin: bool) -> bool:
+        """One piece of rewriting the search index without the words of what was erased; whether there is more to do.
+
+        They stand in the index until then, and in the log until it is checkpointed.
+        """
+        more = search.merge(self._connection, begin=begin)
+        if not more:
+            self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return more
 
     def shrink(self, pages: int) -> bool:
         """Give at most `pages` free pages back to the file system; whether there are more."""
@@ -312,6 +329,22 @@ class Database(SqliteFile):
         found = [self._decoded(*row) for row in self.execute(query, arguments).fetchall()]
         return [record for record in found if record is not None]
 
+    def search(self, text: str, limit: int, after: int | None = None) -> tuple[list[CallRecord], int | None]:
+        """At most `limit` calls in which all words of `text` occur, in one utterance or among names and numbers; by
+        the latest place, the newest first. The second half is the `after` of the next page, None on the last one."""
+        query = search.query_of(text)
+        found: list[CallRecord] = []
+        if not query:
+            return found, None
+        last = after
+        for row, call_id in search.calls(self._connection, query, after):
+            if len(found) == limit:
+                return found, last
+            last = row
+            if (record := self._record(call_id)) is not None:
+                found.append(record)
+        return found, None
+
     def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
         """A call's durable events of these types, in order."""
         return [frame for _, frame in self.page(0, 2**63 - 1, -1, call_id=call_id, types=types) if frame]
@@ -354,7 +387,11 @@ class Database(SqliteFile):
         return record
 
     def _migrate(self, migrations: Sequence[str]) -> None:
+        before = self._pragma("user_version")
         super()._migrate(migrations)
+        if 0 < before < SEARCHED_VERSION and self.used_bytes <= REWRITE_BYTES:
+            with self._transaction():
+                search.add(self._connection, self.execute("SELECT id, type, json FROM events").fetchall())
         # Short, and without what a URL would have to escape: it stands in every cursor.
         self.execute("INSERT OR IGNORE INTO meta VALUES ('store_id', ?)", (secrets.token_hex(4),))
         if self._pragma("auto_vacuum") != 2 and self.used_bytes <= REWRITE_BYTES:

@@ -424,6 +424,14 @@ class EventHub:
         await self._settle(call_id)
         await self._store.write(lambda database: database.erase(call_id))
         self._forget(call_id)
+        await self.purge()
+
+    async def purge(self) -> None:
+        """Take the words of what was erased out of the search index, a piece at a time. Raises StoreError."""
+        more = await self._store.write(lambda database: database.purge(begin=True))
+        while more:
+            await asyncio.sleep(EXPIRE_PAUSE_S)
+            more = await self._store.write(lambda database: database.purge(begin=False))
 
     async def expire(self, call_id: str, last_row: int) -> int:
         """Take an ended call's events off the disk for good, a few at a time; returns how many rows went.

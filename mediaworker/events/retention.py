@@ -73,6 +73,7 @@ class Retention:
         if settings.max_bytes and await hub.read(lambda database: database.used_bytes) > settings.max_bytes:
             calls += await self._erase(None, settings.max_bytes * SLACK)
         if calls:
+            await hub.purge()
             more = True
             while more:
                 more = await hub.maintain(lambda database: database.shrink(SHRINK_PAGES))

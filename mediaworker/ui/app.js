@@ -21,7 +21,8 @@ class Desk {
     const now = () => Date.now() + this.#aheadMs;
     this.#client = new Client({ key });
     this.onRefused = onRefused;
-    this.list = new CallList(this.#calls, now, () => this.#more());
+    this.list = new CallList(this.#calls, now,
+                             { onMore: () => this.#more(), onSearch: (text) => this.#search(text) });
     this.call = new CallView({ client: this.#client, now, onErased: (id) => this.#erased(id) });
     /** What the key may do. */
     this.scopes = new Set();
@@ -106,6 +107,18 @@ class Desk {
       await this.#load();
     } catch (error) {
       say(explain(error));
+    }
+  }
+
+  /** The ids of calls in which it was said, or whose names and numbers have it; null when the worker cannot say. */
+  async #search(text) {
+    try {
+      const { items } = await this.#client.calls({ limit: PAGE, text });
+      return items.map((record) => (this.#calls.all.has(record.call_id) && record.state !== "ended"
+        ? record.call_id : this.#calls.record(record).id));
+    } catch (error) {
+      say(explain(error));
+      return null;
     }
   }
 

@@ -1,19 +1,22 @@
 /** The list: live calls, newest first, and past ones, page by page. */
 
 import { matches, otherParty, title, topic } from "./calls-state.js";
-import { clock, h, perFrame, setAttribute, setText, when } from "./dom.js";
+import { clock, h, many, perFrame, setAttribute, setText, when } from "./dom.js";
 
+const SEARCH_MS = 250;  // after the last key
 const KEPT_PAST = 200;  // of calls that ended while the page was open; "More" brings any
 
 export class CallList {
   #calls; #now; #rows = new Map(); #dirty = new Set(); #draw = perFrame(() => this.#drawDirty());
-  #selected = null; #kept = KEPT_PAST; #timer;
+  #selected = null; #kept = KEPT_PAST; #timer; #found = new Set(); #brought = new Set(); #searching; #onSearch;
 
-  /** @param calls  The state.  @param now  The worker's clock, epoch milliseconds.  @param onMore  Wants a page. */
-  constructor(calls, now, onMore) {
+  /** @param calls  The state.  @param now  The worker's clock, epoch milliseconds.  @param onMore  Wants a page.
+   * @param onSearch  Wants the ids of the calls in which a text was said, of all that are stored. */
+  constructor(calls, now, { onMore, onSearch }) {
     this.#calls = calls;
     this.#now = now;
-    this.filter = h("input", { type: "search", placeholder: "Filter calls", "aria-label": "Filter calls",
+    this.#onSearch = onSearch;
+    this.filter = h("input", { type: "search", placeholder: "Search all calls", "aria-label": "Search all calls",
                                autocomplete: "off", spellcheck: "false", oninput: () => this.#refilter() });
     this.live = h("ul", { class: "rows" });
     this.past = h("ul", { class: "rows" });
@@ -21,9 +24,10 @@ export class CallList {
     this.noLive = h("p", { class: "empty" }, "No calls right now. A call appears here when it is answered.");
     this.noPast = h("p", { class: "empty" }, "None yet.");
     this.first = firstCall();
+    this.status = h("p", { class: "empty", role: "status", hidden: true });
     this.more = h("button", { type: "button", class: "more", hidden: true, onclick: onMore }, "More");
     this.element = h("nav", { class: "list", "aria-label": "Calls", onkeydown: (event) => this.#key(event) },
-      h("div", { class: "filter" }, this.filter),
+      h("div", { class: "filter" }, this.filter, this.status),
       h("div", { class: "scroll" },
         h("h2", {}, "Live", this.count), this.noLive, this.live, this.first,
         h("h2", {}, "Past"), this.noPast, this.past, this.more));
@@ -32,6 +36,7 @@ export class CallList {
 
   close() {
     clearInterval(this.#timer);
+    clearTimeout(this.#searching);
   }
 
   /** The call's state has changed. */
@@ -68,7 +73,7 @@ export class CallList {
       else this.#remove(id);
     }
     this.#dirty.clear();
-    while (this.past.children.length > this.#kept) {
+    while (this.past.children.length > this.#kept + this.#brought.size) {
       const last = this.past.lastElementChild;
       this.#calls.remove(last.callId);
       this.#remove(last.callId);
@@ -121,7 +126,7 @@ export class CallList {
       setText(row.alert, call.alert.count > 1 ? `${call.alert.rule} (${call.alert.count})` : call.alert.rule);
       setAttribute(row.alert, "data-severity", call.alert.severity);
     }
-    row.node.hidden = !matches(call, this.filter.value);
+    row.node.hidden = !this.#shows(call);
   }
 
   #length(call) {
@@ -134,8 +139,45 @@ export class CallList {
     }
   }
 
+  #shows(call) {
+    return matches(call, this.filter.value) || this.#found.has(call.id);
+  }
+
+  /** What is here is filtered at once; the worker is asked for the rest when the typing pauses. */
   #refilter() {
-    for (const [id, row] of this.#rows) row.node.hidden = !matches(this.#calls.all.get(id), this.filter.value);
+    clearTimeout(this.#searching);
+    this.#found.clear();
+    if (this.filter.value.trim()) this.#searching = setTimeout(() => this.#search(), SEARCH_MS);
+    else this.#forgetBrought();
+    for (const [id, row] of this.#rows) row.node.hidden = !this.#shows(this.#calls.all.get(id));
+    this.status.hidden = true;
+    this.#draw();
+  }
+
+  async #search() {
+    const text = this.filter.value, known = new Set(this.#rows.keys());
+    const ids = await this.#onSearch(text.trim());
+    if (ids === null || text !== this.filter.value) return;
+    ids.forEach((id) => {
+      this.#found.add(id);
+      if (!known.has(id)) this.#brought.add(id);
+      this.update(id);
+    });
+    this.#draw();
+    const shown = new Set(ids);
+    for (const [id, call] of this.#calls.all) if (this.#shows(call)) shown.add(id);
+    setText(this.status, shown.size ? many(shown.size, "call") : "No call has this.");
+    this.status.hidden = false;
+  }
+
+  /** What a search has brought from further back would stand behind a gap. */
+  #forgetBrought() {
+    for (const id of this.#brought) {
+      if (id === this.#selected || !this.#calls.all.get(id)?.ended) continue;
+      this.#calls.remove(id);
+      this.#remove(id);
+    }
+    this.#brought.clear();
   }
 
   #key(event) {

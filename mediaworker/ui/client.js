@@ -75,10 +75,12 @@ export class Client {
     return (await this.request("v1/key")).json();
   }
 
-  /** A page of calls, newest first; `next` is the `after` of the following page.
-   * @param {{limit?: number, after?: string}} [page]  @returns {Promise<{items: Call[], next: ?string}>} */
-  async calls({ limit, after } = {}) {
-    return (await this.request("v1/calls", { query: { limit, after } })).json();
+  /** A page of calls, newest first; `next` is the `after` of the following page. With `text`, those in which it was said,
+   * or that have it in their names and numbers.
+   * @param {{limit?: number, after?: string, text?: string}} [page]
+   * @returns {Promise<{items: Call[], next: ?string}>} */
+  async calls({ limit, after, text } = {}) {
+    return (await this.request("v1/calls", { query: { limit, after, text } })).json();
   }
 
   /** @param {string} id  @returns {Promise<Call>} */
