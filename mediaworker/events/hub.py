@@ -165,6 +165,7 @@ class EventHub:
                 lost = None
             except StoreUnusable as error:
                 log.error("the event store has to be written anew", reason=str(error))
+                self.journal.fail(str(error))
                 lost = error
                 with contextlib.suppress(StoreError):
                     await self._renew(lost)

@@ -81,10 +81,16 @@ class Journal:
         if self._unsaved and self._writing is None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._write)
 
+    def fail(self, reason: str) -> None:
+        """The store cannot be written until `try_again`."""
+        self._trouble(reason)
+
     def try_again(self) -> None:
-        """Now: there is a disk again."""
+        """Now: there is a store again."""
         if self._timer is not None:
             self._timer.cancel()
+        if not self._unsaved:
+            self.trouble = None
         self._write()
 
     async def flush(self) -> None:

@@ -77,7 +77,7 @@ class Book:
         self.trouble = None
 
     def _open(self) -> JobDatabase:
-        database, damage = open_file(self._path, self._made, JobDatabase.active)
+        database, damage = open_file(self._path, self._made, JobDatabase.probe)
         if damage is not None:
             self._note_renewal("damaged", f"{damage}: results from before are not in the new one")
         self._look_aside()

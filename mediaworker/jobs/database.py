@@ -118,6 +118,11 @@ class JobDatabase(SqliteFile):
         found = [self._job(*row) for row in self.execute(query, (*arguments, limit))]
         return [job for job in found if job is not None]
 
+    def probe(self) -> None:
+        """Read what a start needs, and change nothing: a damaged record is no reason to give up the file."""
+        self.execute(OPEN_JOBS).fetchall()
+        self.execute("SELECT job_id, number FROM segments LIMIT 1").fetchall()
+
     def active(self) -> list[Job]:
         """Oldest first: those that are not over, and those whose webhook is not. A damaged one is removed: what is
         kept beside its upload may bring it back."""
