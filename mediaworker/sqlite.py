@@ -330,6 +330,18 @@ def make_way(path: Path, old: SqliteFile | None) -> str | None:
     return aside
 
 
+def erase_set_aside(path: Path, before_s: float) -> list[str]:
+    """Erase the damaged files whose last change was before that Unix time; their names."""
+    erased = []
+    for found in files_set_aside(path):
+        with contextlib.suppress(OSError):
+            if found.is_file() and found.stat().st_mtime < before_s:
+                for suffix in SUFFIXES:
+                    Path(f"{found}{suffix}").unlink(missing_ok=True)
+                erased.append(found.name)
+    return erased
+
+
 def files_set_aside(path: Path) -> list[Path]:
     """Those of the file that still lie beside it, oldest first, without their logs. Raises OSError."""
     found = [one for one in path.parent.glob(f"{path.name}{ASIDE}*") if not one.name.endswith(("-wal", "-shm"))]

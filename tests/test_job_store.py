@@ -96,6 +96,12 @@ async def test_an_upload_that_nobody_knows_is_kept_for_a_day(tmp_path: Path) -> 
         assert await book.sweep_uploads() == 2
         # Somebody has brought the row back.
         await book.put(a_job("forgotten"))
+        old = tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z"
+        old.write_bytes(b"what somebody said")
+        for age_s in (3000, 4000):
+            os.utime(old, (now[0] - age_s, now[0] - age_s))
+            await book.sweep_set_aside(3600)
+            assert (old.name in os.listdir(tmp_path)) == (age_s < 3600)
         now[0] += 20
         assert await book.sweep_uploads() == 0
         assert sorted(os.listdir(tmp_path / "jobs")) == ["forgotten", "known"]

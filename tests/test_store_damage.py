@@ -247,10 +247,12 @@ async def test_a_damaged_record_of_an_ended_call_is_shown_and_can_be_erased(tmp_
         assert renamed is not None and renamed.legs[0].name == "Ann"
         await hub.erase("c00")
         assert await hub.read(lambda database: database.call("c00")) is None
+        (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z").write_bytes(b"what somebody said")
+        (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z-wal").write_bytes(b"and what followed")
         sweep = Retention(hub, hub_settings(max_age_days=0.000001))
         await asyncio.sleep(0.1)
         assert await sweep.sweep() == 40, "what is damaged is in nobody's way"
-        assert await replayed(hub) == []
+        assert await replayed(hub) == [] and aside(tmp_path) == []
 
 
 def hub_settings(**limits: float) -> RetentionSettings:

@@ -8,7 +8,6 @@ leave a gap that nobody could see.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from config.settings import Retention as RetentionSettings
 from mediaworker.events.hub import EXPIRE_PAUSE_S, EventHub
 from mediaworker.events.schema import timestamp
 from mediaworker.events.store import StoreError
-from mediaworker.sqlite import SUFFIXES, files_set_aside
+from mediaworker.sqlite import erase_set_aside
 
 log = structlog.get_logger()
 
@@ -67,7 +66,10 @@ class Retention:
         hub, settings, before = self._hub, self.settings, self.erased_events
         calls = 0
         if settings.max_age_days:
-            await asyncio.to_thread(self._erase_set_aside, self._clock() - settings.max_age_days * DAY_S)
+            # Damaged stores that were set aside hold what people said as well.
+            before_s = self._clock() - settings.max_age_days * DAY_S
+            if names := await asyncio.to_thread(erase_set_aside, hub.file, before_s):
+                log.info("damaged stores erased", names=names)
             oldest = timestamp(self._clock() - timedelta(days=settings.max_age_days).total_seconds())
             calls += await self._erase(oldest, 0)
         if settings.max_bytes and await hub.read(lambda database: database.used_bytes) > settings.max_bytes:
@@ -81,15 +83,6 @@ class Retention:
             await hub.maintain(lambda database: database.checkpoint())
             log.info("old calls erased", calls=calls, events=self.erased_events - before)
         return calls
-
-    def _erase_set_aside(self, before_s: float) -> None:
-        """Damaged stores that were set aside hold what people said as well."""
-        for path in files_set_aside(self._hub.file):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < before_s:
-                    log.info("old damaged store erased", name=path.name)
-                    for suffix in SUFFIXES:
-                        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
     async def _erase(self, ended_before: str | None, down_to_bytes: float) -> int:
         calls = 0

@@ -24,7 +24,16 @@ from mediaworker.files.segments import Segment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import Sources
-from mediaworker.sqlite import REASONS, Reason, Unusable, files_set_aside, make_way, open_file, save_log
+from mediaworker.sqlite import (
+    REASONS,
+    Reason,
+    Unusable,
+    erase_set_aside,
+    files_set_aside,
+    make_way,
+    open_file,
+    save_log,
+)
 
 T = TypeVar("T")
 FILE = "jobs.sqlite3"
@@ -119,6 +128,11 @@ class Book:
                 await asyncio.to_thread(self.sources.drop, job_id)
         unknown = uploads - known.keys()
         return await asyncio.to_thread(self.sources.erase_unknown, unknown, self.clock() - UNKNOWN_S)
+
+    async def sweep_set_aside(self, keep_s: float) -> None:
+        """Damaged files hold what was said in the recordings: they are erased when an ended job would be."""
+        if names := await asyncio.to_thread(erase_set_aside, self._path, self.clock() - keep_s):
+            log.info("damaged job stores erased", names=names)
 
     async def close(self) -> None:
         if self._database is not None:

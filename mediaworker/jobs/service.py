@@ -239,6 +239,7 @@ class JobService:
                 if self._book.is_open:
                     await self._forget(self._book.clock() - self.settings.jobs.keep_days * 86400)
                     await self._book.sweep_uploads()
+                    await self._book.sweep_set_aside(self.settings.jobs.keep_days * 86400)
             except (StoreError, OSError) as error:
                 log.warning("old jobs could not be erased", reason=say(error))
             await asyncio.sleep(SWEEP_S)
