@@ -143,7 +143,7 @@ async def receive(request: Request, into: Incoming, *, max_bytes: int) -> Upload
     if not form.complete:
         raise BadUpload(400, "the form ends before its last boundary")
     if form.filename is None:
-        raise BadUpload(400, f"the form has no field `{FILE}`", FILE)
+        raise BadUpload(400, f"the form has no `{FILE}` field", FILE)
     await into.finish()
     return Upload(form.filename, form.fields)
 

@@ -1,7 +1,8 @@
 """The messages of `WS /ws/asr` (by `type`) and `WS /ws/transcribe` (commands by `action`), typed.
 
-Both say the same things: a configuration, flush, reset, finalize. A field that is not known, or a value that is not
-allowed, is an error of that message: nothing of it takes effect, and the session goes on.
+Both say the same things: a configuration, flush, reset, finalize. A value that is not allowed is an error of that
+message: nothing of it takes effect, and the session goes on. `/ws/asr` refuses unknown fields in the same way, while
+`/ws/transcribe` ignores them.
 """
 
 from __future__ import annotations
@@ -114,18 +115,16 @@ class AsrReset(Reset, frozen=True, forbid_unknown_fields=True, tag_field="type",
 class AsrFinalize(Finalize, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="finalize"): ...
 
 
-class TranscribeConfig(
-    Settings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action", tag="config"
-): ...
+class TranscribeConfig(Settings, frozen=True, kw_only=True, tag_field="action", tag="config"): ...
 
 
-class TranscribeFlush(Flush, frozen=True, forbid_unknown_fields=True, tag_field="action", tag="flush"): ...
+class TranscribeFlush(Flush, frozen=True, tag_field="action", tag="flush"): ...
 
 
-class TranscribeReset(Reset, frozen=True, forbid_unknown_fields=True, tag_field="action", tag="reset"): ...
+class TranscribeReset(Reset, frozen=True, tag_field="action", tag="reset"): ...
 
 
-class TranscribeFinalize(Finalize, frozen=True, forbid_unknown_fields=True, tag_field="action", tag="finalize"): ...
+class TranscribeFinalize(Finalize, frozen=True, tag_field="action", tag="finalize"): ...
 
 
 Command = Settings | Flush | Reset | Finalize
