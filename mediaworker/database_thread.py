@@ -71,10 +71,10 @@ class DatabaseThread(Generic[D]):
         database.check()
         try:
             return job(database)
-        except sqlite3.OperationalError as error:
-            if "malformed JSON" not in str(error):
+        except sqlite3.DatabaseError as error:
+            if not database.mended(error):
                 raise
-            log.error("damaged records removed", file=database.path.name, records=database.mend())
+            log.error("a damaged part of a store was made anew", file=database.path.name, reason=str(error))
             return job(database)
         finally:
             database.note_files()

@@ -173,6 +173,13 @@ class SqliteFile:
                 self.execute(sql)
         return len(found)
 
+    def mended(self, error: sqlite3.Error) -> bool:
+        """Whether what has failed may be tried again, because something in the file has been mended meanwhile."""
+        if "malformed JSON" not in str(error):
+            return False
+        self.mend()
+        return True
+
     def remade(self, key: str) -> str | None:
         """A record as far as the rest of the file tells it; None when it does not."""
         return None

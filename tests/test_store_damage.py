@@ -272,6 +272,29 @@ async def test_a_damaged_event_is_passed_over(tmp_path: Path, sample: Path) -> N
         assert len(frames) == 5
 
 
+@pytest.mark.parametrize("how", ["its pages", "an event that was in it"])
+async def test_a_damaged_search_index_is_made_again(tmp_path: Path, sample: Path, how: str) -> None:
+    shutil.copy(sample, tmp_path / FILE)
+    if how == "its pages":
+        with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
+            connection.execute("UPDATE words_data SET block = X'0102030405' WHERE id >= 10")
+    else:
+        with contextlib.closing(sqlite3.connect(sample)) as connection:
+            (row,) = connection.execute("SELECT id FROM events WHERE call_id = 'c07' AND seq = 3").fetchone()
+        spoil(tmp_path / FILE, "events", "id", row, "json")
+    async with running_hub(tmp_path) as hub:
+        a_call(hub, "new", 1)
+        await hub.flush()
+        await hub.erase("c07")
+        assert hub.trouble is None and not any(hub.store.renewed.values())
+        found, _ = await hub.read(lambda database: database.search("first words", 100))
+        assert [record.call_id for record in found] == ["open"]
+        found, _ = await hub.read(lambda database: database.search("words number", 100))
+        assert len(found) == 40, "c00 to c39 without c07, and the new one"
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
 # -- under a running worker --------------------------------------------------------------------------------------------
 
 

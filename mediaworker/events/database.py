@@ -51,6 +51,8 @@ MIGRATIONS: tuple[str, ...] = (
     search.SCHEMA,
 )
 
+INDEX_BYTES = 100_000_000
+"""A damaged search index is filled again, while events wait, from a file up to this size."""
 SEARCHED_VERSION = 3
 """From this version on events are in the search index."""
 OPEN_CALLS = """
@@ -173,6 +175,27 @@ class Database(SqliteFile):
             self._raise_floor(floor)
             self._insert(carried.rows, records)
         self._floor = floor
+
+    def mended(self, error: sqlite3.Error) -> bool:
+        damaged = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT_VTAB
+        if not damaged and "no such table: words" not in str(error):
+            return super().mended(error)
+        # The search index can be made again; a large store does without its past, so that calls need not wait. It
+        # cannot be dropped while it is damaged, only its entry in the schema and what it is made of.
+        self.execute("PRAGMA writable_schema = ON")
+        try:
+            with self._transaction():
+                self.execute("DELETE FROM sqlite_master WHERE name = 'words'")
+                parts = self.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'words_*'")
+                for (name,) in parts.fetchall():
+                    self.execute(f"DROP TABLE {name}")
+        finally:
+            self.execute("PRAGMA writable_schema = RESET")
+        with self._transaction():
+            self.execute(search.SCHEMA)
+            if self.used_bytes <= INDEX_BYTES:
+                search.add(self._connection, self.execute("SELECT id, type, json FROM events"))
+        return True
 
     def remade(self, key: str) -> str | None:
         record = self._from_events(key)
