@@ -167,6 +167,8 @@ def test_who_waits_is_served_before_jobs(running: Worker, tmp_path: Path) -> Non
 
 def test_without_an_engine_there_is_a_reason_and_a_time(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
+    for name in ("config.json", "model.safetensors"):  # it looks like a model, and cannot be loaded
+        (tmp_path / "model" / name).write_text("{}")
     path = tmp_path / "speech.wav"
     assert material.splice(path, 12.0, seed=1)
     environ = {"SIP__ENABLED": "false", "ASR__ENGINE": "qwen", "ASR__MODEL": str(tmp_path / "model")}
