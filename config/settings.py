@@ -191,6 +191,9 @@ class Sip(Section, frozen=True, kw_only=True):
     """A call is told that it rings (180) and answered so much later: a person's phone may be quicker. Not SIPREC."""
     media_timeout_s: Seconds = 3600.0
     """A call without a single RTP packet for so long is hung up; 0: never. A call on hold is given an hour at least."""
+    peer_check_s: Seconds = 30.0
+    """A peer that has sent no RTP for so long is asked, by an OPTIONS within the call, whether it still has the call,
+    and again as often while it stays silent; without an answer the call ends 16 s later. 0: it is never asked."""
     log_level: Annotated[int, Meta(ge=0, le=6)] = 1
 
 

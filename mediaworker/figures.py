@@ -294,6 +294,8 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
             "failed": "Calls that failed after being accepted",
             "cancelled": "Calls cancelled by the caller",
             "media_timeouts": "Calls ended for lack of RTP",
+            "peers_asked": "OPTIONS within calls, sent to peers that were silent or had lost their connection",
+            "peers_lost": "Calls ended because the peer did not answer that, or did not know the call",
             "sdp_mismatches": "Calls ended because the SDP that went out was not ours",
             "recordings": "SIPREC sessions answered",
             "metadata_errors": "SIPREC metadata that could not be read",

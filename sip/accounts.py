@@ -213,8 +213,11 @@ def _retry_after_s(answer: str) -> int:
     return 0
 
 
-def account_config(uri: str) -> Any:
-    """What all accounts share: PJSIP's own media goes nowhere (a loop-back transport needs no socket)."""
+def account_config(uri: str, *, incoming: bool = True) -> Any:
+    """What all accounts share: PJSIP's own media goes nowhere (a loop-back transport needs no socket).
+
+    `incoming`: the account takes calls, and asks for session timers in them.
+    """
     config = pj.AccountConfig()
     config.idUri = uri
     config.mediaConfig.useLoopMedTp = True
@@ -224,5 +227,7 @@ def account_config(uri: str) -> Any:
     config.mediaConfig.srtpSecureSignaling = 0
     config.mediaConfig.lockCodecEnabled = False
     config.mediaConfig.streamKaEnabled = False
+    # A session timer where the caller can refresh it: PJSIP is patched not to ask anybody else (RFC 4028 section 9).
+    config.callConfig.timerUse = pj.PJSUA_SIP_TIMER_ALWAYS if incoming else pj.PJSUA_SIP_TIMER_OPTIONAL
     config.callConfig.siprecUse = pj.PJSUA_SIP_SIPREC_OPTIONAL
     return config

@@ -15,6 +15,7 @@ from audio.codec import Codec
 from sip import siprec, srtp
 from sip.addresses import Family, family_of
 from sip.errors import NotAcceptable, PeerError, PortsExhausted
+from sip.liveness import UNKNOWN_CALL
 from sip.messages import SipMessage, address_uri, tag_of
 from sip.negotiation import (
     NegotiatedStream,
@@ -79,6 +80,7 @@ class CallHost(Protocol):
 
     def open_socket(self, family: Family) -> RtpSocket: ...
     def dialog_opened(self, call: SipCall) -> None: ...
+    def peer_answered(self, call: SipCall, status: int) -> None: ...
     def local_address(self, family: Family, peer: str) -> str: ...
     def media_ready(self, call: SipCall) -> None: ...
     def media_changed(self, call: SipCall) -> None: ...
@@ -173,6 +175,22 @@ class SipCall:
             for socket in self._sockets.values():
                 socket.close()  # nobody will hear of this call any more
             raise
+
+    def ask(self) -> None:
+        """Ask the peer whether it still has the call; `CallHost.peer_answered` follows, if it is to be reached."""
+        if self._dialog is not None and not self._dialog.over and not self._ended:
+            self._dialog.ask()
+
+    def asked(self, status: int) -> None:
+        """The final answer of the peer, or of a proxy on the way; 0: the question could not be sent."""
+        if not self._ended:
+            self._host.peer_answered(self, status)
+
+    def forgotten(self) -> None:
+        """The peer does not know the call; PJSIP ends it."""
+        if not self._ended:
+            self._reason = self._reason or "timeout"
+            self._host.peer_answered(self, UNKNOWN_CALL)
 
     def ring(self) -> None:
         """Say 180: the answer will take a while."""

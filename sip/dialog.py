@@ -15,6 +15,7 @@ from sip.addresses import ANYWHERE, Family, family_of
 from sip.call import SipCall
 from sip.callbacks import guarded
 from sip.errors import SipError
+from sip.liveness import UNKNOWN_CALL
 from sip.messages import SipMessage, dtmf_info
 from sip.negotiation import TELEPHONE_EVENT, NegotiatedStream
 from sip.sdp import Direction, SessionDescription
@@ -72,6 +73,17 @@ class Dialog(pj.Call):  # type: ignore[misc]
             self.answer(prm)
         except pj.Error as error:
             raise SipError(error.reason) from None
+
+    def ask(self) -> None:
+        """OPTIONS (RFC 3261 section 11.2). What comes of it, `call.asked` is told."""
+        prm = pj.CallSendRequestParam()
+        prm.method = "OPTIONS"
+        try:
+            self.sendRequest(prm)
+        except pj.Error as error:
+            log.debug("OPTIONS", reason=error.reason)
+            if self.call is not None:
+                self._later(self.call.asked, 0)
 
     def finish(self, code: int = 0) -> None:
         """Hang up or refuse, with 503 for a while only; harmless when the peer was faster."""
@@ -138,7 +150,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
                 self.call.dropped()
 
     def _on_own_request(self, call: SipCall, event: Any) -> None:
-        """PJSIP's own: refreshes of the session (RFC 4028), and the BYE when they fail, or no ACK has come."""
+        """OPTIONS, and PJSIP's own: refreshes of the session (RFC 4028), and the BYE when they fail or no ACK comes."""
         if event.tsx.method == "BYE" and event.type == pj.PJSIP_EVENT_TX_MSG and not self.over:
             # Not when it is answered: who has gone answers nothing for 32 s.
             found = _CAUSE.search(SipMessage.parse(event.src.tdata.wholeMsg).header("reason"))
@@ -146,6 +158,13 @@ class Dialog(pj.Call):  # type: ignore[misc]
         elif event.tsx.method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
             if event.tsx.statusCode // 100 == 2:
                 self._later(call.refreshed, SipMessage.parse(event.src.rdata.wholeMsg).body)
+        elif event.tsx.method == "OPTIONS" and event.type == pj.PJSIP_EVENT_TRANSPORT_ERROR:
+            self._later(call.asked, 0)
+        elif event.tsx.method == "OPTIONS" and event.type == pj.PJSIP_EVENT_RX_MSG and event.tsx.statusCode >= 200:
+            if event.tsx.statusCode == UNKNOWN_CALL:
+                call.forgotten()
+            else:
+                self._later(call.asked, event.tsx.statusCode)
 
     @guarded
     def onCallState(self, prm: Any) -> None:

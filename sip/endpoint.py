@@ -36,6 +36,7 @@ from sip.messages import SipMessage
 from sip.nat import Nat
 from sip.negotiation import audio_lines
 from sip.offers import check as check_body
+from sip.peer_checks import PeerChecks
 from sip.ports import RtpPorts
 from sip.receiver import RtpReceiver
 from sip.sdp import Direction, SessionDescription
@@ -124,6 +125,7 @@ class SipEndpoint:
         self.send_silence = settings.sip.send_audio == "silence"
         self.srtp = settings.sip.srtp
         self.counters = SipCounters()
+        self._peers = PeerChecks(settings.sip.peer_check_s, self.counters)
         self._once = OncePer()
         self.rtp = RtpCounters()
         self.receiver = RtpReceiver(detector)
@@ -293,7 +295,7 @@ class SipEndpoint:
             message = SipMessage.parse(prm.rdata.wholeMsg)
             status = self._refusal(peer, message.header("call-id"))
             if not status:
-                self._open(account, dialog, message, peer)
+                self._open(account, dialog, message, prm.rdata.srcAddress)
         except SipError as error:
             status = error.status
             self.door.say(peer, status, str(error))
@@ -304,7 +306,8 @@ class SipEndpoint:
             self.counters.refused[status] += 1
             self._loop.call_soon(dialog.finish, status)
 
-    def _open(self, account: Account, dialog: Dialog, message: SipMessage, peer: str) -> None:
+    def _open(self, account: Account, dialog: Dialog, message: SipMessage, source: str) -> None:
+        peer, _ = split_address(source)
         body = message.part("application/sdp")
         offer = SessionDescription.parse(body) if body.strip() else None
         name = account.name or self._access.account_at(peer) or self.door.caller(message.header("call-id"), peer) or ""
@@ -314,6 +317,7 @@ class SipEndpoint:
         dialog.call = call
         dialog.audio_lines = audio_lines(offer) if offer else 1
         self._calls.add(call)
+        self._peers.opened(call, message, source, self._loop.time())
         # A recording client waits for nobody; and a reliable 180 without an offer would be no answer to an INVITE
         # without one (RFC 3261 section 13.2.1).
         offers = offer is not None or "100rel" not in message.joined("require")
@@ -375,6 +379,7 @@ class SipEndpoint:
         self.counters.refused[status] += 1
 
     def _on_lost(self, address: str, port: int) -> None:
+        self._peers.connection_lost(address, port)
         for account in self._accounts:
             account.lost(address, port)
 
@@ -408,6 +413,7 @@ class SipEndpoint:
             heard_s = [stream.socket.last_packet_s for stream in call.streams]
             if limit_s and heard_s and now - max(call.agreed_s, *heard_s) > allowed_s:
                 call.hangup(reason="media_timeout")
+        self._peers.sweep(now)
 
     # CallHost
 
@@ -437,6 +443,9 @@ class SipEndpoint:
     def dialog_opened(self, call: SipCall) -> None:
         self._within.opened(call)
 
+    def peer_answered(self, call: SipCall, status: int) -> None:
+        self._peers.answered(call, status, self._loop.time())
+
     def media_ready(self, call: SipCall) -> None:
         self.counters.answered += 1
         self.counters.recordings += call.recording is not None
@@ -465,6 +474,7 @@ class SipEndpoint:
     def ended(self, call: SipCall, reason: str) -> None:
         self._calls.discard(call)
         self._within.closed(call)
+        self._peers.closed(call)
         if (answer := self._ringing.pop(call, None)) is not None:
             answer.cancel()
         self.counters.failed += reason in ("failed", "timeout")

@@ -27,7 +27,8 @@ class SipHandler(Protocol):
     def on_end(self, call: SipCall, reason: str) -> None:
         """hangup | cancelled | local | failed | timeout | media_timeout. The sockets close when this returns.
 
-        `timeout`: the peer did not acknowledge the answer, or did not refresh the session.
+        `timeout`: the peer did not acknowledge the answer, did not refresh the session, or was silent and did not say
+        that it still has the call.
         """
 
     def can_accept(self) -> int:
@@ -44,6 +45,10 @@ class SipCounters:
     """Calls that were accepted here and ended with reason `failed` or `timeout`."""
     cancelled: int = 0
     media_timeouts: int = 0
+    peers_asked: int = 0
+    """OPTIONS within calls whose peers were silent, or lost their connection."""
+    peers_lost: int = 0
+    """Calls that were ended because the peer did not answer that, or did not know the call."""
     sdp_mismatches: int = 0
     recordings: int = 0
     """SIPREC sessions that were answered."""

@@ -117,7 +117,7 @@ class SipPhone:
         try:
             _, port = stack.listen(self._transport, ANYWHERE[family], 0, files=self._tls)
             stack.start()
-            config = account_config(f"sip:{self._user}@{bracketed(address)}:{port}")
+            config = account_config(f"sip:{self._user}@{bracketed(address)}:{port}", incoming=False)
             # Of a name's addresses those that the one transport reaches.
             six = family == "IP6"
             config.sipConfig.ipv6Use = pj.PJSUA_IPV6_ENABLED_USE_IPV6_ONLY if six else pj.PJSUA_IPV6_DISABLED

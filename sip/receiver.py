@@ -210,6 +210,8 @@ class RtpReceiver:
             if self._readers.get(slot) is not own:
                 continue  # closed while the loop had its turn
             count = _recvmmsg(own[0], heads[filled], _ROOM, _NOW, _FOR_EVER)
+            if count < 0 and ctypes.get_errno() != errno.EAGAIN:  # ICMP about what was sent comes first, once
+                count = _recvmmsg(own[0], heads[filled], _ROOM, _NOW, _FOR_EVER)
             if count <= 0:
                 if ctypes.get_errno() != errno.EAGAIN:
                     self.errors += 1

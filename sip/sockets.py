@@ -26,6 +26,11 @@ from sip.silence import SAMPLES, SilenceTicker
 from sip.source_filter import attach, detach, drops
 from sip.srtp import Crypto, SrtpContext
 
+_REPORT_ERRORS: dict[Family, tuple[int, int]] = {"IP4": (socket.IPPROTO_IP, 11), "IP6": (socket.IPPROTO_IPV6, 25)}
+"""IP_RECVERR of ip(7) and IPV6_RECVERR of ipv6(7); Python has no names for them."""
+_MSG_ERRQUEUE = 0x2000
+"""recvmsg(2)"""
+_MAX_ERRORS = 128
 KEEPALIVE = 20
 """Payload type of packets that carry nothing: unassigned in RFC 3551, and never offered."""
 # 20 ms of each codec that decode to silence: 0 in G.711, -2 of 32768 in G.722.
@@ -103,6 +108,7 @@ class RtpSocket:
         self._counters = counters
         self._ticker = ticker
         self._socket: socket.socket = ports.open(loop.time(), family) if spare is None else spare.media
+        self._socket.setsockopt(*_REPORT_ERRORS[family], 1)
         self._latch = SourceLatch()
         self._time = loop.time
         self._ssrc = secrets.randbits(32)
@@ -218,8 +224,12 @@ class RtpSocket:
             "!BBHII", 0x80, second, self._sequence & 0xFFFF, self._timestamp & 0xFFFFFFFF, self._ssrc
         )
         packet = header + payload
+        sealed = packet if self._srtp is None else self._srtp.close(packet)
         try:
-            self._socket.sendto(packet if self._srtp is None else self._srtp.close(packet), target)
+            try:
+                self._socket.sendto(sealed, target)
+            except ConnectionRefusedError:  # this says what became of an earlier packet, once
+                self._socket.sendto(sealed, target)
         except OSError:
             # A full buffer or an ICMP error: the packet is gone, as on any network.
             self._counters.send_errors += 1
@@ -236,6 +246,20 @@ class RtpSocket:
             return
         self._kept_s = now
         self._send(KEEPALIVE, b"")
+
+    def refused(self) -> bool:
+        """Whether the peer's host has said, since this was last asked, that nobody takes what is sent there (ICMP).
+
+        Only once RTP has come from there: a peer that has never opened the port has not closed it either.
+        """
+        found = False
+        for _ in range(_MAX_ERRORS):
+            try:
+                *_, address = self._socket.recvmsg(0, 0, _MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+            except OSError:
+                break
+            found = found or address[:2] == self._latch.target
+        return found and self.packets > 0
 
     def forward(self, datagram: bytes, target: Address) -> None:
         """Send a datagram as it is."""

@@ -304,8 +304,9 @@ def _config(max_calls: int, writer: StackLog, user_agent: str) -> Any:
     config = pj.EpConfig()
     config.uaConfig.threadCnt = 0
     config.uaConfig.mainThreadOnly = True
-    # Room for the calls that are being refused.
-    config.uaConfig.maxCalls = min(_MAX_CALLS, max_calls + 64)
+    # Room for the calls that are being refused, and for those of a peer that is gone: PJSIP keeps each for the 32 s in
+    # which it repeats its BYE, and new ones may come meanwhile.
+    config.uaConfig.maxCalls = min(_MAX_CALLS, 2 * max_calls + 64)
     config.uaConfig.userAgent = user_agent
     config.medConfig.threadCnt = 0
     config.medConfig.hasIoqueue = False

@@ -32,6 +32,8 @@ class Sipp:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._runs = 0
+        self.processes: list[asyncio.subprocess.Process] = []
+        """All that have been started, in order."""
 
     def start(
         self,
@@ -67,6 +69,7 @@ class Sipp:
     async def _run(self, command: list[str], folder: Path) -> None:
         with (folder / "output.txt").open("wb") as output:
             process = await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=output, stderr=output)
+            self.processes.append(process)
             try:
                 code = await process.wait()
             except asyncio.CancelledError:

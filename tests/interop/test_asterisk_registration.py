@@ -76,3 +76,26 @@ def test_an_asterisk_that_comes_back_still_knows_the_worker(system: Path, tmp_pa
         finals = check_story(heard(asterisk, listening, "worker", "customer"))
         assert [final["text"] for final in finals] == SAID["customer"]
         assert listening.metric("mediaworker_sip_registrations_ok_total") == registrations
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_calls_of_an_asterisk_that_was_killed_keep_nobody_out(system: Path, tmp_path: Path, transport: str) -> None:
+    """It answers for silent calls that it has; started again it knows none of them, and there is room for new ones."""
+    options = QWEN | {"ASR__PRELOAD": "true", "SIP__MAX_CALLS": "1", "SIP__PEER_CHECK_S": "3"}
+    with (
+        pbx.running(system, tmp_path) as asterisk,
+        worker(tmp_path, **options, **asterisk.account(transport=transport, expires_s=30)) as listening,
+    ):
+        until(lambda: ready(listening), 60, "registered")
+        asterisk.cli("channel originate PJSIP/worker application Wait 200")
+        (silent,) = until(listening.calls, 20, "a call")
+        until(lambda: listening.metric("mediaworker_sip_peers_asked_total") >= 3, 30, "questions")
+        assert asterisk.messages("SIP/2.0 200 OK", "OPTIONS")
+        assert listening.metric("mediaworker_calls_active") == 1
+        asterisk.stop(signal.SIGKILL)
+        asterisk.start()
+        until(lambda: listening.metric("mediaworker_calls_active") == 0, 40, "the end of the call")
+        assert listening.events(silent["call_id"])[-1]["reason"] == "timeout"
+        until(lambda: ready(listening), 90, "registered again")
+        assert check_story(heard(asterisk, listening, "worker", "customer"))

@@ -193,7 +193,7 @@ async def test_a_worker_that_refuses_by_options_is_sent_no_call(system: Path, tm
     """Kamailio sees it at its next OPTIONS, at most ten seconds later, and takes it back when it answers 200 again."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-    options = allowed() | {"SIP__MAX_CALLS": "1", "SHUTDOWN_S": "60"}
+    options = allowed() | {"SIP__MAX_CALLS": "1", "SHUTDOWN_S": "60", "SIP__PEER_CHECK_S": "0"}
     sipp = Sipp(tmp_path)
     with worker(tmp_path / "first", **options) as first, worker(tmp_path / "second", **allowed()) as second:
         with kamailio(system, tmp_path / "kamailio", first.sip_port, second.sip_port) as proxy:
@@ -221,7 +221,7 @@ async def test_another_worker_takes_the_call(system: Path, tmp_path: Path, troub
     """Of four calls two are meant for the worker that cannot."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-    options = allowed() | {"SIP__MAX_CALLS": "1", "SHUTDOWN_S": "60"}
+    options = allowed() | {"SIP__MAX_CALLS": "1", "SHUTDOWN_S": "60", "SIP__PEER_CHECK_S": "0"}
     call = scenario(INVITE, Pause(500), Send("BYE"))
     sipp = Sipp(tmp_path)
     with worker(tmp_path / "first", **options) as first, worker(tmp_path / "second", **allowed()) as second:
