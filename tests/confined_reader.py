@@ -16,8 +16,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from mediaworker.files import reader, sandbox
-from mediaworker.files.media import MediaError
+import audio.scan  # noqa: F401 - that user may not read where Python is
+import audio.vad  # noqa: F401
+from mediaworker.files import media, reader, sandbox
 
 NOBODY = 65534
 AT_FDCWD, O_WRONLY, O_CREAT = -100, 1, 0o100
@@ -138,7 +139,7 @@ class TakenOver:
 
 
 def refuse(reason: str) -> NoReturn:
-    raise MediaError("unreadable", reason)
+    raise media.MediaError("unreadable", reason)
 
 
 PARTLY = ("mmap", "mprotect", "clone", "clone3", "tgkill")
@@ -153,7 +154,7 @@ def main() -> None:
     if name == "no-seccomp":
         sandbox.LIBSECCOMP = "no-such-library.so"
     else:
-        reader.Media = TakenOver  # type: ignore[misc,assignment]
+        media.Media = TakenOver  # type: ignore[misc,assignment]
     if name == "nobody-attempts" and os.getuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)

@@ -14,14 +14,11 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from asr.bond import end_with_parent
 from asr.messages import Frames, encode
-from audio.scan import Scanner, Stretch
-from audio.vad import SileroVad
 from mediaworker.files import sandbox
-from mediaworker.files.media import RATE_HZ, Media, MediaError
 from mediaworker.files.messages import (
     Begin,
     Chunk,
@@ -34,6 +31,9 @@ from mediaworker.files.messages import (
     ToReader,
     decode_to_reader,
 )
+
+if TYPE_CHECKING:
+    from audio.vad import SileroVad
 
 NICE = 10
 PROGRESS_S = 1.0
@@ -83,8 +83,7 @@ def main() -> None:
     end_with_parent()
     with contextlib.suppress(OSError):  # where that is forbidden it is as good as the others
         os.nice(NICE)
-    # All that is to be opened, imported or loaded is so before it is confined.
-    vad = SileroVad()
+    vad = _load()
     with (
         socket.socket(fileno=requests) as reads,
         socket.socket(fileno=answers) as writes,
@@ -105,7 +104,19 @@ def main() -> None:
             parent.send(Failed("internal", reason, traceback.format_exc()))
 
 
+def _load() -> SileroVad:
+    """Import and open all that reading needs: behind the lower priority, and before the process is confined."""
+    import audio.scan  # noqa: F401
+    import mediaworker.files.media  # noqa: F401
+    from audio.vad import SileroVad
+
+    return SileroVad()
+
+
 def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: SileroVad) -> None:
+    from audio.scan import Scanner, Stretch
+    from mediaworker.files.media import RATE_HZ, Media, MediaError
+
     known, index = frozenset(begin.skip), 0
 
     def tell(channel: int, stretches: Iterator[Stretch]) -> None:
