@@ -176,11 +176,11 @@ class EventHub:
     async def _renew(self, lost: StoreUnusable) -> None:
         """Raises StoreError."""
         assert self._head is not None
-        committed = self.journal.committed
         records = tuple(self._visible.values())
-        if await self._store.renew(lost.error, self._head.store_id, records, committed):
-            # Who has seen everything up to here goes on; who has not would find a gap.
-            self.journal.floor = max(self.journal.floor, committed)
+        if await self._store.renew(lost.error, self._head.store_id, records, self.journal.committed):
+            # Who has seen everything up to here goes on; who has not would find a gap. A commit that was under way may
+            # have been the last one to the old file.
+            self.journal.floor = max(self.journal.floor, self.journal.committed)
         self.journal.try_again()
 
     async def flush(self) -> None:

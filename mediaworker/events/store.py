@@ -100,12 +100,18 @@ class EventStore:
     async def write(self, job: Callable[[Database], T]) -> T:
         """Run `job` on the writer's thread, behind what was asked before. Raises StoreError."""
         try:
+            return await self._run(job)
+        finally:
+            self._unsynced = True
+
+    async def _run(self, job: Callable[[Database], T]) -> T:
+        if self._unusable is not None:
+            raise self._unusable  # what was still written to a file that is given up would be lost with it
+        try:
             return await _opened(self._writer).run(job)
         except StoreUnusable as error:
             self._unusable = error
             raise
-        finally:
-            self._unsynced = True
 
     async def sync(self) -> None:
         """What has been committed survives a power cut when this returns. The writer does not wait for it: the log is
@@ -131,9 +137,7 @@ class EventStore:
 
     async def check(self) -> None:
         """Raises StoreUnusable when the store has to be written anew."""
-        if self._unusable is not None:
-            raise self._unusable
-        await _opened(self._writer).run(lambda database: self._look_aside())
+        await self._run(lambda database: self._look_aside())
 
     async def renew(self, error: Unusable, store_id: str, records: Collection[CallRecord], floor: int) -> bool:
         """Go on in a new file of the same id, with the events of these calls as far as the old one still gives them.

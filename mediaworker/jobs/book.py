@@ -164,6 +164,9 @@ class Book:
         what = "nothing is missing" if error.log_only else "a new one was begun, with the jobs that have not ended"
         self._note_renewal(error.reason, f"{error}; {what}")
         self.trouble, self._carried = None, {}
+        for job in tuple(self.open.values()):
+            if job is not jobs.get(job.id):  # put meanwhile, perhaps into the old file
+                await self.put(_from_the_beginning(job) if job.id in lost else job)
         return lost
 
     def _anew(self, old: JobDatabase | None, jobs: dict[str, Job], lost: set[str]) -> JobDatabase:
