@@ -233,7 +233,7 @@ class AsteriskSession:
             return
         self.counters.started += 1
         self.counters.joined += self.seat.joined
-        self._audio = AudioIntake(self.seat.call, self.seat.leg, form)
+        self._audio = AudioIntake(self.seat.call, (self.seat.leg,), form)
         self.state, self._heard_s, self._spoken_s = State.STREAMING, self._now, self._now
         if self._policy.answers:
             self._command(messages.ANSWER)

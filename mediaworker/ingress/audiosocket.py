@@ -229,7 +229,7 @@ class AudioSocketSession:
         if kind != self._kind:
             form = Form("pcm_s16le", messages.RATES_HZ[kind])
             if self._audio is None:
-                self._audio = AudioIntake(self.call, LEG, form)
+                self._audio = AudioIntake(self.call, (LEG,), form)
             else:
                 self._audio.switch(form, self._now)
             self._kind, self._silence = kind, messages.silence(kind)

@@ -134,7 +134,7 @@ def _int16(samples: NDArray[np.float32]) -> bytes:
 class AudioIntake:
     """Takes a client's audio apart and feeds it to the legs of its call, a channel each."""
 
-    def __init__(self, call: LiveCall, legs: Sequence[str], form: Form) -> None:
+    def __init__(self, call: LiveCall, legs: tuple[str, ...], form: Form) -> None:
         assert len(legs) == form.channels
         self.form = form
         self._channels = [_Channel(call, leg, form) for leg in legs]
