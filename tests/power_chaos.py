@@ -126,10 +126,12 @@ class PowerChaos:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             code = await asyncio.to_thread(self.worker.stop)
+            # To where it can be looked at, and not left in memory.
+            await asyncio.to_thread(shutil.move, self._root, self.folder / "disk")
+            self.disk.path = self.folder / "disk" / "data"
         log = self.worker.log.read_text(errors="replace")
         assert code == 0 and "Traceback" not in log and "set aside" not in log, log[-6000:]
         self._check(jobs)
-        shutil.rmtree(self._root)
         return self.report
 
     async def _cut(self) -> None:

@@ -7,6 +7,7 @@ is empty, a write-ahead log ends where its last sync was.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -77,8 +78,9 @@ int fdatasync(int fd) { return synced("fdatasync", fd); }
 
 @functools.cache
 def library() -> Path:
-    """Built once."""
+    """Built once, and gone with this process."""
     folder = Path(tempfile.mkdtemp(prefix="power-cut-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     source, built = folder / "power_cut.c", folder / "power_cut.so"
     source.write_text(SOURCE)
     subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", built, source, "-ldl"], check=True)
