@@ -8,7 +8,7 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: fuzz help interop reference demo run test lint bench soak lock schema clean setup setup-dev
+.PHONY: fuzz fuzz-asan help interop reference demo run test lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
 	@echo "make soak    700 kills, 200 power cuts, 10,000 calls and 1,000 lost connections, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
+	@echo "make fuzz-asan  150,000 mutated messages at the SIP port, with PJSIP under AddressSanitizer (builds it first)"
 	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
 	@echo "make interop a real Asterisk, Kamailio, rtpengine and softphone against the worker (as root; minutes, 400 MB the first time)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
@@ -61,6 +62,14 @@ fuzz: setup-dev
 	$(RUN)/python -m scripts.fuzz_api
 	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m fuzz --guided --inputs 200000; \
 	  else echo "fuzz: no atheris for this Python: nothing is guided by coverage"; fi
+
+# With a PJSIP of its own, beside the one that is installed. An error of memory ends the worker, with a report in its log.
+fuzz-asan: setup-dev
+	@wheel=$$(PJSIP_SANITIZE=address scripts/build_pjsip.sh $(RUN)/python | tail -n1) && site=$$(mktemp -d) && \
+	  trap 'rm -rf "$$site"' EXIT && $(RUN)/python -m pip install -q --no-deps --target "$$site" "$$wheel" && \
+	  PYTHONPATH=$$site LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:quarantine_size_mb=64 \
+	  FUZZ_WIRE=$${FUZZ_WIRE:-150000} $(RUN)/python -m pytest -q tests/test_hostile_sip.py -k 'mutated or room_for'
 
 reference: setup-dev
 	@$(RUN)/python -m scripts.reference

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import media, secure, text
+from fuzz import media, profiles, secure, text
 
 DATA = Path(__file__).parent.parent / "tests/data"
 
@@ -68,8 +68,8 @@ TARGETS: dict[str, Target] = {
     ),
     "sdp": Target(
         _stateless(text.sdp),
-        lambda: [text.SDP],
-        (b"a=sendonly", b"c=IN IP4 0.0.0.0", b"m=audio 9 RTP/AVP 0", b"\r"),
+        lambda: [text.SDP, *profiles.PROFILES],
+        (b"a=sendonly", b"m=audio 9 RTP/AVP 0", b"\r", *profiles.WORDS),
         share=2,
     ),
     "sip": Target(

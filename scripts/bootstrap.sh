@@ -16,7 +16,8 @@ if [ "$kind" = dev ]; then scripts/install_packages.sh dev; else scripts/install
 
 lock=requirements/$kind.lock
 stamp=$VENV/.stamp-$kind
-want=$(cat "$lock" requirements/torch.txt pyproject.toml scripts/build_pjsip.sh scripts/bootstrap.sh scripts/install_packages.sh scripts/install_node.sh tests/node/*.txt | sha256sum)
+want=$(cat "$lock" requirements/torch.txt pyproject.toml scripts/build_pjsip.sh scripts/pjsip/*.patch scripts/bootstrap.sh \
+  scripts/install_packages.sh scripts/install_node.sh tests/node/*.txt | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
   say "installing Python packages into $VENV"
   [ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV

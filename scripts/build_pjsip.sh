@@ -4,20 +4,42 @@
 #   scripts/build_pjsip.sh PYTHON      prints the wheel's path as its last line
 #
 # The wheel is cached under $MEDIAWORKER_CACHE (default ~/.cache/mediaworker), keyed by PJSIP version, build options,
-# Python and machine; delete that folder to build again. There is no wheel on PyPI, and its sdist does not build alone.
+# patches, Python and machine; delete that folder to build again. There is no wheel on PyPI, and its sdist does not build
+# alone.
 #
-# Source: $PJSIP_TARBALL when set (an official release tarball), else the Xpjproject component of Debian's `asterisk`
-# source package from sid, fetched through apt, which verifies Debian's signature.
+# Source: $PJSIP_TARBALL when set (GitHub's archive of the release), else the Xpjproject component of Debian's `asterisk`
+# source package from sid, fetched through apt, which verifies Debian's signature. A tarball with another SHA-256 than the
+# two named below ends the build; who has verified another one by other means sets PJSIP_SHA256 to its sum.
+#
+# PJSIP_SANITIZE=address builds with AddressSanitizer instead of the usual hardening, to a wheel of its own, for
+# `make fuzz-asan`. A process that loads it needs libasan and libstdc++ in LD_PRELOAD.
 set -euo pipefail
 
 PYTHON=$(realpath --no-symlinks "$(command -v "${1:?usage: scripts/build_pjsip.sh PYTHON}")")
 VERSION=2.17
-DEBIAN_SHA256=6860c2f7604b4eee75f38151a9ef69774eb3f0c5286fc1d14bc1db2dc5a9e8aa
+# Debian's repacked tarball, without the bundled third-party code, and GitHub's archive of the tag 2.17.
+KNOWN_SHA256=(6860c2f7604b4eee75f38151a9ef69774eb3f0c5286fc1d14bc1db2dc5a9e8aa
+  065fe06c06788d97c35f563796d59f00ce52fe9558a52d7b490a042a966facce)
+# Everything that pip installs for the build. It has no dependencies.
+BUILD_TOOLS='setuptools==84.2.1 --hash=sha256:ca140b45d5325a9478f880e351484f62fef15f336462e449ca0c03c873d589c2'
 CACHE=${MEDIAWORKER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mediaworker}
 
 CONFIGURE=(--disable-video --disable-sound --disable-v4l2 --disable-ffmpeg --disable-libwebrtc --disable-libwebrtc-aec3
   --disable-libyuv --disable-speex-aec --disable-sdl --disable-upnp --enable-epoll --disable-gsm-codec --disable-ilbc-codec
   --disable-speex-codec --disable-g7221-codec --with-external-srtp --enable-libsamplerate)
+
+# PJSIP reads what strangers send: an overflow that is still in it is to end in an abort, and not in somebody else's code.
+case ${PJSIP_SANITIZE:-} in
+  '')
+    FLAGS='-O2 -g0 -fPIC -DNDEBUG -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2'
+    LINK_FLAGS='-Wl,-z,relro,-z,now'
+    ;;
+  address)
+    FLAGS='-O1 -g -fPIC -DNDEBUG -fno-omit-frame-pointer -fsanitize=address -U_FORTIFY_SOURCE'
+    LINK_FLAGS='-fsanitize=address'
+    ;;
+  *) echo "pjsip: PJSIP_SANITIZE is 'address' or unset, not '$PJSIP_SANITIZE'" >&2; exit 2 ;;
+esac
 
 # PJ_IOQUEUE_MAX_HANDLES needs epoll. PKT_LEN: a SIPREC INVITE carries two bodies, and over UDP it may be as long as a
 # datagram. SDP_BUF_LEN, SDP_ATTR: of a longer description we would get nothing, or lose its end, and many an offer has
@@ -44,7 +66,7 @@ die() { say "$*"; exit 1; }
 
 tag=$("$PYTHON" -c 'import sys, platform; print(f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}")')
 PATCHES=("$(dirname "$(readlink -f "$0")")"/pjsip/*.patch)
-key=$( { echo "$VERSION" "${CONFIGURE[@]}"; config_site; cat "${PATCHES[@]}"; } | sha256sum | cut -c1-12)
+key=$( { echo "$VERSION" "${CONFIGURE[@]}" "$FLAGS" "$LINK_FLAGS" "${PJSIP_SHA256:-}"; config_site; cat "${PATCHES[@]}"; } | sha256sum | cut -c1-12)
 store="$CACHE/pjsip-$VERSION-$key-$tag"
 mkdir -p "$CACHE"
 
@@ -76,18 +98,21 @@ fetch_from_debian() {
 
 if [ -n "${PJSIP_TARBALL:-}" ]; then
   tarball=$PJSIP_TARBALL
+  [ -r "$tarball" ] || die "PJSIP_TARBALL names $tarball, which cannot be read"
 else
   say "fetching the source of PJSIP $VERSION"
   tarball=$(fetch_from_debian)
-  sum=$(sha256sum "$tarball" | cut -d' ' -f1)
-  [ "$sum" = "$DEBIAN_SHA256" ] || say "warning: the tarball is not the one this script was tried with (sha256 $sum); apt has verified Debian's signature, going on if the version fits"
+fi
+sum=$(sha256sum "$tarball" | cut -d' ' -f1)
+if [[ " ${PJSIP_SHA256:-${KNOWN_SHA256[*]}} " != *" $sum "* ]]; then
+  die "$(basename "$tarball") has the SHA-256 $sum, which is not ${PJSIP_SHA256:-one that this script knows}: it is damaged, or another source than the one that was tried. If you have verified it by other means, set PJSIP_SHA256=$sum"
 fi
 mkdir "$work/src"
 tar xf "$tarball" -C "$work/src" --strip-components=1
 cd "$work/src"
 
 found=$(awk '/^export PJ_VERSION_MAJOR/ { major = $NF } /^export PJ_VERSION_MINOR/ { minor = $NF } END { print major "." minor }' version.mak)
-[ "$found" = "$VERSION" ] || die "expected PJSIP $VERSION but the source is $found: set PJSIP_TARBALL to a $VERSION release tarball, or change VERSION in scripts/build_pjsip.sh and run 'make test'"
+[ "$found" = "$VERSION" ] || die "expected PJSIP $VERSION but the source is $found: set PJSIP_TARBALL to GitHub's archive of the tag $VERSION, or change VERSION in scripts/build_pjsip.sh and run 'make test'"
 
 say "building (about 3 minutes on two cores)"
 config_site >pjlib/include/pj/config_site.h
@@ -98,12 +123,13 @@ sed -i 's/bdimad_dev\.o//' pjmedia/build/Makefile # its source is not in Debian'
 jobs=$(nproc)
 log=$work/build.log
 {
-  ./configure "${CONFIGURE[@]}" CFLAGS='-O2 -fPIC -DNDEBUG' CXXFLAGS='-O2 -fPIC -DNDEBUG'
+  ./configure "${CONFIGURE[@]}" CFLAGS="$FLAGS" CXXFLAGS="$FLAGS" LDFLAGS="$LINK_FLAGS"
   make dep
   make -j"$jobs" lib
   cd pjsip-apps/src/swig/python
   "$PYTHON" -m venv "$work/venv"
-  "$work/venv/bin/pip" install -q setuptools wheel build
+  echo "$BUILD_TOOLS" >"$work/build-tools.txt"
+  "$work/venv/bin/pip" install -q --disable-pip-version-check --require-hashes --no-deps -r "$work/build-tools.txt"
   make PYTHON_EXE="$work/venv/bin/python" wheel
 } >"$log" 2>&1 || { tail -n 40 "$log" >&2; die "the build failed; the lines above are the end of its log"; }
 

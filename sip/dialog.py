@@ -105,7 +105,11 @@ class Dialog(pj.Call):  # type: ignore[misc]
         if self.call is None or self.call.ended:
             return
         template = SessionDescription.parse(prm.sdp.wholeSdp)
-        prm.sdp.wholeSdp = str(self.call.describe(prm.remSdp.wholeSdp, template))
+        try:
+            prm.sdp.wholeSdp = str(self.call.describe(prm.remSdp.wholeSdp, template))
+        except SipError as error:  # PJSIP may have understood less of an offer than there was in it
+            log.info("call refused", external_id=self.call.call_id, reason=str(error))
+            self._later(self.finish, error.status)
 
     @guarded
     def onCallRxOffer(self, prm: Any) -> None:

@@ -217,7 +217,8 @@ _DIRECTIONS = frozenset(direction.value for direction in Direction)
 
 def _lines(text: str) -> list[Line]:
     lines: list[Line] = []
-    for raw in text.split("\n"):
+    # The binding hands over bytes that are not UTF-8 as surrogates, and takes none back.
+    for raw in text.encode("utf-8", "replace").decode().split("\n"):
         line = raw.removesuffix("\r")
         if not line:
             continue

@@ -69,6 +69,14 @@ class Worker:
     def calls(self) -> list[dict[str, Any]]:
         return self.get("/v1/calls?limit=200")["items"]
 
+    def every_call(self) -> Iterator[dict[str, Any]]:
+        """Newest first, however many they are."""
+        after = ""
+        while after is not None:
+            page = self.get(f"/v1/calls?limit=500{after and f'&after={after}'}")
+            yield from page["items"]
+            after = page["next"]
+
     def metric(self, name: str) -> float:
         """The sum over all label sets of a metric."""
         lines = self.get("/metrics").splitlines()

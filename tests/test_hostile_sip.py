@@ -9,20 +9,24 @@ import random
 import re
 import socket
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fuzz import profiles
 from fuzz.mutate import MAX_BYTES, Mutator
 from fuzz.text import MULTIPART
 from sip.gate import STRANGER_BURST
-from tests.neighbours import Scene, attack_socket, heard, play, stranger, trouble
+from tests.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
 from tests.peers import until, worker
 
 TORTURE = Path(__file__).parent / "data/torture"
 LIMITS = {"SIP__MAX_CALLS": "4", "SIP__MAX_INVITES_PER_S": "20", "SIP__MAX_TCP": "64"}
+WITHIN = b"within"
 FRIENDS = 5
 """Dialogs of calls that were let in; one that was hung up lingers in PJSIP."""
 OFFER = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 9 RTP/AVP 0\r\n"
@@ -34,12 +38,21 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(running, heard(running, play(running, sip=True)), sip=True)
 
 
+@pytest.fixture(scope="module")
+def unhurried(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One that takes every call, so that what is wrong with an offer reaches those who read offers."""
+    limits = LIMITS | {"SIP__MAX_CALLS": "300", "SIP__MAX_INVITES_PER_S": "5000", "SIP__MEDIA_TIMEOUT_S": "5"}
+    with worker(tmp_path_factory.mktemp("unhurried"), **limits) as running:
+        yield Scene(running, scene.undisturbed, sip=True)
+
+
 def sip_port(scene: Scene) -> int:
     return scene.worker.sip_port
 
 
-def request(method: str, number: int, host: str, port: int, body: str = "") -> bytes:
+def request(method: str, number: int, host: str, port: int, body: str | bytes = "") -> bytes:
     """As sipvicious sends them."""
+    body = body.encode() if isinstance(body, str) else body
     lines = [
         f"{method} sip:100@{host} SIP/2.0",
         f"Via: SIP/2.0/UDP {host}:{port};branch=z9hG4bK-{number};rport",
@@ -53,7 +66,7 @@ def request(method: str, number: int, host: str, port: int, body: str = "") -> b
         *(["Content-Type: application/sdp"] if body else []),
         f"Content-Length: {len(body)}",
     ]
-    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def udp(source: str) -> socket.socket:
@@ -62,8 +75,11 @@ def udp(source: str) -> socket.socket:
     return sock
 
 
-def replies(sock: socket.socket, wait_s: float = 0.5) -> Counter[bytes]:
-    """Statuses that have come. A call that was answered is acknowledged and ended at once."""
+def replies(
+    sock: socket.socket, wait_s: float = 0.5, change: Callable[[bytes, int], list[bytes]] | None = None
+) -> Counter:
+    """Statuses that have come. A call that was answered is acknowledged and ended at once; before that it gets the
+    requests of `change(To, number)`, which are counted as `WITHIN`."""
     sock.settimeout(wait_s)
     found: Counter[bytes] = Counter()
     with contextlib.suppress(TimeoutError, BlockingIOError):
@@ -73,10 +89,19 @@ def replies(sock: socket.socket, wait_s: float = 0.5) -> Counter[bytes]:
             if data.startswith(b"SIP/2.0 200") and b"CSeq: 1 INVITE" in data:
                 number = int(re.search(rb"Call-ID: (\d+)", data)[1])
                 to = re.search(rb"(?m)^To: .*tag=.*$", data)[0].strip()
-                for step, method in enumerate(("ACK", "BYE"), 1):
-                    text = request(method, number, *sock.getsockname()).replace(b"CSeq: 1", b"CSeq: %d" % step)
-                    sock.sendto(re.sub(rb"(?m)^To: .*\r$", to + b"\r", text), worker_at)
+                changes = change(to, number) if change else []
+                found.update([WITHIN] * len(changes))
+                ends = [request(method, number, *sock.getsockname()) for method in ("ACK", "BYE")]
+                ends = [re.sub(rb"(?m)^To: .*\r$", to + b"\r", text) for text in ends]
+                for step, text in enumerate((ends[0], *changes, ends[1]), 1):
+                    sock.sendto(text.replace(b"CSeq: 1", b"CSeq: %d" % step, 1), worker_at)
     return found
+
+
+def waiting(port: int) -> int:
+    """Bytes in the receive buffer of a UDP port: what does not fit any more is dropped, and tries nothing."""
+    rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+    return sum(int(row[4].partition(":")[2], 16) for row in rows if int(row[1].partition(":")[2], 16) == port)
 
 
 def flood(scene: Scene, source: str, methods: tuple[str, ...], count: int, *, per_s: int, body: str = "") -> Counter:
@@ -191,13 +216,16 @@ async def test_what_is_not_sip(scene: Scene) -> None:
 
 
 MUTATED = int(os.environ.get("FUZZ_WIRE", "6000"))
-"""`make fuzz` sends more."""
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+"""`make fuzz-asan`: what is freed rests for a while, so memory says nothing."""
 EACH_CALL = 15_000
 
 
-async def test_mutated_messages(scene: Scene) -> None:
-    """Requests and responses with parts changed, by the tens of thousands, at PJSIP and all that is behind it."""
-    host, port = "127.0.0.1", sip_port(scene)
+async def test_mutated_messages(unhurried: Scene) -> None:
+    """Requests and responses with parts changed, by the tens of thousands, at PJSIP and all that is behind it: whole
+    messages, and proper ones with offers of every profile that are not, outside of a dialog and within it."""
+    scene, host, port = unhurried, "127.0.0.1", sip_port(unhurried)
+    seed = int(os.environ.get("FUZZ_SEED", "1"))
     methods = ("INVITE", "OPTIONS", "BYE", "CANCEL", "ACK", "UPDATE", "PRACK", "INFO", "REFER", "REGISTER", "NOTIFY")
     seeds = [request(method, 7, host, port, OFFER if method in ("INVITE", "UPDATE") else "") for method in methods]
     seeds.append(request("INVITE", 7, host, port)[:-2].replace(b"Content-Length: 0\r\n", b"") + MULTIPART)
@@ -209,22 +237,98 @@ async def test_mutated_messages(scene: Scene) -> None:
         b"Replaces: x;to-tag=1;from-tag=2\r\n",
         b";tag=",
     )
-    mutator = Mutator(seeds, words, seed=int(os.environ.get("FUZZ_SEED", "1")))
+    messages = Mutator(seeds, words, seed)
+    offers = Mutator(profiles.PROFILES, profiles.WORDS, seed)
+
+    def change(to: bytes, number: int) -> list[bytes]:
+        """Requests within a dialog, with offers of their own."""
+        methods = ("UPDATE", "UPDATE", "INVITE")
+        texts = (request(method, number, host, port, offers.next()) for method in methods)
+        return [re.sub(rb"(?m)^To: .*\r$", lambda _: to + b"\r", text) for text in texts]
 
     def attack(count: int) -> None:
+        sent = 0
         with udp(host) as sock:
-            for number in range(count):
-                data = mutator.next().replace(b"Call-ID: 7", b"Call-ID: %d" % random.getrandbits(48))
-                sock.sendto(data, (host, port))
-                if number % 40 == 0:
-                    replies(sock, 0.02)
+            while sent < count:
+                if sent % 2:
+                    sock.sendto(request("INVITE", random.getrandbits(48), host, port, offers.next()), (host, port))
+                else:
+                    text = messages.next().replace(b"Call-ID: 7", b"Call-ID: %d" % random.getrandbits(48))
+                    sock.sendto(text, (host, port))
+                sent += 1
+                if sent % 20 == 0:
+                    sent += replies(sock, 0.01, change)[WITHIN]
+                    until(lambda: not waiting(port))
+
+    def end() -> None:
+        """Calls whose callers cannot end them any more; those on hold would stay for an hour."""
+        for call in scene.worker.every_call():
+            if call["to"] != DIALLED and not call["ended_at"]:
+                with contextlib.suppress(urllib.error.HTTPError):  # it has ended by itself
+                    urllib.request.urlopen(f"{scene.worker.url}/v1/calls/{call['call_id']}/hangup", b"", 10).close()
 
     for begun in range(0, MUTATED, EACH_CALL):
-        async with trouble(scene, memory_mb=40, lines=400):
+        # PJSIP keeps the dialog of a call for 32 s, and a connection to a Contact that somebody made up for longer.
+        async with trouble(scene, memory_mb=4000 if SANITIZED else 250, lines=2000, fds=16):
             await asyncio.to_thread(attack, min(EACH_CALL, MUTATED - begun))
+            await asyncio.to_thread(end)
         # Calls that were taken and have no media end by themselves; then there is room for the next one.
         await asyncio.to_thread(until, lambda: scene.worker.metric("mediaworker_calls_active") == 0, 90)
     await asyncio.to_thread(until, lambda: scene.worker.metric("mediaworker_sip_dialogs") <= FRIENDS, 60)
+
+
+KEY = "inline:" + "WnD7c1ksDGs+dIefCEo8omPg4uO8DYIinNGL5yxQ"
+
+
+def crypto(count: int, first: str = "") -> str:
+    """An offer of SRTP with `count` keys, each of a tag of its own; the first may be of another suite."""
+    suites = [first or "AES_CM_128_HMAC_SHA1_80", *["AES_CM_128_HMAC_SHA1_80"] * count][:count]
+    lines = [f"a=crypto:{tag} {suite} {KEY}\r\n" for tag, suite in enumerate(suites, 1)]
+    return OFFER.replace("RTP/AVP", "RTP/SAVP") + "".join(lines)
+
+
+TOO_MUCH = {
+    **{f"{count} keys": crypto(count) for count in (64, 65, 200, 700)},
+    "200 keys, the first of a suite that nobody has": crypto(200, "AES_CM_4096"),
+    **{f"{count} attributes": OFFER + "a=ssrc:1 cname:x\r\n" * count for count in (255, 256, 257, 3000)},
+    "300 attributes of the session": OFFER.replace("t=0 0\r\n", "t=0 0\r\n" + "a=x\r\n" * 300),
+    **{f"{count} streams": OFFER + "m=audio 9 RTP/AVP 0\r\n" * (count - 1) for count in (16, 17, 64, 65, 2000)},
+    "40 streams of text": OFFER + "m=text 9 RTP/AVP 98\r\na=rtpmap:98 t140/1000\r\n" * 40,
+    "200 formats": OFFER.replace("RTP/AVP 0", "RTP/AVP 0 " + " ".join(map(str, range(1, 201)))),
+    "200 formats that are equal": OFFER.replace("RTP/AVP 0", "RTP/AVP" + " 0" * 200),
+    "bandwidths": OFFER.replace("t=0 0\r\n", "b=AS:64\r\n" * 100 + "t=0 0\r\n" + "t=1 1\r\n" * 100),
+    "a format of redundancy beside one without a name": OFFER.replace("AVP 0", "AVP 98 0 097")
+    + "a=rtpmap:98 red/8000\r\na=fmtp:98 0/0/0\r\na=rtpmap:65535 PCMU/8000\r\na=fmtp:65535 0\r\n",
+    "a clock that wraps": OFFER + "a=rtpmap:0 PCMU/4294975296\r\na=rtcp:4294967305\r\na=ssrc:99999999999 cname:x\r\n",
+    "58 kB": OFFER + "a=x:" + "y" * 58_000 + "\r\n",
+}
+"""Offers with more than PJSIP has room for, and with what upstream has mended since the release."""
+
+
+async def test_offers_with_more_than_there_is_room_for(unhurried: Scene) -> None:
+    """Each is answered, beside a call that goes on; 200 keys had overflowed the stack of PJSIP."""
+    scene, host, port = unhurried, "127.0.0.1", sip_port(unhurried)
+    names = [*TOO_MUCH, "a body of parts that has none", "XML deeper than a stack"]
+    texts = [request("INVITE", 7_000 + number, host, port, body) for number, body in enumerate(TOO_MUCH.values())]
+    parts = request("INVITE", 7_900, host, port, "--b--\r\n")
+    texts.append(parts.replace(b"application/sdp", b"multipart/mixed;boundary=b"))
+    typing = request("MESSAGE", 7_901, host, port, "<a>" * 20_000)  # RFC 3994
+    texts.append(typing.replace(b"application/sdp", b"application/im-iscomposing+xml"))
+
+    def answered(sock: socket.socket, text: bytes) -> set[bytes]:
+        sock.sendto(text, (host, port))
+        seen: set[bytes] = set()
+        until(lambda: seen.update(replies(sock, 0.05)) or seen - {b"100", b"180"}, 10, f"an answer to {text[:400]!r}")
+        return seen
+
+    def attack() -> dict[str, set[bytes]]:
+        with udp(host) as sock:
+            return {name: answered(sock, text) for name, text in zip(names, texts, strict=True)}
+
+    async with trouble(scene, lines=60):
+        statuses = await asyncio.to_thread(attack)
+    assert not {name: found for name, found in statuses.items() if any(status >= b"500" for status in found)}
+    await asyncio.to_thread(until, lambda: scene.worker.metric("mediaworker_calls_active") == 0, 60)
 
 
 async def test_connections_that_say_nothing(scene: Scene) -> None:
