@@ -300,13 +300,20 @@ class _Endpoint(pj.Endpoint):  # type: ignore[misc]
         self._on_rejected(prm.statusCode)
 
 
+def numbers(max_calls: int) -> int:
+    """Numbers of calls that PJSIP has: those that are allowed, and room for others.
+
+    Some are being refused, and those of a peer that is gone are kept for the 32 s in which PJSIP repeats its BYE, while
+    new ones may come.
+    """
+    return min(_MAX_CALLS, 2 * max_calls + 64)
+
+
 def _config(max_calls: int, writer: StackLog, user_agent: str) -> Any:
     config = pj.EpConfig()
     config.uaConfig.threadCnt = 0
     config.uaConfig.mainThreadOnly = True
-    # Room for the calls that are being refused, and for those of a peer that is gone: PJSIP keeps each for the 32 s in
-    # which it repeats its BYE, and new ones may come meanwhile.
-    config.uaConfig.maxCalls = min(_MAX_CALLS, 2 * max_calls + 64)
+    config.uaConfig.maxCalls = numbers(max_calls)
     config.uaConfig.userAgent = user_agent
     config.medConfig.threadCnt = 0
     config.medConfig.hasIoqueue = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -643,3 +644,23 @@ async def test_hold_is_no_media_timeout_and_yet_has_an_end(monkeypatch: pytest.M
         third.reply(await third.request("BYE"), "200 OK")
         await until(lambda: endpoint.counters.media_timeouts == 3)
         third.close()
+
+
+async def test_a_call_in_the_place_of_one_that_has_just_ended() -> None:
+    """PJSIP gives the number of a call anew at once, when its turn has come, before we have let go of the first."""
+    async with worker(Recorder(), max_calls=2, max_invites_per_s=0) as endpoint:
+        first, second = SipPeer(endpoint.port), SipPeer(endpoint.port)
+        await first.invite(sdp(40000))
+        for _ in range(stack.numbers(2) - 1):
+            with closing(SipPeer(endpoint.port)) as other:
+                await other.invite(sdp(40002))
+                await other.bye()
+        first.send("BYE")
+        cseq = second.send("INVITE", sdp(40004))  # read together with the BYE
+        await second.answer(cseq, status=200)
+        second.send("ACK", cseq=cseq)
+        await second.answer(second.send("OPTIONS"), "OPTIONS")
+        assert not any(message.start_line.startswith("BYE") for message in second.heard) and endpoint.calls == 1
+        await second.bye()
+        first.close()
+        second.close()
