@@ -89,6 +89,7 @@ class Reloader:
         if worker.sip is not None:
             worker.sip.allow(settings.sip.allow)
             worker.sip.max_streams = settings.siprec.max_streams
+            worker.sip.ignore_mixed = settings.siprec.ignore_mixed
             worker.sip.trace(settings.log.sip_trace)
         worker.settings = settings
         waiting = list(merged.waiting)

@@ -21,6 +21,7 @@ from tests.sipp_caller import Sipp
 from tests.sipp_scenario import Body, Pause, Send, Step, mixed, offer, scenario
 from tests.story import check_story
 from tests.test_qwen_calls import QWEN, SAID, file
+from tests.test_reload import configured
 
 SRC = ";+sip.src"
 REQUIRE = ("Require: siprec",)
@@ -285,7 +286,8 @@ async def test_a_mixed_stream_is_left_out_and_a_route_goes_by_who_takes_part(tmp
     coded = Body(whole.content_type, base64.encodebytes(text.encode()).decode())
     lines = [line(sender.port, label) for sender, label in zip(media, "123", strict=True)]
     guid = "Cisco-GUID: 1-2-3-4"
-    with worker(tmp_path, SIPREC__IGNORE_MIXED="true", ROUTES=ROUTES) as running:
+    with configured(tmp_path, "", ROUTES=ROUTES) as (running, reload):
+        assert "siprec.ignore_mixed" in reload("[siprec]\nignore_mixed = true\n")
         sipp = Sipp(tmp_path)
         both_and_mix = Send(
             "INVITE", mixed(offer(*lines), coded), (*REQUIRE, guid), has=("(m=audio [1-9].*){2}", "m=audio 0 ")
