@@ -29,11 +29,11 @@ def needs_credentials(http: str, media: str, settings: Settings) -> tuple[str, s
     if settings.auth.api_keys:
         return None
     if not is_loopback(http):
-        return "http.host", "without API keys only loopback is listened on: configure auth.api_keys, or leave it empty"
+        return "http.host", "without API keys it must be loopback: configure auth.api_keys, or leave this key empty"
     if not is_loopback(media) and not settings.twilio.auth_token:
         return "media.host", (
-            "without API keys and Twilio's token only loopback is listened on: configure auth.api_keys or "
-            "twilio.auth_token, or leave it empty"
+            "without API keys or Twilio's token it must be loopback: configure auth.api_keys or twilio.auth_token, "
+            "or leave this key empty"
         )
     return None
 

@@ -210,7 +210,7 @@ class Worker:
         scheme = "https" if self.http.certificate is not None else "http"
         host = f"[{self.http.host}]" if ":" in self.http.host else self.http.host
         link = f"{scheme}://{host}:{self.http.port}/?{page.TOKEN}={self.page_sessions.token}"
-        log.info("no API keys are configured: this link opens the page, once", page=link)
+        log.info("no API keys are configured: this link opens the page once", page=link)
 
     def refusal(self) -> Refused | None:
         """Why an INVITE would be refused now, or None."""

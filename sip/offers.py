@@ -70,7 +70,7 @@ def check(
         negotiate(offer, codecs, use=use, families=families)  # raises the reason
     ports = list(_PORT.finditer(body, part.start, part.stop))
     if len(ports) != len(lines):
-        raise SdpError("a media line with other white space than blanks")
+        raise SdpError("a media line with white space other than blanks")
     return tuple(
         slice(start + port.start(1), start + port.end(1))
         for port, line in zip(ports, lines, strict=True)

@@ -216,8 +216,8 @@ def test_the_worker_listens_on_loopback_only(scene: Scene, tmp_path: Path) -> No
         assert f" 0100007F:{port:04X} 00000000:0000 0A" in listening  # 127.0.0.1
         assert f" 00000000:{port:04X} 00000000:0000 0A" not in listening
     for name, fixes in (
-        ("HTTP__HOST", ["auth.api_keys", "leave it empty"]),
-        ("MEDIA__HOST", ["auth.api_keys", "twilio.auth_token", "leave it empty"]),
+        ("HTTP__HOST", ["auth.api_keys", "leave this key empty"]),
+        ("MEDIA__HOST", ["auth.api_keys", "twilio.auth_token", "leave this key empty"]),
     ):
         for host in ("0.0.0.0", "::", "192.0.2.1"):
             done = command("serve", DATA_DIR=str(tmp_path), **{name: host})
@@ -239,7 +239,7 @@ def test_the_last_key_stays_while_a_port_is_open_to_others(tmp_path: Path) -> No
 
         assert f" 00000000:{running.http_port:04X} " in Path("/proc/net/tcp").read_text()
         assert "once=" not in running.log.read_text(), "there is a key to open the page with"
-        reload("", "auth.api_keys: are needed until the next start")
+        reload("", "auth.api_keys: needed until the next start")
         with httpx.Client(base_url=running.url) as client:
             assert client.get("/v1/calls").status_code == 401
             assert client.get("/v1/calls", headers={"Authorization": f"Bearer {key}"}).status_code == 200

@@ -314,7 +314,7 @@ class Database(SqliteFile):
             seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0] or 0
         numbers = (floor, reserved, row, seq)
         if not all(isinstance(number, int) and 0 <= number < ROW_MAX for number in numbers):
-            raise Unusable("damaged", "its numbers cannot be")
+            raise Unusable("damaged", "its numbers are impossible")
         if not isinstance(store_id, str) or not (store_id.isalnum() and store_id.isascii()):
             raise Unusable("damaged", "it has no id")
         self._floor = floor
