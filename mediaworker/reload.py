@@ -66,7 +66,8 @@ class Reloader:
         merged = merge(worker.settings, wanted)
         settings = merged.settings
         if missing := needs_credentials(worker.http.host, worker.listener.host, settings):
-            raise ConfigError("auth.api_keys", None, f"needed until the next start, because {missing[0]} is not loopback")
+            reason = f"needed until the next start, because {missing[0]} is not loopback"
+            raise ConfigError("auth.api_keys", None, reason)
         pairs = self._certificates(settings)
         for certificate, files in pairs:
             certificate.check(files)

@@ -72,7 +72,7 @@ async def test_only_so_many_wait_and_only_so_long() -> None:
     await settle()
     assert beyond.done() and not waiting.done(), "as many may wait as may be in work"
     for task in (beyond, waiting):
-        with pytest.raises(Busy, match="1 requests of this key are in work") as busy:
+        with pytest.raises(Busy, match="1 requests of this key are being served") as busy:
             await task
         assert busy.value.status == 429
     assert requests.files.rejected == 2 and requests.files.waiting == 0

@@ -223,7 +223,7 @@ async def test_the_list_searches_all_calls_by_what_was_said(tmp_path: Path, brow
             await expect(rows.first).to_contain_text("The parcel has not come.")
             await expect(shown.page.locator(".filter [role=status]")).to_have_text("1 call")
             await field.fill("no such word")
-            await expect(shown.page.locator(".filter [role=status]")).to_have_text("No call has this.")
+            await expect(shown.page.locator(".filter [role=status]")).to_have_text("No call matches.")
             await field.fill("")
             await expect(rows).to_have_count(50)
 

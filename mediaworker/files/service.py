@@ -144,9 +144,9 @@ class FileService:
         """Why there is no place for a request of this key; empty when there is one."""
         files = self.settings.files
         if self._requests.total() >= files.max_requests:
-            return f"{files.max_requests} requests with files are in work (files.max_requests)"
+            return f"{files.max_requests} requests with files are being served (files.max_requests)"
         if self._requests[key] >= files.max_requests_per_key:
-            return f"{files.max_requests_per_key} requests of this key are in work (files.max_requests_per_key)"
+            return f"{files.max_requests_per_key} requests of this key are being served (files.max_requests_per_key)"
         return ""
 
     def _take_place(self, key: str) -> None:

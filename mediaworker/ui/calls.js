@@ -166,7 +166,7 @@ export class CallList {
     this.#draw();
     const shown = new Set(ids);
     for (const [id, call] of this.#calls.all) if (this.#shows(call)) shown.add(id);
-    setText(this.status, shown.size ? many(shown.size, "call") : "No call has this.");
+    setText(this.status, shown.size ? many(shown.size, "call") : "No call matches.");
     this.status.hidden = false;
   }
 
