@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,8 @@ from playwright.async_api import expect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from mediaworker.ingress.socket_owner import is_own, owner
+from mediaworker.ingress import socket_owner
+from mediaworker.ingress.socket_owner import is_own, listed, owner
 from tests.browser import chromium
 from tests.peers import Worker, command, ports, until, worker
 
@@ -163,6 +165,12 @@ def test_http_1_0_opens_nothing(scene: Scene) -> None:
             host = scene.host.encode()
             peer.sendall(b"GET /v1/calls HTTP/%s\r\nHost: %s\r\nConnection: close\r\n\r\n" % (version, host))
             assert peer.recv(100).split(b" ")[1] == status
+    for version, status in ((b"1.0", b"426"), (b"1.1", b"101")):
+        with socket.create_connection(("127.0.0.1", scene.worker.http_port)) as peer:
+            head = [b"GET /v1/events HTTP/" + version, b"Host: " + scene.host.encode(), b"Connection: upgrade"]
+            head += [b"Upgrade: websocket", b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Key: " + b"A" * 22 + b"=="]
+            peer.sendall(b"\r\n".join([*head, b"", b""]))
+            assert peer.recv(100).split(b" ")[1] == status
 
 
 def test_the_printed_link_opens_the_page_once_by_whatever_way(scene: Scene) -> None:
@@ -246,19 +254,27 @@ def test_the_last_key_stays_while_a_port_is_open_to_others(tmp_path: Path) -> No
         reload(f"auth.api_keys = {keys}\nmax_calls = 5\n", "configuration reloaded")
 
 
-def test_the_owner_of_a_socket_is_told() -> None:
+def test_the_owner_of_a_socket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.create_server((host, 0), family=family) as listener:
             client = socket.create_connection(listener.getsockname()[:2])
             taken, _ = listener.accept()
             peer, here = taken.getpeername()[:2], taken.getsockname()[:2]
             assert owner(peer, here) == os.geteuid() and is_own(peer, here)
+            sides = ip_address(peer[0]), peer[1], ip_address(here[0]), here[1]
+            assert listed(*sides) == os.geteuid()
+            with monkeypatch.context() as patched:  # a kernel without sock_diag
+                patched.setattr(socket_owner, "SOCK_DIAG_BY_FAMILY", 4711)
+                assert is_own(peer, here)
+                patched.setattr(socket_owner, "NETLINK_SOCK_DIAG", 31)
+                assert is_own(peer, here)
             if host == "127.0.0.1":  # as a listener for both families says it
                 assert is_own((f"::ffff:{peer[0]}", peer[1]), (f"::ffff:{here[0]}", here[1]))
             client.shutdown(socket.SHUT_WR)
             assert is_own(peer, here), "half closed, and still somebody's"
             client.close()
             until(lambda peer=peer, here=here: not is_own(peer, here), 5)
+            assert listed(*sides) is None
             # Another socket at the other end's address: the listener's answer is not taken for the connection's.
             assert owner(here, ("127.0.0.9" if family == socket.AF_INET else "::9", 9)) is None
             taken.close()

@@ -30,7 +30,12 @@ UNREAD_BYTES, UNREAD_S = 262144, 2.0
 MAX_HEAD = 16384
 MAX_FRAGMENTS = 4096
 """Of one WebSocket message: each costs memory, even an empty one."""
-DETAIL = {431: "the head of the request is too long", 501: "unknown Transfer-Encoding", 505: "HTTP/1.0 or HTTP/1.1"}
+DETAIL = {
+    426: "an upgrade takes HTTP/1.1 (for nginx: proxy_http_version 1.1)",
+    431: "the head of the request is too long",
+    501: "unknown Transfer-Encoding",
+    505: "HTTP/1.0 or HTTP/1.1",
+}
 
 
 @dataclass(slots=True)
@@ -120,6 +125,9 @@ class Connection(h11.Connection):
         elif b"transfer-encoding" in names and (b"content-length" in names or request.http_version != b"1.1"):
             # RFC 9112 section 6.1: an attempt at request smuggling, or as good as one.
             self._refuse(400, "Transfer-Encoding with Content-Length, or in HTTP/1.0")
+        elif b"upgrade" in names and request.http_version != b"1.1":
+            # RFC 6455 section 4.2.1. The WebSocket that comes of it would no longer be known as a proxy's.
+            self._refuse(426, "an upgrade in HTTP/1.0")
 
     def _refuse(self, status: int, why: str) -> None:
         self.status = status

@@ -3,13 +3,17 @@
 A reverse proxy on this machine makes the whole world look like loopback, and one that changes no header cannot be told
 from a direct program by what it sends. It can be told by its user, because servers give up root and run as a user of
 their own (`www-data`, `haproxy`), while the programs of whoever started the worker run as that user.
+
+Kernels without sock_diag (gVisor, and Linux without the module tcp_diag) say the same in /proc/net/tcp (proc(5)).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import sys
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR = 4, 20, 1, 2
@@ -26,7 +30,7 @@ Address = tuple[str, int]
 def is_own(peer: Address | None, here: Address | None) -> bool:
     """Whether the connection from `peer` to `here` was opened on this machine by a process of this process's user.
 
-    False as well when it cannot be told: the kernel has no sock_diag, or the peer has closed its socket already.
+    False as well when it cannot be told, or when the peer has closed its socket already.
     """
     if peer is None or here is None:
         return False
@@ -39,13 +43,22 @@ def is_own(peer: Address | None, here: Address | None) -> bool:
 def owner(peer: Address, here: Address) -> int | None:
     """The user id of the socket at `peer`'s end; None when no process of this network namespace holds it.
 
-    Raises OSError without sock_diag, ValueError for what is no IP address.
+    Raises OSError when the kernel does not tell, ValueError for what is no IP address.
     """
     theirs, ours = _plain(peer[0]), _plain(here[0])
-    if theirs.version != ours.version:
+    if theirs.version != ours.version or not (theirs.is_loopback and ours.is_loopback):
         return None
+    with contextlib.suppress(OSError):
+        if (found := _asked(theirs, peer[1], ours, here[1])) is not None:
+            return found
+    # The answer of a kernel that cannot be asked is that of one that knows no such connection.
+    return listed(theirs, peer[1], ours, here[1])
+
+
+def _asked(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv6Address, here: int) -> int | None:
+    """By sock_diag. Raises OSError."""
     family = socket.AF_INET if theirs.version == 4 else socket.AF_INET6
-    name = struct.pack("!HH", peer[1], here[1]) + _padded(theirs) + _padded(ours)
+    name = struct.pack("!HH", port, here) + _padded(theirs) + _padded(ours)
     request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, ALL_STATES)
     request += name + struct.pack("=III", 0, *NO_COOKIE)
     head = _HEADER.pack(_HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0)
@@ -60,6 +73,27 @@ def owner(peer: Address, here: Address) -> int | None:
     # has closed has no inode, and root as its user.
     uid, inode = fields[-2:]
     return int(uid) if inode and b"".join(fields[4:8]) == name else None
+
+
+def listed(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv6Address, here: int) -> int | None:
+    """As `owner`, by the list of all sockets. Raises OSError."""
+    files = ("tcp", "tcp6") if theirs.version == 4 else ("tcp6",)
+    for name in files:
+        wanted = [f"{_listed(theirs, name)}:{port:04X}", f"{_listed(ours, name)}:{here:04X}"]
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/net/{name}") as lines:  # no IPv6: no list of it
+            for line in lines:
+                if (fields := line.split())[1:3] == wanted:
+                    return int(fields[7]) if fields[9] != "0" else None
+    return None
+
+
+def _listed(address: IPv4Address | IPv6Address, name: str) -> str:
+    """Words of 32 bits, in the order of this machine. The list of IPv6 has IPv4 addresses in the spelling of IPv6."""
+    packed = address.packed
+    if name == "tcp6" and len(packed) == 4:
+        packed = b"\0" * 10 + b"\xff" * 2 + packed
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    return "".join(f"{word:08X}" for word in words)
 
 
 def _plain(text: str) -> IPv4Address | IPv6Address:
