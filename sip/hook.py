@@ -15,6 +15,7 @@ from typing import Any
 
 from sip.errors import SipError
 from sip.gate import DROP, PASS, Request, Verdict
+from sip.offers import METHODS, is_described
 
 VERSION = "2.17"
 _BUILD = "build it with scripts/build_pjsip.sh"
@@ -131,9 +132,15 @@ class _RxData(Structure):
 
 
 class _Message(Structure):
-    """Of a request; what follows is not used."""
+    """Of a request."""
 
-    _fields_ = [("type", c_int), ("method", _Method)]
+    _fields_ = [("type", c_int), ("method", _Method), ("uri", c_void_p), ("headers", _Header), ("body", c_void_p)]
+
+
+class _Description(Structure):
+    """pjsip_sdp_info"""
+
+    _fields_ = [("body", Str), ("error", c_int), ("parsed", c_void_p)]
 
 
 _Callback = ctypes.CFUNCTYPE(c_int, POINTER(_RxData))
@@ -181,6 +188,7 @@ class Hook:
         library.pjsua_pool_create.restype = c_void_p
         library.pjsip_retry_after_hdr_create.restype = c_void_p
         library.pjsip_generic_string_hdr_create.restype = c_void_p
+        library.pjsip_get_sdp_info.restype = POINTER(_Description)
         self._endpoint = c_void_p(library.pjsua_get_pjsip_endpt())
         pool = c_void_p(library.pjsua_pool_create(b"gate", ctypes.c_size_t(1024), ctypes.c_size_t(1024)))
         self._retry = _chain([library.pjsip_retry_after_hdr_create(pool, retry_after_s)])
@@ -226,14 +234,28 @@ class Hook:
             rdata.src_name.decode("latin-1"),
             connected=bool(_Transport.from_address(rdata.transport).flag & _RELIABLE),
         )
-        packet = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len)  # noqa: E731
+        packet: Callable[[], bytes] = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len)  # noqa: E731
         verdict = self._judge(request, rdata.cseq.contents.cseq, packet)
         if verdict.status == PASS and method != str(rdata.cseq.contents.method.name):
             return Verdict(400)  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
+        if verdict.status == PASS and method in METHODS and method != "ACK":
+            if not is_described(packet(), self._described(rdata)):
+                return Verdict(400)
         for closed in verdict.closed:
             assert 0 <= closed.start <= closed.stop <= rdata.msg_len
             ctypes.memset(rdata.msg_buf + closed.start, ord("0"), closed.stop - closed.start)
         return verdict
+
+    def _described(self, rdata: Any) -> slice | None:
+        """Where PJSIP finds a session description; None when it finds none. What it reads goes with the request."""
+        body = _Message.from_address(rdata.msg).body
+        if not body:
+            return None
+        found = self._library.pjsip_get_sdp_info(c_void_p(rdata.pool), c_void_p(body), None, None).contents.body
+        if not found.ptr or found.slen <= 0:
+            return None
+        start = found.ptr - rdata.msg_buf
+        return slice(start, start + found.slen)
 
     def _answer(self, pointer: Any, verdict: Verdict) -> None:
         if str(_Message.from_address(pointer.contents.msg).method.name) == "ACK":

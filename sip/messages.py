@@ -97,7 +97,7 @@ def locate_part(own: str, body: str, content_type: str) -> slice | None:
         end = len(body) if end < 0 else end
         blank = BLANK_LINE.search(body, start, end)
         head = body[start : blank.start() if blank else end]
-        for line in head.splitlines():
+        for line in _FOLD.sub(" ", head).split("\n"):
             name, _, value = line.partition(":")
             if name.strip().lower() in ("content-type", "c") and _media_type(value) == content_type:
                 return slice(blank.end() if blank else end, end)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from audio.codec import Codec
 from sip.addresses import Family
-from sip.errors import NotAcceptable, SdpError, UnsupportedBody
+from sip.errors import NotAcceptable, PeerError, SdpError, UnsupportedBody
 from sip.messages import BLANK_LINE, SipMessage, locate_part
 from sip.negotiation import SrtpUse, match_lines, negotiate
 from sip.sdp import SessionDescription
@@ -30,6 +30,7 @@ MAX_FORMAT = 256
 """Characters of one format of a line: a number, or a name."""
 MAX_KEYS = 32
 """`a=crypto` of a line: an offer has one for each suite that the peer knows."""
+_ONCE = ("content-type", "content-length", "content-encoding")
 _PORT = re.compile(r"^m=[ \t]*\S+[ \t]+([0-9]+)", re.MULTILINE)
 
 
@@ -47,35 +48,61 @@ def check(
     Raises:
         PeerError: the request cannot be accepted for its body; the error has the status and headers of the response.
     """
+    where = described(packet)
+    if where is None:
+        return ()
     text = packet.decode("latin-1")  # an index is that of a byte
+    offer = SessionDescription.parse(text[where])
+    _bound(offer, where.stop - where.start)
+    lines = match_lines(offer, codecs, use=use, families=families)
+    if all(isinstance(line, NotAcceptable) for line in lines):
+        negotiate(offer, codecs, use=use, families=families)  # raises the reason
+    ports = list(_PORT.finditer(text, where.start, where.stop))
+    if len(ports) != len(lines):
+        raise SdpError("a media line with white space other than blanks")
+    return tuple(
+        slice(port.start(1), port.end(1))
+        for port, line in zip(ports, lines, strict=True)
+        if isinstance(line, NotAcceptable)
+    )
+
+
+def described(packet: bytes) -> slice | None:
+    """Where in a request its session description lies; None without one. Raises PeerError as `check` does."""
+    text = packet.decode("latin-1")
     message = SipMessage.parse(text)
+    names = [name for name, _ in message.headers]
+    if any(names.count(name) > 1 for name in _ONCE):
+        raise PeerError(f"more than one {', or '.join(_ONCE)}")
     blank = BLANK_LINE.search(text)
     start = blank.end() if blank else len(text)
     length = message.header("content-length")
-    body = text[start : start + int(length)] if length.isdigit() and len(length) < 10 else text[start:]
+    body = text[start : start + int(length)] if length.isdecimal() and len(length) < 10 else text[start:]
     if not body.strip():
-        return ()
+        return None
     if message.header("content-encoding").lower() not in ("", "identity"):
         raise UnsupportedBody("the body is encoded")
     kind = message.header("content-type")
     part = locate_part(kind, body, "application/sdp")
     if part is None:
         if ";tag=" in message.header("to") and any(locate_part(kind, body, each) for each in CONTENT_TYPES):
-            return ()
+            return None
         raise UnsupportedBody("the body is no session description")
-    offer = SessionDescription.parse(body[part])
-    _bound(offer, len(body[part]))
-    lines = match_lines(offer, codecs, use=use, families=families)
-    if all(isinstance(line, NotAcceptable) for line in lines):
-        negotiate(offer, codecs, use=use, families=families)  # raises the reason
-    ports = list(_PORT.finditer(body, part.start, part.stop))
-    if len(ports) != len(lines):
-        raise SdpError("a media line with white space other than blanks")
-    return tuple(
-        slice(start + port.start(1), start + port.end(1))
-        for port, line in zip(ports, lines, strict=True)
-        if isinstance(line, NotAcceptable)
-    )
+    return slice(start + part.start, start + part.stop)
+
+
+def is_described(packet: bytes, found: slice | None) -> bool:
+    """Whether the description that PJSIP has found in a request is the one that was judged here.
+
+    Whoever makes the two see different ones gets past `check`.
+    """
+    if found is None:
+        return True
+    try:
+        where = described(packet)
+    except PeerError:
+        return False
+    return where is not None and where.start == found.start and packet[where].rstrip() == packet[found].rstrip()
 
 
 def _bound(offer: SessionDescription, size: int) -> None:

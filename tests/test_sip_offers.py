@@ -171,6 +171,47 @@ async def test_in_an_ack(running: Worker) -> None:
         await each(running, SAMPLES, attempt)
 
 
+async def test_a_description_that_only_pjsip_sees_is_refused(running: Worker) -> None:
+    """What is judged is what PJSIP reads: nobody gets past by a message that two parsers read in two ways."""
+    dtls, plain = described("m=audio 40002 UDP/TLS/RTP/SAVPF 0", *FINGERPRINT), described(PLAIN)
+    kind, mixed = "Content-Type: application/sdp", "Content-Type: multipart/mixed;boundary=b"
+    part = "--b\r\n{}\r\n\r\n{}\r\n"
+
+    def parts(first: str, second: str) -> str:
+        return part.format(first, plain) + part.format(second, dtls) + "--b--\r\n"
+
+    hidden = {
+        "a header in a header's value": (mixed, parts(f"X: y\x85{kind}", kind)),
+        "a header behind a bare CR": (mixed, parts(f"X: y\r{kind}", kind)),
+        "a folded header": (mixed, part.format("Content-Type:\r\n application/sdp", dtls) + parts(kind, kind)),
+        "two parameters": (
+            'Content-Type: multipart/mixed;x="boundary=c";boundary=b',
+            f"--c\r\n{kind}\r\n\r\n{plain}" + parts("X: y", kind),
+        ),
+        "two lengths": (f"{kind}\r\nContent-Length: 0\r\nContent-Length: {len(dtls)}", dtls),
+        "two types": (f"{kind}\r\n{mixed}", parts("X: y", kind)),
+        "a blank line of bare CR": (f"{kind}\r\r" + dtls.replace("\r\n", "\r"), ""),
+        "nothing but CR": (kind, dtls),
+    }  # fmt: skip
+    peer = SipPeer(running.sip_port)
+    async with beside(running):
+        for number, (name, (head, body)) in enumerate(hidden.items()):
+            lines = [f"INVITE sip:1000@127.0.0.1:{running.sip_port} SIP/2.0", "CSeq: 1 INVITE", "Max-Forwards: 70"]
+            lines += [
+                f"Via: SIP/2.0/UDP 127.0.0.1:{peer.port};branch=z9hG4bKhidden{number}",
+                f"Call-ID: {number}-hidden",
+            ]
+            lines += ["From: <sip:4711@127.0.0.1>;tag=a", "To: <sip:1000@127.0.0.1>"]
+            lines += [f"Contact: <sip:4711@127.0.0.1:{peer.port}>", head, "", body]
+            text = "\r\n".join(lines)
+            peer.put((text.replace("\r\n", "\r") if name == "nothing but CR" else text).encode("latin-1"))
+            status = (await peer.answer(1)).start_line.split()[1]
+            assert status in ("400", "415", "488"), f"{name}: {status}"
+            peer.heard.clear()
+    peer.close()
+    assert "could not be judged" not in running.log.read_text()
+
+
 async def test_lines_are_refused_in_place_over_tcp(running: Worker) -> None:
     """Two requests in one segment: what is closed in one is not what is closed in the other."""
     dtls, keys = "m=audio 40002 UDP/TLS/RTP/SAVPF 0", "m=audio 40004 RTP/SAVP 0"
