@@ -175,7 +175,7 @@ class Sip(Section, frozen=True, kw_only=True):
     tls_verify: bool = True
     """Registrars, and peers that the worker has to connect to, need a certificate for the name that they go by."""
     tls_clients: Literal["any", "verified"] = "any"
-    """`verified`: who connects needs a certificate of an authority in `tls_ca`."""
+    """`verified`: who connects needs a certificate of an authority in `tls_ca`. `any`: nobody is asked for one."""
     headers: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.!%*_+`'~-]+$")], ...] = (
         "P-Asserted-Identity",
         "Diversion",
