@@ -186,9 +186,11 @@ class Client:
             on_retry=on_retry,
         )  # fmt: skip
 
-    async def calls(self, *, limit: int = 50, after: str | None = None) -> tuple[list[CallRecord], str | None]:
-        """Newest first; and the `after` of the next page, None on the last one."""
-        query = {"limit": str(limit)} | ({"after": after} if after else {})
+    async def calls(
+        self, *, limit: int = 50, after: str | None = None, text: str | None = None
+    ) -> tuple[list[CallRecord], str | None]:
+        """Newest first; and the `after` of the next page, None on the last one. `text`: only calls with these words."""
+        query = {"limit": str(limit)} | {key: value for key, value in (("after", after), ("text", text)) if value}
         page = msgspec.json.decode(await self._ask("GET", f"/v1/calls?{urlencode(query)}"), type=_Page)
         return page.items, page.next
 

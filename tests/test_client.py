@@ -65,6 +65,7 @@ async def test_the_routes(tmp_path: Path) -> None:
         items, after = await client.calls(limit=2)
         assert [call.call_id for call in items] == ["c3", "c2"] and after == "c2"
         assert [call.call_id for call in (await client.calls(after=after))[0]] == ["c1"]
+        assert [call.call_id for call in (await client.calls(text="good morn"))[0]] == ["c1"]
         assert (await client.rename("c1", {"inbound": "Ann"})).legs[0].name == "Ann"
         assert (await client.set_language("c1", "de")).call_id == "c1" and api.calls["c1"].languages == ["de"]
         assert "good morning" in await client.transcript("c1")
