@@ -225,6 +225,7 @@ class SipCall:
             address, port = socket.mapped or (self._address(self.family, socket.source), socket.port)
             own = make_offer(codecs, port, address=address, origin=template.origin)
             self._pending = Pending(own, None)
+            socket.expect_another(True)
             return own
         offer = SessionDescription.parse(offer_text)
         streams = self._negotiate(offer)
@@ -250,6 +251,8 @@ class SipCall:
             reports=reports,
         )
         self._pending = Pending(answer, streams)
+        for socket in sockets.values():  # its audio may be here before the answer has been seen to go out
+            socket.expect_another(True)
         return answer
 
     def check(self, offer_text: str) -> int:
@@ -281,10 +284,17 @@ class SipCall:
         elif pending.streams != self._agreed:
             self._commit(pending.streams)
             self._host.media_changed(self)
+        else:
+            self._expect_no_other()
 
     def dropped(self) -> None:
         """The re-INVITE of the pending description was refused."""
         self._pending = None
+        self._expect_no_other()
+
+    def _expect_no_other(self) -> None:
+        for socket in self._sockets.values():
+            socket.expect_another(False)
 
     def confirmed(self, streams: tuple[NegotiatedStream, ...]) -> None:
         """PJSIP's media is up. When the ACK brought the answer to our own offer, these are its streams."""

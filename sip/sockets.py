@@ -163,6 +163,13 @@ class RtpSocket:
             return  # nothing was attached, or this kernel cannot: then every datagram is read and refused here
         self._guarded, self._dropped_before = on, drops(self._socket)
 
+    def expect_another(self, expected: bool) -> None:
+        """An answer is about to go out that may bring another source: the kernel drops nothing until `expect`. False:
+        it has not gone out, or has changed nothing."""
+        if expected:
+            self.guard(False)
+        self._receiver.latch(self.slot, not expected and self._latch.source is not None)
+
     @property
     def last_packet_s(self) -> float:
         """When a packet last came; when the socket was opened, before the first one."""

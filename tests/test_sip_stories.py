@@ -104,7 +104,8 @@ async def test_headers_and_digits(running: Worker) -> None:
             await sender.press(event, port, lost=lost)
             await sender.talk(b"\xff" * 320, port)
         await caller.bye()
-    assert events[0]["custom"] == {"x-ticket": "42", "x-queue": "sales, second line"}
+    told = {"x-ticket": "42", "x-queue": "sales, second line", "p-asserted-identity": "<sip:5@pbx.example>"}
+    assert events[0]["custom"] == told
     digits = [(event["leg"], event["digit"], event["duration_ms"]) for event in events if event["type"] == "dtmf"]
     assert digits == [
         ("main", "5", 160), ("main", "#", 0), ("main", "7", 100), ("main", "*", 100), ("main", "#", 100),
