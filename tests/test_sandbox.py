@@ -56,8 +56,8 @@ async def test_a_decoder_that_is_taken_over_can_do_nothing(name: str, taken_over
     refused = await refusal(taken_over, name)
     assert refused.fault == "unreadable", refused
     found = json.loads(refused.reason)
-    assert found.pop("the file, from a thread") == "RIFF"
-    assert {what: came for what, came in found.items() if came != "EPERM"} == {"clone3": "ENOSYS"}
+    assert found.pop("the file") == "RIFF"
+    assert {what: came for what, came in found.items() if came != "EPERM"} == {}
     assert found.keys() >= confined_reader.ATTEMPTS.keys()
     assert len(found) > 400, "all other system calls have been tried as well"
 

@@ -63,6 +63,7 @@ class Media:
         self._container = _open(file, name)
         self._stream = stream = _track(self._container)
         context = stream.codec_context
+        context.thread_count = 1  # the sandbox lets no thread be started
         self.container: str = self._container.format.name
         self.codec: str = context.name
         duration = self._container.duration

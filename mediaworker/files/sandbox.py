@@ -29,12 +29,13 @@ ALLOWED = (
     "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall",
     "getrandom", "getrusage", "sysinfo", "exit_group",
 )  # fmt: skip
-"""System calls whose arguments do not matter; `_conditional` adds those whose do. All others fail with EPERM."""
+"""System calls whose arguments do not matter; `_conditional` adds those whose do. All others fail with EPERM.
+
+None of them starts a thread: thousands of small ones would fit into the limit of memory, and they count against what
+the worker and its service may have (`TasksMax`, `ulimit -u`), so that it could start none any more.
+"""
 
 PROT_EXEC = 4
-CLONE_THREAD = 0x00010000 | 0x00000800 | 0x00000100
-"""linux/sched.h: CLONE_THREAD, and CLONE_SIGHAND and CLONE_VM, which it requires. A process has none of them."""
-
 ALLOW = 0x7FFF0000
 ERRNO = 0x00050000
 MASKED_EQUAL = 7
@@ -175,13 +176,10 @@ def _restrict_calls(library: ctypes.CDLL) -> None:
 
 
 def _conditional() -> list[_Rule]:
-    """Memory that is not executable, threads but no processes, and abort(3) of this process."""
+    """Memory that is not executable, and abort(3) of this process."""
     not_executable = [_Comparison(2, MASKED_EQUAL, PROT_EXEC, 0)]
     return [
         (ALLOW, "mmap", not_executable),
         (ALLOW, "mprotect", not_executable),
-        (ALLOW, "clone", [_Comparison(0, MASKED_EQUAL, CLONE_THREAD, CLONE_THREAD)]),
-        # Its flags are behind a pointer, which no filter follows; the C library falls back to clone.
-        (ERRNO | errno.ENOSYS, "clone3", []),
         (ALLOW, "tgkill", [_Comparison(0, EQUAL, os.getpid(), 0)]),
     ]
