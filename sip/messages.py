@@ -22,7 +22,8 @@ _COMPACT = {
 _SECRET = frozenset(("authorization", "proxy-authorization"))
 _TOKEN = re.compile(r"[A-Za-z0-9.!%*_+`'~-]+")
 _FOLD = re.compile(r"\r?\n[ \t]+")
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
+_QUOTED = re.compile(r'"(?:\\.|[^"\\])*+(?:(")|\\?\Z)', re.DOTALL)
+"""A quoted string, or one that nobody closes, so that the search does not begin anew at each of its quotes."""
 BLANK_LINE = re.compile(r"\r?\n\r?\n")
 _URI = re.compile(r"<([^<>\s]+)>")
 _TAG = re.compile(r";\s*tag\s*=\s*([^;,\s]+)", re.IGNORECASE)
@@ -111,15 +112,20 @@ def _media_type(header: str) -> str:
 
 def address_uri(header: str) -> str:
     """The URI of a From, To or Contact header, without display name and parameters: `sip:1001@pbx.example`."""
-    header = _QUOTED.sub("", header)
+    header = _unquoted(header)
     found = _URI.search(header)
     uri = found[1] if found else header.strip()
     return uri.split(";")[0].split("?")[0]
 
 
+def _unquoted(header: str) -> str:
+    """Without its quoted strings."""
+    return _QUOTED.sub(lambda found: "" if found[1] else found[0], header)
+
+
 def tag_of(header: str) -> str:
     """The tag of a From or To header (RFC 3261 section 19.3); "" when it has none."""
-    found = _TAG.search(_URI.sub("", _QUOTED.sub("", header)))
+    found = _TAG.search(_URI.sub("", _unquoted(header)))
     return found[1] if found else ""
 
 

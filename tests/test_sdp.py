@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.codec import Codec
 from sip.errors import NotAcceptable, PeerError, SdpError
-from sip.messages import SipMessage, address_uri, dtmf_info
+from sip.messages import SipMessage, address_uri, dtmf_info, tag_of
 from sip.negotiation import accept_answer, make_answer, make_offer, moved, negotiate
 from sip.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
 from sip.trace import mask_message
@@ -469,3 +471,15 @@ def test_credentials_are_not_logged() -> None:
 )
 def test_digits_in_info(content_type: str, body: str, found: tuple[str, int] | None) -> None:
     assert dtmf_info(content_type, body) == found
+
+
+@pytest.mark.parametrize("piece", ['\\"', '"', '"\\', '\\', "<", ";tag", '"a'])
+def test_headers_made_to_be_slow_are_read_at_once(piece: str) -> None:
+    """A message may have 64 KB, and everybody's calls wait while one is read."""
+    header = '"' + piece * (60000 // len(piece)) + "\\"
+    started = time.perf_counter()
+    address_uri(header)
+    tag_of(header)
+    assert time.perf_counter() - started < 0.5
+    assert address_uri('"a <sip:b@c>') == "sip:b@c", "of a string that nobody closes"
+    assert tag_of('"a;tag=x\\"" <sip:b@c;tag=y>;tag=z') == "z"
