@@ -27,7 +27,7 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
   [ "$kind" != dev ] || $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps \
     ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r requirements/torch.txt
   wheel=$(scripts/build_pjsip.sh "$PWD/$VENV/bin/python" | tail -n1)
-  $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps "$wheel"
+  $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall "$wheel" # its version does not tell patches
   $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
   $VENV/bin/python -c 'import pjsua2'
   [ "$kind" != dev ] || scripts/install_node.sh $VENV/bin/python >/dev/null ||

@@ -23,7 +23,7 @@ if [ "$variant" = cuda ]; then
   "${pip[@]}" --require-hashes -r requirements/cuda.lock
 fi
 wheel=$(scripts/build_pjsip.sh "$target/bin/python" | tail -n1)
-"${pip[@]}" "$wheel"
+"${pip[@]}" --force-reinstall "$wheel" # its version does not tell patches
 "$target/bin/python" -c 'import pjsua2'
 if [ "${3:-}" != --dependencies ]; then
   # A build writes into its source tree, which may be somebody's checkout, or read-only.
