@@ -274,12 +274,21 @@ async def test_a_damaged_event_is_passed_over(tmp_path: Path, sample: Path) -> N
         assert len(frames) == 5
 
 
-@pytest.mark.parametrize("how", ["its pages", "an event that was in it"])
+INDEX_DAMAGE = {
+    "its pages": "UPDATE words_data SET block = X'0102030405' WHERE id >= 10",
+    "its structure": "UPDATE words_data SET block = X'DEADBEEF' WHERE id = 10",
+    "its version": "UPDATE words_config SET v = 99",
+    "a part is missing": "DROP TABLE words_docsize",
+    "an event that was in it": "",
+}
+
+
+@pytest.mark.parametrize("how", INDEX_DAMAGE)
 async def test_a_damaged_search_index_is_made_again(tmp_path: Path, sample: Path, how: str) -> None:
     shutil.copy(sample, tmp_path / FILE)
-    if how == "its pages":
+    if statement := INDEX_DAMAGE[how]:
         with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
-            connection.execute("UPDATE words_data SET block = X'0102030405' WHERE id >= 10")
+            connection.execute(statement)
     else:
         with contextlib.closing(sqlite3.connect(sample)) as connection:
             (row,) = connection.execute("SELECT id FROM events WHERE call_id = 'c07' AND seq = 3").fetchone()

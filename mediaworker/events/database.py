@@ -177,8 +177,7 @@ class Database(SqliteFile):
         self._floor = floor
 
     def mended(self, error: sqlite3.Error) -> bool:
-        damaged = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT_VTAB
-        if not damaged and "no such table: words" not in str(error):
+        if not search.is_damaged(error):
             return super().mended(error)
         # The search index can be made again; a large store does without its past, so that calls need not wait. It
         # cannot be dropped while it is damaged, only its entry in the schema and what it is made of.

@@ -80,6 +80,20 @@ def query_of(typed: str) -> str:
     return " AND ".join(phrases) + "*" if phrases else ""
 
 
+def is_damaged(error: sqlite3.Error) -> bool:
+    """Whether an error says that the index is damaged, or that a part of it is missing.
+
+    FTS5 says so by a code of its own only of what it has read and found wrong. Where damage makes it fail later, its
+    messages name no table, which those about `events` and `calls` do.
+    """
+    text = str(error)
+    return (
+        getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT_VTAB
+        or text in ("constraint failed", "SQL logic error", "no such table: words")
+        or text.startswith("invalid fts5 file format")
+    )
+
+
 def add(connection: sqlite3.Connection, events: Iterable[tuple[int, str, str]]) -> None:
     """(row id, type, frame) of new events."""
     found = ((row, searchable(frame)) for row, type_, frame in events if type_ in INDEXED)
