@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Literal
 
 from sip.addresses import peer_key
@@ -118,13 +119,13 @@ class Gate:
         self._stranger_dialogs = {
             kind: Buckets(STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST) for kind in (False, True)
         }
-        self._passed: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._admitted: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._passed: OrderedDict[bytes, float] = OrderedDict()
+        self._admitted: OrderedDict[bytes, str] = OrderedDict()
         self._acquainted: OrderedDict[str, float] = OrderedDict()
 
     def admitted(self, call_id: str, source: str) -> str | None:
         """By whose credentials an address that may not call has been let in with this call."""
-        return self._admitted.get((call_id, source))
+        return self._admitted.get(_key(call_id, source))
 
     def judge(
         self, request: Request, now: float, credentials: Callable[[], tuple[Shown, str]] = lambda: UNASKED
@@ -136,12 +137,12 @@ class Gate:
         known = allowed or self.admitted(request.call_id, request.source) is not None
         if request.method != "INVITE" or request.to_tag:
             return PASS if known else self._judge_stranger(request, who, now)
-        key = (request.call_id, request.branch)
+        key = _key(request.call_id, request.branch)
         if known and now - self._passed.get(key, -RETRY_S) < RETRY_S:
             return PASS  # a repetition: its transaction answers
         shown, user = credentials()
         if shown == "good":
-            _remember(self._admitted, (request.call_id, request.source), user)
+            _remember(self._admitted, _key(request.call_id, request.source), user)
             _remember(self._acquainted, who, now)
         elif shown != "unasked" or not allowed:
             return self._judge_stranger(request, who, now, shown, allowed=allowed)
@@ -165,6 +166,11 @@ class Gate:
         if limit is not None and not limit.take(who, now):
             return DROP
         return 401 if asked else 403
+
+
+def _key(*parts: str) -> bytes:
+    """Stands for names of a peer's choice in a table: each of them may have 64 KB."""
+    return blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def _remember(kept: OrderedDict[Any, Any], key: object, value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import count
 
 from sip.access import OncePer
@@ -112,3 +113,17 @@ def test_log_lines_about_made_up_sources_end_somewhere() -> None:
     said = sum(once.due(f"10.0.{n // 250}.{n % 250} 403", n / 1000) is not None for n in range(50000))
     assert said == 1024
     assert once.due("10.0.0.1 403", 120.0) is not None
+
+
+def test_what_is_remembered_of_calls_does_not_grow_with_their_names() -> None:
+    door, _ = gate(per_s=0.0)
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            name = f"{number}-" + "x" * 60000
+            assert door.judge(Request("INVITE", name, f"z9hG4bK{name}", "", FRIEND), 0.0) == PASS
+            assert door.judge(Request("INVITE", name, name, "", STRANGER), 0.0, lambda: ("good", "ann")) == PASS
+            assert door.admitted(name, STRANGER) == "ann"
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000, "60 MB of names"
+    finally:
+        tracemalloc.stop()
