@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from config import ConfigError
 
@@ -23,6 +23,9 @@ TUNNELS = (IPv6Network("2001::/32"), IPv6Network("2002::/16"))
 """Teredo (RFC 4380) and 6to4 (RFC 3056), which hold an IPv4 address, and which nobody needs any more."""
 DOCUMENTATION = IPv6Network("3fff::/20")
 """RFC 9637."""
+WITHIN = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"), IPv4Network("168.63.129.16/32"))
+"""Protocol assignments (RFC 6890), which Python took for public before 3.11.9, and where one cloud has its metadata;
+relays of 6to4 (RFC 7526); and the address at which Azure tells each of its machines its configuration."""
 LOOKUPS = 4
 """Names looked up at once, in threads of their own: a name server that does not answer holds up webhooks alone."""
 
@@ -37,6 +40,8 @@ def is_public(address: Address) -> bool:
     if isinstance(address, IPv6Address):
         if address not in GLOBAL_UNICAST or address in DOCUMENTATION or any(address in tunnel for tunnel in TUNNELS):
             return False
+    elif any(address in network for network in WITHIN):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
