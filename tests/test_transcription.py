@@ -131,7 +131,7 @@ def reader_of(pid: int) -> int | None:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         try:
             if b"mediaworker.files.reader" in Path(f"/proc/{child}/cmdline").read_bytes():
-                assert os.getpriority(os.PRIO_PROCESS, int(child)) > 0 or not started(int(child))
+                assert not started(int(child)) or os.getpriority(os.PRIO_PROCESS, int(child)) > 0
                 return int(child)
         except OSError:
             pass
