@@ -122,8 +122,8 @@ async def test_fifty_calls_at_once_and_hundreds_that_are_over(tmp_path: Path, br
                 await page.get_by_role("button", name="More").click()
         await expect(page.get_by_role("button", name="More")).to_be_hidden()
         assert [await row.locator(".who").text_content() for row in (past.first, past.last)] == [
-            "past-129 → +2",
-            "past-0 → +2",
+            "Bea · past-129",
+            "Bea · past-0",
         ]
         # All of them talk at once: the list is drawn once for a frame, not once for an event.
         await page.evaluate(
@@ -147,4 +147,4 @@ async def test_fifty_calls_at_once_and_hundreds_that_are_over(tmp_path: Path, br
         for number in range(50):
             api.calls.pop(f"b{number:03}").hangup()
         await expect(live).to_have_count(0)
-        await expect(past.first.locator(".who")).to_have_text("live-49 → +2")  # the newest first
+        await expect(past.first.locator(".who")).to_have_text("Bea · live-49")  # the newest first
