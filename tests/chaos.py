@@ -145,6 +145,7 @@ class Subscriber:
             self.finals.add(event["utterance_id"])
             if event["revision"] <= self.partials.get(event["utterance_id"], 0):
                 self.faults.append(f"final of {event['utterance_id']} below its partials")
+        event.pop("stored", None)  # a disk that was late has it by now
         self.durable.append(event)
         self._cursor = event["cursor"]
 
