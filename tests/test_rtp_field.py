@@ -510,7 +510,7 @@ def test_nobody_dials_faster_by_sip_info_either() -> None:
         def end(self, reason: str) -> None:
             pass
 
-    call, sip, ingress = Dialled(), object(), SipIngress(cast(Any, None))
+    call, sip, ingress = Dialled(), object(), SipIngress(cast(Any, None), refusal=lambda: None)
     ingress._calls[cast(Any, sip)] = cast(Any, call)
     for _ in range(1000):
         ingress.on_dtmf(cast(Any, sip), "5", 100)
