@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -397,19 +396,6 @@ def test_half_an_upload_at_a_kill_is_erased_at_the_next_start(tmp_path: Path, me
 
 
 # -- no room -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)], capture_output=True).returncode:
-        pytest.skip("only root mounts")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_on_a_full_disk_uploads_are_refused_and_jobs_wait(small_disk: Path, media: Path, tmp_path: Path) -> None:

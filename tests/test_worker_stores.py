@@ -7,9 +7,8 @@ import contextlib
 import json
 import os
 import sqlite3
-import subprocess
 import urllib.error
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -147,19 +146,6 @@ async def test_calls_are_taken_without_jobs_until_their_store_can_be_opened(tmp_
 
 
 # -- no room -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)], capture_output=True).returncode:
-        pytest.skip("only root mounts")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 async def test_what_a_full_disk_does_not_take_is_marked(small_disk: Path, tmp_path: Path) -> None:
