@@ -28,9 +28,10 @@ from sip.addresses import SOCKETS, Family, canonical, family_of
 from sip.errors import PortsExhausted
 from sip.latch import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
 from sip.ports import RtpPorts
-from sip.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, RtpReceiver, _Buffers
+from sip.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPNS, RtpReceiver, _Buffers
 from sip.silence import SilenceTicker
 from sip.sockets import RtpCounters, RtpSocket
+from tests.peers import until
 from tests.sipp_caller import free_port
 
 PEER = ("192.0.2.9", 4000)
@@ -288,8 +289,27 @@ async def line(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
     assert line.ports.in_use == len(line.ticker) == 0
 
 
+def wait_for_kernel_stamps() -> None:
+    """The kernel begins to stamp datagrams some moments after the machine's first socket has asked it to; what came
+    before that is stamped when it is read. Keep a socket that has asked open meanwhile."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.bind(("127.0.0.1", 0))
+        own.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+        def stamped_on_arrival() -> bool:
+            own.sendto(b"", own.getsockname())
+            time.sleep(0.03)
+            before = time.time()
+            [(_, _, stamp)] = own.recvmsg(16, 64)[1]
+            seconds, nanoseconds = struct.unpack("@ll", stamp)
+            return bool(seconds + nanoseconds / 1e9 < before - 0.01)
+
+        until(stamped_on_arrival, 10, "the kernel stamps datagrams when they arrive")
+
+
 async def test_datagrams_arrive_with_their_time(line: Line) -> None:
     line.expect_peer()
+    await asyncio.to_thread(wait_for_kernel_stamps)  # the line's own socket has asked too
     sent_s = []
     for sequence in range(3):
         sent_s.append(time.monotonic())

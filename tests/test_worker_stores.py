@@ -87,12 +87,13 @@ async def test_damaged_files_keep_no_worker_from_starting_and_jobs_go_on(tmp_pat
             assert running.metric(f"mediaworker_{metric}_files_set_aside") == 1
         assert await asyncio.to_thread(made, running, again) == expected
         # The same while it runs, under a call and a job.
-        third = await asyncio.to_thread(submit, running, words)
         calling = asyncio.create_task(call(running))
         events = durable(running)
         async for event in events:
             if event["type"] == "transcript.final":
                 break
+        # Last, so that it has not ended by then: one that has would lie in the file that is deleted.
+        third = await asyncio.to_thread(submit, running, words)
         for path in running.data_dir.glob("*.sqlite3*"):
             if ".damaged-" not in path.name:
                 path.unlink()
