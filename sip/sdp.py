@@ -21,6 +21,13 @@ MAX_FORMATS = 32
 _SESSION_ORDER = "iuepbtrzk"
 _MEDIA_ORDER = "ibk"
 _NUMBER = re.compile(r"[0-9]{1,5}")
+_SHAPES = {
+    "b": re.compile(r"[^\s:]+:[0-9]+(?:\s.*)?"),
+    "t": re.compile(r"[0-9]+ [0-9]+\s*"),
+    "m": re.compile(r"(?:\S| )*"),
+}
+"""RFC 8866 sections 5.8, 5.9 and 5.14: in a line without its separator, or with another one, a parser that is less
+strict takes the next line for a part of it, or a part of it for the whole."""
 _RTPMAP = re.compile(r"([0-9]{1,3}) +([^/ ]+)/([0-9]{1,6})(?:/([0-9]{1,2}))?")
 
 # RFC 3551 table 4: what a payload type means without an rtpmap.
@@ -224,6 +231,8 @@ def _lines(text: str) -> list[Line]:
             continue
         if "\r" in line or "\0" in line or line[1:2] != "=":
             raise SdpError(f"bad line: {line[:80]!r}")
+        if (shape := _SHAPES.get(line[0])) and not shape.fullmatch(line, 2):
+            raise SdpError(f"bad {line[:2]} line: {line[:80]!r}")
         lines.append((line[0], line[2:]))
     return lines
 

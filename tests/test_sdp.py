@@ -37,6 +37,16 @@ def answered(description: SessionDescription, codecs: tuple[Codec, ...] = ALL) -
 token = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-._"), min_size=1, max_size=12)
 value = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=30)
 attribute = st.tuples(token, st.none() | value)
+shapes = {
+    "b": st.from_regex(r"[A-Z]{2,6}:[0-9]{1,6}", fullmatch=True),
+    "t": st.from_regex(r"[0-9]{1,9} [0-9]{1,9}", fullmatch=True),
+}
+
+
+def other_line(kinds: str) -> st.SearchStrategy[tuple[str, str]]:
+    return st.sampled_from(kinds).flatmap(lambda kind: st.tuples(st.just(kind), shapes.get(kind, value)))
+
+
 connection = st.builds(Connection, token, st.sampled_from(("IP4", "IP6")))
 origin = st.builds(Origin, token, token, token, token, st.sampled_from(("IP4", "IP6")))
 port = st.integers(0, 65535)
@@ -44,7 +54,7 @@ port = st.integers(0, 65535)
 
 @st.composite
 def media_descriptions(draw: st.DrawFn) -> MediaDescription:
-    other = draw(st.lists(st.tuples(st.sampled_from("ibk"), value), max_size=3))
+    other = draw(st.lists(other_line("ibk"), max_size=3))
     return MediaDescription(
         draw(token),
         draw(port),
@@ -59,7 +69,7 @@ def media_descriptions(draw: st.DrawFn) -> MediaDescription:
 
 @st.composite
 def descriptions(draw: st.DrawFn) -> SessionDescription:
-    other = draw(st.lists(st.tuples(st.sampled_from("iuepbtrzk"), value), max_size=5))
+    other = draw(st.lists(other_line("iuepbtrzk"), max_size=5))
     order = "iuepbttzk"
     return SessionDescription(
         draw(origin),
