@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from asr import child, messages
+from asr import child, languages, messages
 from asr.ledger import Delivery, Ledger
 from asr.messages import FrameError, Frames
 from asr.outcomes import FinalOutcomes
 from asr.patience import Patience, Verdict
-from asr.select import LANGUAGES, missing_files, select, select_words
+from asr.plugin import find
+from asr.select import missing, select, select_words, unknown_language
 from asr.spill import Spill
 from asr.spoken import Counters, Deliver, TakeWords
 from asr.utterance import EngineState, Hypothesis, Utterance
@@ -61,7 +62,7 @@ class Recognizer:
         self._ledger = Ledger(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
         self.state = EngineState.IDLE
         self.engine: str = self._selection.engine
-        self.languages: tuple[str, ...] = LANGUAGES[self.engine]
+        self.languages: tuple[str, ...] = find(self.engine).languages
         self._timing = select_words(settings.asr)
         self.words: tuple[str, ...] = self._timing.languages
         """Languages in which the words of a final can be given times."""
@@ -107,6 +108,9 @@ class Recognizer:
     def open(self, utterance: Utterance, on_hypothesis: Deliver) -> None:
         """Begin an utterance; its id must not be open."""
         self._ledger.open(utterance.sayable(), on_hypothesis)
+        if utterance.language and languages.base(utterance.language) not in self.languages:
+            self._ledger.refuse(utterance.id, unknown_language(utterance.language, self.engine, self.languages))
+            return
         self._want()
 
     def append(self, utterance_id: str, audio: bytes) -> None:
@@ -168,7 +172,7 @@ class Recognizer:
     @property
     def lacking(self) -> str | None:
         """What the next start of the inference process would not find, though this one may serve without it."""
-        error = missing_files(self.engine, self._settings.asr)
+        error = missing(self.engine, self._settings.asr)
         return str(error) if error is not None else None
 
     @property
@@ -388,7 +392,7 @@ class Recognizer:
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
         now = asyncio.get_running_loop().time()
         for deliver, answer in deliveries:
-            if isinstance(answer, Hypothesis) and answer.final:
+            if isinstance(answer, Hypothesis) and answer.final and not answer.refused:
                 self._outcomes.record(answer.error, now)
             try:
                 deliver(answer)

@@ -2,7 +2,7 @@
 
 The scheduler decides what is urgent, `Inference` moves audio and answers, the engine computes. An engine is used from
 one thread. `step` gets the most urgent requests it can hold (`Capabilities.batch`) and does a bounded piece of work on
-all of them together: for PocketSphinx 200 ms of one utterance's audio, for a batched transformer one packed forward
+all of them together: for Moonshine a few calls of its network for each, for a batched transformer one packed forward
 that mixes prefill, verification and decoding of many utterances. What has no answer after the step comes back later.
 """
 
@@ -71,7 +71,7 @@ class Engine(Protocol):
     def open(self, utterance: Utterance) -> None: ...
 
     def append(self, utterance_id: str, audio: bytes) -> None:
-        """The next bytes in the utterance's format. Cheap: decoding belongs into `step` and `feed`."""
+        """The next bytes in the utterance's format. Cheap: decoding belongs into `step`."""
 
     def close(self, utterance_id: str) -> None:
         """Committed or cancelled; its state goes."""
@@ -81,12 +81,6 @@ class Engine(Protocol):
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         """One bounded piece of work. Raises EngineError, EngineExhausted."""
-
-    def ahead(self) -> tuple[str, ...]:
-        """Live utterances whose audio could be worked on before anybody asks, as many as go into one `feed`."""
-
-    def feed(self, utterance_ids: tuple[str, ...]) -> None:
-        """One bounded piece of work on what `ahead` has just named. Raises EngineError."""
 
     def warm_up(self) -> None:
         """Load what the first request needs. Raises EngineUnusable."""

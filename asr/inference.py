@@ -44,11 +44,14 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A bounded piece of work: on requests, or ahead of them."""
+    """A bounded piece of work."""
 
     requests: tuple[Request, ...]
     """Of the engine, or of the aligner: not of both."""
-    utterance_ids: tuple[str, ...]
+
+    @property
+    def utterance_ids(self) -> tuple[str, ...]:
+        return tuple(request.utterance_id for request in self.requests)
 
     @property
     def align(self) -> bool:
@@ -101,9 +104,8 @@ class Inference:
     def choose(self) -> Work | None:
         """The next bounded piece of work; None when there is nothing to do.
 
-        Live requests first, then live audio nobody has asked about yet (so that a final finds it heard), then words of
-        calls, then batch, where the engine and the aligner take turns. Words that have been passed over go before all
-        but finals.
+        Live requests first, then words of calls, then batch, where the engine and the aligner take turns. Words that
+        have been passed over go before all but finals.
         """
         self._passed_over += 1
         work = None
@@ -120,22 +122,20 @@ class Inference:
         limit = self.pressure.limit
         taken = scheduler.take(limit, lanes=LIVE, runnable=engine.runnable)
         if not taken:
-            if ahead := engine.ahead():
-                return Work((), ahead)
             if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
                 return work
         if len(taken) < limit and (self.pressure.files or not taken):
             taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._of_engine)
         if not taken:
             return self._choose_words(Lane.BATCH)
-        return Work(tuple(taken), tuple(request.utterance_id for request in taken))
+        return Work(tuple(taken))
 
     def _of_engine(self, request: Request) -> bool:
         return not request.align and self.engine.runnable(request)
 
     def _choose_words(self, *lanes: Lane) -> Work | None:
         taken = self.alignments.take(self.scheduler, *lanes)
-        return Work(tuple(taken), tuple(request.utterance_id for request in taken)) if taken else None
+        return Work(tuple(taken)) if taken else None
 
     def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
         """Do what `choose` has just returned, beginning at `now`."""
@@ -146,11 +146,7 @@ class Inference:
         if work.align:
             return self._align(work.requests)
         try:
-            if work.requests:
-                answers = self.engine.step(work.requests)
-            else:
-                self.engine.feed(work.utterance_ids)
-                answers = []
+            answers = self.engine.step(work.requests)
         except EngineError as error:
             return self._fail(error, work)
         except EngineExhausted as error:

@@ -53,8 +53,12 @@ def alignable() -> tuple[str, ...]:
 
 
 def base(code: str) -> str:
-    """`pt` of `pt-BR`, `fil` of `tl`; empty for a language that is not in the table."""
-    return _CODES.get((name(code) or "").lower(), "")
+    """`pt` of `pt-BR`, `fil` of `tl`. Of a language that is not in the table, which another engine may know, the code
+    without its region; empty for what is no code."""
+    if (known := name(code)) is not None:
+        return _CODES[known.lower()]
+    subtag = code.replace("_", "-").split("-")[0].strip().lower()
+    return subtag if subtag.isascii() and subtag.isalpha() and 2 <= len(subtag) <= 3 else ""
 
 
 def code(name: str) -> str:

@@ -61,6 +61,12 @@ class Ledger:
         self.counters.utterances += 1
         self._dirty[utterance.id] = None
 
+    def refuse(self, utterance_id: str, reason: str) -> None:
+        """The engine cannot be asked for this utterance, which has just been opened: its final says why."""
+        spoken = self._open[utterance_id]
+        spoken.refused = True
+        self._give_up(spoken, reason)
+
     def append(self, utterance_id: str, audio: bytes) -> None:
         spoken = self._open[utterance_id]
         if spoken.failed is None:
@@ -292,6 +298,8 @@ class Ledger:
         if not isinstance(request, Final):
             spoken.request = None
             return None
-        failed = Hypothesis(name, request.revision, "", "", 0, True, spoken.failed, died=spoken.died)
+        failed = Hypothesis(
+            name, request.revision, "", "", 0, True, spoken.failed, died=spoken.died, refused=spoken.refused
+        )
         spoken.opened = False
         return self._delivery(spoken, failed)

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from asr import messages
 from asr.inference import Inference
-from asr.select import create, select
+from asr.plugin import find
+from asr.select import select
 from asr.utterance import Format, Hypothesis, Utterance
 from config.settings import Asr, Qwen, Settings
 
@@ -42,4 +43,4 @@ def recognize(settings: Settings, utterance: Utterance, audio: bytes) -> Hypothe
 
 @lru_cache(maxsize=1)
 def _inference(engine: str, asr: Asr, qwen: Qwen) -> Inference:
-    return Inference(create(engine, replace(asr, decoders=1), qwen))
+    return Inference(find(engine).create(replace(asr, threads=1), qwen))

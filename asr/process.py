@@ -36,7 +36,9 @@ from asr.messages import (
     decode_to_engine,
     encode,
 )
-from asr.select import create, create_aligner
+from asr.plugin import find
+from asr.select import create_aligner
+from config import ConfigError
 from config.console import ConsoleRenderer
 
 RECEIVE_BYTES = 256 * 1024
@@ -78,9 +80,9 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
     assert isinstance(first, Configure), "the first message configures"
     _configure_log(first)
     try:
-        engine = create(first.engine, first.asr, first.qwen)
+        engine = find(first.engine).create(first.asr, first.qwen)
         engine.warm_up()
-    except EngineUnusable as error:
+    except (EngineUnusable, ConfigError) as error:
         _send(channel, Unusable(str(error)))
         return
     inference = Inference(engine, _aligner(first))

@@ -1,25 +1,15 @@
-"""Which engine serves, why, and how to get another. The only place that knows all engines; imports none until asked.
-
-An engine is added with a line in `LANGUAGES`, a branch in `create`, and, if `auto` may choose it, one in `select`.
-"""
+"""Which engine serves, why, and how to get another. Loads none: see `asr.plugin` for where engines are found."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 
-from asr import languages, weights
+from asr import languages, plugin, weights
 from asr.aligner import Aligner
-from asr.engine import Engine, EngineUnusable
+from asr.engine import EngineUnusable
 from config import ConfigError
 from config.settings import Asr, Qwen
-
-LANGUAGES: dict[str, tuple[str, ...]] = {"pocketsphinx": ("en",), "qwen": tuple(languages.QWEN3_ASR)}
-"""By engine, known before it is loaded."""
-_WEAKNESS = (
-    "PocketSphinx: English only, meant for trying the path out; on 8 kHz telephone audio two words of three are"
-    " wrong, on G.722 one of four"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,41 +30,54 @@ class Timing:
 def select(settings: Asr) -> Selection:
     """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads.
 
-    Raises ConfigError when the engine that is asked for by name cannot run here.
+    Raises ConfigError when there is no engine of that name, or when it cannot run here.
     """
-    partials = f"; partials by {settings.partials_model}" if settings.partials_model else ""
-    lacking = missing_files("qwen", settings)
-    if settings.engine == "qwen":
-        if lacking is not None:
+    name = settings.engine
+    if name != "auto":
+        if (lacking := missing(name, settings)) is not None:
             raise lacking
-        if packages := _missing_packages():
-            raise ConfigError("asr.engine", "qwen", packages)
-        return Selection("qwen", f"asr.engine = 'qwen': {weights.find(settings.model)}{partials}")
-    if settings.engine == "pocketsphinx":
-        return Selection("pocketsphinx", f"asr.engine = 'pocketsphinx'. {_WEAKNESS}")
+        return _selected(name, settings, f"asr.engine = {name!r}: {plugin.find(name).about(settings)}")
     if weights.find(settings.model) is None:
-        return Selection("pocketsphinx", f"auto: {weights.missing(settings.model)}. Until then {_WEAKNESS}")
-    if lacking is not None:  # the model is there, and the one for partials is not: somebody has asked for it by name
-        raise lacking
-    if packages := _missing_packages():
-        return Selection("pocketsphinx", f"auto: {settings.model} is here, but {packages}. Until then {_WEAKNESS}")
-    return Selection("qwen", f"auto: {settings.model} is in {weights.find(settings.model)}{partials}")
+        why = weights.missing(settings.model)
+    elif (lacking := _missing_weights(settings)) is not None:
+        raise lacking  # the model is there, and the one for partials is not: somebody has asked for it by name
+    elif packages := plugin.find("qwen").missing(settings):
+        why = f"{settings.model} is here, but {packages}"
+    else:
+        return _selected("qwen", settings, f"auto: Qwen3-ASR in {plugin.find('qwen').about(settings)}")
+    moonshine = plugin.find("moonshine")
+    if (lacks := moonshine.missing(settings)) is not None:
+        raise ConfigError("asr.engine", "auto", f"no engine can run here: {lacks}; and for Qwen3-ASR: {why}")
+    return _selected("moonshine", settings, f"auto: {moonshine.about(settings)}. For 30 languages: {why}")
 
 
-def missing_files(engine: str, settings: Asr) -> ConfigError | None:
-    """What the engine would not find if it were started now: a look at the file system, nothing is loaded."""
-    if engine != "qwen":
-        return None
+def _selected(engine: str, settings: Asr, reason: str) -> Selection:
+    known = plugin.find(engine).languages
+    if settings.language and languages.base(settings.language) not in known:
+        why = unknown_language(settings.language, engine, known)
+        raise ConfigError("asr.language", settings.language, f"{why} ({reason})")
+    return Selection(engine, reason)
+
+
+def unknown_language(code: str, engine: str, known: Iterable[str]) -> str:
+    """What to tell somebody who asks the engine for a language that is none of its own."""
+    return f"the engine {engine} does not know the language {code!r}; it knows {', '.join(sorted(known))}"
+
+
+def missing(engine: str, settings: Asr) -> ConfigError | None:
+    """What the engine would lack if it were started now: a look at the file system, nothing is loaded. Raises
+    ConfigError when there is no such engine."""
+    if engine == "qwen" and (lacking := _missing_weights(settings)) is not None:
+        return lacking
+    why = plugin.find(engine).missing(settings)
+    return ConfigError("asr.engine", engine, why) if why is not None else None
+
+
+def _missing_weights(settings: Asr) -> ConfigError | None:
     for key, model in (("asr.model", settings.model), ("asr.partials_model", settings.partials_model)):
         if model and weights.find(model) is None:
             return ConfigError(key, model, weights.missing(model))
     return None
-
-
-def _missing_packages() -> str:
-    """A sentence when Qwen3-ASR's libraries are not installed; looks for them without loading them."""
-    lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else ""
 
 
 def select_words(settings: Asr) -> Timing:
@@ -86,19 +89,6 @@ def select_words(settings: Asr) -> Timing:
     lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
     without = f"; not {', '.join(lacking)}" if lacking else ""
     return Timing(can, f"{settings.aligner} is in {folder}, for {', '.join(can)}{without}")
-
-
-def create(engine: str, asr: Asr, qwen: Qwen) -> Engine:
-    """Build an engine; in the inference process only, since importing one may take seconds and hundreds of MB."""
-    if engine == "pocketsphinx":
-        from asr.pocketsphinx import PocketSphinxEngine
-
-        return PocketSphinxEngine(asr.decoders)
-    if engine == "qwen":
-        from asr.qwen.build import build
-
-        return build(asr, qwen)
-    raise ValueError(f"no engine {engine!r}")
 
 
 def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:

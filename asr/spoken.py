@@ -72,6 +72,8 @@ class Spoken:
     failed: str | None = None
     died: bool = False
     """It failed because the process died over it."""
+    refused: bool = False
+    """It failed because the engine does not know its language."""
 
     def ask(self, request: Partial | Final | Align) -> None:
         self.request, self.asked = request, False

@@ -62,6 +62,8 @@ class Hypothesis:
     died: bool = False
     """The inference process ended over it and others, and which of them was to blame is not known: asked for alone, it
     may go well."""
+    refused: bool = False
+    """Nothing was tried, and nothing is wrong with the engine: it does not know the language of the utterance."""
 
 
 @dataclass(frozen=True, slots=True)

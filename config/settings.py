@@ -296,8 +296,10 @@ class Profiles(Section, frozen=True, kw_only=True):
 
 
 class Asr(Section, frozen=True, kw_only=True):
-    engine: Literal["auto", "qwen", "pocketsphinx"] = "auto"
-    """`auto`: Qwen3-ASR when the weights of `model` are on this machine, else PocketSphinx. Nothing is downloaded."""
+    engine: Name = "auto"
+    """`auto`: Qwen3-ASR when the weights of `model` are on this machine, else Moonshine; nothing is downloaded. `qwen`,
+    `moonshine` or the name of an engine that another package brings: that one. The worker does not start when its
+    engine cannot run on this machine."""
     model: str = "Qwen/Qwen3-ASR-0.6B"
     """qwen: a name on the Hugging Face hub whose files `mediaworker models pull` has brought, or a folder."""
     partials_model: str = ""
@@ -313,8 +315,9 @@ class Asr(Section, frozen=True, kw_only=True):
     """The inference process ends after so long without a call or job."""
     preload: bool = False
     """Start it with the worker and keep it: no call waits for the model, and the worker is ready only when it is."""
-    decoders: Annotated[int, Meta(ge=1, le=16)] = 2
-    """pocketsphinx: decoders in the pool, 92 MB each."""
+    threads: Annotated[int, Meta(ge=0, le=256)] = 0
+    """moonshine: threads that recognise, each one utterance at a time. 0: one for each core of this machine but one,
+    which is left to the calls themselves."""
     max_backlog_mb: Positive = 256
     """Audio of utterances without their final, in memory. Beyond it partial refreshes stop and audio goes to disk."""
     max_spill_mb: Annotated[int, Meta(ge=0)] = 2048

@@ -40,7 +40,7 @@ from tests.story import check_story
 TWILIO_PROMPTS = ("auth-thankyou", "vm-goodbye")
 SIP_PROMPT = "vm-goodbye"
 TWILIO_CALLERS, SIP_CALLERS = 2, 1
-"""At a time. PocketSphinx hears no more than that on a small machine, and a backlog would hide what is looked for."""
+"""At a time: a backlog would hide what is looked for."""
 PAUSE = np.zeros(7200, np.int16)
 """Longer than an endpoint, so that the final belongs to the call and not to its end."""
 ORPHAN_S = 5.0
@@ -159,7 +159,7 @@ class Chaos:
         self.folder, self.sipp = folder, Sipp(folder)
         self.worker = launch(
             folder,
-            ASR__ENGINE="pocketsphinx",  # starts in a tenth of the time of the other
+            ASR__ENGINE="moonshine",  # starts in a tenth of the time of the other
             MEDIA__STALL_S="30",  # a stalled caller is no gap in the audio, nor
             RTP__JITTER_MS="800",  # is a late packet lost: what is held to account here is recognition
             SIP__TRANSPORTS='["udp"]',

@@ -21,7 +21,7 @@ class Expected:
 
 
 DEFAULT = Settings(asr=Asr(model=str(TINY)))
-TRY_OUT = Settings(asr=Asr(engine="pocketsphinx"))
+TRY_OUT = Settings(asr=Asr(engine="moonshine"))
 """Starts in a tenth of the time: for tests that kill the engine by the dozen, or keep a hundred calls busy."""
 
 def utterances(

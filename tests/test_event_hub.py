@@ -112,7 +112,7 @@ async def test_events_outside_their_call_are_dropped(tmp_path: Path) -> None:
 
 async def test_hello_is_a_snapshot_at_its_cursor(tmp_path: Path) -> None:
     async with running_hub(tmp_path) as hub:
-        hub.publish(None, 0, EngineState("ready", "pocketsphinx"))
+        hub.publish(None, 0, EngineState("ready", "moonshine"))
         hub.publish("c1", 0, started())
         hub.publish("c2", 0, started())
         hub.publish("c2", 5, ended())
@@ -121,7 +121,7 @@ async def test_hello_is_a_snapshot_at_its_cursor(tmp_path: Path) -> None:
         hub.publish("c1", 20, speech("u1"))  # not committed: not in the snapshot, but after it
         hello, event = await take(hub.subscribe(), 2)
         assert isinstance(hello.body, Hello)
-        assert (hello.body.engine.name, hello.body.engine.state) == ("pocketsphinx", "ready")
+        assert (hello.body.engine.name, hello.body.engine.state) == ("moonshine", "ready")
         assert hello.body.server.startswith("mediaworker/")
         (record,) = hello.body.calls
         assert (record.call_id, record.state, record.seq, record.speaking) == ("c1", "held", 2, [])

@@ -300,7 +300,7 @@ def test_a_wrong_webhook_is_a_wrong_configuration(wrong: dict[str, Any], key: st
 def test_a_call_by_webhook_over_a_kill_of_the_worker(tmp_path: Path) -> None:
     with receiving(200) as receiver:
         settings = {"WEBHOOKS": f'[{{name="crm", url="{receiver.url}", secret="{SECRET}"}}]'}
-        running = launch(tmp_path, ASR__ENGINE="pocketsphinx", **settings)
+        running = launch(tmp_path, ASR__ENGINE="moonshine", **settings)
         try:
             until(lambda: alive(running), 60)
             assert command("stream", running.twilio, "--play", str(PROMPT)).returncode == 0

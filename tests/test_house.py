@@ -54,7 +54,7 @@ def test_media_process_imports_nothing_heavy(module: str) -> None:
     code = f"import {module}, sys; print(*sorted(m for m in sys.modules if '.' not in m))"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
     assert "mediaworker" in loaded
-    heavy = {"torch", "onnxruntime", "av", "pocketsphinx", "transformers", "silero_vad", "scipy", "rich"}
+    heavy = {"torch", "onnxruntime", "av", "moonshine", "transformers", "silero_vad", "scipy", "rich"}
     assert not loaded & heavy, f"{module} loads {loaded & heavy}"
 
 

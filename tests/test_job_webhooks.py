@@ -44,7 +44,7 @@ def settings(tmp_path: Path) -> Settings:
     return parse(
         {
             "data_dir": str(tmp_path / "data"),
-            "asr": {"engine": "pocketsphinx"},
+            "asr": {"engine": "moonshine"},
             "jobs": {"webhook_secret": SECRET, "webhook_allow": ["127.0.0.0/8"], "roots": [str(tmp_path)]},
         }
     )
@@ -212,7 +212,7 @@ async def test_more_than_are_told_at_once_have_their_turn(settings: Settings, mo
 
 def test_a_kill_between_the_end_and_its_telling_changes_nothing(settings: Settings, tmp_path: Path) -> None:
     environ = {
-        "ASR__ENGINE": "pocketsphinx", "SIP__ENABLED": "false", "JOBS__WEBHOOK_SECRET": SECRET,
+        "ASR__ENGINE": "moonshine", "SIP__ENABLED": "false", "JOBS__WEBHOOK_SECRET": SECRET,
         "JOBS__ROOTS": json.dumps([str(tmp_path)]), "JOBS__WEBHOOK_ALLOW": '["127.0.0.1"]',
     }  # fmt: skip
     (tmp_path / "worker").mkdir()

@@ -24,7 +24,7 @@ from tests.peers import Worker, alive, launch, until, worker
 KEYS = {"ann": "ann-key-1234", "bob": "bob-key-1234", "ops": "ops-key-1234", "screen": "screen-key-1"}
 SCOPES = {"ann": ["batch"], "bob": ["batch"], "ops": ["batch", "admin"], "screen": ["events"]}
 API_KEYS = ", ".join(f'{{name="{name}", key="{KEYS[name]}", scopes={json.dumps(SCOPES[name])}}}' for name in KEYS)
-SIMPLE = {"ASR__ENGINE": "pocketsphinx", "SIP__ENABLED": "false"}
+SIMPLE = {"ASR__ENGINE": "moonshine", "SIP__ENABLED": "false"}
 QUEUED = 4
 MB = 1024 * 1024
 PART = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'

@@ -63,7 +63,7 @@ def test_to_read_it_changes_nothing_of_what_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(HEADING, bytes=1001), replace(HEADING, mtime_ns=0), replace(HEADING, engine="pocketsphinx"),
+        replace(HEADING, bytes=1001), replace(HEADING, mtime_ns=0), replace(HEADING, engine="moonshine"),
         replace(HEADING, options=Options(language="de")),
     ],
 )  # fmt: skip

@@ -16,9 +16,9 @@ from asr.inference import Inference
 from asr.qwen import session
 from asr.qwen.encoder import Settling
 from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.loop import is_loop, once
 from asr.qwen.mel import Features, Mel, normalise
 from asr.qwen.session import longest
+from asr.repetition import is_loop, once
 from asr.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.qwen_models import check_said, loaded, noise, random_model, tokenizer

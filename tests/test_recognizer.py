@@ -84,13 +84,6 @@ class HashEngine:
                 answers.append(Answer(request, text_of(bytes(self.audio[name][: request.end])), "en"))
         return answers
 
-    def ahead(self) -> tuple[str, ...]:
-        return tuple(name for name, audio in self.audio.items() if self.heard[name] < len(audio))[:1]
-
-    def feed(self, utterance_ids: tuple[str, ...]) -> None:
-        for name in utterance_ids:
-            self.heard[name] = min(len(self.audio[name]), self.heard[name] + 100)
-
     def warm_up(self) -> None: ...
 
 
@@ -624,7 +617,7 @@ async def test_an_engine_that_does_not_start_fails_the_finals_and_says_so(capfd:
         c.recognizer.final("b", 1, commit=True)
         await c.until(lambda: c.finals("b"))
         assert c.finals("b")[0].error
-        c.recognizer.engine = "pocketsphinx"
+        c.recognizer.engine = "moonshine"
         c.recognizer.keep_alive(True)
         await c.ready()
         assert c.states == [EngineState.WARMING_UP, EngineState.FAILED, EngineState.READY]
@@ -776,16 +769,16 @@ def test_the_client_loads_no_engine() -> None:
     code = "import asr.client, sys; print(*sorted(m for m in sys.modules if '.' not in m))"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
     assert "asr" in loaded
-    assert not loaded & {"pocketsphinx", "torch", "transformers", "onnxruntime", "numpy"}
+    assert not loaded & {"moonshine", "torch", "transformers", "onnxruntime", "numpy"}
 
 
 @pytest.mark.parametrize(
     ("engine", "model", "chosen", "why"),
     [
-        ("auto", "nobody/nothing", "pocketsphinx", "`mediaworker models pull nobody/nothing`"),
-        ("auto", "/no/such/folder", "pocketsphinx", "set asr.model to one"),
+        ("auto", "nobody/nothing", "moonshine", "`mediaworker models pull nobody/nothing`"),
+        ("auto", "/no/such/folder", "moonshine", "set asr.model to one"),
         ("auto", str(TINY), "qwen", str(TINY)),
-        ("pocketsphinx", str(TINY), "pocketsphinx", "two words of three"),
+        ("moonshine", str(TINY), "moonshine", "two words of three"),
         ("qwen", str(TINY), "qwen", str(TINY)),
     ],
 )

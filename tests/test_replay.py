@@ -32,7 +32,7 @@ A, B, C = ("192.0.2.1", 4000), ("192.0.2.2", 5000), ("2001:db8::3", 6000)
 NONE = Faults()
 
 
-HUMAN = {"ASR__ENGINE": "pocketsphinx"}
+HUMAN = {"ASR__ENGINE": "moonshine"}
 """For what people say: the tests' own engine reads synthetic digits."""
 
 

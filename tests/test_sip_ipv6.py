@@ -406,7 +406,7 @@ def test_the_test_phone_calls_a_worker(tmp_path: Path, authority: Authority) -> 
     sound = tmp_path / "sound.ulaw"
     sound.write_bytes(b"\xff" * 4000)
     files = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}
-    with peers.worker(tmp_path, **files, SIP__HOST6="::1", ASR__ENGINE="pocketsphinx") as running:
+    with peers.worker(tmp_path, **files, SIP__HOST6="::1", ASR__ENGINE="moonshine") as running:
         for transport, at in (
             ("udp", f"[::1]:{running.sip_port}"),
             ("tcp", f"[::1]:{running.sip_port}"),

@@ -100,7 +100,7 @@ def test_the_test_phone_calls_a_worker(tmp_path: Path, authority: Authority) -> 
     sound = tmp_path / "sound.ulaw"
     sound.write_bytes(b"\xff" * 4000)
     keys = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}
-    with peers.worker(tmp_path, **keys, ASR__ENGINE="pocketsphinx") as running:
+    with peers.worker(tmp_path, **keys, ASR__ENGINE="moonshine") as running:
         call = ["call", f"sip:100@127.0.0.1:{port}", "--play", str(sound), "--transport", "tls", "--tail", "0"]
         good = peers.command(*call, "--ca", str(authority.cert))
         assert good.returncode == 0, good.stderr

@@ -365,7 +365,7 @@ async def test_sigterm_ends_sessions_with_their_finals(tmp_path: Path) -> None:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     """With keys, few places, and little patience."""
     options = {"STREAM__MAX_SESSIONS": "3", "STREAM__MAX_SESSIONS_PER_KEY": "2", "STREAM__IDLE_S": "1.5"}
-    options |= {"STREAM__MAX_S": "4", "MEDIA__START_TIMEOUT_S": "1", "ASR__ENGINE": "pocketsphinx"}
+    options |= {"STREAM__MAX_S": "4", "MEDIA__START_TIMEOUT_S": "1", "ASR__ENGINE": "moonshine"}
     options |= {"AUTH__API_KEYS": f"[{API_KEYS}]", "SIP__ENABLED": "false"}
     with worker(tmp_path_factory.mktemp("guarded"), **options) as started:
         yield started

@@ -71,7 +71,7 @@ SHARES = {
     "twilio wrong path": 2,
     "twilio no upgrade": 2,
 }
-"""Of a hundred calls. More speech than this is more than PocketSphinx hears on a small machine."""
+"""Of a hundred calls. More speech than this is more than Moonshine hears on a small machine."""
 SLOW = ("sip without BYE", "sip without ACK")
 """RFC 3261 lets the worker's BYE, or its 200, go unanswered for 32 s before it may give up."""
 EARLY = (*SLOW, "sip refused 403")
@@ -135,7 +135,7 @@ class Waves:
     def environ() -> dict[str, str]:
         """What the worker must be started with."""
         return {
-            "ASR__ENGINE": "pocketsphinx",
+            "ASR__ENGINE": "moonshine",
             "TWILIO__AUTH_TOKEN": f'"{TOKEN}"',
             "TWILIO__PUBLIC_URL": "https://calls.test",
             "SIP__MEDIA_TIMEOUT_S": "2",

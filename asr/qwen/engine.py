@@ -112,12 +112,6 @@ class QwenEngine:
         """What its next answer may be; wrong ones cost a little time and change nothing."""
         self._sessions[utterance_id].drafted = list(tokens)
 
-    def ahead(self) -> tuple[str, ...]:
-        return ()
-
-    def feed(self, utterance_ids: tuple[str, ...]) -> None:
-        raise AssertionError("nothing is done ahead")
-
     # -- slots ------------------------------------------------------------------------------------------------------
 
     def runnable(self, request: Request) -> bool:

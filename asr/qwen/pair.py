@@ -43,12 +43,6 @@ class PairEngine:
         """Files have no partials."""
         return (self.small, self.large) if live else (self.large,)
 
-    def ahead(self) -> tuple[str, ...]:
-        return ()
-
-    def feed(self, utterance_ids: tuple[str, ...]) -> None:
-        raise AssertionError("nothing is done ahead")
-
     def _of(self, request: Request) -> QwenEngine:
         return self.large if request.final or not self.small.has(request.utterance_id) else self.small
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from asr.qwen.encoder import Audio, Encoding
-from asr.qwen.loop import is_loop, once
 from asr.qwen.mel import Features
 from asr.qwen.packed import AUDIO, Input, Row
 from asr.qwen.prompt import Prompt, Prompts
+from asr.repetition import is_loop, once
 from asr.resample import Wideband
 from asr.scheduler import Request
 from asr.utterance import BYTES_PER_S, Utterance

@@ -91,12 +91,6 @@ class Refeed:
     def runnable(self, request: Request) -> bool:
         return True
 
-    def ahead(self) -> tuple[str, ...]:
-        return ()
-
-    def feed(self, utterance_ids: tuple[str, ...]) -> None:
-        raise AssertionError("nothing is done ahead")
-
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         (request,) = requests
         known = self._open[request.utterance_id]

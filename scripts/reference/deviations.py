@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.qwen.loop import is_loop, once
 from asr.qwen.prompt import MAX_CONTEXT, SPECIAL
 from asr.qwen.session import longest
+from asr.repetition import is_loop, once
 from scripts.reference.cases import Case
 
 WINDOW_S = 8.0

@@ -1,0 +1,59 @@
+"""Which words of a growing hypothesis a reader gets to see: those that will most likely stay.
+
+Pure. At its end the audio of a partial breaks off in the middle of a word, and what the model makes of that is often
+another word a moment later. So a word is shown when two hypotheses in a row have had it, and taken back only when two
+in a row have agreed on another one; a pause of the speaker ends the last word, and everything is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_PLAIN = re.compile(r"[^\w']+")
+_TAIL = re.compile(r"[\s.,;:!?…-]+$")
+
+
+def plain(word: str) -> str:
+    """For comparing: without case and punctuation."""
+    return _PLAIN.sub("", word).casefold()
+
+
+def agreed(one: Sequence[str], other: Sequence[str]) -> int:
+    """Words at the start of both that are equal, in spite of case and punctuation."""
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if plain(mine) != plain(theirs):
+            break
+        count += 1
+    return count
+
+
+class Shown:
+    """What a reader sees of one utterance."""
+
+    __slots__ = ("_before", "_shown")
+
+    def __init__(self) -> None:
+        self._before: list[str] = []
+        """The last hypothesis, whole."""
+        self._shown: list[str] = []
+
+    def pause(self, text: str) -> str:
+        """A hypothesis about audio that ends in a pause."""
+        self._before = self._shown = text.split()
+        return text
+
+    def partial(self, text: str) -> str:
+        """A hypothesis about audio that breaks off; what is to be shown of it."""
+        words = text.split()
+        sure = agreed(words, self._before)
+        kept = agreed(words, self._shown)
+        self._before = words
+        if kept == len(self._shown):
+            self._shown = words[: max(sure, kept)]
+        elif sure > kept:  # two in a row say something else
+            self._shown = words[:sure]
+        shown = " ".join(self._shown)
+        # A full stop where the audio breaks off says nothing about the sentence.
+        return _TAIL.sub("", shown)

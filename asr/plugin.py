@@ -1,0 +1,56 @@
+"""What an engine says of itself before it is loaded, and where engines are found.
+
+The built-in engines and those of other packages have the same interface. A package offers its own under the entry point
+group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs/engines.md shows a whole one.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol
+
+from asr.engine import Engine
+from config import ConfigError
+from config.settings import Asr, Qwen
+
+GROUP = "mediaworker.engines"
+BUILT_IN = {"moonshine": "asr.moonshine.plugin:plugin", "qwen": "asr.qwen.plugin:plugin"}
+
+
+class Plugin(Protocol):
+    """An engine that can be chosen. Its module is imported by the media process: it imports nothing heavy."""
+
+    languages: tuple[str, ...]
+    """ISO 639 codes that the engine can be asked for. A call or file in another language is refused."""
+
+    def about(self, asr: Asr) -> str:
+        """What runs, in a phrase for the log line that says which engine serves."""
+
+    def missing(self, asr: Asr) -> str | None:
+        """Why the engine cannot run on this machine, and what to do about it; None when it can. A quick look at what is
+        installed and at the file system; nothing is loaded."""
+
+    def create(self, asr: Asr, qwen: Qwen) -> Engine:
+        """Build the engine, in the inference process: imports belong in here. `qwen` are the settings of the engine of
+        that name. Raises `asr.engine.EngineUnusable` when it cannot be built on this machine."""
+
+
+def names() -> list[str]:
+    """Of all engines that are installed here, the built-in ones first."""
+    return [*BUILT_IN, *sorted(each.name for each in entry_points(group=GROUP) if each.name not in BUILT_IN)]
+
+
+def find(name: str) -> Plugin:
+    """The engine of this name. Raises ConfigError when there is none, or when its package cannot be imported."""
+    if name in BUILT_IN:
+        point = EntryPoint(name, BUILT_IN[name], GROUP)
+    else:
+        found = tuple(entry_points(group=GROUP, name=name))
+        if not found:
+            raise ConfigError("asr.engine", name, f"there is no engine of this name; there are {', '.join(names())}")
+        point = found[0]
+    try:
+        plugin: Plugin = point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError("asr.engine", name, f"its plug-in {point.value} cannot be imported ({error})") from error
+    return plugin

@@ -1,0 +1,33 @@
+"""Qwen3-ASR as an engine that can be chosen; see `asr.plugin`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from asr import languages, weights
+from config.settings import Asr, Qwen
+
+if TYPE_CHECKING:
+    from asr.engine import Engine
+
+
+class _Qwen:
+    languages = tuple(languages.QWEN3_ASR)
+
+    def about(self, asr: Asr) -> str:
+        partials = f"; partials by {asr.partials_model}" if asr.partials_model else ""
+        return f"{weights.find(asr.model)}{partials}"
+
+    def missing(self, asr: Asr) -> str | None:
+        """Of its packages; `asr.select.missing_files` looks for its weights."""
+        lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
+        return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else None
+
+    def create(self, asr: Asr, qwen: Qwen) -> Engine:
+        from asr.qwen.build import build
+
+        return build(asr, qwen)
+
+
+plugin = _Qwen()
