@@ -18,7 +18,7 @@ RUN ["scripts/install_packages.sh", "build"]
 COPY scripts/build_pjsip.sh scripts/
 COPY scripts/pjsip/ scripts/pjsip/
 RUN ["scripts/build_pjsip.sh", "python3"]
-COPY scripts/install_app.sh scripts/
+COPY scripts/install_app.sh scripts/install_moonshine.sh scripts/
 COPY requirements/ requirements/
 RUN scripts/install_app.sh /opt/mediaworker "${VARIANT}" --dependencies
 COPY pyproject.toml README.md LICENSE ./

@@ -8,11 +8,11 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: fuzz fuzz-asan help interop reference demo run test lint bench soak lock schema clean setup setup-dev
+.PHONY: fuzz fuzz-asan help interop reference demo screenshot run test lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
-	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word)"
+	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word; installs what the tests need)"
 	@echo "make run     install and serve with the default configuration"
 	@echo "make test    install and run the checks and the tests"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
@@ -22,6 +22,7 @@ help:
 	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
 	@echo "make interop a real Asterisk, Kamailio, rtpengine and softphone against the worker (as root; minutes, 400 MB the first time)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
+	@echo "make screenshot  place calls and take the README's pictures of the page"
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
 
 setup:
@@ -30,8 +31,10 @@ setup:
 setup-dev:
 	@scripts/bootstrap.sh dev
 
-demo: setup-dev
-	@$(RUN)/python scripts/demo.py --engine $(ENGINE)
+# Qwen3-ASR needs torch, which is part of what the tests need.
+demo:
+	@scripts/bootstrap.sh $(if $(filter tiny,$(ENGINE)),dev,demo)
+	@$(RUN)/python -m scripts.demo --engine $(ENGINE)
 
 run: setup
 	$(RUN)/mediaworker serve
@@ -79,6 +82,7 @@ interop: setup-dev
 	@scripts/interop/asterisk.sh >/dev/null
 	$(RUN)/python -m pytest tests/interop
 
+# Not requirements/moonshine.txt and torch.txt, which are kept by hand: they say why.
 lock: setup-dev
 	$(RUN)/python -m pip install -q uv
 	for extra in run dev; do \
@@ -89,6 +93,9 @@ lock: setup-dev
 	$(RUN)/uv pip compile -q --no-config --python-platform x86_64-manylinux_2_28 --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command 'make lock' --override requirements/cuda.overrides.txt \
 	  -c requirements/run.lock --extra qwen pyproject.toml -o requirements/cuda.lock
+
+screenshot: setup-dev
+	@$(RUN)/python -m scripts.screenshot
 
 schema: setup-dev
 	$(RUN)/python scripts/gen_docs.py

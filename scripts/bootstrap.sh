@@ -1,36 +1,51 @@
 #!/usr/bin/env bash
 # Everything the project needs on a fresh Debian machine, into this checkout's .venv; does nothing when all is there.
 #
-#   scripts/bootstrap.sh run|dev       run: what the worker needs; dev: what the tests and the demo need as well
+#   scripts/bootstrap.sh run|demo|dev
+#
+# run: what the worker needs; demo: the same, and the recordings of the demo; dev: what the tests need as well, PyTorch
+# included. What dev has installed serves for the others, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-kind=${1:?usage: scripts/bootstrap.sh run|dev}
+kind=${1:?usage: scripts/bootstrap.sh run|demo|dev}
 PYTHON=${PYTHON:-python3}
 VENV=.venv
 
 say() { echo "setup: $*" >&2; }
 
-if [ "$kind" = dev ]; then scripts/install_packages.sh dev; else scripts/install_packages.sh build; fi
+case $kind in
+  run) scripts/install_packages.sh build ;;
+  demo | dev) scripts/install_packages.sh "$kind" ;;
+  *) say "run, demo or dev, not $kind"; exit 2 ;;
+esac
+[ "$kind" = dev ] || kind=run # the demo's Python packages are the worker's
 
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "Python 3.11 or newer is needed, $PYTHON is older: set PYTHON=/path/to/python"; exit 1; }
 
-lock=requirements/$kind.lock
-stamp=$VENV/.stamp-$kind
-want=$(cat "$lock" requirements/torch.txt pyproject.toml scripts/build_pjsip.sh scripts/pjsip/*.patch scripts/bootstrap.sh \
-  scripts/install_packages.sh scripts/install_node.sh tests/node/*.txt | sha256sum)
-if [ "$(cat "$stamp" 2>/dev/null || true)" != "$want" ]; then
-  say "installing Python packages into $VENV"
-  [ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV
-  # --no-deps: the lock names every package, and leaves out rich, which structlog would load if it were there.
-  $VENV/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r "$lock"
-  # A CPU build is enough for the tests. Where pip's own choice is another one, TORCH_INDEX names an index that has it.
-  [ "$kind" != dev ] || $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps \
-    ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r requirements/torch.txt
-  wheel=$(scripts/build_pjsip.sh "$PWD/$VENV/bin/python" | tail -n1)
-  $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall "$wheel" # its version does not tell patches
-  $VENV/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
-  $VENV/bin/python -c 'import pjsua2'
-  [ "$kind" != dev ] || scripts/install_node.sh $VENV/bin/python >/dev/null ||
-    say "Node could not be installed: tests/test_node_client.py will fail, and the rest goes on"
-  echo "$want" >"$stamp"
-fi
+# What a stamp holds when its kind is installed as this checkout wants it.
+sum() {
+  local more=()
+  [ "$1" != dev ] || more=(requirements/torch.txt scripts/install_node.sh tests/node/*.txt)
+  cat "requirements/$1.lock" requirements/moonshine.txt pyproject.toml scripts/build_pjsip.sh scripts/pjsip/*.patch \
+    scripts/bootstrap.sh scripts/install_packages.sh scripts/install_moonshine.sh ${more[@]+"${more[@]}"} | sha256sum
+}
+
+for installed in "$kind" dev; do
+  [ "$(cat "$VENV/.stamp-$installed" 2>/dev/null || true)" != "$(sum "$installed")" ] || exit 0
+done
+
+say "installing Python packages into $VENV"
+[ -x $VENV/bin/python ] || "$PYTHON" -m venv $VENV
+# --no-deps: the lock names every package, and leaves out rich, which structlog would load if it were there.
+pip=("$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps)
+"${pip[@]}" --require-hashes -r "requirements/$kind.lock"
+scripts/install_moonshine.sh $VENV/bin/python
+# A CPU build is enough for the tests. Where pip's own choice is another one, TORCH_INDEX names an index that has it.
+[ "$kind" != dev ] || "${pip[@]}" ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r requirements/torch.txt
+wheel=$(scripts/build_pjsip.sh "$PWD/$VENV/bin/python" | tail -n1)
+"${pip[@]}" --force-reinstall "$wheel" # its version does not tell patches
+"${pip[@]}" -e .
+$VENV/bin/python -c 'import pjsua2'
+[ "$kind" != dev ] || scripts/install_node.sh $VENV/bin/python >/dev/null ||
+  say "Node could not be installed: tests/test_node_client.py will fail, and the rest goes on"
+sum "$kind" >"$VENV/.stamp-$kind"

@@ -1,8 +1,8 @@
 """The demo: one worker, one SIP call in wideband, one Twilio stream with two speakers, all on this machine.
 
 Starts the worker on free ports with a data folder of its own, shows its events live, places both calls with recorded
-human prompts, prints both transcripts beside what was really said, and stops everything. Exit code 0 when both calls
-came out as text.
+human prompts, prints both transcripts beside what was really said, and stops everything. Exit code 0 when at most 15 %
+of the words are wrong.
 
 `--engine tiny` (`make demo ENGINE=tiny`) runs Qwen3-ASR with the tiny model of this repository instead, on digits from
 a synthetic voice, which is what that model reads; exit code 0 when every word is right.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import json
 import os
 import re
@@ -24,31 +23,30 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import wave
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+from scripts import prompts
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ROOT / "tests" / "data" / "digits"
 TINY = ROOT / "models" / "qwen3-asr-tiny"
-SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
-WORDS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
 WORKER = [sys.executable, "-m", "mediaworker.cli.main"]
 
-SIP_PROMPTS = ["pbx-invalid", "conf-onlyperson", "privacy-prompt"]
-CUSTOMER_PROMPTS = ["tt-weasels", "auth-thankyou"]
-AGENT_PROMPTS = ["vm-rec-name", "demo-thanks"]
-PAUSE_S = 1.0
-
+CALL = [("main", "pbx-invalid"), ("main", "conf-onlyperson"), ("main", "privacy-prompt")]
+STREAM = [
+    ("inbound", "tt-somethingwrong"), ("inbound", "auth-thankyou"), ("outbound", "vm-rec-name"),
+    ("outbound", "demo-thanks"),
+]  # fmt: skip
+COUNTED = "one two three four five six seven eight nine zero"
 
 VERDICTS = {
-    "pocketsphinx": (
-        "The path is real: phone line → ring → VAD → endpoint → engine → events. The engine is for trying out:\n"
-        "PocketSphinx, whose model is in its package, gets about 29 % of the words wrong in wideband (the SIP call\n"
-        "above) and 60 to 70 % on 8 kHz telephone audio (the Twilio stream above)."
+    "moonshine": (
+        "The path and the engine are real: phone line → ring → VAD → endpoint → Moonshine tiny → events. The engine\n"
+        "runs on the CPU and knows English only. In 280 recorded prompts like these it gets about one word in ten\n"
+        "wrong: 11 % of the words of an 8 kHz telephone line, 10 % in wideband. Qwen3-ASR knows 30 languages and is\n"
+        "made for a GPU: pip install 'mediaworker[qwen]', then mediaworker models pull."
     ),
     "qwen": "The path is real: phone line → ring → VAD → endpoint → Qwen3-ASR (weights of this machine) → events.",
     "tiny": (
@@ -64,12 +62,13 @@ class Scene:
 
     sip: Path
     sip_codec: str
-    customer: Path
-    agent: Path
-    said: dict[str, str]
-    """By the call's source."""
+    inbound: Path
+    outbound: Path
+    said: dict[str, dict[str, str]]
+    """By the call's source, and by leg."""
     settings: dict[str, str]
-    exact: bool
+    most_wrong: float
+    """Share of the words."""
 
 
 def main() -> int:
@@ -78,52 +77,46 @@ def main() -> int:
     engine = parser.parse_args().engine
     with tempfile.TemporaryDirectory(prefix="mediaworker-demo-") as folder:
         base = Path(folder)
-        scene = digits() if engine == "tiny" else prompts(base)
+        scene = digits() if engine == "tiny" else sentences(base)
         with worker(base, scene.settings) as ports:
             http = f"http://127.0.0.1:{ports['http']}"
             watcher = subprocess.Popen([*WORKER, "watch", http, "--once"])
             try:
-                title(f"A SIP call, {scene.sip_codec}: {scene.said['sip']}")
+                title(f"A SIP call, {scene.sip_codec}: {quoted(scene.said['sip'])}")
                 sip = f"sip:demo@127.0.0.1:{ports['sip']}"
                 run("call", sip, "--play", str(scene.sip), "--codec", scene.sip_codec, "--from", "100")
                 wait_until_idle(http, calls=1)
-                title(f"A Twilio stream, two tracks: {scene.said['twilio']}")
+                title(f"A Twilio stream, two tracks: {quoted(scene.said['twilio'])}")
                 url = f"ws://127.0.0.1:{ports['media']}/twilio/stream"
-                run("stream", url, "--play", str(scene.customer), "--play-outbound", str(scene.agent))
+                run("stream", url, "--play", str(scene.inbound), "--play-outbound", str(scene.outbound))
                 wait_until_idle(http, calls=2)
             finally:
                 time.sleep(0.3)  # let the last lines reach the terminal
                 watcher.terminate()
                 watcher.wait()
-            done = report(http, scene)
+            wrong, count = report(http, scene)
     title("How good is that?")
-    print(VERDICTS["tiny" if engine == "tiny" else chosen_engine()])
-    return 0 if done == len(scene.said) else 1
+    print(f"{wrong} of {count} words wrong ({wrong / count:.0%}); the demo fails above {scene.most_wrong:.0%}.\n")
+    print(VERDICTS.get("tiny" if engine == "tiny" else chosen_engine(), ""))
+    return 0 if wrong <= scene.most_wrong * count else 1
 
 
-def prompts(base: Path) -> Scene:
+def sentences(base: Path) -> Scene:
     """Recorded human prompts, for the engine that this machine has."""
-    texts = spoken_words()
-    call_file, customer, agent = base / "call.g722", base / "customer.wav", base / "agent.wav"
-    join_g722(SIP_PROMPTS, call_file)
-    # The agent answers when the customer has finished.
-    lead_s = join_wav(CUSTOMER_PROMPTS, customer)
-    join_wav(AGENT_PROMPTS, agent, lead_s=lead_s)
-    said = {"sip": quoted(SIP_PROMPTS, texts), "twilio": quoted(CUSTOMER_PROMPTS + AGENT_PROMPTS, texts)}
-    return Scene(call_file, "G722", customer, agent, said, {}, exact=False)
+    files = prompts.tracks(STREAM, base)
+    said = {"sip": prompts.words(CALL), "twilio": prompts.words(STREAM)}
+    call = prompts.wideband(CALL, base / "call.g722")
+    return Scene(call, "G722", files["inbound"], files["outbound"], said, {}, most_wrong=0.15)
 
 
 def digits() -> Scene:
     """What the tiny model reads."""
-    counted = "one two three four five six seven eight nine zero"
-    said = {
-        "sip": f"{counted} {counted}",
-        "twilio": "four seven one two, nine oh five three eight (customer); zero six two, one eight four nine (agent)",
-    }
+    customer, agent = "four seven one two nine oh five three eight", "zero six two one eight four nine"
+    said = {"sip": {"main": f"{COUNTED} {COUNTED}"}, "twilio": {"inbound": customer, "outbound": agent}}
     settings = {"ENGINE": "qwen", "MODEL": str(TINY), "PRELOAD": "true"}
     settings = {f"MEDIAWORKER_ASR__{key}": value for key, value in settings.items()}
     files = (DIGITS / "long.ulaw", "PCMU", DIGITS / "customer.ulaw", DIGITS / "agent.ulaw")
-    return Scene(*files, said, settings, exact=True)
+    return Scene(*files, said, settings, most_wrong=0.0)
 
 
 def chosen_engine() -> str:
@@ -133,25 +126,44 @@ def chosen_engine() -> str:
     return select(load(None).asr).engine
 
 
-def report(http: str, scene: Scene) -> int:
-    """Print the transcripts; the calls that came out as they should."""
-    done = 0
+def report(http: str, scene: Scene) -> tuple[int, int]:
+    """Print the transcripts beside what was said; how many words are wrong, and how many were said."""
+    wrong = count = 0
     for call in reversed(get(f"{http}/v1/calls")["items"]):
-        source = call["source"]
-        url = f"{http}/v1/calls/{call['call_id']}/transcript?format=txt"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            text = answer.read().decode().strip()
-        title(f"Transcript of the {source} call ({url})")
-        print(text or "(no words)")
-        print(f"\n  really said: {scene.said[source]}")
-        done += words(text) == words(scene.said[source]) if scene.exact else bool(text)
-    return done
+        url = f"{http}/v1/calls/{call['call_id']}/transcript"
+        title(f"Transcript of the {call['source']} call ({url}?format=txt)")
+        with urllib.request.urlopen(f"{url}?format=txt", timeout=10) as answer:
+            print(answer.read().decode().strip() or "(no words)")
+        segments = get(url)["segments"]
+        for leg, said in scene.said[call["source"]].items():
+            heard = " ".join(segment["text"] for segment in segments if segment["leg"] == leg)
+            mistakes = word_errors(plain(said), plain(heard))
+            print(f"\n  said by {leg}: {said}\n  wrong: {mistakes} of {len(plain(said))} words")
+            wrong, count = wrong + mistakes, count + len(plain(said))
+    return wrong, count
 
 
-def words(text: str) -> list[str]:
-    """In no order, since two speak: times, names of legs and what is in brackets is not said."""
-    spoken = re.sub(r"\([^)]*\)|^\[[^\]]*\] \w+: ", "", text, flags=re.MULTILINE)
-    return sorted(re.findall(r"[a-z]+", spoken.lower()))
+def plain(text: str) -> list[str]:
+    """Words without case and punctuation; numbers as digits, so that “4” and “four” are equal."""
+    numbers = {word: str(number) for number, word in enumerate(NUMBERS)}
+    return [numbers.get(word, word) for word in re.findall(r"[a-z0-9']+", text.lower().replace("’", "'"))]
+
+
+NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+
+
+def word_errors(said: list[str], heard: list[str]) -> int:
+    """Words that were replaced, added or left out: Levenshtein's distance."""
+    row = list(range(len(heard) + 1))
+    for at, word in enumerate(said, 1):
+        before, row[0] = row[0], at
+        for place, other in enumerate(heard, 1):
+            before, row[place] = row[place], min(before + (word != other), row[place] + 1, row[place - 1] + 1)
+    return row[-1]
+
+
+def quoted(said: dict[str, str]) -> str:
+    return " ".join(f"“{text}”" for text in said.values())
 
 
 @contextlib.contextmanager
@@ -206,40 +218,6 @@ def wait_until_idle(http: str, calls: int) -> None:
 def get(url: str) -> dict:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return json.load(answer)
-
-
-def join_g722(names: list[str], target: Path) -> None:
-    """G.722 has no header: prompts join by appending, with encoded silence in between."""
-    from audio.g722 import G722Encoder
-
-    silence = G722Encoder().encode(np.zeros(int(16000 * PAUSE_S), np.int16))
-    target.write_bytes(silence.join([(SOUNDS / f"{name}.g722").read_bytes() for name in names]) + silence)
-
-
-def join_wav(names: list[str], target: Path, lead_s: float = 0.0) -> float:
-    pause = bytes(2 * int(8000 * PAUSE_S))
-    sound = bytes(2 * int(8000 * lead_s))
-    for name in names:
-        with wave.open(str(SOUNDS / f"{name}.wav")) as file:
-            sound += file.readframes(file.getnframes()) + pause
-    with wave.open(str(target), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(8000)
-        file.writeframes(sound)
-    return len(sound) / 16000
-
-
-def spoken_words() -> dict[str, str]:
-    texts = {}
-    for line in gzip.open(WORDS, "rt", encoding="utf-8", errors="replace"):
-        name, _, words = line.partition(":")
-        texts[name.strip()] = re.sub(r"\[[^\]]*\]", "", words).strip()
-    return texts
-
-
-def quoted(names: list[str], texts: dict[str, str]) -> str:
-    return " ".join(f"“{texts[name]}”" for name in names)
 
 
 def free_ports(count: int) -> list[int]:

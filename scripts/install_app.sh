@@ -16,9 +16,11 @@ say() { echo "setup: $*" >&2; }
 case $variant in cpu | cuda) ;; *) say "cpu or cuda, not $variant"; exit 2 ;; esac
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "Python 3.11 or newer is needed: set PYTHON"; exit 1; }
 [ -x "$target/bin/python" ] || "$PYTHON" -m venv "$target"
-pip=("$target/bin/python" -m pip install -q --disable-pip-version-check --no-cache-dir --no-deps)
+export PIP_NO_CACHE_DIR=1
+pip=("$target/bin/python" -m pip install -q --disable-pip-version-check --no-deps)
 # --no-deps: the lock names every package, and leaves out rich, which structlog would load if it were there.
 "${pip[@]}" --require-hashes -r requirements/run.lock
+scripts/install_moonshine.sh "$target/bin/python"
 if [ "$variant" = cuda ]; then
   "${pip[@]}" --require-hashes -r requirements/cuda.lock
 fi

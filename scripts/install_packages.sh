@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
 # Debian packages, where they are missing.
 #
-#   scripts/install_packages.sh build|run|dev|interop
+#   scripts/install_packages.sh build|run|demo|dev|interop
 #
-# build: what PJSIP and the worker are built with; run: what they run with when they were built elsewhere; dev: build,
-# and what the tests and the demo need as well; interop: what makes and asks the system in which Asterisk is, beside dev.
+# build: what PJSIP and the worker are built with; run: what they run with when they were built elsewhere; demo: build, and
+# the recordings of the demo; dev: build, and what the tests need as well; interop: what makes and asks the system in which
+# Asterisk is, beside dev.
 set -euo pipefail
-kind=${1:?usage: scripts/install_packages.sh build|run|dev|interop}
+kind=${1:?usage: scripts/install_packages.sh build|run|demo|dev|interop}
 
 say() { echo "setup: $*" >&2; }
 
 case $kind in
   # ca-certificates, git: a minimal image has neither. The -dev packages build PJSIP, and their libraries run it.
-  build | dev)
+  build | demo | dev)
     packages=(ca-certificates build-essential patch pkg-config swig python3-dev python3-venv libssl-dev libsrtp2-dev libopus-dev
       uuid-dev libsamplerate0-dev libseccomp2)
     ;;
   run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0 libseccomp2) ;;
   interop) packages=(debootstrap curl) ;;
-  *) say "build, run, dev or interop, not $kind"; exit 2 ;;
+  *) say "build, run, demo, dev or interop, not $kind"; exit 2 ;;
 esac
+# Recorded human speech, 8 kHz and wideband.
+[ "$kind" != demo ] || packages+=(asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722)
 if [ "$kind" = dev ]; then
   # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words;
   # espeak-ng speaks what the tiny model is trained on, and for the bot of the examples; ffmpeg makes media files, and

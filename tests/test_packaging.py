@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from asr.moonshine.plugin import PACKAGE as MOONSHINE
 from audio import weights
 from tests.peers import COMMAND, ROOT
 
@@ -81,3 +84,56 @@ def test_the_readme_names_its_two_commands_first() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     block = text.partition("## Two commands")[2].partition("```\n")[2].partition("```")[0]
     assert re.findall(r"(?m)^make \w+", block) == ["make demo", "make test"]
+
+
+def test_without_a_wheel_of_moonshine_the_setup_goes_on(tmp_path: Path) -> None:
+    """An interpreter that says it runs on Debian 11 stands for that system: nothing is downloaded or installed."""
+    (tmp_path / "sitecustomize.py").write_text("import platform\nplatform.libc_ver = lambda: ('glibc', '2.31')\n")
+    (tmp_path / "pip.py").write_text("raise SystemExit('pip was run')")
+    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    script = [ROOT / "scripts/install_moonshine.sh", sys.executable]
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
+    assert "glibc 2.34" in done.stderr and "goes on without this engine" in done.stderr
+    (tmp_path / "sitecustomize.py").unlink()
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "pip was run\n"), "on this system it is installed, or the setup fails"
+
+
+def test_the_wheel_of_moonshine_is_the_one_of_the_extra() -> None:
+    """The name and version that the worker asks for when it is missing, too."""
+    lines = (ROOT / "requirements/moonshine.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line.removesuffix(" \\") for line in lines if not line.startswith(("#", " "))]
+    assert pinned == PROJECT["optional-dependencies"]["moonshine"] == [MOONSHINE]
+
+
+def test_what_the_tests_have_installed_serves_the_demo(tmp_path: Path) -> None:
+    """The setup's bookkeeping, with a pip and a build of PJSIP that note that they were run."""
+    for name in ("requirements", "scripts", "tests/node"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    scripts, log = tmp_path / "scripts", tmp_path / "log"
+    for name in ("install_packages", "install_moonshine", "install_node", "build_pjsip"):
+        (scripts / f"{name}.sh").write_text(f'#!/bin/sh\necho {name} "$@" >>"{log}"\n')
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho python "$@" >>"{log}"\n')
+    python.chmod(0o755)
+
+    def setup(kind: str) -> list[str]:
+        log.write_text("")
+        subprocess.run([scripts / "bootstrap.sh", kind], check=True, capture_output=True, timeout=60)
+        return log.read_text().splitlines()
+
+    demo = setup("demo")
+    assert demo[0] == "install_packages demo" and any("requirements/run.lock" in line for line in demo)
+    assert not [line for line in demo if "torch" in line or "install_node" in line]
+    assert setup("demo") == ["install_packages demo"] and setup("run") == ["install_packages build"]
+    assert any("requirements/torch.txt" in line for line in setup("dev"))
+    (tmp_path / ".venv/.stamp-run").unlink()
+    assert [setup(kind) for kind in ("demo", "run", "dev")] == [
+        ["install_packages demo"], ["install_packages build"], ["install_packages dev"]
+    ]  # fmt: skip
+    with (tmp_path / "requirements/moonshine.txt").open("a") as file:
+        file.write("# another one\n")
+    assert len(setup("run")) > 1
