@@ -25,8 +25,8 @@ Decoding = Generator[None, None, list[int]]
 
 
 _TAIL = np.zeros(round(0.5 * RATE_HZ), np.float32)
-"""Silence behind a pause: with less than some 300 ms the model takes the end for a word that breaks off. On 330 recorded
-prompts 6.9 % of the words are wrong with it, and 8.4 % without."""
+"""Silence behind a pause: with less than some 300 ms the model takes the end for a word that breaks off. On 330
+recorded prompts 6.9 % of the words are wrong with it, and 8.4 % without."""
 
 
 @dataclass(slots=True)
