@@ -127,11 +127,11 @@ def test_a_long_utterance_is_cut_where_nobody_hears_it(engine: MoonshineEngine, 
 
 
 def test_partials_seldom_take_a_word_back(engine: MoonshineEngine, prompts: dict[str, str]) -> None:
-    names = [name for name in sorted(prompts) if 2 * R < len(speech(name)) < 8 * R][::12]
+    names = [name for name in sorted(prompts) if 2 * R < len(speech(name)) < 8 * R][::10]
     count = back = late = 0
     for name in names:
-        *shown, whole = partials(engine, codes(speech(name)))
-        for before, after in zip(shown, [*shown[1:], whole], strict=True):
+        *shown, _ = partials(engine, codes(speech(name)))
+        for before, after in zip(shown, shown[1:], strict=False):
             count += 1
             back += agreed(before.split(), after.split()) < len(before.split())
         late += not shown[-1]
