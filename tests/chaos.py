@@ -32,7 +32,7 @@ from audio.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamError, Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.conftest import speech
-from tests.offline import TRY_OUT, packets, utterances
+from tests.offline import MOONSHINE, packets, utterances
 from tests.peers import Worker, alive, launch
 from tests.sipp_caller import Sipp
 from tests.story import check_story
@@ -159,7 +159,7 @@ class Chaos:
         self.folder, self.sipp = folder, Sipp(folder)
         self.worker = launch(
             folder,
-            ASR__ENGINE="moonshine",  # starts in a tenth of the time of the other
+            ASR__ENGINE="moonshine",  # starts in half a second
             MEDIA__STALL_S="30",  # a stalled caller is no gap in the audio, nor
             RTP__JITTER_MS="800",  # is a late packet lost: what is held to account here is recognition
             SIP__TRANSPORTS='["udp"]',
@@ -379,7 +379,7 @@ class Chaos:
         failed = [event for event in stored if event["type"] == "engine.state" and event["state"] == "failed"]
         assert not failed, "the engine always came back"
         expected = {
-            name: [u.text for u in utterances(Codec.PCMU, packets(codes), settings=TRY_OUT)]
+            name: [u.text for u in utterances(Codec.PCMU, packets(codes), settings=MOONSHINE)]
             for name, codes in self.prompts.items()
         }
         assert all(expected.values())

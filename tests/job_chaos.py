@@ -27,7 +27,7 @@ from tests.material import RATE_HZ, digit_clips, encode
 from tests.peers import Worker, alive, launch, until, worker
 
 ENVIRON = {
-    "ASR__ENGINE": "moonshine",  # starts in a tenth of the time of the other
+    "ASR__ENGINE": "moonshine",  # starts in half a second
     "SIP__ENABLED": "false",
     "FILES__ROWS": "2",
     "ENDPOINTING__FILES__PRE_ROLL_MS": "50",  # less to hear: this engine is slow

@@ -21,8 +21,9 @@ class Expected:
 
 
 DEFAULT = Settings(asr=Asr(model=str(TINY)))
-TRY_OUT = Settings(asr=Asr(engine="moonshine"))
-"""Starts in a tenth of the time: for tests that kill the engine by the dozen, or keep a hundred calls busy."""
+MOONSHINE = Settings(asr=Asr(engine="moonshine"))
+"""Starts in half a second: for tests that kill the engine by the dozen, and for what people say."""
+
 
 def utterances(
     codec: Codec, payloads: list[bytes], *, recognise: bool = True, settings: Settings = DEFAULT

@@ -240,7 +240,7 @@ def test_the_api_imports_nothing_heavy() -> None:
     code = "import mediaworker.api.app, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert "uvicorn" in loaded
-    assert not loaded & {"torch", "moonshine", "onnxruntime", "av", "scipy"}
+    assert not loaded & {"torch", "moonshine_voice", "onnxruntime", "av", "scipy"}
 
 
 async def test_the_server_leaves_signals_alone(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ FIELDS = {
     Utterance: utterances,
     Hypothesis: hypotheses,
     Alignment: alignments,
-    Asr: st.builds(Asr, model=text, decoders=st.integers(1, 16)),
+    Asr: st.builds(Asr, model=text, threads=st.integers(0, 256)),
     Qwen: st.builds(Qwen, device=text, slots=st.integers(1, 4096), partials=st.sampled_from(["frozen", "exact"])),
 }
 

@@ -15,7 +15,7 @@ from mediaworker.cli.stream import Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE, Chaos
 from tests.conftest import speech
-from tests.offline import TRY_OUT, packets, utterances
+from tests.offline import MOONSHINE, packets, utterances
 from tests.peers import Worker, worker
 from tests.story import check_story
 
@@ -36,15 +36,21 @@ DEADLY, HANGING = bytes(range(0x20, 0x60)), bytes(range(0x5F, 0x1F, -1))
 FAULTY = f"""
 import os, signal, sys, time
 if "asr.process" in sys.orig_argv:
-    from asr.pocketsphinx import PocketSphinxEngine as Engine
-    hear = Engine._hear
-    def faulty(self, spoken, target):
-        if {DEADLY!r} in spoken.audio:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if {HANGING!r} in spoken.audio:
-            time.sleep(3600)
-        hear(self, spoken, target)
-    Engine._hear = faulty
+    from collections import defaultdict
+    from asr.moonshine.engine import MoonshineEngine as Engine
+    append, step, audio = Engine.append, Engine.step, defaultdict(bytes)
+    def kept(self, utterance_id, codes):
+        audio[utterance_id] += codes
+        append(self, utterance_id, codes)
+    def faulty(self, requests):
+        for request in requests:
+            heard = audio[request.utterance_id][: request.end]
+            if {DEADLY!r} in heard:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if {HANGING!r} in heard:
+                time.sleep(3600)
+        return step(self, requests)
+    Engine.append, Engine.step = kept, faulty
 """
 
 
@@ -58,9 +64,10 @@ async def test_poison_utterances_end_failed_and_harm_nobody_else(tmp_path: Path)
     (tmp_path / "sitecustomize.py").write_text(FAULTY)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     healthy = ulaw_encode(np.concatenate([speech("auth-thankyou"), PAUSE, speech("vm-goodbye"), PAUSE]))
-    expected = [utterance.text for utterance in utterances(Codec.PCMU, packets(healthy), settings=TRY_OUT)]
+    expected = [utterance.text for utterance in utterances(Codec.PCMU, packets(healthy), settings=MOONSHINE)]
     assert len(expected) == 2
     environ = {"SIP__ENABLED": "false", "ASR__ENGINE": "moonshine", "ASR__HANG_S": "1.5", "MEDIA__STALL_S": "30"}
+    environ["ASR__THREADS"] = "1"  # one utterance at a time: it is certain over which one the engine died
     with worker(tmp_path, {"PYTHONPATH": path}, **environ) as running:
         said = (healthy, poison(DEADLY), poison(HANGING), healthy)
         sids = await asyncio.gather(*(play(running, codes) for codes in said))

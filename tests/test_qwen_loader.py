@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asr.engine import EngineUnusable
+from asr.plugin import find
 from asr.qwen.build import build
 from asr.qwen.loader import load
-from asr.select import create
 from config.settings import Asr, Qwen
 from scripts.reference.checkpoints import old
 from tests.qwen_models import TINY, ends, random_model, tokenizer
@@ -150,7 +150,7 @@ def test_an_original_checkpoint_is_counted_too(original: Path) -> None:
 
 def test_a_model_that_is_not_here_says_what_to_do() -> None:
     with pytest.raises(EngineUnusable, match="`mediaworker models pull nobody/nothing` downloads them"):
-        create("qwen", Asr(model="nobody/nothing"), Qwen())
+        find("qwen").create(Asr(model="nobody/nothing"), Qwen())
 
 
 @pytest.mark.parametrize(

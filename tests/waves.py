@@ -71,7 +71,7 @@ SHARES = {
     "twilio wrong path": 2,
     "twilio no upgrade": 2,
 }
-"""Of a hundred calls. More speech than this is more than Moonshine hears on a small machine."""
+"""Of a hundred calls. Most of them are over before anything is said: it is their ends that are looked at."""
 SLOW = ("sip without BYE", "sip without ACK")
 """RFC 3261 lets the worker's BYE, or its 200, go unanswered for 32 s before it may give up."""
 EARLY = (*SLOW, "sip refused 403")
