@@ -10,6 +10,7 @@ import contextlib
 import socket
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -62,8 +63,10 @@ class Recognizer:
         self._ledger = Ledger(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
         self.state = EngineState.IDLE
         self.engine: str = self._selection.engine
-        self.languages: tuple[str, ...] = find(self.engine).languages
-        self._timing = select_words(settings.asr)
+        self._plugin = find(self.engine)
+        self.languages = self._plugin.languages
+        """ISO 639 codes of what it can be asked for."""
+        self._timing = select_words(settings.asr, self.engine)
         self.words: tuple[str, ...] = self._timing.languages
         """Languages in which the words of a final can be given times."""
         self._outcomes = FinalOutcomes()
@@ -80,10 +83,13 @@ class Recognizer:
         """Why the process that has just ended was killed by us."""
         self._unusable: str | None = None
         """Why it had no engine."""
+        self._raised: str | None = None
+        """What its engine raised."""
 
     async def start(self) -> None:
         """Say which engine will serve. The inference process starts with the first call, or now: `asr.preload`."""
-        log.info("engine", engine=self.engine, reason=self._selection.reason)
+        known = ", ".join(sorted(self.languages))
+        log.info("engine", engine=self.engine, languages=known, reason=self._selection.reason)
         if self.words:
             log.info("times of words", reason=self._timing.reason)
         elif self._timing.reason:
@@ -106,12 +112,18 @@ class Recognizer:
     # -- utterances -------------------------------------------------------------------------------------------------
 
     def open(self, utterance: Utterance, on_hypothesis: Deliver) -> None:
-        """Begin an utterance; its id must not be open."""
-        self._ledger.open(utterance.sayable(), on_hypothesis)
-        if utterance.language and languages.base(utterance.language) not in self.languages:
-            self._ledger.refuse(utterance.id, unknown_language(utterance.language, self.engine, self.languages))
+        """Begin an utterance; its id must not be open. In a language that the engine does not know it will have a final
+        with `error`, and the engine is not asked."""
+        sayable = replace(utterance.sayable(), language=languages.base(utterance.language))
+        self._ledger.open(sayable, on_hypothesis)
+        if why := self.unknown(utterance.language):
+            self._ledger.refuse(utterance.id, why)
             return
         self._want()
+
+    def unknown(self, language: str) -> str:
+        """Why the engine cannot be asked for this language; empty when it can."""
+        return unknown_language(language, self.engine, self.languages)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
         """The next bytes in the utterance's format; kept here until it is over."""
@@ -240,10 +252,10 @@ class Recognizer:
             if self.state is not EngineState.FAILED:
                 self._enter(EngineState.WARMING_UP, "starting the inference process")
             answers, self._ready_s, self._retired = self._answers, None, False
-            self._hung = self._unusable = None
+            self._hung = self._unusable = self._raised = None
             try:
-                reason = f"the inference process died ({child.how(await self._live())})"
-                reason = self._unusable or self._hung or reason
+                how = child.how(await self._live())
+                reason = self._unusable or self._hung or f"the inference process died ({self._raised or how})"
             except OSError as error:  # no process, memory or file descriptor to be had just now
                 reason = f"the inference process cannot be started ({error.strerror or error})"
             if self._retired:
@@ -358,11 +370,14 @@ class Recognizer:
         self._signs += 1
         match message:
             case messages.Ready():
-                self.languages, self.words = message.languages, message.words
+                if not self._plugin.words:
+                    self.words = message.words
                 self._ready_s = asyncio.get_running_loop().time()
                 self._enter(EngineState.READY, self._selection.reason)
             case messages.Unusable():
                 self._unusable = message.reason
+            case messages.Raised():
+                self._raised = message.reason
             case messages.Working():
                 self._ledger.working = message.utterance_ids
             case messages.Heard():

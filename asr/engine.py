@@ -4,16 +4,24 @@ The scheduler decides what is urgent, `Inference` moves audio and answers, the e
 one thread. `step` gets the most urgent requests it can hold (`Capabilities.batch`) and does a bounded piece of work on
 all of them together: for Moonshine a few calls of its network for each, for a batched transformer one packed forward
 that mixes prefill, verification and decoding of many utterances. What has no answer after the step comes back later.
+
+Everything that an engine's own module needs can be imported from here; docs/engines.md shows a whole engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from asr.scheduler import Request
-from asr.utterance import Utterance
+from asr.utterance import BYTES_PER_S, Utterance, Word
+
+__all__ = [
+    "BYTES_PER_S", "Answer", "Capabilities", "Engine", "EngineError", "EngineExhausted", "EngineUnusable", "Request",
+    "Utterance", "Word", "described", "first_line",
+]  # fmt: skip
 
 
 class EngineError(Exception):
@@ -38,14 +46,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def described(error: BaseException) -> str:
+    """The same with the kind of error, for whoever wrote the code that raised it."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    speculative: bool
-    """A final may be asked for while the utterance may still go on."""
-    languages: tuple[str, ...]
-    """ISO 639 codes."""
+    """What may be asked of an engine that is loaded. What must be known before, its plug-in says (`asr.plugin`)."""
+
     batch: int = 1
     """Requests in one step."""
+    partials: bool = True
+    """Without them the engine is asked for finals alone."""
+    longest_s: float = inf
+    """Audio of one utterance. The engine gets no more, and a final about more fails without asking the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,8 @@ class Answer:
     text: str
     language: str
     """ISO 639 code, or empty."""
+    words: tuple[Word, ...] = ()
+    """Of a final, by an engine whose plug-in promises them: the words of `text` in their order, with their times."""
 
 
 class Engine(Protocol):

@@ -20,6 +20,7 @@ from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 SPECULATIVE_ALLOWANCE_S = 0.15
 """A speculative final has until the endpoint fires; one whose endpoint has fired goes before it."""
 PARTIAL_ALLOWANCE_S = 0.3
+FOREVER_S = 1e9
 Asked = messages.Partial | messages.Final | messages.Align
 PASSED_OVER = 8
 """Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
@@ -29,6 +30,8 @@ PASSED_OVER = 8
 class _Open:
     utterance: Utterance
     loudness: Loudness
+    longest: int
+    """Bytes of audio that the engine takes."""
     received: int = 0
     """Bytes of audio."""
     shown: str = ""
@@ -74,8 +77,7 @@ class Inference:
         """Steps since one on words, while some wait."""
 
     def ready(self) -> messages.Ready:
-        can = self.engine.capabilities
-        return messages.Ready(self.engine.name, can.languages, can.speculative, self.alignments.languages)
+        return messages.Ready(self.engine.name, self.alignments.languages)
 
     def receive(self, message: ToEngine, now: float) -> None:
         """Take one message. One about a closed utterance has crossed with its end and is ignored."""
@@ -83,7 +85,7 @@ class Inference:
             case messages.Open():
                 utterance = message.utterance
                 assert utterance.id not in self._open, f"{utterance.id} is open"
-                self._open[utterance.id] = _Open(utterance, Loudness(utterance.format))
+                self._open[utterance.id] = _Open(utterance, Loudness(utterance.format), self._longest(utterance))
                 self.alignments.open(utterance)
                 self.engine.open(utterance)
             case messages.Append():
@@ -145,6 +147,10 @@ class Inference:
                 known.begun, known.queue_s = request.revision, max(0.0, now - known.asked_s)
         if work.align:
             return self._align(work.requests)
+        for request in work.requests:
+            known = self._open[request.utterance_id]
+            if request.end > known.longest:
+                return self._fail(EngineError(request.utterance_id, self._too_long(known, request)), work, refused=True)
         try:
             answers = self.engine.step(work.requests)
         except EngineError as error:
@@ -180,14 +186,21 @@ class Inference:
         known.received += len(message.audio)
         known.loudness.feed(message.audio)
         self.alignments.append(message.utterance_id, message.audio)
-        self.engine.append(message.utterance_id, message.audio)
+        if known.received <= known.longest:
+            self.engine.append(message.utterance_id, message.audio)
+        elif message.start < known.longest:
+            self.engine.append(message.utterance_id, message.audio[: known.longest - message.start])
 
     def _submit(self, message: Asked, deadline_s: float, now: float) -> None:
         known = self._open.get(message.utterance_id)
         if known is None:
             return
-        known.asked_s = now
         assert message.end <= known.received, "a request about audio that has not come"
+        if isinstance(message, messages.Partial) and (
+            not self.engine.capabilities.partials or message.end > known.longest
+        ):
+            return
+        known.asked_s = now
         if isinstance(message, messages.Align):
             self.alignments.ask(message)
             self._let_go(known)
@@ -238,6 +251,8 @@ class Inference:
         shown = text.clean(answer.text, context=utterance.context, previous=utterance.previous, evidence=evidence)
         stable_chars = len(shown) if request.final else text.stable_prefix(known.shown, shown)
         known.shown, known.answered = shown, True
+        # Words of a text that has been changed are not its words.
+        timed = request.final and utterance.words and shown.split() == answer.text.split()
         return Hypothesis(
             utterance_id=utterance.id,
             revision=request.revision,
@@ -246,6 +261,19 @@ class Inference:
             stable_chars=stable_chars,
             final=request.final,
             queue_s=known.queue_s,
+            words=answer.words if timed else (),
+        )
+
+    def _longest(self, utterance: Utterance) -> int:
+        longest_s = min(self.engine.capabilities.longest_s, FOREVER_S)
+        return int(longest_s * BYTES_PER_S[utterance.format]) // 2 * 2  # whole samples
+
+    def _too_long(self, known: _Open, request: Request) -> str:
+        profile = "<profile>" if known.utterance.live else "files"
+        rate = BYTES_PER_S[known.utterance.format]
+        return (
+            f"the engine {self.engine.name} takes {known.longest / rate:g} s of audio, and the utterance has "
+            f"{request.end / rate:.2f} s: lower endpointing.{profile}.max_utterance_s"
         )
 
     def _relieve(self, error: EngineExhausted, work: Work) -> list[FromEngine]:
@@ -260,14 +288,16 @@ class Inference:
             self.scheduler.put_back(request)
         return self._dropped()
 
-    def _fail(self, error: EngineError, work: Work) -> list[FromEngine]:
+    def _fail(self, error: EngineError, work: Work, *, refused: bool = False) -> list[FromEngine]:
         """One utterance is given up; the others of the step go on."""
         out: list[FromEngine] = []
         for request in work.requests:
             if request.utterance_id != error.utterance_id:
                 self.scheduler.put_back(request)
             elif self.scheduler.finish(request):
-                failed = Hypothesis(request.utterance_id, request.revision, "", "", 0, request.final, error.reason)
+                failed = Hypothesis(
+                    request.utterance_id, request.revision, "", "", 0, request.final, error.reason, refused=refused
+                )
                 out.append(messages.Heard(failed))
                 if request.commit:
                     self._close(request.utterance_id)

@@ -100,6 +100,8 @@ class Ledger:
         assert spoken.utterance.words, f"{utterance_id} was opened without words"
         spoken.take_words = take
         self._revise(spoken, spoken.newest + 1)
+        if spoken.words:
+            return self._words(spoken, Alignment(utterance_id, spoken.newest, spoken.words))
         self._ask(spoken, Align(utterance_id, spoken.newest, text, language, len(spoken.audio)))
         if spoken.failed is None and self.audio_bytes > self._max_bytes:
             self.counters.refused_alignments += 1
@@ -262,6 +264,7 @@ class Ledger:
         name = spoken.utterance.id
         spoken.delivered = hypothesis.revision
         if hypothesis.final:
+            spoken.words = hypothesis.words
             self.counters.finals += 1
             self.counters.errors += hypothesis.error is not None
         else:

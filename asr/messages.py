@@ -95,14 +95,18 @@ class Ping(Message, frozen=True):
 
 class Ready(Message, frozen=True):
     engine: str
-    languages: tuple[str, ...]
-    speculative: bool
     words: tuple[str, ...]
-    """Languages whose words get times; empty: there is no aligner."""
+    """Languages whose words the aligner gives times; empty: there is no aligner."""
 
 
 class Unusable(Message, frozen=True):
     """Instead of `Ready`: there will be no engine, whatever is tried; the process ends."""
+
+    reason: str
+
+
+class Raised(Message, frozen=True):
+    """The engine has raised what it may not; the process ends."""
 
     reason: str
 
@@ -138,7 +142,7 @@ class Pong(Message, frozen=True):
 
 
 ToEngine = Configure | Open | Append | Partial | Final | Align | Close | Ping
-FromEngine = Ready | Unusable | Working | Heard | Words | Dropped | Pong
+FromEngine = Ready | Unusable | Raised | Working | Heard | Words | Dropped | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -6,10 +6,13 @@ group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-from asr.engine import Engine
+from asr.engine import Engine, described
 from config import ConfigError
 from config.settings import Asr, Qwen
 
@@ -22,6 +25,8 @@ class Plugin(Protocol):
 
     languages: tuple[str, ...]
     """ISO 639 codes that the engine can be asked for. A call or file in another language is refused."""
+    words: bool
+    """Its answers say when each word was said, so that `asr.words` needs no aligner."""
 
     def about(self, asr: Asr) -> str:
         """What runs, in a phrase for the log line that says which engine serves."""
@@ -35,13 +40,17 @@ class Plugin(Protocol):
         that name. Raises `asr.engine.EngineUnusable` when it cannot be built on this machine."""
 
 
+_INTERFACE = ("languages", "words", "about", "missing", "create")
+
+
 def names() -> list[str]:
     """Of all engines that are installed here, the built-in ones first."""
     return [*BUILT_IN, *sorted(each.name for each in entry_points(group=GROUP) if each.name not in BUILT_IN)]
 
 
+@cache
 def find(name: str) -> Plugin:
-    """The engine of this name. Raises ConfigError when there is none, or when its package cannot be imported."""
+    """The engine of this name. Raises ConfigError when there is none, or when its plug-in cannot be used."""
     if name in BUILT_IN:
         point = EntryPoint(name, BUILT_IN[name], GROUP)
     else:
@@ -51,6 +60,32 @@ def find(name: str) -> Plugin:
         point = found[0]
     try:
         plugin: Plugin = point.load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError("asr.engine", name, f"its plug-in {point.value} cannot be imported ({error})") from error
+    except Exception as error:  # somebody else's module: what it raises is not known
+        why = f"its plug-in {point.value} cannot be imported ({described(error)})"
+        raise ConfigError("asr.engine", name, why) from error
+    if lacking := [each for each in _INTERFACE if not hasattr(plugin, each)]:
+        why = f"its plug-in {point.value} has no {', '.join(lacking)}: see docs/engines.md"
+        raise ConfigError("asr.engine", name, why)
     return plugin
+
+
+def about(name: str, asr: Asr) -> str:
+    """As `Plugin.about`. Raises ConfigError."""
+    plugin = find(name)
+    with _asking(name):
+        return plugin.about(asr)
+
+
+def missing(name: str, asr: Asr) -> str | None:
+    """As `Plugin.missing`. Raises ConfigError."""
+    plugin = find(name)
+    with _asking(name):
+        return plugin.missing(asr)
+
+
+@contextmanager
+def _asking(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError("asr.engine", name, f"its plug-in has failed ({described(error)})") from error

@@ -22,7 +22,7 @@ import structlog
 
 from asr.aligner import Aligner
 from asr.bond import end_with_parent
-from asr.engine import EngineUnusable, first_line
+from asr.engine import EngineUnusable, described, first_line
 from asr.inference import Inference
 from asr.messages import (
     Configure,
@@ -30,6 +30,7 @@ from asr.messages import (
     FromEngine,
     Ping,
     Pong,
+    Raised,
     ToEngine,
     Unusable,
     Working,
@@ -80,13 +81,27 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
     assert isinstance(first, Configure), "the first message configures"
     _configure_log(first)
     try:
-        engine = find(first.engine).create(first.asr, first.qwen)
+        plugin = find(first.engine)
+        engine = plugin.create(first.asr, first.qwen)
         engine.warm_up()
     except (EngineUnusable, ConfigError) as error:
         _send(channel, Unusable(str(error)))
         return
-    inference = Inference(engine, _aligner(first))
+    except Exception as error:
+        log.exception("the engine cannot be created", engine=first.engine)
+        _send(channel, Unusable(f"the engine {first.engine} cannot be created ({described(error)})"))
+        return
+    inference = Inference(engine, None if plugin.words else _aligner(first))
     _send(channel, inference.ready())
+    try:
+        _infer(channel, inbox, inference)
+    except Exception as error:
+        _send(channel, Raised(described(error)))
+        raise
+
+
+def _infer(channel: socket.socket, inbox: SimpleQueue[ToEngine], inference: Inference) -> None:
+    """Until the process ends."""
     touched: tuple[str, ...] = ()
     work = None
     while True:

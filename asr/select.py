@@ -22,7 +22,7 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class Timing:
     languages: tuple[str, ...]
-    """In which the words of a final get times; empty: there is no aligner."""
+    """In which the words of a final get times; empty: nobody tells them."""
     reason: str
     """One line; empty when nobody asked."""
 
@@ -36,40 +36,48 @@ def select(settings: Asr) -> Selection:
     if name != "auto":
         if (lacking := missing(name, settings)) is not None:
             raise lacking
-        return _selected(name, settings, f"asr.engine = {name!r}: {plugin.find(name).about(settings)}")
+        return _selected(name, settings, f"asr.engine = {name!r}: {plugin.about(name, settings)}")
     if weights.find(settings.model) is None:
         why = weights.missing(settings.model)
     elif (lacking := _missing_weights(settings)) is not None:
         raise lacking  # the model is there, and the one for partials is not: somebody has asked for it by name
-    elif packages := plugin.find("qwen").missing(settings):
+    elif packages := plugin.missing("qwen", settings):
         why = f"{settings.model} is here, but {packages}"
     else:
-        return _selected("qwen", settings, f"auto: Qwen3-ASR in {plugin.find('qwen').about(settings)}")
-    moonshine = plugin.find("moonshine")
-    if (lacks := moonshine.missing(settings)) is not None:
+        return _selected("qwen", settings, f"auto: Qwen3-ASR in {plugin.about('qwen', settings)}")
+    if (lacks := plugin.missing("moonshine", settings)) is not None:
         raise ConfigError("asr.engine", "auto", f"no engine can run here: {lacks}; and for Qwen3-ASR: {why}")
-    return _selected("moonshine", settings, f"auto: {moonshine.about(settings)}. For 30 languages: {why}")
+    return _selected("moonshine", settings, f"auto: {plugin.about('moonshine', settings)}. For 30 languages: {why}")
 
 
 def _selected(engine: str, settings: Asr, reason: str) -> Selection:
-    known = plugin.find(engine).languages
-    if settings.language and languages.base(settings.language) not in known:
-        why = unknown_language(settings.language, engine, known)
+    if why := unknown_language(settings.language, engine, plugin.find(engine).languages):
         raise ConfigError("asr.language", settings.language, f"{why} ({reason})")
     return Selection(engine, reason)
 
 
+def check(settings: Asr) -> None:
+    """What is wrong on every machine with these packages, whatever else is on it. Raises ConfigError."""
+    if (name := settings.engine) != "auto":
+        _selected(name, settings, f"asr.engine = {name!r}")
+
+
 def unknown_language(code: str, engine: str, known: Iterable[str]) -> str:
-    """What to tell somebody who asks the engine for a language that is none of its own."""
+    """What to tell somebody who asks the engine for a language that is none of its own. Empty when it is, or when the
+    code is empty, which leaves the language to the engine."""
+    if not code or languages.base(code) in known:
+        return ""
     return f"the engine {engine} does not know the language {code!r}; it knows {', '.join(sorted(known))}"
 
 
 def missing(engine: str, settings: Asr) -> ConfigError | None:
-    """What the engine would lack if it were started now: a look at the file system, nothing is loaded. Raises
-    ConfigError when there is no such engine."""
+    """What the engine would lack if it were started now: a look at the file system, nothing is loaded."""
     if engine == "qwen" and (lacking := _missing_weights(settings)) is not None:
         return lacking
-    why = plugin.find(engine).missing(settings)
+    try:
+        why = plugin.missing(engine, settings)
+    except ConfigError as error:
+        return error
     return ConfigError("asr.engine", engine, why) if why is not None else None
 
 
@@ -80,8 +88,10 @@ def _missing_weights(settings: Asr) -> ConfigError | None:
     return None
 
 
-def select_words(settings: Asr) -> Timing:
-    """What `asr.words` means on this machine."""
+def select_words(settings: Asr, engine: str = "") -> Timing:
+    """What `asr.words` means on this machine, with this engine. Raises ConfigError when there is no such engine."""
+    if settings.words and engine and (chosen := plugin.find(engine)).words:
+        return Timing(chosen.languages, f"the engine {engine} tells them")
     folder = weights.find(settings.aligner)
     if not settings.words or folder is None:
         return Timing((), f"asr.words is on, and {weights.missing(settings.aligner)}" if settings.words else "")

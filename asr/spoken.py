@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asr.messages import MAX_AUDIO_BYTES, Align, Append, Final, Open, Partial, ToEngine
 from asr.spill import Kept
-from asr.utterance import Alignment, Hypothesis, Utterance
+from asr.utterance import Alignment, Hypothesis, Utterance, Word
 
 Deliver = Callable[[Hypothesis], None]
 TakeWords = Callable[[Alignment], None]
@@ -60,6 +60,8 @@ class Spoken:
     delivered: int = -1
     request: Partial | Final | Align | None = None
     """The newest, as long as it is not answered."""
+    words: tuple[Word, ...] = ()
+    """Of its newest final, from an engine that tells them."""
     take_words: TakeWords | None = None
     """Set with an `Align`, the last thing that is asked."""
     opened: bool = False
@@ -73,7 +75,7 @@ class Spoken:
     died: bool = False
     """It failed because the process died over it."""
     refused: bool = False
-    """It failed because the engine does not know its language."""
+    """It failed because the engine does not know its language: see `Hypothesis.refused`."""
 
     def ask(self, request: Partial | Final | Align) -> None:
         self.request, self.asked = request, False

@@ -19,7 +19,7 @@ class Utterance:
     """Unique among the open utterances."""
     format: Format
     language: str = ""
-    """ISO 639 code to force; empty: the engine detects."""
+    """ISO 639 code to force, at the engine one of its own; empty: the engine detects."""
     context: str = ""
     """Words the engine may expect: names, products. Engines without biasing ignore it."""
     live: bool = True
@@ -39,6 +39,19 @@ class Utterance:
         fields = (self.language, self.context, self.previous)
         language, context, previous = (field.encode("utf-8", "replace").decode() for field in fields)
         return replace(self, language=language, context=context, previous=previous)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """When a word of a final was said."""
+
+    word: str
+    """As it stands in the text, without punctuation around it."""
+    start_ms: int
+    """From the utterance's first byte of audio."""
+    end_ms: int
+    confidence: float
+    """Probability of the less certain of the two times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +76,10 @@ class Hypothesis:
     """The inference process ended over it and others, and which of them was to blame is not known: asked for alone, it
     may go well."""
     refused: bool = False
-    """Nothing was tried, and nothing is wrong with the engine: it does not know the language of the utterance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """When a word of a final was said."""
-
-    word: str
-    """As it stands in the text, without punctuation around it."""
-    start_ms: int
-    """From the utterance's first byte of audio."""
-    end_ms: int
-    confidence: float
-    """Probability of the less certain of the two times."""
+    """Nothing was tried, and nothing is wrong with the engine: it does not know the language of the utterance, or takes
+    less audio."""
+    words: tuple[Word, ...] = ()
+    """Those of a final whose engine says when they were said, if `Utterance.words` asks for that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,15 +298,16 @@ class Profiles(Section, frozen=True, kw_only=True):
 class Asr(Section, frozen=True, kw_only=True):
     engine: Name = "auto"
     """`auto`: Qwen3-ASR when the weights of `model` are on this machine, else Moonshine; nothing is downloaded. `qwen`,
-    `moonshine` or the name of an engine that another package brings: that one. The worker does not start when its
-    engine cannot run on this machine."""
+    `moonshine` or the name of an engine that another package brings (docs/engines.md): that one. The worker does not
+    start when its engine cannot run on this machine."""
     model: str = "Qwen/Qwen3-ASR-0.6B"
     """qwen: a name on the Hugging Face hub whose files `mediaworker models pull` has brought, or a folder."""
     partials_model: str = ""
     """qwen: another, smaller model for partials; `model` then makes finals and files alone. Both are loaded, each with
     `qwen.slots` of its own."""
     language: str = ""
-    """ISO 639-1 code forced on every call without a language of its own; empty: the engine detects."""
+    """ISO 639-1 code forced on every call without a language of its own; empty: the engine detects. The worker does not
+    start with a language that its engine does not know; Moonshine knows English alone."""
     attention: Literal["auto", "flash", "varlen", "sdpa"] = "auto"
     """qwen: `varlen` computes all calls in one kernel, on GPUs from Ampere on in 16 bits; `flash` does with the package
     FlashAttention-3 or 4, where it is installed; `sdpa` runs everywhere. `auto`: the first of them that fits."""
@@ -327,7 +328,8 @@ class Asr(Section, frozen=True, kw_only=True):
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
     """So long it may take to load its model; then the engine counts as failed, and is tried again."""
     words: bool = False
-    """Say when each word of a final was said (`transcript.words`), in the languages that `aligner` knows."""
+    """Say when each word of a final was said (`transcript.words`), in the languages that `aligner` knows; or in those of
+    the engine, when it times words itself."""
     words_wait_s: Seconds = 5.0
     """So long the end of a call waits for times that are still to come, once its last final is out."""
     aligner: str = "Qwen/Qwen3-ForcedAligner-0.6B"
@@ -443,6 +445,8 @@ class Route(Section, frozen=True, kw_only=True):
     """SIP: the INVITE has each of these headers with such a value; repeated headers are joined by commas."""
     profile: Literal["bot", "assist", "dictation"] = "assist"
     language: str = ""
+    """ISO 639-1 code forced on these calls. With one that the engine does not know they get finals without text, whose
+    `error` says so, and the worker warns at its start."""
     context: str = ""
     roles: dict[str, Role] = {}
     """leg → role; legs are `inbound` and `outbound` for Twilio, `main` for a SIP call and for AudioSocket."""

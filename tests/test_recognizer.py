@@ -54,7 +54,7 @@ class HashEngine:
     """Three requests a step, 100 bytes of each; chokes on audio that holds a 0xEE."""
 
     name = "hash"
-    capabilities = Capabilities(speculative=True, languages=("en",), batch=3)
+    capabilities = Capabilities(batch=3)
 
     def __init__(self) -> None:
         self.audio: dict[str, bytearray] = {}

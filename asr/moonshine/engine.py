@@ -32,7 +32,7 @@ class MoonshineEngine:
     def __init__(self, model: Model, threads: int) -> None:
         assert threads > 0
         # With two requests for each thread none is idle while another one comes to the end of its utterance.
-        self.capabilities = Capabilities(speculative=True, languages=("en",), batch=1 if threads == 1 else 2 * threads)
+        self.capabilities = Capabilities(batch=1 if threads == 1 else 2 * threads)
         self._model, self._speech = model, SpeechDetector()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "moonshine") if threads > 1 else None

@@ -18,6 +18,7 @@ PACKAGE = "moonshine-voice==0.0.73"
 
 class _Moonshine:
     languages = ("en",)
+    words = False
 
     def about(self, asr: Asr) -> str:
         return "Moonshine tiny on the CPU, English only"

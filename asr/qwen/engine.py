@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from asr import languages
 from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, first_line
 from asr.qwen import memory
 from asr.qwen.encoder import Encoder, Settling
@@ -61,11 +60,8 @@ class QwenEngine:
     def __init__(self, loaded: Loaded, shape: Shape, execution: Execution | None = None) -> None:
         """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
         self.shape = shape
-        self.capabilities = Capabilities(
-            speculative=True,
-            languages=tuple(languages.QWEN3_ASR),
-            batch=min(shape.batch, shape.slots),  # each request of a step must be able to have a slot
-        )
+        # Each request of a step must be able to have a slot.
+        self.capabilities = Capabilities(batch=min(shape.batch, shape.slots))
         model = loaded.model
         weight = model.get_input_embeddings().weight
         text = model.config.get_text_config()

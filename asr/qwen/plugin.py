@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 class _Qwen:
     languages = tuple(languages.QWEN3_ASR)
+    words = False
 
     def about(self, asr: Asr) -> str:
         partials = f"; partials by {asr.partials_model}" if asr.partials_model else ""
         return f"{weights.find(asr.model)}{partials}"
 
     def missing(self, asr: Asr) -> str | None:
-        """Of its packages; `asr.select.missing_files` looks for its weights."""
+        """Of its packages; `asr.select` looks for its weights."""
         lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
         return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else None
 

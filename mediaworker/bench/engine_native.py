@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asr import languages
 from asr.engine import Answer, Capabilities
 from asr.qwen.loader import Loaded
 from asr.qwen.prompt import Prompt, Prompts, audio_tokens
@@ -52,7 +51,7 @@ class Refeed:
     name = "re-feed"
 
     def __init__(self, loaded: Loaded) -> None:
-        self.capabilities = Capabilities(speculative=True, languages=tuple(languages.QWEN3_ASR))
+        self.capabilities = Capabilities()
         self.meter = Meter()
         self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
         self._loaded, self._open, self._spent = loaded, dict[str, _Heard](), Spent()
