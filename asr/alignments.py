@@ -97,7 +97,7 @@ class Alignments:
 
     def _refusal(self, spoken: Spoken) -> str | None:
         if self._aligner is None:
-            return "neither the engine nor an aligner tells them"
+            return "there is no aligner"
         if spoken.language not in self._aligner.languages:
             return f"the aligner does not know the language {spoken.language!r}"
         if spoken.seconds > self._aligner.longest_s:

@@ -328,8 +328,8 @@ class Asr(Section, frozen=True, kw_only=True):
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
     """So long it may take to load its model; then the engine counts as failed, and is tried again."""
     words: bool = False
-    """Say when each word of a final was said (`transcript.words`), in the languages that `aligner` knows; or in those of
-    the engine, when it times words itself."""
+    """Say when each word of a final was said (`transcript.words`), in the languages that `aligner` knows, or in those
+    of the engine when it times words itself."""
     words_wait_s: Seconds = 5.0
     """So long the end of a call waits for times that are still to come, once its last final is out."""
     aligner: str = "Qwen/Qwen3-ForcedAligner-0.6B"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from asr import select as engines
 from config import ConfigError, Settings
 from config.listen import http_host, media_host, needs_credentials
 from config.reload import merge
@@ -73,6 +74,8 @@ class Reloader:
             certificate.check(files)
         Policy(settings)
         Allowed(settings.audiosocket.allow)
+        if why := worker.recognizer.unknown(settings.asr.language):
+            raise ConfigError("asr.language", settings.asr.language, why)
         # Last of the checks, because it is the first change.
         worker.twilio.use(settings)
         for certificate, files in pairs:
@@ -93,6 +96,7 @@ class Reloader:
             worker.sip.ignore_mixed = settings.siprec.ignore_mixed
             worker.sip.trace(settings.log.sip_trace)
         worker.settings = settings
+        worker.warn_of_languages()
         waiting = list(merged.waiting)
         for key, host, wanted_host in (
             ("http.host", worker.http.host, http_host(settings)),
@@ -118,6 +122,7 @@ class Reloader:
 
 def check(settings: Settings) -> None:
     """What only its part can judge, without making that part. Raises ConfigError."""
+    engines.check(settings.asr)
     twilio_webhook.parse_then(settings.twilio.then)
     webhooks.check(settings)
     hooks.check(settings)

@@ -80,6 +80,7 @@ class Worker:
         self.started_s = time.time()
         self.reloads = ReloadCounters(last_s=self.started_s)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
+        self.hub.engine = events.Engine(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
         self.guard = LoadGuard(
             shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000
@@ -142,6 +143,7 @@ class Worker:
             metrics=self.metrics,
             ready=self.not_ready,
             warnings=self.warnings,
+            unknown_language=self.recognizer.unknown,
             sip_status=self.sip_status,
             sessions=self.page_sessions,
             failures=self.auth_failures,
@@ -169,6 +171,7 @@ class Worker:
                 self.retention.start()
                 stack.push_async_callback(self.retention.stop)
                 await self.recognizer.start()
+                self.warn_of_languages()
                 stack.push_async_callback(self.recognizer.stop)
                 await self.jobs.start()
                 stack.push_async_callback(self.jobs.stop)
@@ -246,7 +249,19 @@ class Worker:
         """What does not keep a call from being taken now, and needs somebody to look at it."""
         lacking = self.recognizer.lacking
         found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
-        return [*found, *self.jobs.warnings]
+        return [*found, *self._unknown_languages(), *self.jobs.warnings]
+
+    def warn_of_languages(self) -> None:
+        """Into the log, for each route whose calls will get no text."""
+        for sentence in self._unknown_languages():
+            log.warning(sentence)
+
+    def _unknown_languages(self) -> list[str]:
+        return [
+            f"the calls of routes[{number}] will get no text: {why}"
+            for number, route in enumerate(self.settings.routes)
+            if (why := self.recognizer.unknown(route.language))
+        ]
 
     def sip_status(self) -> list[Mapping[str, Any]]:
         return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []

@@ -321,7 +321,7 @@ def test_files_that_are_read_and_files_that_are_aligned_take_turns() -> None:
         pair.ledger.append(f"read {number}", b"\x01" * 10)
         pair.ledger.final(f"read {number}", 1, commit=True)
     pair.send()
-    assert lanes(pair, 99) == ["words", "batch"] * 2
+    assert lanes(pair, 99) == ["batch", "words"] * 2
     assert not len(pair.inference.scheduler)
 
 

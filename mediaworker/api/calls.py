@@ -102,6 +102,8 @@ class Calls:
     async def patch(self, request: Request) -> Response:
         self._context.authorize(request, "admin")
         patch = parse_patch(await small_body(request))
+        if patch.language and (why := self._context.unknown_language(patch.language)):
+            raise Problem(400, f"language: {why}")
         record = await self._record(request)
         legs = {leg.leg for leg in record.legs}
         if unknown := patch.names.keys() - legs:

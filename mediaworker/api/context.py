@@ -65,6 +65,8 @@ class ApiContext:
     """What `/readyz` says beside that it is ready: sentences for the operator. The hub's own are added here."""
     sip_status: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
     """One object per registration, for `/readyz`."""
+    unknown_language: Callable[[str], str] = lambda code: ""
+    """Why the engine cannot be asked for this language; empty when it can."""
     sessions: PageSessions = field(default_factory=PageSessions)
     """Of pages that were opened without an API key."""
     failures: AuthFailures = field(default_factory=AuthFailures)

@@ -68,14 +68,19 @@ class Transcriptions:
 
     async def models(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
-        return _json({"object": "list", "data": [_model(name) for name in self._names()]})
+        return _json({"object": "list", "data": [self._model(name) for name in self._names()]})
 
     async def model(self, request: Request) -> Response:
         self._context.authorize(request, "batch")
         name = request.path_params["model"]
         if not is_model(name, self._names()):
             raise no_model(name, self._names())
-        return _json(_model(name))
+        return _json(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        """`languages` is not OpenAI's."""
+        known = sorted(self._files.recognizer.languages)
+        return {"id": name, "object": "model", "created": 0, "owned_by": "mediaworker", "languages": known}
 
     def _names(self) -> list[str]:
         return [self._files.model, *ALIASES]
@@ -234,7 +239,3 @@ def _event(value: dict[str, Any]) -> bytes:
 
 def _json(value: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "mediaworker"}

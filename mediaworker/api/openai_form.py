@@ -95,12 +95,15 @@ def no_model(name: str, models: Collection[str]) -> OpenAIError:
 
 
 def _language(fields: Fields, can: Can) -> str:
-    name, code = "language", _one(fields, "language").strip().lower()
-    if not code and len(several := _many(fields, "languages")) == 1:
-        name, code = "languages", several[0].strip().lower()
-    if code and languages.base(code) not in can.languages:
-        raise _bad(name, f"the engine does not know {code!r}; it knows {', '.join(sorted(can.languages))}")
-    return languages.base(code) if code else ""
+    """The one that is asked for; empty: the engine detects, as it does where several are possible."""
+    name, codes = "language", [_one(fields, "language").strip().lower()]
+    if not codes[0]:
+        name, codes = "languages", [code.strip().lower() for code in _many(fields, "languages") if code.strip()]
+    wanted = [languages.base(code) for code in codes]
+    if wanted and not set(wanted) & set(can.languages):
+        unknown = ", ".join(map(repr, codes))
+        raise _bad(name, f"the engine does not know {unknown}; it knows {', '.join(sorted(can.languages))}")
+    return wanted[0] if len(wanted) == 1 else ""
 
 
 def _prompt(fields: Fields) -> str:

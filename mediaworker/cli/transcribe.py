@@ -63,12 +63,19 @@ def _run(args: argparse.Namespace, spool: str) -> int:
         return 2
     one_thread()
     from asr import languages
+    from asr.plugin import find
+    from asr.select import select, unknown_language
     from mediaworker import logs
     from mediaworker.cli.batch import FAILED, INTERRUPTED, UNREADABLE, WRONG, Batch
     from mediaworker.files.options import Options
 
-    if args.language and not languages.base(args.language):
-        print_error(f"no language {args.language!r}")
+    try:
+        engine = select(settings.asr).engine
+    except ConfigError as error:
+        print_error(str(error))
+        return WRONG
+    if why := unknown_language(args.language, engine, find(engine).languages):
+        print_error(f"--language: {why}")
         return WRONG
     if args.speaker and args.channels != "split":
         print_error("--speaker goes with --channels split")
@@ -103,7 +110,7 @@ def _run(args: argparse.Namespace, spool: str) -> int:
         print_error(f"{args.output}: {error.strerror}")
         return FAILED
     options = Options(
-        language=languages.base(args.language) if args.language else "",
+        language=languages.base(args.language),
         prompt=args.prompt,
         channels=args.channels,
         speakers=args.speaker,

@@ -247,7 +247,7 @@ class EventHub:
             return
         self.published[type_of(body)] += 1
         if isinstance(body, EngineState):
-            self.engine = Engine(name=body.engine or self.engine.name, state=body.state)
+            self.engine = Engine(body.engine or self.engine.name, body.state, self.engine.languages)
         self.journal.put(self._entry(call_id, at_ms, body, record))
 
     def _entry(self, call_id: str | None, at_ms: int, body: EventBody, record: CallRecord | None) -> Entry:

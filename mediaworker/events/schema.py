@@ -279,9 +279,12 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: Annotated[int, Meta(description="The latest call time in this record")]
 
 
-class Engine(msgspec.Struct, frozen=True):
+class Engine(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     state: EngineStatus
+    languages: Annotated[
+        list[str], Meta(description="What it can be asked for: ISO 639-1 codes, 639-3 where there is none")
+    ] = []
 
 
 class Hello(EventBody, frozen=True, tag="hello"):

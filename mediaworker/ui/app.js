@@ -5,7 +5,7 @@ import { CallList } from "./calls.js";
 import { Calls, LIST_TYPES } from "./calls-state.js";
 import { Client } from "./client.js";
 import { explain, say } from "./dialogs.js";
-import { setText } from "./dom.js";
+import { named, setAttribute, setText } from "./dom.js";
 import { forget, keep, kept, loginForm, takeFromLink } from "./login.js";
 import { setTheme, theme } from "./theme.js";
 import { TryIt } from "./tryit.js";
@@ -16,6 +16,7 @@ const $ = (id) => document.getElementById(id);
 /** Everything that is there while somebody is signed in. */
 class Desk {
   #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #noticing; #tryIt = null; #stopped = false;
+  #languages = [];  // that the engine can be asked for
 
   constructor(key, onRefused) {
     const now = () => Date.now() + this.#aheadMs;
@@ -76,7 +77,7 @@ class Desk {
       else $(`to-${name}`).removeAttribute("aria-current");
     }
     if (trying && !this.#tryIt) {
-      this.#tryIt = new TryIt(this.#client, this.now, this.scopes.has("admin"));
+      this.#tryIt = new TryIt(this.#client, this.now, this.scopes.has("admin"), this.#languages);
       $("try").replaceChildren(this.#tryIt.element);
     }
     if (!trying) this.#tryIt?.leave();
@@ -125,11 +126,13 @@ class Desk {
   #event(event, { resumed }) {
     if (event.type === "hello") {
       this.#aheadMs = Date.parse(event.time) - Date.now();
-      engine(event.engine.name, event.engine.state);
+      this.#languages = event.engine.languages ?? [];
+      this.#tryIt?.offer(this.#languages);
+      engine(event.engine.name, event.engine.state, this.#languages);
       // A resumed stream tells what has happened meanwhile; a new one only what is there now.
       if (!resumed) this.#snapshot(event);
     } else if (event.type === "engine.state") {
-      engine(event.engine, event.state, event.detail);
+      engine(event.engine, event.state, this.#languages, event.detail);
     } else {
       const id = this.#calls.fold(event);
       if (id) this.list.update(id);
@@ -172,9 +175,13 @@ function connection(state, text) {
   setText($("connection"), text);
 }
 
-function engine(name, state, detail = "") {
+function engine(name, state, languages, detail = "") {
   const words = { warming_up: "loading", ready: "ready", idle: "idle", failed: "failed" };
-  setText($("engine"), `Engine ${name || "not chosen yet"}: ${words[state] ?? state}${detail ? ` (${detail})` : ""}`);
+  const known = named(languages).map(([language]) => language);
+  const knows = known.length > 1 ? ` (${known.length} languages)` : known.length ? ` (${known[0]} only)` : "";
+  const why = detail ? ` (${detail})` : "";
+  setText($("engine"), `Engine ${name || "not chosen yet"}${knows}: ${words[state] ?? state}${why}`);
+  setAttribute($("engine"), "title", known.join(", "));
   $("engine").dataset.state = state;
 }
 

@@ -53,6 +53,12 @@ export function shares(amounts) {
   return whole;
 }
 
+/** [name, code] of languages, in the order of their names. */
+export function named(codes) {
+  const names = new Intl.DisplayNames(["en"], { type: "language" });
+  return codes.map((code) => [names.of(code), code]).sort(([one], [other]) => one.localeCompare(other));
+}
+
 /** `1 alert`, `2 alerts`. */
 export function many(count, what) {
   return `${count} ${what}${count === 1 ? "" : "s"}`;

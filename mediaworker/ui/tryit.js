@@ -2,23 +2,15 @@
 
 import { AudioError, Session, decode, microphone, play } from "./audio.js";
 import { CallView } from "./call.js";
-import { h, setText } from "./dom.js";
-
-// ISO 639-1 and 639-3, as the main engine knows them.
-const LANGUAGES = [
-  "ar", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fil", "fr", "hi", "hu", "id", "it", "ja", "ko", "mk", "ms",
-  "nl", "pl", "pt", "ro", "ru", "sv", "th", "tr", "vi", "yue", "zh",
-];
+import { h, named, setText } from "./dom.js";
 
 export class TryIt {
   #client; #session = null; #stopMicrophone = null; #abort = null; #turn = 0;
 
-  constructor(client, now, admin) {
+  constructor(client, now, admin, languages) {
     this.#client = client;
-    const names = new Intl.DisplayNames(["en"], { type: "language" });
-    const options = LANGUAGES.map((code) => [names.of(code), code]).sort(([one], [other]) => one.localeCompare(other));
-    this.language = h("select", { id: "language" }, h("option", { value: "" }, "Detect"),
-      ...options.map(([name, code]) => h("option", { value: code }, name)));
+    this.language = h("select", { id: "language" });
+    this.offer(languages);
     this.pace = h("select", { id: "pace" }, h("option", { value: "real" }, "As it is spoken"),
       h("option", { value: "fast" }, "As fast as it goes"));
     this.talk = h("button", { type: "button", class: "primary", onclick: () => this.#talk() }, "Use the microphone");
@@ -48,6 +40,14 @@ export class TryIt {
       event.preventDefault();
       this.#chosen(event.dataTransfer.files[0]);
     });
+  }
+
+  /** `languages`: codes of those that the engine can be asked for. */
+  offer(languages) {
+    const chosen = this.language.value;
+    this.language.replaceChildren(h("option", { value: "" }, "Detect"),
+      ...named(languages).map(([name, code]) => h("option", { value: code }, name)));
+    this.language.value = languages.includes(chosen) ? chosen : "";
   }
 
   /** Another tab is looked at: nobody listens unseen. */
