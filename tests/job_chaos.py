@@ -22,23 +22,31 @@ from typing import Any
 
 import httpx
 import numpy as np
+import soxr
 
-from tests.material import RATE_HZ, digit_clips, encode
+from tests.conftest import speech
+from tests.material import RATE_HZ, encode
 from tests.peers import Worker, alive, launch, until, worker
 
 ENVIRON = {
     "ASR__ENGINE": "moonshine",  # starts in half a second
     "SIP__ENABLED": "false",
     "FILES__ROWS": "2",
-    "ENDPOINTING__FILES__PRE_ROLL_MS": "50",  # less to hear: this engine is slow
     "LOG__LEVEL": "debug",  # says `segment` for each that is to be stored
 }
 AHEAD = 2
 """Stretches in work, `FILES__ROWS`: so many may be stored after the death of whoever has made them."""
-STRETCHES = 52
-PER_KILL = 2
-"""Stretches to a kill, at least."""
+PER_KILL = 5
+"""Stretches to a kill: more than the engine recognises while the hand of `PAUSE_S` waits."""
+PAUSE_S = 0.25
+"""Before a kill, at most."""
 GAP_S = 0.7
+SPOKEN_HZ = 8000
+PROMPTS = (
+    "activated", "all-circuits-busy-now", "call-waiting", "conf-hasjoin", "conf-lockednow", "from-unknown-caller",
+    "one-moment-please", "please-try-again", "speed-dial", "vm-deleted", "vm-incorrect", "vm-password",
+)  # fmt: skip
+"""Of one phrase each."""
 ORPHAN_S = 5.0
 PATIENCE_S = 60.0
 INFERENCE, READER = "asr.process", "mediaworker.files.reader"
@@ -70,13 +78,13 @@ class Report:
 
 
 def recording(path: Path, stretches: int, seed: int) -> None:
-    """A word in each stretch."""
+    """A prompt in each stretch."""
     rng = np.random.default_rng(seed)
-    pieces = [rng.normal(0, 80, RATE_HZ)]
-    for clip in digit_clips(stretches, seed):
-        begin, end = (round(at * RATE_HZ) for at in clip.spans_s[0])
-        pieces += [clip.samples[begin:end], rng.normal(0, 80, round(GAP_S * RATE_HZ))]
-    encode(path, np.concatenate(pieces).astype(np.int16), "pcm_s16le")
+    pieces = [rng.normal(0, 80, SPOKEN_HZ)]
+    for _ in range(stretches):
+        pieces += [speech(str(rng.choice(PROMPTS))), rng.normal(0, 80, round(GAP_S * SPOKEN_HZ))]
+    samples = np.concatenate(pieces).astype(np.int16)
+    encode(path, soxr.resample(samples, SPOKEN_HZ, RATE_HZ), "pcm_s16le")
 
 
 def submit(running: Worker, path: Path, **fields: str) -> str:
@@ -136,7 +144,7 @@ class JobChaos:
     def run(self, kills: int, progress: Callable[[str], None] = lambda line: None) -> Report:
         """Raises AssertionError."""
         report = self.report
-        report.stretches = max(STRETCHES, PER_KILL * kills)
+        report.stretches = PER_KILL * kills
         recording(self.recording, report.stretches, self.seed)
         for name in ("calm", "wild"):
             (self.folder / name).mkdir()
@@ -166,10 +174,10 @@ class JobChaos:
         self.job_id = submit(self.worker, self.recording)
         while (done := self.report.kills.total()) < kills:
             progress(f"{done} kills, {len(self.stored())} stretches")
-            # Over the whole of the job, and some are left for the end: not every clip is a stretch of its own.
+            # Over the whole of the job, and some are left for the end: not every prompt is a stretch of its own.
             due = int(0.9 * self.report.stretches) * done // (kills + 1)
             until(lambda due=due: len(self.stored()) >= due, PATIENCE_S, "the job goes on")
-            time.sleep(self.random.uniform(0, 0.6))
+            time.sleep(self.random.uniform(0, PAUSE_S))
             self._strike()
         made = Made.of(self.worker, self.job_id)
         self.report.disturbed_s = time.monotonic() - started
