@@ -23,6 +23,10 @@ MAX_TEXT = 200
 FINALS = frozenset({"transcript.final", "transcript.words"})
 
 
+LANGUAGE = r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})?)?$"
+"""ISO 639, with a region or without, or empty."""
+
+
 class Page(msgspec.Struct, frozen=True):
     """`next` is the `after` of the following page, null on the last one."""
 
@@ -34,7 +38,7 @@ class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What may be changed: names by leg, and the language of the utterances to come (empty: the engine detects)."""
 
     names: dict[str, Annotated[str, Meta(max_length=200)]] = {}
-    language: Annotated[str, Meta(pattern=r"^([a-z]{2,3})?$")] | None = None
+    language: Annotated[str, Meta(pattern=LANGUAGE)] | None = None
 
 
 def routes(context: ApiContext) -> list[Route]:

@@ -44,10 +44,10 @@ export class TryIt {
 
   /** `languages`: codes of those that the engine can be asked for. */
   offer(languages) {
-    const chosen = this.language.value;
-    this.language.replaceChildren(h("option", { value: "" }, "Detect"),
-      ...named(languages).map(([name, code]) => h("option", { value: code }, name)));
-    this.language.value = languages.includes(chosen) ? chosen : "";
+    const chosen = this.language.value, choices = named(languages);
+    if (choices.length !== 1) choices.unshift(["Detect", ""]);
+    this.language.replaceChildren(...choices.map(([name, code]) => h("option", { value: code }, name)));
+    if (languages.includes(chosen)) this.language.value = chosen;
   }
 
   /** Another tab is looked at: nobody listens unseen. */
