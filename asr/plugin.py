@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
+from asr import languages
 from asr.engine import Engine, described
 from config import ConfigError
 from config.settings import Asr, Qwen
@@ -65,6 +66,10 @@ def find(name: str) -> Plugin:
         raise ConfigError("asr.engine", name, why) from error
     if lacking := [each for each in _INTERFACE if not hasattr(plugin, each)]:
         why = f"its plug-in {point.value} has no {', '.join(lacking)}: see docs/engines.md"
+        raise ConfigError("asr.engine", name, why)
+    codes = plugin.languages
+    if not codes or isinstance(codes, str) or [code for code in codes if languages.base(code) != code]:
+        why = f"its plug-in {point.value} has {codes!r} for languages: they are ISO 639 codes, as in ('en', 'de')"
         raise ConfigError("asr.engine", name, why)
     return plugin
 

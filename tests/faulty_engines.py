@@ -54,11 +54,10 @@ class CountingEngine:
 
 
 class FaultyPlugin:
-    languages: tuple[str, ...] = ("en",)
-
     def __init__(
         self,
         *,
+        languages: Sequence[str] = ("en",),
         can: Capabilities = Capabilities(),  # noqa: B008 - frozen
         words: bool = False,
         about: Callable[[], object] = lambda: None,
@@ -66,7 +65,7 @@ class FaultyPlugin:
         create: Callable[[], object] = lambda: None,
         step: Callable[[], object] = lambda: None,
     ) -> None:
-        self.words = words
+        self.languages, self.words = languages, words
         self._can, self._about, self._missing, self._create, self._step = can, about, missing, create, step
 
     def about(self, asr: Asr) -> str:
@@ -90,6 +89,8 @@ def _raise(error: Exception) -> Callable[[], object]:
 
 
 incomplete = object()
+no_tuple = FaultyPlugin(languages="en")
+regional = FaultyPlugin(languages=("en-US",))
 about_raises = FaultyPlugin(about=_raise(KeyError("phrase")))
 missing_raises = FaultyPlugin(missing=_raise(OSError(13, "Permission denied")))
 lacking = FaultyPlugin(missing=lambda: "its licence is not installed: ask for one")

@@ -29,8 +29,8 @@ from tests.test_ws_calls import config, stored, texts, told
 
 EXAMPLE = ROOT / "examples" / "length_engine"
 FAULTY = [
-    "incomplete", "about_raises", "missing_raises", "lacking", "create_raises", "unusable", "dying", "raising",
-    "without_partials", "short", "timed",
+    "incomplete", "no_tuple", "regional", "about_raises", "missing_raises", "lacking", "create_raises", "unusable",
+    "dying", "raising", "without_partials", "short", "timed",
 ]  # fmt: skip
 AHEAD_S = (0.4, 0.55)
 """An utterance has this much audio more than it has speech: the pre-roll, and the silence that a final waits for."""
@@ -126,6 +126,8 @@ def settings(engine: str, **more: Any) -> Settings:
         ("moved", "its plug-in faulty_engines:no_such_name cannot be imported (AttributeError: "),
         ("broken", "its plug-in broken_engine:plugin cannot be imported (RuntimeError: no licence)"),
         ("incomplete", "has no languages, words, about, missing, create: see docs/engines.md"),
+        ("no_tuple", "has 'en' for languages: they are ISO 639 codes"),
+        ("regional", "has ('en-US',) for languages: they are ISO 639 codes"),
         ("about_raises", "its plug-in has failed (KeyError: 'phrase')"),
         ("missing_raises", "its plug-in has failed (PermissionError: [Errno 13] Permission denied)"),
         ("lacking", "its licence is not installed: ask for one"),

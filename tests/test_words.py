@@ -17,7 +17,7 @@ from asr import messages
 from asr.aligner import TOGETHER, Spoken
 from asr.inference import PASSED_OVER, Inference
 from asr.scheduler import Lane
-from asr.utterance import BYTES_PER_S, Alignment, Utterance, Word
+from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, Utterance, Word
 from audio.g711 import ulaw_encode
 from mediaworker.events import schema as events
 from mediaworker.latency import LatencyParts
@@ -254,6 +254,23 @@ def test_without_an_aligner_there_are_no_words_and_no_audio_is_kept() -> None:
     pair.send()
     pair.work()
     assert pair.words["a"][0].error == "there is no aligner" and empty(pair)
+
+
+def test_words_that_come_with_the_final_are_told_at_once_whatever_dies() -> None:
+    """An engine may time them itself: nothing is asked of the process for them."""
+    pair = WordsPair()
+    pair.begin("a")
+    pair.ledger.append("a", b"\x01" * 100)
+    assert pair.ledger.final("a", 1, commit=True) is None
+    pair.send()
+    told = Hypothesis("a", 1, "hello", "en", 5, True, words=(Word("hello", 10, 20, 0.5),))
+    body = messages.encode(messages.Heard(told))[4:]
+    heard = messages.decode_from_engine(body)
+    assert isinstance(heard, messages.Heard) and pair.ledger.heard(heard.hypothesis) is not None
+    pair.die()
+    pair.ask("a")
+    assert [(each.words, each.error) for each in pair.words["a"]] == [(told.words, None)]
+    assert pair.ledger.counters.alignments == pair.ledger.counters.words == 1 and empty(pair)
 
 
 def test_too_much_waiting_audio_costs_the_words() -> None:
