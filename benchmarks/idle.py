@@ -31,7 +31,7 @@ def main() -> None:
     for sip in ("true", "false"):
         rss_mb, cpu_share, children = measure(sip)
         print(f"sip {sip:5}: {rss_mb:.0f} MB RSS, {100 * cpu_share:.2f} % of a core, {children} inference processes")
-    for engine in ("qwen", "pocketsphinx"):
+    for engine in ("qwen", "moonshine"):
         wake(engine)
 
 
