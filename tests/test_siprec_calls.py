@@ -68,12 +68,13 @@ VIDEO = "m=video 4000 RTP/AVP 96\na=rtpmap:96 H264/90000"
 
 @asynccontextmanager
 async def talking(
-    sipp: Sipp, running: Worker, senders: Sequence[RtpSender], *steps: Step, host: str = "127.0.0.1"
-) -> AsyncIterator[list[int]]:
+    sipp: Sipp, running: Worker, senders: Sequence[RtpSender], *steps: Step, host: str = "127.0.0.1",
+    timeout_s: int = 60,
+) -> AsyncIterator[list[int]]:  # fmt: skip
     """A session that begins with `steps[0]`; inside it the worker's ports are known. At its end all steps are done."""
     before = sipp.folder / "ports"
     text, options = scenario(*steps, contact=SRC), ("-trace_logs", "-log_file", str(before))
-    task = sipp.start(text, f"{bracketed(host)}:{running.sip_port}", source=host, timeout_s=60, options=options)
+    task = sipp.start(text, f"{bracketed(host)}:{running.sip_port}", source=host, timeout_s=timeout_s, options=options)
     try:
         async with asyncio.timeout(20):
             while not (found := re.findall(r"m=audio ([0-9]+) ", before.read_text() if before.exists() else "")):

@@ -1,0 +1,185 @@
+"""A small office on one small machine: eight calls of two legs each and a file beside them, live, by Moonshine.
+
+Half of the calls are Twilio streams of two tracks, half are recording sessions (SIPREC) by SIPp with two streams of
+RTP. In each a customer and an agent take turns, in recorded prompts. The senders run on the same machine as the worker.
+
+    python benchmarks/office.py [--minutes 3] [--file-minutes 10] [--calls 8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+import wave
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from audio.g711 import ulaw_encode  # noqa: E402
+from mediaworker.cli.stream import Target, stream  # noqa: E402
+from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule  # noqa: E402
+from tests.job_chaos import finished, submit  # noqa: E402
+from tests.peers import Worker, until, worker  # noqa: E402
+from tests.rtp_sender import RtpSender  # noqa: E402
+from tests.sipp_caller import Sipp  # noqa: E402
+from tests.sipp_scenario import Pause, Send, mixed, offer  # noqa: E402
+from tests.story import check_story  # noqa: E402
+from tests.test_siprec_calls import line, metadata, talking  # noqa: E402
+
+SPEECH = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
+HZ = 8000
+GAP_S = (0.7, 1.5)
+"""Between two turns; longer than an endpoint waits."""
+LENGTH_S = (1.5, 8.0)
+"""Of a turn."""
+
+
+@dataclass
+class Memory:
+    """Resident memory of the two processes in MB, each second."""
+
+    media: list[float] = field(default_factory=list)
+    inference: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--file-minutes", type=float, default=10.0)
+    parser.add_argument("--calls", type=int, default=8)
+    asyncio.run(office(parser.parse_args()))
+
+
+async def office(options: argparse.Namespace) -> None:
+    prompts = load()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        settings = {"ASR__ENGINE": "moonshine", "ASR__PRELOAD": "true", "ENDPOINTING__ASSIST__MIN_SILENCE_MS": "500"}
+        with worker(folder, **settings) as running:
+            await asyncio.to_thread(until, lambda: httpx.get(f"{running.url}/readyz").status_code == 200, 60)
+            file = folder / "file.wav"
+            write(file, dialogue(random.Random(0), prompts, options.file_minutes * 60)[0])
+            job = await asyncio.to_thread(submit, running, file)
+            begun_s = time.monotonic()
+            memory = Memory()
+            watching = asyncio.create_task(watch(running, memory))
+            await asyncio.gather(*(call(running, folder, prompts, number, options) for number in range(options.calls)))
+            calls = await asyncio.to_thread(running.wait_ended, options.calls, 60)
+            ended_s = time.monotonic() - begun_s
+            at_end = await asyncio.to_thread(running.get, f"/v1/jobs/{job}")
+            found = await asyncio.to_thread(finished, running, job, 3600)
+            file_s = time.monotonic() - begun_s
+            watching.cancel()
+            report(running, calls, memory)
+            print(f"file of {options.file_minutes:g} min: {found['status']} after {file_s:.0f} s")
+            print(f"when the calls ended, after {ended_s:.0f} s: {at_end['status']}, {at_end.get('progress')}")
+
+
+def load() -> list[np.ndarray]:
+    found = []
+    for path in sorted(SPEECH.glob("*.wav")):
+        with wave.open(str(path)) as file:
+            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+        if LENGTH_S[0] * HZ <= len(samples) <= LENGTH_S[1] * HZ:
+            found.append(samples)
+    return found
+
+
+def dialogue(chance: random.Random, prompts: list[np.ndarray], seconds: float) -> tuple[np.ndarray, np.ndarray, int]:
+    """Customer and agent, int16 at 8 kHz, of the same length; and how many turns there are."""
+    sides = np.zeros((2, int(seconds * HZ)), np.int16)
+    at, turn = HZ // 2, 0
+    while True:
+        said = chance.choice(prompts)
+        if at + len(said) + HZ > sides.shape[1]:
+            return sides[0], sides[1], turn
+        sides[turn % 2, at : at + len(said)] = said
+        at += len(said) + int(chance.uniform(*GAP_S) * HZ)
+        turn += 1
+
+
+def write(path: Path, samples: np.ndarray) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(HZ)
+        file.writeframes(samples.tobytes())
+
+
+async def call(
+    running: Worker, folder: Path, prompts: list[np.ndarray], number: int, options: argparse.Namespace
+) -> None:
+    await asyncio.sleep(0.5 * number)
+    customer, agent, _ = dialogue(random.Random(number + 1), prompts, options.minutes * 60)
+    sides = [bytes(ulaw_encode(customer)), bytes(ulaw_encode(agent))]
+    if number % 2:
+        senders = [RtpSender(), RtpSender()]
+        lines = [line(sender.port, label) for sender, label in zip(senders, "12", strict=True)]
+        invite = Send("INVITE", mixed(offer(*lines), metadata()), ("Require: siprec",), keep={"ports": "m=audio.*"})
+        pause = Pause(int(options.minutes * 60_000) + 2000)
+        own = folder / f"sipp-{number}"
+        own.mkdir()
+        sipp = Sipp(own)
+        async with talking(
+            sipp, running, senders, invite, pause, Send("BYE"), timeout_s=int(options.minutes * 60) + 60
+        ) as ports:
+            await asyncio.gather(
+                *(sender.talk(codes, port) for sender, codes, port in zip(senders, sides, ports, strict=True))
+            )
+    else:
+        writer = StreamWriter(new_sid("MZ"), new_sid("CA"), new_sid("AC"))
+        messages = schedule(writer, {"inbound": sides[0], "outbound": sides[1]}, {}, tail_s=2.0)
+        await stream(Target(running.twilio, "", {}, False), {}, writer, messages)
+
+
+async def watch(running: Worker, memory: Memory) -> None:
+    while True:
+        memory.media.append(resident_mb(running.process.pid))
+        memory.inference += [resident_mb(child) for child in inference(running.process.pid)]
+        await asyncio.sleep(1)
+
+
+def inference(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(each) for each in children if b"asr.process" in Path(f"/proc/{each}/cmdline").read_bytes()]
+
+
+def resident_mb(pid: int) -> float:
+    fields = dict(each.split(":", 1) for each in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]) / 1024
+
+
+def report(running: Worker, calls: list[dict[str, Any]], memory: Memory) -> None:
+    after_ms, finals, empty, lost_ms, utterances = [], 0, 0, 0, 0
+    for each in calls:
+        events = running.events(each["call_id"])
+        ended = {e["utterance_id"]: e["at_ms"] for e in events if e["type"] == "speech.ended"}
+        utterances += len(ended)
+        for final in check_story(events):
+            finals += 1
+            empty += not final["text"]
+            lost_ms += final["lost_ms"]
+            after_ms.append(final["at_ms"] - ended[final["utterance_id"]])
+    partials = int(running.metric("mediaworker_transcripts_partials_total"))
+    print(f"{len(calls)} calls of two legs: {utterances} utterances, {finals} finals, {empty} of them without words")
+    print(f"{partials} partials")
+    print(f"lost audio in finals: {lost_ms} ms")
+    p50, p95, p99 = np.percentile(after_ms, [50, 95, 99])
+    print(f"final after the endpoint: p50 {p50:.0f} ms, p95 {p95:.0f} ms, p99 {p99:.0f} ms")
+    for name, found in (("media", memory.media), ("inference", memory.inference)):
+        tenth, half, end = (found[round(at * (len(found) - 1))] for at in (0.1, 0.5, 1.0))
+        print(f"{name} process: {tenth:.0f} MB after a tenth of the time, {half:.0f} at half, {end:.0f} at the end")
+
+
+if __name__ == "__main__":
+    main()
