@@ -1,4 +1,4 @@
-"""`mediaworker bench engine`: the engine beside two usual designs, in the same run and with the same arrivals.
+"""`mediaworker bench engine`: an engine beside two usual designs, in the same run and with the same arrivals.
 
 No sockets and no sleeping: calls speak on a virtual clock, one process recognises. See `engine_run`.
 This module imports nothing heavy.
@@ -6,21 +6,32 @@ This module imports nothing heavy.
 
 from __future__ import annotations
 
+import gzip
+import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr import weights
 from asr.engine import EngineUnusable
+from asr.moonshine import plugin as moonshine
 from audio.g711 import ulaw_encode
+from config.settings import Asr
 from mediaworker.bench import engine_plan
 
 if TYPE_CHECKING:
     from mediaworker.bench.engine_designs import Designs
+    from mediaworker.bench.moonshine_designs import Designs as MoonshineDesigns
 
 ROOT = Path(__file__).parent.parent.parent
 MODEL = ROOT / "models" / "qwen3-asr-tiny"
 CLIPS = ROOT / "tests" / "data" / "digits"
+PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
+"""Of the packages asterisk-core-sounds-en and asterisk-core-sounds-en-wav: recorded speech at 8 kHz."""
+PROMPT_WORDS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
+UNPACKED = ("filelock", "platformdirs", "requests", "tqdm")
+"""What importing the package `moonshine_voice` needs and Moonshine as an engine does not."""
 
 
 class BenchError(Exception):
@@ -41,6 +52,36 @@ def clips(files: Sequence[str]) -> list[bytes]:
     if not any(engine_plan.utterances(clip) for clip in found):
         raise BenchError("--audio: nobody speaks in these files")
     return found
+
+
+def prompts() -> list[str]:
+    """Files of recorded prompts in English; empty: they are not installed."""
+    if not PROMPT_WORDS.is_file():
+        return []
+    found = []
+    with gzip.open(PROMPT_WORDS, "rt", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, _, words = line.partition(":")
+            path = PROMPTS / f"{name.strip()}.wav"
+            # What stands in brackets is no speech: tones, music.
+            if re.sub(r"\[[^\]]*\]", "", words).strip() and not name.startswith(";") and path.is_file():
+                found.append(str(path))
+    return found
+
+
+def moonshine_designs(*, threads: int, baseline: bool) -> MoonshineDesigns:
+    """What is measured of Moonshine. Raises BenchError."""
+    folder = moonshine.assets()
+    if (lacking := moonshine.plugin.missing(Asr())) is not None or folder is None:
+        raise BenchError(str(lacking))
+    if baseline and (others := [name for name in UNPACKED if find_spec(name) is None]):
+        raise BenchError(
+            f"a baseline is the package moonshine_voice, which needs more: pip install {' '.join(others)}; "
+            "--no-baseline measures the engine alone"
+        )
+    from mediaworker.bench.moonshine_designs import Designs
+
+    return Designs(folder, threads=threads, baseline=baseline)
 
 
 def designs(model: str, *, baseline: bool) -> Designs:
@@ -96,6 +137,24 @@ def tables(rows: Sequence[dict[str, Any]]) -> list[list[tuple[str, ...]]]:
         cost = (_number(row["cpu_s_per_audio_s"], ".4f"), _number(row["ratio"], ".1f"))
         costs.append((*who, *_spent(row, "partial"), *_spent(row, "final"), shared, *cost, *exact))
     return [waits, costs]
+
+
+_MOONSHINE = (
+    "design", "calls", "final p50/p95/p99", "first partial", "partial", "partials answered", "CPU/partial", "CPU/final",
+    "CPU s/audio s", "ratio", *_EXACT,
+)  # fmt: skip
+
+
+def moonshine_table(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """How long answers take and what they cost: lines of cells, the first one heads them."""
+    lines: list[tuple[str, ...]] = [_MOONSHINE]
+    for row in rows:
+        cost = (f"{_number(row[f'cpu_ms_per_{kind}'], '.1f')} ms" for kind in ("partial", "final"))
+        total = (_number(row["cpu_s_per_audio_s"], ".4f"), _number(row["ratio"], ".1f"))
+        exact = (_share(row["finals_equal"]), _share(row["partials_changed"]))
+        waits = (*map(_waits, row["lanes"].values()), _share(row["partials_answered"]))
+        lines.append((row["design"], str(row["calls"]), *waits, *cost, *total, *exact))
+    return lines
 
 
 def _share(value: float | None) -> str:

@@ -12,10 +12,11 @@ from asr import text
 from asr.qwen.engine import Shape
 from asr.qwen.loader import load
 from config.settings import Asr
-from mediaworker.bench.engine_meter import Meter, Metered, MeteredEngine
+from mediaworker.bench.engine_meter import MeteredEngine
 from mediaworker.bench.engine_native import Refeed, Rollback
 from mediaworker.bench.engine_plan import arrivals, pieces, plan
 from mediaworker.bench.engine_run import Clock, Run, figures
+from mediaworker.bench.engine_spent import Meter, Metered
 
 BATCH = 16
 SLOTS = 32

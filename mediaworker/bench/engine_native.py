@@ -23,7 +23,7 @@ from asr.samples import decode
 from asr.scheduler import Request
 from asr.text import parse_output
 from asr.utterance import BYTES_PER_S, Utterance
-from mediaworker.bench.engine_meter import Meter, Spent
+from mediaworker.bench.engine_spent import Meter, Spent
 
 UNFIXED_CHUNKS = 2
 UNFIXED_TOKENS = 5

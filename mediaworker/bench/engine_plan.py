@@ -54,6 +54,10 @@ class Spoken:
 class Arrival:
     time_s: float
     message: ToEngine
+    ready_s: float = 0.0
+    """Nobody waits for the answer before: it was asked for on suspicion."""
+    counts: bool = True
+    """Whether the wait for the answer is one of the figures."""
 
 
 def utterances(clip: bytes) -> list[tuple[int, int]]:

@@ -16,8 +16,8 @@ from asr import messages
 from asr.inference import Inference
 from asr.scheduler import Lane
 from asr.utterance import Hypothesis, Utterance
-from mediaworker.bench.engine_meter import Metered, Spent
 from mediaworker.bench.engine_plan import CODES_PER_MS, Arrival
+from mediaworker.bench.engine_spent import Metered, Spent
 
 KINDS = {Lane.FINAL: "final", Lane.FIRST_PARTIAL: "partial", Lane.PARTIAL: "partial", Lane.BATCH: "batch"}
 PERCENTILES = (50, 95, 99)
@@ -45,7 +45,9 @@ class Clock:
 class _Asked:
     revision: int
     lane: Lane
-    time_s: float
+    wanted_s: float
+    """From when on somebody waits for it."""
+    counts: bool
 
 
 @dataclass(slots=True)
@@ -73,12 +75,14 @@ class Run:
     def __init__(
         self, engine: Metered, arrivals: Sequence[Arrival], files: Iterator[bytes], seconds: float, clock: Clock
     ) -> None:
-        """`files`: pieces of a file in the batch lane, asked for one after the other during `seconds`."""
+        """`files`: pieces of a file in the batch lane, asked for one after the other during `seconds`; may be empty."""
         self.clock, self.tally = clock, Tally()
         self.engine, self._inference = engine, Inference(engine)
         self._arrivals, self._at = arrivals, 0
         self._files, self._count, self._seconds = files, 0, seconds
         self._pending: dict[str, list[_Asked]] = defaultdict(list)
+        self._closing: set[str] = set()
+        """Utterances that are over when their last request has been answered."""
         self.live: set[str] = set()
 
     def run(self) -> None:
@@ -95,18 +99,17 @@ class Run:
         while self._at < len(self._arrivals) and self._arrivals[self._at].time_s <= self.clock.now:
             arrival = self._arrivals[self._at]
             self._at += 1
-            self._receive(arrival.message, arrival.time_s, "audio")
+            self._receive(arrival, "audio")
         name = f"file/{self._count}"
-        if self.clock.now < self._seconds and not self._pending[name]:
+        if self.clock.now < self._seconds and not self._pending[name] and (codes := next(self._files, None)):
             self._count += 1
-            name, codes = f"file/{self._count}", next(self._files)
-            now = self.clock.now
-            self._receive(messages.Open(Utterance(name, "PCMU", live=False, stream="file")), now, "batch")
-            self._receive(messages.Append(name, 0, codes), now, "batch")
-            self._receive(messages.Final(name, 1, len(codes), commit=True), now, "batch")
+            name, now = f"file/{self._count}", self.clock.now
+            self._receive(Arrival(now, messages.Open(Utterance(name, "PCMU", live=False, stream="file"))), "batch")
+            self._receive(Arrival(now, messages.Append(name, 0, codes)), "batch")
+            self._receive(Arrival(now, messages.Final(name, 1, len(codes), commit=True)), "batch")
 
-    def _receive(self, message: messages.ToEngine, now: float, payer: str) -> None:
-        tally = self.tally
+    def _receive(self, arrival: Arrival, payer: str) -> None:
+        message, now, tally = arrival.message, arrival.time_s, self.tally
         match message:
             case messages.Open(utterance=utterance) if utterance.live:
                 self.live.add(utterance.id)
@@ -114,8 +117,12 @@ class Run:
                 tally.audio[name] = tally.audio.get(name, b"") + audio
             case messages.Partial(utterance_id=name) | messages.Final(utterance_id=name):
                 lane = self._lane(name, final=isinstance(message, messages.Final))
-                tally.asked[lane] += 1
-                self._pending[name].append(_Asked(message.revision, lane, now))
+                tally.asked[lane] += arrival.counts
+                asked = _Asked(message.revision, lane, max(now, arrival.ready_s), arrival.counts)
+                self._pending[name].append(asked)
+            case messages.Close(utterance_id=name) if self._pending[name]:
+                self._closing.add(name)
+                return
         tally.cpu_s[payer] += self.clock.timed(lambda: self._inference.receive(message, now))
 
     def _lane(self, name: str, *, final: bool) -> Lane:
@@ -163,14 +170,18 @@ class Run:
             if asked.revision > hypothesis.revision:
                 left.append(asked)
                 continue
-            tally.waits_s[asked.lane].append(self.clock.now - asked.time_s)
-            tally.replaced[asked.lane] += asked.revision < hypothesis.revision
             if asked.revision == hypothesis.revision:
                 tally.answers[KINDS[asked.lane]] += 1
+            if asked.counts:
+                tally.waits_s[asked.lane].append(max(0.0, self.clock.now - asked.wanted_s))
+                tally.replaced[asked.lane] += asked.revision < hypothesis.revision
         self._pending[name] = left
         tally.shown[name].append(hypothesis.text)
         if hypothesis.final:
             tally.finals.add(name)
+        if name in self._closing and not left:
+            self._closing.remove(name)
+            self._receive(Arrival(self.clock.now, messages.Close(name)), "audio")
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

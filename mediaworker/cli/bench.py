@@ -27,8 +27,9 @@ def add_parser(subparsers: Any) -> None:
     )
     media.add_argument("--legs", type=_counts, default=[100], metavar="N[,N…]", help="legs at once (default 100)")
     media.add_argument("--silence", action="store_true", help="send silence back, as SIP calls do by default")
-    engine = kinds.add_parser("engine", help="Qwen3-ASR on one core, beside generate() and the official recipe")
-    calls = "legs that speak at once (default 1,8,32; with --random-weights: as many as hold the objective)"
+    engine = kinds.add_parser("engine", help="an engine on one core, beside two usual ways to use its model")
+    engine.add_argument("--engine", choices=("qwen", "moonshine"), default="qwen", help="default: qwen, Qwen3-ASR")
+    calls = "legs that speak at once (default 1,8,32; moonshine 1,8,16,32; with --random-weights: the objective's)"
     engine.add_argument("--calls", type=_counts, metavar="N[,N…]", help=calls)
     weights = engine.add_mutually_exclusive_group()
     weights.add_argument(
@@ -37,9 +38,8 @@ def add_parser(subparsers: Any) -> None:
     weights.add_argument(
         "--random-weights", choices=("0.6B", "1.7B", "tiny"), help="a model of these dimensions, its answers driven"
     )
-    engine.add_argument(
-        "--audio", nargs="+", default=[], metavar="FILE", help="what is said (default: tests/data/digits of a checkout)"
-    )
+    said = "what is said (default: tests/data/digits of a checkout; for moonshine Asterisk's prompts if installed)"
+    engine.add_argument("--audio", nargs="+", default=[], metavar="FILE", help=said)
     pieces = "pieces of it in one utterance (default 1)"
     engine.add_argument("--join", type=int, choices=range(1, 9), metavar="N", help=pieces)
     engine.add_argument(
@@ -47,6 +47,9 @@ def add_parser(subparsers: Any) -> None:
         choices=("real", "cpu"),
         help="what a step took: time, or CPU time, which others on the machine change less (default real)",
     )
+    engine.add_argument("--threads", type=_number, metavar="N", help="moonshine: as asr.threads (default 1)")
+    cadence = "between partials (default 500); moonshine: 0 for finals alone; else with --random-weights"
+    engine.add_argument("--partial-ms", type=_cadence, metavar="MS", help=cadence)
     _add_random(engine)
     files = _add_files(kinds)
     events = _add_events(kinds)
@@ -65,7 +68,8 @@ _RANDOM = (
     "attention", "graphs", "quantise",
 )  # fmt: skip
 """Options that only --random-weights has."""
-_NOT_RANDOM = ("audio", "join")
+_NOT_RANDOM = ("audio", "join", "threads")
+_NOT_MOONSHINE = ("model", "random_weights", "join", *(name for name in _RANDOM if name != "partial_ms"))
 
 
 def _add_random(engine: argparse.ArgumentParser) -> None:
@@ -82,7 +86,6 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--utterance-s", type=_utterance, metavar="S", help="mean length of an utterance, which vary (default 5)"
     )
-    group.add_argument("--partial-ms", type=_cadence, metavar="MS", help="between partials (default 500)")
     group.add_argument("--window-s", type=_positive, metavar="S", help="of the encoder (default: as published, 8)")
     group.add_argument("--start", type=_number, metavar="N", help="streams that the search begins with")
     group.add_argument("--bound", type=_number, metavar="N", help="streams at which it ends")
@@ -122,6 +125,8 @@ def _number(text: str) -> int:
 
 
 def _cadence(text: str) -> int:
+    if text == "0":
+        return 0
     value = _number(text)
     if not 100 <= value <= 10_000:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 100 to 10000 ms")
@@ -170,12 +175,46 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _engine(args: argparse.Namespace) -> int:
-    others = _RANDOM if args.random_weights is None else _NOT_RANDOM
-    if given := [name for name in others if getattr(args, name)]:
-        goes = "goes with --random-weights only" if args.random_weights is None else "does not go with --random-weights"
-        print(f"mediaworker: --{given[0].replace('_', '-')} {goes}", file=sys.stderr)
+    if args.engine == "moonshine":
+        others, reason = _NOT_MOONSHINE, "does not go with --engine moonshine"
+    elif args.random_weights is None:
+        others, reason = (*_RANDOM, "threads"), "goes with --random-weights only"
+    else:
+        others, reason = _NOT_RANDOM, "does not go with --random-weights"
+    given = [name for name in others if getattr(args, name)]
+    if args.engine != "moonshine" and args.partial_ms == 0:
+        given, reason = ["partial_ms"], "may be 0 with --engine moonshine only"
+    if given:
+        reason = "goes with --engine moonshine only" if given[0] == "threads" else reason
+        print(f"mediaworker: --{given[0].replace('_', '-')} {reason}", file=sys.stderr)
         return 2
+    if args.engine == "moonshine":
+        return _moonshine(args)
     return _recorded(args) if args.random_weights is None else _random(args)
+
+
+def _moonshine(args: argparse.Namespace) -> int:
+    from mediaworker.bench import engine
+
+    partial_ms = 500 if args.partial_ms is None else args.partial_ms
+    threads, rows = args.threads or 1, list[dict[str, Any]]()
+    if threads > 1 and args.clock == "cpu":
+        print("mediaworker: --clock cpu measures one thread: it does not go with --threads", file=sys.stderr)
+        return 2
+    try:
+        audio = engine.clips(args.audio or engine.prompts())
+        designs = engine.moonshine_designs(threads=threads, baseline=not args.no_baseline)
+    except engine.BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    for count in args.calls or [1, 8, 16, 32]:
+        print(f"{count} calls for {args.seconds:g} s …", file=sys.stderr, flush=True)
+        rows += designs.measure(count, args.seconds, audio, partial_ms=partial_ms, cpu_clock=args.clock == "cpu")
+    cadence = f"partials every {partial_ms} ms" if partial_ms else "finals alone"
+    print(f"people who all talk → {cadence}, {threads} threads, {_machine()}; a final's wait begins at its endpoint")
+    print(_aligned(engine.moonshine_table(rows)), end="\n\n")
+    _write(args.json, rows, top=rows[0])
+    return 0
 
 
 def _random(args: argparse.Namespace) -> int:
