@@ -60,55 +60,57 @@ class Model:
         self._decoder = _session(folder / "decoder_model_merged.ort", options)
         self.tokens = Tokens((folder / "tokenizer.bin").read_bytes())
         self._past = [each.name for each in self._decoder.get_inputs() if each.name.startswith("past")]
-        self._of_audio = [name for name in self._past if ".encoder." in name]
+        self._of_speech = [name for name in self._past if ".decoder." in name]
+        self._begins = ["logits", *map(_present, self._past)]
+        self._goes_on = ["logits", *map(_present, self._of_speech)]
         self._first: Cache = dict.fromkeys(self._past, _NOTHING)
 
     def encode(self, samples: NDArray[np.float32]) -> Encoded:
         """float32 in [-1, 1) of shape (n,) at 16 kHz, n ≥ `SHORTEST`. Raises ModelError."""
         mask = np.ones((1, len(samples)), np.int64)
-        (vectors,) = _run(self._encoder, {"input_values": samples[None], "attention_mask": mask})
+        (vectors,) = _run(self._encoder, {"input_values": samples[None], "attention_mask": mask}, None)
         return Encoded(vectors, mask)
 
     def begin(self, audio: Encoded, said: Sequence[int]) -> tuple[NDArray[np.float32], Cache]:
         """Read the tokens `said` from the beginning: logits of shape (1 + len(said), vocabulary), where row i is about
         the token after the first i, and what the decoder remembers. Raises ModelError."""
-        logits, present = self._decode([BEGIN, *said], audio, self._first, cached=False)
-        return logits, dict(zip(self._past, present, strict=True))
+        logits, *present = self._decode([BEGIN, *said], audio, self._first, self._begins)
+        return logits[0], dict(zip(self._past, present, strict=True))
 
-    def advance(self, audio: Encoded, token: int, cache: Cache) -> tuple[NDArray[np.float32], Cache]:
-        """Read one more token: logits of shape (1, vocabulary) about the one after it. Raises ModelError."""
-        logits, present = self._decode([token], audio, cache, cached=True)
-        new = dict(zip(self._past, present, strict=True))
-        for name in self._of_audio:  # this branch of the network gives them back empty
-            new[name] = cache[name]
-        return logits, new
+    def advance(self, audio: Encoded, said: Sequence[int], cache: Cache) -> tuple[NDArray[np.float32], Cache]:
+        """Read more tokens: logits of shape (len(said), vocabulary), where row i is about the token after the first
+        i + 1. Raises ModelError."""
+        logits, *present = self._decode(said, audio, cache, self._goes_on)
+        # What is remembered of the audio stays: this branch of the network gives it back empty.
+        return logits[0], cache | dict(zip(self._of_speech, present, strict=True))
 
     def keep(self, cache: Cache, count: int) -> Cache:
         """Forget all that was said but its first `count` tokens."""
-        of_audio = set(self._of_audio)
-        return {name: part if name in of_audio else part[:, :, : 1 + count] for name, part in cache.items()}
+        return cache | {name: cache[name][:, :, : 1 + count] for name in self._of_speech}
 
-    def _decode(
-        self, tokens: Sequence[int], audio: Encoded, cache: Cache, *, cached: bool
-    ) -> tuple[NDArray[np.float32], list[Any]]:
+    def _decode(self, said: Sequence[int], audio: Encoded, cache: Cache, wanted: Sequence[str]) -> list[Any]:
         feed = {
-            "input_ids": np.array([tokens], np.int64),
+            "input_ids": np.array([said], np.int64),
             "encoder_hidden_states": audio.vectors,
             "encoder_attention_mask": audio.mask,
-            "use_cache_branch": np.array([cached]),
+            "use_cache_branch": np.array([cache is not self._first]),
             **cache,
         }
-        logits, *present = _run(self._decoder, feed)
-        return logits[0], present
+        return _run(self._decoder, feed, wanted)
 
 
 def _session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
 
 
-def _run(session: onnxruntime.InferenceSession, feed: dict[str, Any]) -> list[Any]:
+def _present(past: str) -> str:
+    """The output that becomes this input of the next call."""
+    return past.replace("past_key_values", "present", 1)
+
+
+def _run(session: onnxruntime.InferenceSession, feed: dict[str, Any], wanted: Sequence[str] | None) -> list[Any]:
     try:
-        found: list[Any] = session.run(None, feed)
+        found: list[Any] = session.run(wanted, feed)
     except MemoryError:
         raise
     except Exception as error:  # onnxruntime's errors have no common base of their own

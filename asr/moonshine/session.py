@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from asr.engine import Answer
 from asr.moonshine import guards
+from asr.moonshine.drafts import continuation
 from asr.moonshine.model import RATE_HZ, Model
 from asr.moonshine.pieces import cuts
 from asr.moonshine.shown import Shown
@@ -42,7 +43,8 @@ class Session:
     """Used by one thread at a time.
 
     A final is decoded plainly, a token at a time, so that it depends on the audio alone. A partial takes the tokens of
-    the one before as a draft, which one call verifies: what has only grown costs few calls.
+    the one before as a draft, which one call verifies: what has only grown costs few calls. Where the draft is refused
+    it goes on being a guess: what has followed the next token there may follow it here.
     """
 
     def __init__(self, model: Model, speech: SpeechDetector, utterance: Utterance) -> None:
@@ -153,14 +155,20 @@ class Session:
         audio = self._model.encode(samples)
         yield
         logits, cache = self._model.begin(audio, draft)
-        said = logits.argmax(axis=-1).tolist()
-        right = next((at for at, token in enumerate(draft) if said[at] != token), len(draft))
-        if right < len(draft):
-            cache = self._model.keep(cache, right)
-        tokens, token = list(draft[:right]), said[right]
-        while token != END and not guards.is_over(tokens, limit):
+        tokens, guess = list[int](), list(draft)
+        while True:
+            # `logits` are about what follows `tokens`, and then about what follows each token of the guess.
+            found = logits.argmax(axis=-1).tolist()
+            right = next((at for at, token in enumerate(guess) if found[at] != token), len(guess))
+            tokens += guess[:right]
+            if right < len(guess):
+                cache = self._model.keep(cache, len(tokens))
+            token = found[right]
+            if token == END:
+                return tokens
+            if guards.is_over(tokens, limit):
+                return guards.believable(tokens, limit)
+            guess = continuation(draft, token, len(tokens))[: limit - len(tokens) - 1]
             tokens.append(token)
             yield
-            logits, cache = self._model.advance(audio, token, cache)
-            token = int(logits[0].argmax())
-        return tokens if token == END else guards.believable(tokens, limit)
+            logits, cache = self._model.advance(audio, [token, *guess], cache)

@@ -57,7 +57,7 @@ class Refeed:
         logits, cache = self._model.begin(audio, ())
         while (token := int(logits[-1].argmax())) != END and len(tokens) < limit:
             tokens.append(token)
-            logits, cache = self._model.advance(audio, token, cache)
+            logits, cache = self._model.advance(audio, [token], cache)
         return [Answer(request, self._model.tokens.text(tokens), "en")]
 
     def warm_up(self) -> None:
