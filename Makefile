@@ -51,6 +51,7 @@ bench: setup-dev
 	$(RUN)/mediaworker bench twilio --streams 50,250,500 --seconds 20
 	$(RUN)/mediaworker bench sip --calls 50,300 --seconds 20
 	$(RUN)/mediaworker bench engine --calls 1,8,32 --seconds 30
+	$(RUN)/mediaworker bench engine --engine moonshine --clock cpu
 	$(RUN)/mediaworker bench files
 	$(RUN)/mediaworker bench events
 

@@ -30,8 +30,8 @@ CLIPS = ROOT / "tests" / "data" / "digits"
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 """Of the packages asterisk-core-sounds-en and asterisk-core-sounds-en-wav: recorded speech at 8 kHz."""
 PROMPT_WORDS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
-UNPACKED = ("filelock", "platformdirs", "requests", "tqdm")
-"""What importing the package `moonshine_voice` needs and Moonshine as an engine does not."""
+PACKAGE_NEEDS = ("filelock", "platformdirs", "requests", "tqdm")
+"""Importing the package `moonshine_voice` needs these; the engine, which takes only the weights, does not."""
 
 
 class BenchError(Exception):
@@ -69,19 +69,19 @@ def prompts() -> list[str]:
     return found
 
 
+def lacks_package() -> list[str]:
+    """What has to be installed before the package `moonshine_voice` can be imported."""
+    return [name for name in PACKAGE_NEEDS if find_spec(name) is None]
+
+
 def moonshine_designs(*, threads: int, baseline: bool) -> MoonshineDesigns:
     """What is measured of Moonshine. Raises BenchError."""
     folder = moonshine.assets()
     if (lacking := moonshine.plugin.missing(Asr())) is not None or folder is None:
         raise BenchError(str(lacking))
-    if baseline and (others := [name for name in UNPACKED if find_spec(name) is None]):
-        raise BenchError(
-            f"a baseline is the package moonshine_voice, which needs more: pip install {' '.join(others)}; "
-            "--no-baseline measures the engine alone"
-        )
     from mediaworker.bench.moonshine_designs import Designs
 
-    return Designs(folder, threads=threads, baseline=baseline)
+    return Designs(folder, threads=threads, refeed=baseline, package=baseline and not lacks_package())
 
 
 def designs(model: str, *, baseline: bool) -> Designs:

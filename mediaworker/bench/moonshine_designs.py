@@ -14,6 +14,7 @@ from asr.inference import Inference
 from asr.messages import Append, Final, Heard, Open
 from asr.moonshine.engine import MoonshineEngine
 from asr.moonshine.model import Model
+from asr.moonshine.shown import plain
 from asr.scheduler import Request
 from asr.utterance import Utterance
 from mediaworker.bench.engine_plan import CODES_PER_MS
@@ -42,14 +43,16 @@ class MeteredEngine(MoonshineEngine):
 class Designs:
     """See the module."""
 
-    def __init__(self, folder: Path, *, threads: int, baseline: bool) -> None:
-        """Raises ImportError: the package needs others that are not installed."""
+    def __init__(self, folder: Path, *, threads: int, refeed: bool, package: bool) -> None:
+        """`refeed`, `package`: which of the usual designs are measured as well."""
         model = Model(folder)
         self._reference = Inference(MoonshineEngine(model, 1))
         self._known: dict[bytes, str] = {}
         designs: list[Metered] = [MeteredEngine(model, threads)]
-        if baseline:
-            designs += [Refeed(model), Package(folder)]
+        if refeed:
+            designs.append(Refeed(model))
+        if package:
+            designs.append(Package(folder))
         for design in designs:
             design.warm_up()
         self._designs = {ENGINE if design is designs[0] else design.name: design for design in designs}
@@ -59,7 +62,7 @@ class Designs:
     ) -> list[dict[str, Any]]:
         """A row for each design, all with the same arrivals. `audio`: clips in µ-law."""
         coming = requests(talk(audio, people=calls, seconds=seconds, seed=SEED), partial_ms=partial_ms, seconds=seconds)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for name, design in self._designs.items():
             run = Run(design, coming, iter(()), seconds, Clock(cpu=cpu_clock))
             run.run()
@@ -67,7 +70,7 @@ class Designs:
             row = {"design": name, "calls": calls, "seconds": seconds, "partial_ms": partial_ms, "clock": clock}
             rows.append(row | self._figures(run))
         for row in rows:
-            row["ratio"] = per(row["cpu_s_per_audio_s"], rows[0]["cpu_s_per_audio_s"])
+            row["ratio"] = round(row["cpu_s_per_audio_s"] / rows[0]["cpu_s_per_audio_s"], 2)
         return rows
 
     def _figures(self, run: Run) -> dict[str, Any]:
@@ -75,7 +78,8 @@ class Designs:
         found = lanes(tally)
         asked, replaced = (sum(found[lane][of] for lane in PARTIALS) for of in ("asked", "replaced"))
         audio_s = sum(map(len, tally.audio.values())) / CODES_PER_MS / 1000
-        shown = [texts for name in tally.finals if (texts := tally.shown[name])]
+        # As a reader would say it: a comma that goes is no word that was taken back.
+        shown = [[" ".join(map(plain, text.split())) for text in tally.shown[name]] for name in tally.finals]
         equal = sum(tally.shown[name][-1] == self._whole(tally.audio[name]) for name in tally.finals)
         return {
             "lanes": {name: found[name] for name in ("final", *PARTIALS)},

@@ -7,6 +7,7 @@ onnxruntime: loaded only when the engine is measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,12 @@ from asr.scheduler import Request
 from asr.utterance import Utterance
 from mediaworker.bench.engine_spent import Meter, Spent
 
-CAPABILITIES = Capabilities(speculative=True, languages=("en",))
-
 
 class Refeed:
     """All that has been heard is encoded and decoded token by token, for each partial and each final."""
 
     name = "re-feed"
-    capabilities = CAPABILITIES
+    capabilities = Capabilities()
 
     def __init__(self, model: Model) -> None:
         self.meter = Meter()
@@ -72,12 +71,11 @@ class Package:
     not to give them back, which would cost more than all the rest.
     """
 
-    capabilities = CAPABILITIES
+    capabilities = Capabilities()
 
     def __init__(self, folder: Path) -> None:
-        """Raises ImportError: it needs other packages that are not installed."""
-        import moonshine_voice
-
+        """Raises ImportError when what the package needs is not installed."""
+        moonshine_voice = import_module("moonshine_voice")
         self.name = f"moonshine-voice {version('moonshine-voice')}"
         self.meter = Meter()
         self._force = moonshine_voice.Transcriber.MOONSHINE_FLAG_FORCE_UPDATE

@@ -207,11 +207,14 @@ def _moonshine(args: argparse.Namespace) -> int:
     except engine.BenchError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2
+    if not args.no_baseline and (lacking := engine.lacks_package()):
+        needs = f"moonshine_voice's transcriber is left out: pip install {' '.join(lacking)}"
+        print(f"mediaworker: {needs}", file=sys.stderr)
     for count in args.calls or [1, 8, 16, 32]:
         print(f"{count} calls for {args.seconds:g} s …", file=sys.stderr, flush=True)
         rows += designs.measure(count, args.seconds, audio, partial_ms=partial_ms, cpu_clock=args.clock == "cpu")
     cadence = f"partials every {partial_ms} ms" if partial_ms else "finals alone"
-    print(f"people who all talk → {cadence}, {threads} threads, {_machine()}; a final's wait begins at its endpoint")
+    print(f"people who all talk → {cadence}, threads: {threads}, {_machine()}; a final's wait begins at its endpoint")
     print(_aligned(engine.moonshine_table(rows)), end="\n\n")
     _write(args.json, rows, top=rows[0])
     return 0
