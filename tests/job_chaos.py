@@ -77,14 +77,14 @@ class Report:
         ]
 
 
-def recording(path: Path, stretches: int, seed: int) -> None:
-    """A prompt in each stretch."""
+def recording(path: Path, stretches: int, seed: int, codec: str = "pcm_s16le", rate: int = RATE_HZ) -> None:
+    """A prompt in each stretch, some 2.2 s with the pause behind it."""
     rng = np.random.default_rng(seed)
     pieces = [rng.normal(0, 80, SPOKEN_HZ)]
     for _ in range(stretches):
         pieces += [speech(str(rng.choice(PROMPTS))), rng.normal(0, 80, round(GAP_S * SPOKEN_HZ))]
     samples = np.concatenate(pieces).astype(np.int16)
-    encode(path, soxr.resample(samples, SPOKEN_HZ, RATE_HZ), "pcm_s16le")
+    encode(path, soxr.resample(samples, SPOKEN_HZ, RATE_HZ), codec, rate)
 
 
 def submit(running: Worker, path: Path, **fields: str) -> str:

@@ -24,7 +24,7 @@ from tests.peers import Worker, alive, launch, until, worker
 KEYS = {"ann": "ann-key-1234", "bob": "bob-key-1234", "ops": "ops-key-1234", "screen": "screen-key-1"}
 SCOPES = {"ann": ["batch"], "bob": ["batch"], "ops": ["batch", "admin"], "screen": ["events"]}
 API_KEYS = ", ".join(f'{{name="{name}", key="{KEYS[name]}", scopes={json.dumps(SCOPES[name])}}}' for name in KEYS)
-SIMPLE = {"ASR__ENGINE": "moonshine", "SIP__ENABLED": "false"}
+SIMPLE = {"ASR__ENGINE": "moonshine", "ASR__THREADS": "1", "SIP__ENABLED": "false"}
 QUEUED = 4
 MB = 1024 * 1024
 PART = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
@@ -36,7 +36,7 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that jobs may name files of: `short.wav` with speech, `stereo.wav`, `long.wav`, `silent.wav`."""
     folder = tmp_path_factory.mktemp("media")
     recording(folder / "short.wav", 2, 1)
-    recording(folder / "long.wav", 80, 2)
+    recording(folder / "long.wav", 130, 2, "pcm_mulaw", 8000)  # minutes of speech, seconds of work
     recording(folder / "right.wav", 2, 3)
     sounds = [np.fromfile(folder / f"{name}.wav", "<i2")[22:] for name in ("short", "right")]
     length = min(map(len, sounds))

@@ -81,9 +81,9 @@ def test_the_text_is_the_same_at_every_speed() -> None:
     runs = [finals(replayed(TWILIO, "--speed", speed, **HUMAN)) for speed in ("0", "1")]
     assert runs[0] == runs[1]
     texts = {leg: [text for *_, text in spoken] for leg, spoken in runs[0].items()}
-    assert set(texts) == {"inbound", "outbound"} and texts["outbound"] == ["thank you"]
+    assert set(texts) == {"inbound", "outbound"} and texts["outbound"] == ["Thank you."]
     (words,) = texts["inbound"]
-    assert "new extension followed by" in words
+    assert words.startswith("Please enter a new extension")
 
 
 def test_faults_are_counted_and_the_table_tells(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_source_at_a_running_worker(tmp_path: Path) -> None:
         calls = {each["source"]: each["call_id"] for each in running.wait_ended(2)}
         twilio, captured = running.events(calls["twilio"]), running.events(calls["sip"])
         refused = running.metric("mediaworker_rtp_wrong_source_total")
-    assert {leg: [text for *_, text in spoken] for leg, spoken in finals(twilio).items()}["outbound"] == ["thank you"]
+    assert {leg: [text for *_, text in spoken] for leg, spoken in finals(twilio).items()}["outbound"] == ["Thank you."]
     (leg,) = captured[-1]["legs"]
     source = load(G722, Faults(loss=0.05, seed=2))
     assert isinstance(source, Packets)
