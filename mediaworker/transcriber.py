@@ -240,7 +240,8 @@ class LegTranscriber:
         utterance = self._expect_current()
         utterance.paused = utterance.guess = None
         utterance.revision += 1  # an answer that is still on its way dies by its number
-        utterance.next_partial = self.leg.position
+        # The speculative final has shown what was said before the pause.
+        utterance.next_partial = self.leg.position + FIRST_PARTIAL_MS * POSITIONS_PER_MS
         self._stats.resumed += 1
 
     def _ended(self, detection: SpeechEnded) -> None:

@@ -73,8 +73,8 @@ def test_requests_are_those_of_a_live_call() -> None:
             assert isinstance(message, Asked) and message.end == len(heard) and message.revision > revision
             assert arrival.time_s == pytest.approx(each.start_s + len(heard) / 8000)
             if isinstance(message, messages.Partial):
-                resumed = message.revision == revision + 2
-                assert resumed or arrival.time_s == pytest.approx(since + 0.5)
+                after_pause = message.revision == revision + 2
+                assert after_pause or arrival.time_s == pytest.approx(since + 0.5)
                 since = arrival.time_s
             else:
                 assert not message.commit

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from asr.engine import Answer, Capabilities, EngineError, EngineUnusable
-from asr.moonshine.model import Model, ModelError
+from asr.moonshine.model import RATE_HZ, Model, ModelError
 from asr.moonshine.session import Session
 from asr.moonshine.speech import SpeechDetector
-from asr.scheduler import LIVE, Request
+from asr.scheduler import Request
 from asr.utterance import Utterance
 
 STEP_S = 0.02
@@ -24,7 +26,7 @@ class MoonshineEngine:
 
     A step gives the requests to the threads, the most urgent first; each works on one until it has its answer or the
     time is up, and goes on with the next. A call of the network takes 2 ms for a token, and for the encoder some 5 ms
-    for each second of a piece, 75 at most: so long something more urgent may have to wait beyond `STEP_S`.
+    for each second of a piece, 125 at most: so long something more urgent may have to wait beyond `STEP_S`.
     """
 
     name = "moonshine"
@@ -71,13 +73,15 @@ class MoonshineEngine:
         return [answer for session in sessions if (answer := session.take()) is not None]
 
     def warm_up(self) -> None:
-        utterance = Utterance("warm-up", "PCMU")
-        self.open(utterance)
-        self.append(utterance.id, bytes(8000))
-        request = Request(utterance.id, 0, LIVE[0], True, 8000, 0.0)
-        while not self.step([request]):
-            pass
-        self.close(utterance.id)
+        """One call of each network, which allocates what the first request would have to wait for."""
+        silence = np.zeros(RATE_HZ, np.float32)
+        self._speech.first(silence)
+        try:
+            audio = self._model.encode(silence)
+            logits, cache = self._model.begin(audio, ())
+            self._model.advance(audio, [int(logits[0].argmax())], cache)
+        except ModelError as error:
+            raise EngineUnusable(f"the weights of Moonshine do not work: {error}") from error
 
 
 def _work(waiting: deque[Session], until_s: float) -> None:

@@ -1,9 +1,9 @@
 """People who all talk, as the engine hears them: utterances of 2 to 8 s, partials, speculative finals. No I/O.
 
 What a call asks for is what `mediaworker.transcriber` asks for: a first partial 300 ms after speech has begun and one
-every `partial_ms` from then on; a speculative final after 160 ms of quiet, also in the midst of an utterance; and a
-partial at once when the speaker goes on. The last speculative final is the one that counts: it is wanted 340 ms later,
-when the quiet has lasted for 500 ms and the utterance is over.
+every `partial_ms` from then on; a speculative final after 160 ms of quiet, also in the midst of an utterance; and the
+next partial 300 ms after the speaker has gone on. The last speculative final is the one that counts: it is wanted
+340 ms later, when the quiet has lasted for 500 ms and the utterance is over.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _messages(spoken: Spoken, partial_ms: int, until_s: float) -> Iterator[Arriv
             paused = True
             continue
         if paused:  # goes on
-            paused, next_ms, revision = False, at_ms, revision + 1
+            paused, next_ms, revision = False, at_ms + FIRST_PARTIAL_MS, revision + 1
         if at_ms >= next_ms and partial_ms:
             yield append(at_ms)
             revision, next_ms = revision + 1, at_ms + partial_ms
