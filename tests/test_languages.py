@@ -13,10 +13,11 @@ import pytest
 from playwright.async_api import Browser, expect
 from websockets.asyncio.client import connect
 
+from asr.client import EngineState, Utterance
 from asr.select import select
 from audio.g711 import ulaw_decode
 from config import ConfigError
-from config.settings import Asr
+from config.settings import Asr, Settings
 from tests.asterisk_peers import AudioSocketPeer, ChannelPeer, frame
 from tests.browser import browser, screen
 from tests.peers import Worker, command, ports
@@ -25,7 +26,7 @@ from tests.sipp_caller import Sipp
 from tests.sipp_scenario import Pause, Send, mixed, offer
 from tests.story import check_story
 from tests.test_end_to_end import start
-from tests.test_recognizer import codes
+from tests.test_recognizer import client, codes
 from tests.test_reload import configured
 from tests.test_siprec_calls import REQUIRE, line, metadata, talking
 
@@ -130,6 +131,23 @@ async def test_calls_in_another_language_get_finals_that_say_so(running: Worker,
     last = (await asyncio.to_thread(running.wait_ended, 8))[-1]
     assert all(final["text"] for final in check_story(running.events(last["call_id"])))
     assert running.metric("mediaworker_asr_crashes_total") == 0
+
+
+async def test_what_is_refused_does_not_count_against_the_engine() -> None:
+    """Nor does it start it."""
+    async with client(Settings(asr=Asr(engine="moonshine"))) as c:
+        for name in "abcd":
+            c.recognizer.open(Utterance(name, "PCMU", language="de"), c.heard.append)
+            c.recognizer.append(name, SPOKEN)
+            c.recognizer.partial(name, 1)
+            c.recognizer.final(name, 2, commit=False)
+            await c.until(lambda name=name: c.finals(name))
+            c.recognizer.final(name, 3, commit=True)
+            await c.until(lambda name=name: len(c.finals(name)) == 2)
+            said = {(final.text, final.error, final.refused) for final in c.finals(name)}
+            assert said == {("", WHY.format("de"), True)}
+        assert c.recognizer.trouble is None and c.recognizer.state is EngineState.IDLE and c.states == []
+        assert c.recognizer.open_utterances == c.recognizer.backlog_bytes == 0
 
 
 async def test_it_says_what_it_knows(running: Worker, browser: Browser) -> None:
