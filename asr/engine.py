@@ -94,7 +94,7 @@ class Engine(Protocol):
         """Committed or cancelled; its state goes."""
 
     def runnable(self, request: Request) -> bool:
-        """Whether `step` could work on it now (a decoder or a KV slot is free or its own)."""
+        """Whether `step` could work on it now (a KV slot is free or its own)."""
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         """One bounded piece of work. Raises EngineError, EngineExhausted."""

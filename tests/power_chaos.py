@@ -43,7 +43,7 @@ JOB_PAUSE_S = 0.7
 LOST_S = 3.0
 """A store is synced twice a second, where the machine gives it its turn."""
 JOBS_OPEN = 40
-"""Submitted and not ended: the engine of the tests is slow."""
+"""Submitted and not ended, at most."""
 
 
 @dataclass
