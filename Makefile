@@ -8,7 +8,7 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: fuzz fuzz-asan help interop reference demo screenshot run test lint bench soak lock schema clean setup setup-dev
+.PHONY: words fuzz fuzz-asan help interop reference demo screenshot run test lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -16,6 +16,7 @@ help:
 	@echo "make run     install and serve with the default configuration"
 	@echo "make test    install and run the checks and the tests"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
+	@echo "make words   how many words each engine gets wrong, offline and through real calls (15 minutes; WORDS=--quick for less)"
 	@echo "make soak    700 kills, 200 power cuts, 10,000 calls and 1,000 lost connections, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
 	@echo "make fuzz-asan  150,000 mutated messages at the SIP port, with PJSIP under AddressSanitizer (builds it first)"
@@ -54,6 +55,9 @@ bench: setup-dev
 	$(RUN)/mediaworker bench engine --engine moonshine --clock cpu
 	$(RUN)/mediaworker bench files
 	$(RUN)/mediaworker bench events
+
+words: setup-dev
+	@$(RUN)/python -m benchmarks.words $(WORDS)
 
 soak: setup-dev
 	$(RUN)/python scripts/soak.py $(SOAK)

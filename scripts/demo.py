@@ -44,7 +44,7 @@ COUNTED = "one two three four five six seven eight nine zero"
 VERDICTS = {
     "moonshine": (
         "The path and the engine are real: phone line → ring → VAD → endpoint → Moonshine tiny → events. The engine\n"
-        "runs on the CPU and knows English only. Of 342 prompts recorded in a studio it gets 6.5 % of the words\n"
+        "runs on the CPU and knows English only. Of 294 prompts recorded in a studio it gets 4 % of the words\n"
         "wrong on an 8 kHz line; people who call are harder to understand. Qwen3-ASR knows 30 languages and is made\n"
         "for a GPU: pip install 'mediaworker[qwen]', then mediaworker models pull."
     ),
