@@ -24,11 +24,11 @@ from asr.utterance import Utterance
 from config import Settings
 from mediaworker.bench import engine
 
-PEOPLE, SECONDS = 4, 20.0
+PEOPLE, SECONDS = 4, 12.0
 STARTS = 7
-SHORT, LONG, LONG_S = 200, 20, 30
-STEP = 4000
-"""Bytes between two partials: 500 ms."""
+SHORT, LONG, LONG_S = 200, 10, 30
+STEP = 32_000
+"""Bytes between two partials."""
 
 
 def main() -> None:
@@ -139,7 +139,7 @@ class Child:
         raise RuntimeError("the process has ended")
 
     def transcribe(self, codes: bytes) -> str:
-        """With a partial for each half second."""
+        """With a partial every four seconds."""
         self._count += 1
         name, at, ends = f"u{self._count}", 0, [*range(STEP, len(codes), STEP), len(codes)]
         self.send(Open(Utterance(name, "PCMU")))
