@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -27,6 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.words.align import align
+from benchmarks.words.normalise import words
 from scripts import prompts
 
 ROOT = Path(__file__).parent.parent
@@ -44,9 +45,9 @@ COUNTED = "one two three four five six seven eight nine zero"
 VERDICTS = {
     "moonshine": (
         "The path and the engine are real: phone line → ring → VAD → endpoint → Moonshine tiny → events. The engine\n"
-        "runs on the CPU and knows English only. Of 294 prompts recorded in a studio it gets 4 % of the words\n"
-        "wrong on an 8 kHz line; people who call are harder to understand. Qwen3-ASR knows 30 languages and is made\n"
-        "for a GPU: pip install 'mediaworker[qwen]', then mediaworker models pull."
+        "runs on the CPU and knows English only. Of 294 prompts recorded in a studio it gets 4 % of the words wrong\n"
+        "on an 8 kHz line (docs/words.md); people who call are harder to understand. Qwen3-ASR knows 30 languages\n"
+        "and is made for a GPU: pip install 'mediaworker[qwen]', then mediaworker models pull."
     ),
     "qwen": "The path is real: phone line → ring → VAD → endpoint → Qwen3-ASR (weights of this machine) → events.",
     "tiny": (
@@ -137,29 +138,11 @@ def report(http: str, scene: Scene) -> tuple[int, int]:
         segments = get(url)["segments"]
         for leg, said in scene.said[call["source"]].items():
             heard = " ".join(segment["text"] for segment in segments if segment["leg"] == leg)
-            mistakes = word_errors(plain(said), plain(heard))
-            print(f"\n  said by {leg}: {said}\n  wrong: {mistakes} of {len(plain(said))} words")
-            wrong, count = wrong + mistakes, count + len(plain(said))
+            found = align(words(said), words(heard))
+            print(f"\n  said by {leg}: {said}\n  wrong: {found.errors} of {len(words(said))} words", end="")
+            print(f" ({', '.join(map(str, found.differences))})" if found.differences else "")
+            wrong, count = wrong + found.errors, count + len(words(said))
     return wrong, count
-
-
-def plain(text: str) -> list[str]:
-    """Words without case and punctuation; numbers as digits, so that “4” and “four” are equal."""
-    numbers = {word: str(number) for number, word in enumerate(NUMBERS)}
-    return [numbers.get(word, word) for word in re.findall(r"[a-z0-9']+", text.lower().replace("’", "'"))]
-
-
-NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
-
-
-def word_errors(said: list[str], heard: list[str]) -> int:
-    """Words that were replaced, added or left out: Levenshtein's distance."""
-    row = list(range(len(heard) + 1))
-    for at, word in enumerate(said, 1):
-        before, row[0] = row[0], at
-        for place, other in enumerate(heard, 1):
-            before, row[place] = row[place], min(before + (word != other), row[place] + 1, row[place - 1] + 1)
-    return row[-1]
 
 
 def quoted(said: dict[str, str]) -> str:
