@@ -16,7 +16,7 @@ help:
 	@echo "make run     install and serve with the default configuration"
 	@echo "make test    install and run the checks and the tests"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
-	@echo "make words   how many words each engine gets wrong, offline and through real calls (15 minutes; WORDS=--quick for less)"
+	@echo "make words   how many words each engine gets wrong, offline and through real calls (20 to 30 minutes; WORDS=--quick for less)"
 	@echo "make soak    700 kills, 200 power cuts, 10,000 calls and 1,000 lost connections, with a table at the end (an hour; SOAK='--kills 60' for less)"
 	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
 	@echo "make fuzz-asan  150,000 mutated messages at the SIP port, with PJSIP under AddressSanitizer (builds it first)"

@@ -114,8 +114,9 @@ def _steps(args: argparse.Namespace) -> Iterator[Step]:
         yield from [("pcmu", CONDITIONS[name], share) for name in ("loss-3", "babble-10")]
         return
     some = args.share or (1.0 if few else SHARE)
-    yield "pcmu", CLEAN, args.share or 1.0
-    yield from [(line, CLEAN, some) for line in ("pcma", "g722", "opus", "twilio")]
+    if some < 1 and not args.share:
+        yield "pcmu", CLEAN, 1.0
+    yield from [(line, CLEAN, some) for line in LINES]
     yield from [(line, condition, some) for line in ("pcmu", "opus") for condition in LOSSES]
     yield from [("pcmu", condition, some) for condition in NOISES]
 

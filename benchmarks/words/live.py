@@ -13,14 +13,13 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from benchmarks.words.calls import Condition, Line
 from mediaworker.client import Client, schema
-from mediaworker.events.schema import Event
 
 COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]
 START_S = 60.0
@@ -133,8 +132,7 @@ async def play(
     """
     calls: dict[int, Call] = defaultdict(Call)
     async with Client(running.http) as client:
-        stream = client.events()
-        listening = asyncio.create_task(_listen(stream.__aiter__(), calls, len(files)))
+        listening = asyncio.create_task(_listen(client, calls, len(files)))
         shed = running.metric("load_shed_partials_total") + running.metric("asr_shed_partials_total")
         before = running.cpu_s()
         callers = [
@@ -150,6 +148,7 @@ async def play(
         finally:
             for task in (listening, *callers):
                 task.cancel()
+            await asyncio.gather(listening, *callers, return_exceptions=True)
         after = running.cpu_s()
         shed = running.metric("load_shed_partials_total") + running.metric("asr_shed_partials_total") - shed
     return Run(dict(calls), after[0] - before[0], after[1] - before[1], int(shed))
@@ -176,31 +175,35 @@ async def _caller(running: Worker, line: Line, condition: Condition, number: int
         raise LiveFailed(f"a caller failed: {errors.decode(errors='replace').strip()[-500:]}")
 
 
-async def _listen(events: AsyncIterator[Event], calls: dict[int, Call], count: int) -> None:
+async def _listen(client: Client, calls: dict[int, Call], count: int) -> None:
     """Until so many calls are over."""
     numbers: dict[str, int] = {}
     shown: dict[str, list[str]] = {}
-    async for event in events:
-        body = event.body
-        if isinstance(body, schema.CallStarted):
-            numbers[event.call_id or ""] = number_of(body)
-            calls[numbers[event.call_id or ""]].started = datetime.fromisoformat(event.time)
-        if event.call_id not in numbers:
-            continue
-        call = calls[numbers[event.call_id]]
-        if isinstance(body, schema.TranscriptPartial):
-            if body.utterance_id not in shown and call.started is not None:
-                since_s = (datetime.fromisoformat(event.time) - call.started).total_seconds()
-                call.first_partial_ms.append(1000 * since_s - body.start_ms)
-            shown.setdefault(body.utterance_id, []).append(body.text)
-        elif isinstance(body, schema.TranscriptFinal):
-            call.partials.append(shown.pop(body.utterance_id, []))
-            final = Final(body.start_ms, body.end_ms, body.text, body.latency_ms, body.lost_ms, body.reason, body.error)
-            call.finals.append(final)
-        elif isinstance(body, schema.CallEnded):
-            call.over, call.late = True, sum(leg.late for leg in body.legs)
-            if sum(each.over for each in calls.values()) == count:
-                return
+    events = client.events().__aiter__()
+    async with contextlib.aclosing(events):
+        async for event in events:
+            body = event.body
+            if isinstance(body, schema.CallStarted):
+                numbers[event.call_id or ""] = number_of(body)
+                calls[numbers[event.call_id or ""]].started = datetime.fromisoformat(event.time)
+            if event.call_id not in numbers:
+                continue
+            call = calls[numbers[event.call_id]]
+            if isinstance(body, schema.TranscriptPartial):
+                if body.utterance_id not in shown and call.started is not None:
+                    since_s = (datetime.fromisoformat(event.time) - call.started).total_seconds()
+                    call.first_partial_ms.append(1000 * since_s - body.start_ms)
+                shown.setdefault(body.utterance_id, []).append(body.text)
+            elif isinstance(body, schema.TranscriptFinal):
+                call.partials.append(shown.pop(body.utterance_id, []))
+                final = Final(
+                    body.start_ms, body.end_ms, body.text, body.latency_ms, body.lost_ms, body.reason, body.error
+                )
+                call.finals.append(final)
+            elif isinstance(body, schema.CallEnded):
+                call.over, call.late = True, sum(leg.late for leg in body.legs)
+                if sum(each.over for each in calls.values()) == count:
+                    return
 
 
 def call_sid(number: int) -> str:
