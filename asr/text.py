@@ -150,6 +150,12 @@ def clean(text: str, *, context: str = "", previous: str = "", evidence: Evidenc
     return text
 
 
+def takes_back(previous: str, current: str) -> bool:
+    """Whether a word of `previous` is another one in `current`, or gone; case and punctuation may change."""
+    before = words(previous)
+    return words(current)[: len(before)] != before
+
+
 def stable_prefix(previous: str, current: str) -> int:
     """Code points at the start of both that agree, cut back to a word boundary of both.
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import structlog
 
+from asr.text import takes_back
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from mediaworker.events import schema as events
@@ -336,6 +337,8 @@ class LegTranscriber:
                 self._finish(utterance, hypothesis)
                 return
             utterance.guess = hypothesis
+            if takes_back(utterance.text, hypothesis.text):
+                return  # the final will say it, if the utterance ends here
         if utterance.ended is None and hypothesis.error is None and hypothesis.revision <= utterance.revision:
             self._show(utterance, hypothesis)
 

@@ -135,16 +135,18 @@ def test_partials_seldom_take_a_word_back(engine: MoonshineEngine, prompts: dict
             count += 1
             back += agreed(before.split(), after.split()) < len(before.split())
         late += not shown[-1]
-    assert count > 80 and back <= 0.05 * count, f"{back} of {count}"
+    assert count > 80 and back <= 0.03 * count, f"{back} of {count}"
     assert late <= 0.1 * len(names), "before the end something is shown"
 
 
-def test_a_pause_shows_everything() -> None:
+def test_a_pause_shows_everything_unless_it_takes_a_word_back() -> None:
     shown = Shown()
     assert shown.partial("Weasels") == ""
     assert shown.partial("Weasels have.") == "Weasels"
-    assert shown.pause("Weasels have eaten.") == "Weasels have eaten."
+    assert shown.pause("Weasels have eaten.") and shown.words == 3
     assert shown.partial("Weasels have eaten our") == "Weasels have eaten"
+    assert not shown.pause("We sells have eaten our phone.")
+    assert shown.partial("Weasels have eaten our phone") == "Weasels have eaten our"
 
 
 def test_a_word_is_taken_back_when_two_agree_on_another() -> None:

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import languages
-from asr.text import DIGITS_KEPT, Evidence, clean, cut_repetitions, is_echo, parse_output, stable_prefix, words
+from asr.text import (
+    DIGITS_KEPT,
+    Evidence,
+    clean,
+    cut_repetitions,
+    is_echo,
+    parse_output,
+    stable_prefix,
+    takes_back,
+    words,
+)
 
 SPOKEN = Evidence(seconds=4.0, peak_dbfs=-20.0)
 SILENCE = Evidence(seconds=4.0, peak_dbfs=-65.0)
@@ -140,6 +150,23 @@ def test_words_of_scripts_without_spaces() -> None:
 )
 def test_stable_prefix(previous: str, current: str, stable: str) -> None:
     assert current[: stable_prefix(previous, current)] == stable
+
+
+@pytest.mark.parametrize(
+    ("previous", "current", "back"),
+    [
+        ("", "", False),
+        ("", "one", False),
+        ("one two", "One, two three.", False),
+        ("one two", "one", True),
+        ("one two", "one too three", True),
+        ("one", "ones", True),
+        ("你好", "你好吗", False),
+        ("你好", "您好吗", True),
+    ],
+)
+def test_what_takes_a_word_back(previous: str, current: str, back: bool) -> None:
+    assert takes_back(previous, current) == back
 
 
 @given(st.text("ab ,'你😀", max_size=30), st.text("ab ,'你😀", max_size=30))

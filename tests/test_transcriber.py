@@ -207,6 +207,15 @@ def test_speech_that_goes_on_makes_the_guess_a_partial() -> None:
     assert final.revision > max(body.revision for body in stage.of(events.TranscriptPartial))
 
 
+def test_a_guess_that_takes_a_word_back_is_shown_by_the_final_alone() -> None:
+    stage = Stage(WORDS)
+    stage.engine.answer(stage.play_until("partial"), "thank them")
+    stage.engine.answer(stage.play_until("guess"), "Thank you.")
+    assert [body.text for body in stage.of(events.TranscriptPartial)] == ["thank them"]
+    stage.play()
+    assert [body.text for body in stage.of(events.TranscriptFinal)] == ["Thank you."]
+
+
 def test_partials_are_shown_once_per_change_and_none_after_the_end() -> None:
     stage = Stage(WORDS)
     partial = stage.play_until("partial")

@@ -2,7 +2,8 @@
 
 Pure. At its end the audio of a partial breaks off in the middle of a word, and what the model makes of that is often
 another word a moment later. So a word is shown when two hypotheses in a row have had it, and taken back only when two
-in a row have agreed on another one; a pause of the speaker ends the last word, and everything is shown.
+in a row have agreed on another one; a pause of the speaker ends the last word, and everything is shown, unless it takes
+a word back: then the final will say it, if the utterance ends here.
 """
 
 from __future__ import annotations
@@ -39,10 +40,17 @@ class Shown:
         """The last hypothesis, whole."""
         self._shown: list[str] = []
 
-    def pause(self, text: str) -> str:
-        """A hypothesis about audio that ends in a pause."""
-        self._before = self._shown = text.split()
-        return text
+    @property
+    def words(self) -> int:
+        return len(self._shown)
+
+    def pause(self, text: str) -> bool:
+        """A hypothesis about audio that ends in a pause; whether it can be shown without taking a word back."""
+        words = text.split()
+        if agreed(words, self._shown) < len(self._shown):
+            return False
+        self._before = self._shown = words
+        return True
 
     def partial(self, text: str) -> str:
         """A hypothesis about audio that breaks off; what is to be shown of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 BEGIN, END = 1, 2
 _SPACE = "\u2581"
@@ -41,5 +41,11 @@ class Tokens:
         joined = b"".join(self._pieces[token] for token in tokens)
         return joined.decode("utf-8", "replace").replace(_SPACE, " ").strip()
 
-    def begins_word(self, token: int) -> bool:
-        return self._pieces[token].startswith(_SPACE.encode())
+    def first_words(self, tokens: Sequence[int], count: int) -> int:
+        """How many of the tokens make the first `count` words."""
+        begun = 0
+        for at, token in enumerate(tokens):
+            begun += self._pieces[token].startswith(_SPACE.encode()) or at == 0
+            if begun > count:
+                return at
+        return len(tokens)
