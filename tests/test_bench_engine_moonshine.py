@@ -97,8 +97,8 @@ class Slow(Clock):
 
     def timed(self, work: Any) -> float:
         work()
-        self.now += 0.05
-        return 0.05
+        self.now += 0.5
+        return 0.5
 
 
 def test_a_final_that_is_ready_before_its_endpoint_is_not_waited_for() -> None:
