@@ -181,6 +181,7 @@ def _odd() -> list[Sample]:
         Sample("two hundred keys for nothing", described(PLAIN, *[CRYPTO] * 200), EITHER),
         Sample("a bandwidth without a colon", described(PLAIN, "b=sendonly", PLAIN), BAD),
         Sample("a bandwidth without a colon before video", described(PLAIN, "b=AS", "m=video 40002 RTP/AVP 31"), BAD),
+        Sample("digits as PCMU", described("m=audio 40000 RTP/AVP 0 8", "a=rtpmap:0 telephone-event/8000"), NOT_HERE),
         Sample("a tab in a transport", described(PLAIN, "m=message 0 TCP/TL\t/MSRP *"), BAD),
         Sample("a bandwidth without a number", described(PLAIN, "b=AS:x"), BAD),
         Sample("times without a blank", described(PLAIN, PLAIN).replace("t=0 0", "t=0!0"), BAD),

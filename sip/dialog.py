@@ -204,7 +204,8 @@ class Dialog(pj.Call):  # type: ignore[misc]
             direction = _DIRECTIONS[media.dir]
             unknown = address in (*ANYWHERE.values(), *NOWHERE) or family_of(address) != family
             remote = None if unknown else (address, port)
-            codec = Codec[info.codecName.upper()]
+            if (codec := Codec.__members__.get(info.codecName.upper())) is None:
+                continue  # an answer may give the payload type of a codec to telephone-event
             streams.append(
                 NegotiatedStream(
                     media.index,

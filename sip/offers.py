@@ -28,6 +28,9 @@ MAX_ATTRIBUTES = 256
 """Of a line or of the session (PJMEDIA_MAX_SDP_ATTR of the build)."""
 MAX_FORMAT = 256
 """Characters of one format of a line: a number, or a name."""
+EVENTS = "TELEPHONE-EVENT"
+FIRST_UNASSIGNED = 35
+"""Payload types below it are those of codecs (RFC 3551 section 6), and PJSIP goes by them."""
 MAX_KEYS = 32
 """`a=crypto` of a line: an offer has one for each suite that the peer knows."""
 _ONCE = ("content-type", "content-length", "content-encoding")
@@ -113,6 +116,9 @@ def _bound(offer: SessionDescription, size: int) -> None:
         raise NotAcceptable(f"more than {MAX_LINES} media lines")
     if any(len(each) > MAX_FORMAT for media in offer.media for each in media.formats):
         raise NotAcceptable(f"a format of more than {MAX_FORMAT} characters")
+    events = [each.payload_type for media in offer.media for each in media.rtp_formats() if each.encoding == EVENTS]
+    if any(each < FIRST_UNASSIGNED for each in events):
+        raise NotAcceptable("telephone-event with the payload type of a codec", 305)
     for attributes in (offer.attributes, *(media.attributes for media in offer.media)):
         if len(attributes) > MAX_ATTRIBUTES:
             raise NotAcceptable(f"more than {MAX_ATTRIBUTES} attributes of one line")
