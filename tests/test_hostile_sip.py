@@ -86,8 +86,9 @@ def replies(
         while True:
             data, worker_at = sock.recvfrom(65536)
             found[data.split(b" ")[1]] += 1
-            if data.startswith(b"SIP/2.0 200") and b"CSeq: 1 INVITE" in data:
-                number = int(re.search(rb"Call-ID: (\d+)", data)[1])
+            call_id = re.search(rb"Call-ID: (\d+)", data)  # a mutation may have made another of it
+            if data.startswith(b"SIP/2.0 200") and b"CSeq: 1 INVITE" in data and call_id is not None:
+                number = int(call_id[1])
                 to = re.search(rb"(?m)^To: .*tag=.*$", data)[0].strip()
                 changes = change(to, number) if change else []
                 found.update([WITHIN] * len(changes))
