@@ -130,18 +130,24 @@ def alone(model: Model, name: str, *, live: bool) -> tuple[str, int]:
     return load.finals["alone"].text, load.steps
 
 
+def speak(load: Load, names: list[str], talk: bytes, steps: int) -> None:
+    """All at once, with a partial for each piece, and so many steps between two pieces."""
+    for start in range(0, len(talk), PIECE):
+        for name in names:
+            load.append(name, start, talk[start : start + PIECE])
+            load.ask(name, min(start + PIECE, len(talk)))
+            assert load.waiting() <= MAX_PARTIALS
+        for _ in range(steps):
+            load.step()
+
+
 def test_partials_come_more_seldom_before_they_are_shed(model: Model, calls: Counter[str]) -> None:
     """The newer one takes the place and the deadline of the older one, so nobody goes without."""
     load, talk = Load(Inference(MoonshineEngine(model, 1), max_partials=MAX_PARTIALS)), codes(TALK)
     names = [f"call {number}" for number in range(MAX_PARTIALS)]
     for name in names:
         load.open(name)
-    for start in range(0, len(talk), PIECE):
-        for name in names:
-            load.append(name, start, talk[start : start + PIECE])
-            load.ask(name, min(start + PIECE, len(talk)))
-        for _ in range(STEPS):
-            load.step()
+    speak(load, names, talk, STEPS)
     counters = load.inference.scheduler.counters
     assert counters.replaced > 0 and counters.shed == load.dropped == 0
     assert counters.finished == load.partials.total() == counters.submitted - counters.replaced - load.waiting()
@@ -171,13 +177,7 @@ def test_overload_takes_partials_and_files_and_leaves_finals_their_time(
     names = [f"call {number}" for number in range(CALLS)]
     for name in names:
         load.open(name)
-    for start in range(0, len(talk), PIECE):
-        for name in names:
-            load.append(name, start, talk[start : start + PIECE])
-            load.ask(name, min(start + PIECE, len(talk)))
-            assert load.waiting() <= MAX_PARTIALS
-        for _ in range(STEPS // threads):
-            load.step()
+    speak(load, names, talk, STEPS // threads)
     assert calls["file"] == begun, "a call always waits"
     pieces = -(-len(talk) // PIECE)
     assert 0 < load.partials.total() < CALLS * pieces

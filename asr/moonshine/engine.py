@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +66,7 @@ class MoonshineEngine:
             _work(waiting, until_s)
         else:
             working = [self._pool.submit(_work, waiting, until_s) for _ in range(min(self._threads, len(sessions)))]
-            for each in working:
-                each.exception()  # wait for all of them: a session is used by one thread at a time
+            wait(working)  # for all of them: a session is used by one thread at a time
             for each in working:
                 each.result()
         return [answer for session in sessions if (answer := session.take()) is not None]

@@ -33,7 +33,7 @@ def believable(tokens: Sequence[int], limit: int) -> list[int]:
     Somebody may say a word three times, so what is repeated counts as a loop only in an answer that did not come to an
     end by itself.
     """
-    if len(tokens) < limit and not is_loop(tokens):
+    if not is_over(tokens, limit):
         return list(tokens)
     return _without_tail(once(tokens))
 

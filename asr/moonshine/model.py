@@ -66,7 +66,7 @@ class Model:
         self._first: Cache = dict.fromkeys(self._past, _NOTHING)
 
     def encode(self, samples: NDArray[np.float32]) -> Encoded:
-        """float32 in [-1, 1) of shape (n,) at 16 kHz, n ≥ `SHORTEST`. Raises ModelError."""
+        """float32 in [-1, 1) of shape (n,) at 16 kHz; `guards.SHORTEST_S` or more. Raises ModelError."""
         mask = np.ones((1, len(samples)), np.int64)
         (vectors,) = _run(self._encoder, {"input_values": samples[None], "attention_mask": mask}, None)
         return Encoded(vectors, mask)

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.words.calls import Condition, Line
 from mediaworker.client import Client, schema
+from tests.peers import COMMAND, ports
 
-COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]
 START_S = 60.0
 ANSWER_S = 60.0
 """From the end of the audio to the last event."""
@@ -93,16 +91,16 @@ class Run:
 @contextlib.contextmanager
 def worker(folder: Path, settings: Mapping[str, str]) -> Iterator[Worker]:
     """Started, its engine loaded. `settings` keys are `SECTION__KEY`. Raises LiveFailed."""
-    ports = dict(zip(("HTTP", "MEDIA", "SIP"), free_ports(3), strict=True))
+    http, media, sip = ports(3)
     given = {
         "DATA_DIR": str(folder / "data"), "LOG__LEVEL": "warning", "SHUTDOWN_S": "2", "ASR__PRELOAD": "true",
-        "PRIVACY__CARDS": "false",
-    } | {f"{section}__PORT": str(port) for section, port in ports.items()}  # fmt: skip
+        "PRIVACY__CARDS": "false", "HTTP__PORT": str(http), "MEDIA__PORT": str(media), "SIP__PORT": str(sip),
+    }  # fmt: skip
     environ = os.environ | {f"MEDIAWORKER_{key}": value for key, value in (given | dict(settings)).items()}
     log = folder / "worker.log"
     with log.open("wb") as output:
         process = subprocess.Popen([*COMMAND, "serve"], env=environ, cwd=folder, stdout=output, stderr=output)
-    running = Worker(process, f"http://127.0.0.1:{ports['HTTP']}", ports["MEDIA"], ports["SIP"])
+    running = Worker(process, f"http://127.0.0.1:{http}", media, sip)
     try:
         deadline = time.monotonic() + START_S
         while not _ready(running):
@@ -215,20 +213,6 @@ def number_of(started: schema.CallStarted) -> int:
     if started.source == "twilio":
         return int(started.external_id[2:], 16)
     return int(started.to.removeprefix("sip:").partition("@")[0].removeprefix("w"))
-
-
-def free_ports(count: int) -> list[int]:
-    """Free on loopback for TCP and UDP."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        while len(found) < count:
-            tcp, udp = held.enter_context(socket.socket()), held.enter_context(socket.socket(type=socket.SOCK_DGRAM))
-            tcp.bind(("127.0.0.1", 0))
-            port = int(tcp.getsockname()[1])
-            with contextlib.suppress(OSError):
-                udp.bind(("127.0.0.1", port))
-                found.append(port)
-    return found
 
 
 def _cpu_s(pid: int) -> float:
