@@ -116,6 +116,22 @@ def test_frozen_partials_do_not_reach_the_final(said: list[list[int]], monkeypat
     assert made.encoder.counters.windows - windows == 3, "all were made anew"
 
 
+@pytest.mark.parametrize("seconds", [1.9575, 15.5])
+def test_an_answer_about_less_than_the_one_before_hears_less(
+    seconds: float, said: list[list[int]], monkeypatch: Any
+) -> None:
+    """The chunk, or the window, in which it ends had been heard whole. The loudest moment is at the beginning."""
+    monkeypatch.setattr(session, "longest", lambda seconds: 16)
+    made, reference, codes = engine(said), random_model(), noise(17.0, seed=4)[::-1]
+    made.open(Utterance("u", "PCMU"))
+    for start, stop in ((0, 8 * round(1000 * seconds) + 1000), (8 * round(1000 * seconds) + 1000, len(codes))):
+        made.append("u", codes[start:stop])
+        answer(made, Request("u", stop, Lane.PARTIAL, False, stop, 0.0))
+    end = int(8000 * seconds)
+    answer(made, Request("u", len(codes) + 1, Lane.FINAL, True, end, 0.0))
+    check_said(said[-1], reference, codes[:end], made.prompts.build(), 16)
+
+
 def test_a_draft_that_still_holds_costs_one_forward(said: list[list[int]], monkeypatch: Any) -> None:
     monkeypatch.setattr(session, "longest", lambda seconds: 16)
     made, codes = engine(said), noise(3.0, seed=2)

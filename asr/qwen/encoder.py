@@ -97,7 +97,7 @@ class Encoder:
     def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:
         """What has to be done for this view of the utterance; `run` does it."""
         encoding = Encoding(audio, view, settling is Settling.EXACT)
-        for number in range(self._windows(view)):
+        for number in range(view.settled // self.window):  # a request may be about less audio than one before it
             known = audio.windows.get(number)
             if known is not None and (known.maximum == view.maximum or not encoding.exact):
                 encoding.done[number] = known.tokens
@@ -146,7 +146,9 @@ class Encoder:
             (encoding, chunk)
             for encoding, window in todo
             for chunk in self._chunks(encoding.view, window)
-            if (known := encoding.audio.chunks.get(chunk)) is None or known.maximum != encoding.view.maximum
+            if (known := encoding.audio.chunks.get(chunk)) is None
+            or known.maximum != encoding.view.maximum
+            or (chunk + 1) * self.chunk > encoding.view.settled
         ]
         for first in range(0, len(missing), CONV_CHUNKS):
             part = missing[first : first + CONV_CHUNKS]
