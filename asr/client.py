@@ -136,14 +136,20 @@ class Recognizer:
         self._ledger.partial(utterance_id, revision)
         self._dirty.set()
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         """Ask for the final text of the audio appended so far. With `commit` the utterance ends with the answer;
-        without, it may go on with more audio and a higher revision, or end with `commit` or `cancel`."""
-        delivery = self._ledger.final(utterance_id, revision, commit=commit)
+        without, it may go on with more audio and a higher revision, or end with `commit` or `cancel`. `wanted_in_ms`:
+        before that nobody waits for the answer, and under load partials of others go first."""
+        delivery = self._ledger.final(utterance_id, revision, commit=commit, wanted_in_ms=wanted_in_ms)
         if delivery is not None:
             asyncio.get_running_loop().call_soon(self._deliver, [delivery])
         elif self.state is EngineState.FAILED:
             asyncio.get_running_loop().call_soon(self._fail_finals, "the engine does not start")
+        self._dirty.set()
+
+    def withdraw(self, utterance_id: str) -> None:
+        """The utterance goes on: the final asked for without `commit` may stay without an answer."""
+        self._ledger.withdraw(utterance_id)
         self._dirty.set()
 
     def align(self, utterance_id: str, text: str, language: str, on_words: TakeWords) -> None:

@@ -6,6 +6,7 @@ No I/O, no clock and no threads: `process` feeds it from a socket, `offline` and
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from asr import messages, text
 from asr.aligner import Aligner
@@ -17,8 +18,8 @@ from asr.samples import Loudness
 from asr.scheduler import LIVE, Lane, Request, Scheduler
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 
-SPECULATIVE_ALLOWANCE_S = 0.15
-"""A speculative final has until the endpoint fires; one whose endpoint has fired goes before it."""
+HEADROOM_S = 0.2
+"""So long before its endpoint may fire a speculative final goes before partials."""
 PARTIAL_ALLOWANCE_S = 0.3
 FOREVER_S = 1e9
 Asked = messages.Partial | messages.Final | messages.Align
@@ -93,7 +94,9 @@ class Inference:
             case messages.Partial():
                 self._submit(message, now + PARTIAL_ALLOWANCE_S, now)
             case messages.Final():
-                self._submit(message, now + SPECULATIVE_ALLOWANCE_S * (not message.commit), now)
+                self._submit(message, now + max(0.0, message.wanted_in_ms / 1000 - HEADROOM_S), now)
+            case messages.Withdraw():
+                self.scheduler.withdraw(message.utterance_id)
             case messages.Align():
                 self._submit(message, now, now)
             case messages.Close():
@@ -103,26 +106,26 @@ class Inference:
             case messages.Ping():
                 raise AssertionError("answered by the process itself")
 
-    def choose(self) -> Work | None:
-        """The next bounded piece of work; None when there is nothing to do.
+    def choose(self, now: float = inf) -> Work | None:
+        """The next bounded piece of work at `now`; None when there is nothing to do.
 
         Live requests first, then words of calls, then batch, where the engine and the aligner take turns. Words that
         have been passed over go before all but finals.
         """
         self._passed_over += 1
         work = None
-        if self._passed_over > PASSED_OVER and not self.scheduler.waiting(Lane.FINAL):
+        if self._passed_over > PASSED_OVER and not self.scheduler.final_due(now):
             work = self._choose_words(Lane.WORDS, Lane.BATCH)
             self._passed_over = 0  # also when none were waiting
-        work = work or self._choose()
+        work = work or self._choose(now)
         if work is None or work.align:
             self._passed_over = 0
         return work
 
-    def _choose(self) -> Work | None:
+    def _choose(self, now: float) -> Work | None:
         engine, scheduler = self.engine, self.scheduler
         limit = self.pressure.limit
-        taken = scheduler.take(limit, lanes=LIVE, runnable=engine.runnable)
+        taken = scheduler.take(limit, now_s=now, lanes=LIVE, runnable=engine.runnable)
         if not taken:
             if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
                 return work
@@ -319,7 +322,7 @@ def _lane(known: _Open, message: Asked) -> Lane:
         return Lane.BATCH
     match message:
         case messages.Final():
-            return Lane.FINAL
+            return Lane.FINAL if message.commit else Lane.SPECULATIVE
         case messages.Align():
             return Lane.WORDS
         case _:

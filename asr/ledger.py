@@ -86,12 +86,19 @@ class Ledger:
         elif spoken.failed is None:
             self._ask(spoken, Partial(utterance_id, revision, len(spoken.audio)))
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> Delivery | None:
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> Delivery | None:
         """What can be said at once: the error of an utterance that has been given up."""
         spoken = self._open[utterance_id]
         self._revise(spoken, revision)
-        self._ask(spoken, Final(utterance_id, revision, len(spoken.audio), commit))
+        self._ask(spoken, Final(utterance_id, revision, len(spoken.audio), commit, wanted_in_ms))
         return self._give_up(spoken, spoken.failed) if spoken.failed is not None else None
+
+    def withdraw(self, utterance_id: str) -> None:
+        """An answer that is on its way is still delivered."""
+        spoken = self._open[utterance_id]
+        if isinstance(spoken.request, Final) and not spoken.request.commit and spoken.failed is None:
+            spoken.withdrawn = True
+            self._mark(utterance_id)
 
     def align(self, utterance_id: str, text: str, language: str, take: TakeWords) -> Delivery | None:
         """The final is taken, and the times of its words are wanted: what can be said at once, when there will be none.

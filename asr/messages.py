@@ -65,6 +65,14 @@ class Final(Message, frozen=True):
     revision: int
     end: int
     commit: bool
+    wanted_in_ms: int = 0
+    """Before that nobody waits for the answer: a speculative final's endpoint fires then at the earliest."""
+
+
+class Withdraw(Message, frozen=True):
+    """The speaker has gone on: the answer to a speculative final is not wanted any more."""
+
+    utterance_id: str
 
 
 class Align(Message, frozen=True):
@@ -141,7 +149,7 @@ class Pong(Message, frozen=True):
     """The engine is between two steps."""
 
 
-ToEngine = Configure | Open | Append | Partial | Final | Align | Close | Ping
+ToEngine = Configure | Open | Append | Partial | Final | Withdraw | Align | Close | Ping
 FromEngine = Ready | Unusable | Raised | Working | Heard | Words | Dropped | Pong
 
 _encoder = msgspec.msgpack.Encoder()

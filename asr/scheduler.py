@@ -1,8 +1,10 @@
 """Which request the engine serves next. Pure: no clock, no audio, no tensors; the caller says when an answer is late.
 
 Rules:
-- Lanes in this order: final, first partial, partial refresh, words, batch. Inside a lane of calls (all but batch) the
-  earliest deadline first.
+- Lanes in this order: final, first partial, partial refresh, speculative final, words, batch. Inside a lane of calls
+  (all but batch) the earliest deadline first.
+- A speculative final whose deadline has passed goes right behind the finals: its endpoint is near. Until then the
+  speaker may go on, and whoever waits for a partial waits for something certain.
 - One request per utterance waits: a newer revision replaces it and keeps the earlier deadline, or in batch its place,
   if the lane is the same, so that an utterance that is refreshed faster than it is served does not wait for ever.
 - Batch takes turns between streams, streams with a client waiting first: one of each, then the next of each.
@@ -18,18 +20,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
+from math import inf
 
 
 class Lane(IntEnum):
     FINAL = 0
     FIRST_PARTIAL = 1
     PARTIAL = 2
-    WORDS = 3
+    SPECULATIVE = 3
+    """Finals of utterances that may go on."""
+    WORDS = 4
     """Times of the words of a call's finals. Those of files wait in the batch lane."""
-    BATCH = 4
+    BATCH = 5
 
 
-LIVE = (Lane.FINAL, Lane.FIRST_PARTIAL, Lane.PARTIAL)
+LIVE = (Lane.FINAL, Lane.FIRST_PARTIAL, Lane.PARTIAL, Lane.SPECULATIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,13 @@ class Scheduler:
     def waiting(self, lane: Lane) -> int:
         return sum(request.lane is lane for _, request in self._waiting.values())
 
+    def final_due(self, now_s: float) -> bool:
+        """Whether a final waits, or a speculative one whose deadline has passed."""
+        waiting = (request for _, request in self._waiting.values())
+        return any(
+            each.lane is Lane.FINAL or (each.lane is Lane.SPECULATIVE and each.deadline_s <= now_s) for each in waiting
+        )
+
     def pending(self, utterance_id: str) -> bool:
         """Whether the utterance's newest request is still to be answered."""
         return utterance_id in self._waiting or utterance_id in self._taken
@@ -117,14 +129,19 @@ class Scheduler:
         self,
         limit: int = 1,
         *,
+        now_s: float = inf,
         lanes: tuple[Lane, ...] = tuple(Lane),
         runnable: Callable[[Request], bool] = lambda request: True,
     ) -> list[Request]:
         """Up to `limit` requests, the most urgent first. What is not `runnable` now keeps its place."""
         taken: list[Request] = []
         for lane in lanes:
-            source = self._take_batch if lane is Lane.BATCH else self._take_call
-            taken += source(lane, limit - len(taken), runnable)
+            if lane is Lane.BATCH:
+                taken += self._take_batch(limit - len(taken), runnable)
+                continue
+            taken += self._take_call(lane, limit - len(taken), runnable)
+            if lane is Lane.FINAL and Lane.SPECULATIVE in lanes:
+                taken += self._take_call(Lane.SPECULATIVE, limit - len(taken), runnable, until_s=now_s)
         for request in taken:
             self._taken[request.utterance_id] = request
         return taken
@@ -141,6 +158,11 @@ class Scheduler:
             del self._taken[request.utterance_id]
             self.counters.shed += 1
 
+    def withdraw(self, utterance_id: str) -> None:
+        """Nobody wants the answer to the newest request any more; the utterance goes on."""
+        old = self._remove(utterance_id) or self._taken.pop(utterance_id, None)
+        self.counters.cancelled += old is not None
+
     def finish(self, request: Request) -> bool:
         """The engine has an answer. False: it is stale, throw it away."""
         if self._taken.get(request.utterance_id) is not request:
@@ -151,8 +173,7 @@ class Scheduler:
 
     def forget(self, utterance_id: str) -> None:
         """The utterance is over; what it still waited for is dropped."""
-        old = self._remove(utterance_id) or self._taken.pop(utterance_id, None)
-        self.counters.cancelled += old is not None
+        self.withdraw(utterance_id)
         self._newest.pop(utterance_id, None)
 
     # -- lanes of calls ---------------------------------------------------------------------------------------------
@@ -170,11 +191,14 @@ class Scheduler:
         heappush(self._heaps[request.lane], (request.deadline_s, self._tickets, name))
         self._oldest[request.lane][name] = None
 
-    def _take_call(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
+    def _take_call(
+        self, lane: Lane, limit: int, runnable: Callable[[Request], bool], *, until_s: float = inf
+    ) -> list[Request]:
+        """Those whose deadline is `until_s` or before."""
         heap = self._heaps[lane]
         taken: list[Request] = []
         aside: list[tuple[float, int, str]] = []
-        while heap and len(taken) < limit:
+        while heap and len(taken) < limit and heap[0][0] <= until_s:
             entry = heappop(heap)
             ticket, request = self._waiting.get(entry[2], (0, None))
             if request is None or ticket != entry[1]:
@@ -218,7 +242,7 @@ class Scheduler:
 
     # -- batch ------------------------------------------------------------------------------------------------------
 
-    def _take_batch(self, lane: Lane, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
+    def _take_batch(self, limit: int, runnable: Callable[[Request], bool]) -> list[Request]:
         taken: list[Request] = []
         for turns in self._turns:
             streams = list(turns)

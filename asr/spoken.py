@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asr.messages import MAX_AUDIO_BYTES, Align, Append, Final, Open, Partial, ToEngine
+from asr.messages import MAX_AUDIO_BYTES, Align, Append, Final, Open, Partial, ToEngine, Withdraw
 from asr.spill import Kept
 from asr.utterance import Alignment, Hypothesis, Utterance, Word
 
@@ -68,6 +68,8 @@ class Spoken:
     """`opened`, `sent` and `asked`: what this life of the inference process has been told."""
     sent: int = 0
     asked: bool = False
+    withdrawn: bool = False
+    """The request is not wanted any more, and the process does not know it yet."""
     begun_bytes: int = 0
     """What of it is counted as being at the process."""
     crashes: int = 0
@@ -78,13 +80,18 @@ class Spoken:
     """It failed because the engine does not know its language: see `Hypothesis.refused`."""
 
     def ask(self, request: Partial | Final | Align) -> None:
-        self.request, self.asked = request, False
+        self.request, self.asked, self.withdrawn = request, False, False
 
     def next_message(self) -> ToEngine | None:
         """What is to be told next; it counts as told. Raises SpillError."""
         if not self.opened:
             self.opened = True
             return Open(self.utterance)
+        if self.withdrawn:
+            self.withdrawn = False
+            if self.asked:
+                return Withdraw(self.utterance.id)
+            self.asked = True  # so it never will be, by this life of the process
         request = None if self.asked else self.request
         # Audio that came after a request goes after it, in a replay too.
         end = len(self.audio) if request is None else request.end
@@ -99,7 +106,7 @@ class Spoken:
 
     def forget_process(self) -> None:
         """The process that had been told is gone."""
-        self.opened, self.sent, self.asked, self.begun_bytes = False, 0, False, 0
+        self.opened, self.sent, self.asked, self.withdrawn, self.begun_bytes = False, 0, False, False, 0
 
     def counts(self, hypothesis: Hypothesis) -> bool:
         """Whether it is still waited for."""

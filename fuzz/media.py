@@ -128,8 +128,10 @@ class Engine:
 
     def partial(self, utterance_id: str, revision: int) -> None: ...
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         self._open[utterance_id](Hypothesis(utterance_id, revision, "x", "en", 1, True))
+
+    def withdraw(self, utterance_id: str) -> None: ...
 
     def commit(self, utterance_id: str) -> None:
         self._open.pop(utterance_id, None)

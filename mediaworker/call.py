@@ -64,7 +64,6 @@ class CallLeg:
     name: str
     audio: Leg
     transcriber: LegTranscriber
-    endpointing: Endpointing
     role_is_set: bool = False
     name_is_set: bool = False
     """By a route, an override or a user: what the peer says of it later changes nothing."""
@@ -328,11 +327,10 @@ class Call:
         plan = self._plan(overrides)
         endpointing = shape(plan.endpointing)
         for member in self.members.values():
-            if endpointing != member.endpointing:
+            if endpointing != member.transcriber.endpointing:
                 self._detected(member, member.audio.finishing("flush"))
                 member.audio.retune(endpointing)
-                member.endpointing = endpointing
-                member.transcriber.speculate_ms = endpointing.speculate_ms
+                member.transcriber.endpointing = endpointing
             member.transcriber.language, member.transcriber.context = plan.language, plan.context
 
     def hangup(self, reason: str = "api") -> None:

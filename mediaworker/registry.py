@@ -225,7 +225,7 @@ class CallRegistry:
             language=plan.language,
             context=plan.context,
             partial_ms=self._settings.asr.partial_ms,
-            speculate_ms=plan.endpointing.speculate_ms,
+            endpointing=plan.endpointing,
             recognizer=self._recognizer,
             publish=call.publish,
             call_ms=lambda position: call.leg_ms(audio, position),
@@ -242,7 +242,6 @@ class CallRegistry:
             name=plan.names.get(spec.leg, spec.name),
             audio=audio,
             transcriber=transcriber,
-            endpointing=plan.endpointing,
             role_is_set=spec.leg in plan.roles,
             name_is_set=spec.leg in plan.names,
         )

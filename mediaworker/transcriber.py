@@ -22,6 +22,7 @@ import structlog
 from asr.text import takes_back
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from config import Endpointing
 from mediaworker.events import schema as events
 from mediaworker.latency import Endpoint, LatencyParts
 from mediaworker.words import LegWords, Said
@@ -41,7 +42,8 @@ class Recognizer(Protocol):
     def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None: ...
     def append(self, utterance_id: str, audio: bytes) -> None: ...
     def partial(self, utterance_id: str, revision: int) -> None: ...
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None: ...
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None: ...
+    def withdraw(self, utterance_id: str) -> None: ...
     def commit(self, utterance_id: str) -> None: ...
     def cancel(self, utterance_id: str) -> None: ...
 
@@ -118,7 +120,7 @@ class LegTranscriber:
         language: str,
         context: str,
         partial_ms: int,
-        speculate_ms: int,
+        endpointing: Endpointing,
         recognizer: Recognizer,
         publish: Callable[[int, events.EventBody], None],
         call_ms: Callable[[int], int],
@@ -135,8 +137,8 @@ class LegTranscriber:
         """Finished speech in call milliseconds; whoever adds it up may take away what is old."""
         self._prefix, self._count = prefix, 0
         self._partial = partial_ms * POSITIONS_PER_MS
-        self.speculate_ms = speculate_ms
-        """As in the profile of the leg's endpointing."""
+        self.endpointing = endpointing
+        """The profile of the leg."""
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
         self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
         self._takes_partial, self.words = takes_partial, words
@@ -230,18 +232,21 @@ class LegTranscriber:
 
     def _paused(self, detection: SpeechPaused) -> None:
         utterance = self._expect_current()
-        self._append(utterance, detection.end + self.speculate_ms * POSITIONS_PER_MS)
+        self._append(utterance, detection.end + self.endpointing.speculate_ms * POSITIONS_PER_MS)
         utterance.revision += 1
         utterance.paused = detection.end
         utterance.guess = None
         utterance.asked_s = self._clock()
-        self._recognizer.final(utterance.engine_id, utterance.revision, commit=False)
+        left_ms = max(0, self.endpointing.min_silence_ms - self.endpointing.speculate_ms)
+        self._recognizer.final(utterance.engine_id, utterance.revision, commit=False, wanted_in_ms=left_ms)
 
     def _resumed(self) -> None:
         utterance = self._expect_current()
+        if utterance.guess is None:
+            self._recognizer.withdraw(utterance.engine_id)
         utterance.paused = utterance.guess = None
         utterance.revision += 1  # an answer that is still on its way dies by its number
-        # The speculative final has shown what was said before the pause.
+        # The speculative final has most likely shown what was said before the pause.
         utterance.next_partial = self.leg.position + FIRST_PARTIAL_MS * POSITIONS_PER_MS
         self._stats.resumed += 1
 

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 
 from asr import messages, text
-from asr.inference import PARTIAL_ALLOWANCE_S, SPECULATIVE_ALLOWANCE_S, Inference, Work
+from asr.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work
 from asr.qwen.encoder import Encoder, Encoding
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.packed import Packed, Row
@@ -32,6 +32,8 @@ NAMES = 14
 POSITIONS = 96
 MISFIT = "far too many words " * 12
 """A context that leaves no room in a slot."""
+WANTED_IN_MS = (0, 160, 340, 840)
+"""From a speculative final to its endpoint."""
 STREAMS = (("", False), ("job", False), ("film", False), ("web", True), ("web 2", True))
 
 
@@ -93,9 +95,10 @@ class Asked:
     idle: int = 0
     """In a row, in the step with a slot of its own and not worked on."""
 
-    @property
-    def urgency(self) -> tuple[Lane, float]:
-        return self.lane, self.deadline_s
+    def urgency(self, now: float) -> tuple[Lane, bool, float]:
+        """A speculative final that is due comes right after the finals."""
+        due = self.lane is Lane.SPECULATIVE and self.deadline_s <= now
+        return Lane.FINAL if due else self.lane, due, self.deadline_s
 
     @property
     def longest(self) -> int:
@@ -193,6 +196,16 @@ class World:
     def final(self, number: int, commit: bool, back: int = 0) -> None:
         self._ask(number, True, commit, back)
 
+    def withdraw(self, number: int) -> None:
+        """The speaker has gone on, or it crosses with the end."""
+        name = f"u{number}"
+        known = self.known.get(name)
+        if known is not None and (known.committed or not known.utterance.live):
+            return
+        self.inference.receive(messages.Withdraw(name), self.now)
+        if known is not None:
+            known.asked = None
+
     def late(self, number: int) -> None:
         """A request that has been overtaken by a newer one."""
         known = self.known.get(f"u{number}")
@@ -207,16 +220,21 @@ class World:
         end = max(known.received - back, 1) if known else 100
         if known is not None and (known.committed or not known.received):
             return
+        wanted_in_ms = 0 if commit else WANTED_IN_MS[self.revision % len(WANTED_IN_MS)]
         message = (
-            messages.Final(name, self.revision, end, commit) if final else messages.Partial(name, self.revision, end)
+            messages.Final(name, self.revision, end, commit, wanted_in_ms)
+            if final
+            else messages.Partial(name, self.revision, end)
         )
         self.inference.receive(message, self.now)
         if known is None:
             return
         lane = Lane.BATCH
         if known.utterance.live:
-            lane = Lane.FINAL if final else Lane.PARTIAL if known.answered else Lane.FIRST_PARTIAL
-        allowance_s = PARTIAL_ALLOWANCE_S if not final else 0.0 if commit else SPECULATIVE_ALLOWANCE_S
+            lane = Lane.PARTIAL if known.answered else Lane.FIRST_PARTIAL
+            if final:
+                lane = Lane.FINAL if commit else Lane.SPECULATIVE
+        allowance_s = max(0.0, wanted_in_ms / 1000 - HEADROOM_S) if final else PARTIAL_ALLOWANCE_S
         asked = Asked(self.revision, lane, final, commit, end, self.now + allowance_s)
         if known.asked is not None and known.asked.lane is lane:
             asked.deadline_s = min(asked.deadline_s, known.asked.deadline_s)
@@ -273,9 +291,9 @@ class World:
 
     def _step(self) -> bool:
         asked = {name: known.asked for name, known in self.known.items() if known.asked is not None}
-        live = sorted(each.urgency for each in asked.values() if each.lane is not Lane.BATCH)
+        live = sorted(each.urgency(self.now) for each in asked.values() if each.lane is not Lane.BATCH)
         can = {name for name, each in asked.items() if self.engine.runnable(self._request(name, each))}
-        work = self.inference.choose()
+        work = self.inference.choose(self.now)
         self._check_choice(work, live)
         if work is None:
             return False
@@ -305,13 +323,16 @@ class World:
     def _request(self, name: str, asked: Asked) -> Request:
         return Request(name, asked.revision, asked.lane, asked.final, asked.end, asked.deadline_s)
 
-    def _check_choice(self, work: Work | None, live: list[tuple[Lane, float]]) -> None:
+    def _check_choice(self, work: Work | None, live: list[tuple[Lane, bool, float]]) -> None:
         """The newest revisions, the most urgent first, as many as go in; batch whenever it has a slot."""
         requests = work.requests if work is not None else ()
+        first = []
         for request in requests:
             asked = self.known[request.utterance_id].asked
             assert asked is not None and asked.revision == request.revision, "work on what nobody waits for"
-        first = [(request.lane, request.deadline_s) for request in requests if request.lane is not Lane.BATCH]
+            assert (asked.lane, asked.deadline_s) == (request.lane, request.deadline_s)
+            if request.lane is not Lane.BATCH:
+                first.append(asked.urgency(self.now))
         assert first == live[: self.limit], "not the most urgent"
         owners = [self.known[name] for name in self.engine.slots._owners]
         a_slot = self.engine.slots.free or self.shape.slots > 1 or not all(owner.utterance.live for owner in owners)

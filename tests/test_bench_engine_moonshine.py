@@ -33,7 +33,7 @@ def about(arrivals: list[Arrival], name: str) -> list[Arrival]:
         if isinstance(message, messages.Open):
             mine = message.utterance.id == name
         else:
-            assert isinstance(message, messages.Append | messages.Partial | messages.Final | messages.Close)
+            assert isinstance(message, Asked | messages.Append | messages.Withdraw | messages.Close)
             mine = message.utterance_id == name
         found += [each] * mine
     return found
@@ -63,6 +63,8 @@ def test_requests_are_those_of_a_live_call() -> None:
     for each in spoken:
         mine = about(coming, each.id)
         assert isinstance(mine[0].message, messages.Open) and isinstance(mine[-1].message, messages.Close)
+        withdrawn = [one for one in mine if isinstance(one.message, messages.Withdraw)]
+        mine = [one for one in mine if one not in withdrawn]
         heard, revision, since = b"", 0, each.start_s + (each.lead_ms + 300 - 500) / 1000
         for arrival in mine[1:-1]:
             message = arrival.message
@@ -77,7 +79,7 @@ def test_requests_are_those_of_a_live_call() -> None:
                 assert after_pause or arrival.time_s == pytest.approx(since + 0.5)
                 since = arrival.time_s
             else:
-                assert not message.commit
+                assert not message.commit and message.wanted_in_ms == 340
             revision = message.revision
         last = mine[-2]
         assert isinstance(last.message, messages.Final) and heard == each.codes
@@ -86,6 +88,7 @@ def test_requests_are_those_of_a_live_call() -> None:
         inner = [one for one in mine[:-2] if isinstance(one.message, messages.Final)]
         assert not any(one.counts for one in inner)
         pauses += len(inner)
+        assert len(inner) == len(withdrawn)
         assert len(inner) == sum(ms == 160 for _, ms in quiet(each.codes, each.lead_ms))
     assert pauses > 0, "speculative finals of people who went on"
     alone = requests(spoken, partial_ms=0, seconds=8)

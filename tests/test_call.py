@@ -36,7 +36,9 @@ class Engine:
 
     def partial(self, utterance_id: str, revision: int) -> None: ...
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def withdraw(self, utterance_id: str) -> None: ...
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         utterance, heard, audio = self.utterances[utterance_id]
         text = f"{len(audio)} {utterance.format}"
         heard(Hypothesis(utterance_id, revision, text, "en", len(text), True))

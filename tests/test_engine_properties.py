@@ -138,7 +138,8 @@ OPERATIONS = 2500
 def draw(rng: random.Random, known: set[str], live: float) -> tuple[Any, ...]:
     """Any operation, now and then on an utterance that is over; `live`: of so many a person waits for the words."""
     number = rng.choice([number for number in range(NAMES) if f"u{number}" in known or rng.random() < 0.1] or [0])
-    match rng.choices(("open", "append", "partial", "final", "late", "close", "step"), (12, 22, 12, 9, 1, 2, 42))[0]:
+    kinds = ("open", "append", "partial", "final", "withdraw", "late", "close", "step")
+    match rng.choices(kinds, (12, 22, 12, 9, 2, 1, 2, 42))[0]:
         case "open":
             number = rng.choice([number for number in range(NAMES) if f"u{number}" not in known] or [0])
             return "open", number, rng.random() < live, rng.randrange(len(STREAMS)), rng.random() < 0.04
@@ -204,6 +205,10 @@ class Calls(RuleBasedStateMachine):
     @rule(number=NUMBERS, commit=st.booleans(), back=st.sampled_from((0, 1300)))
     def final(self, number: int, commit: bool, back: int) -> None:
         self.apply("final", number, commit, back)
+
+    @rule(number=NUMBERS)
+    def withdraw(self, number: int) -> None:
+        self.apply("withdraw", number)
 
     @rule(number=NUMBERS)
     def late(self, number: int) -> None:

@@ -89,6 +89,11 @@ class Load:
         wanted = messages.Final(name, revision, end, True) if final else messages.Partial(name, revision, end)
         self.inference.receive(wanted, self.now_s)
 
+    def pause(self, name: str, end: int) -> None:
+        """Perhaps it is over: the endpoint fires in 340 ms."""
+        self.asked[name] += 1
+        self.inference.receive(messages.Final(name, self.asked[name], end, False, wanted_in_ms=340), self.now_s)
+
     def refresh(self, names: list[str], end: int) -> None:
         """Each of them wants a partial, always."""
         for name in names:
@@ -97,7 +102,7 @@ class Load:
 
     def step(self) -> tuple[str, ...]:
         """Who was in it."""
-        work = self.inference.choose()
+        work = self.inference.choose(self.now_s)
         if work is None:
             return ()
         self.steps += 1
@@ -211,6 +216,33 @@ def test_overload_takes_partials_and_files_and_leaves_finals_their_time(
         if name not in load.finals:
             load.inference.receive(messages.Close(name), 0.0)
     assert load.inference.choose() is None
+
+
+def test_a_pause_lets_partials_pass_until_its_endpoint_is_near(model: Model, calls: Counter[str]) -> None:
+    text, steps = alone(model, TALK, live=True)
+    load, talk = Load(Inference(MoonshineEngine(model, 1))), codes(TALK)
+    for name in ("pauses", "goes on", "talks"):
+        load.open(name)
+        load.append(name, 0, talk)
+    for name in ("pauses", "goes on"):
+        load.pause(name, len(talk))
+    for _ in range(steps // 2):
+        assert load.step()[0] in ("pauses", "goes on"), "nobody else wants anything"
+    begun = calls["pauses"], calls["goes on"]
+    for _ in range(3):
+        load.ask("talks", len(talk))
+        while load.inference.scheduler.pending("talks"):
+            assert load.step() == ("talks",)
+    assert (calls["pauses"], calls["goes on"]) == begun
+    load.inference.receive(messages.Withdraw("goes on"), load.now_s)
+    load.now_s += 0.14
+    while "pauses" not in load.finals:
+        load.refresh(["talks"], len(talk))
+        assert load.step() == ("pauses",)
+    assert load.finals["pauses"].text == text and calls["pauses"] == steps, "nothing was done twice"
+    while load.step():
+        pass
+    assert "goes on" not in load.finals and calls["goes on"] == begun[1]
 
 
 def test_a_file_uses_threads_that_no_call_needs(model: Model, calls: Counter[str]) -> None:

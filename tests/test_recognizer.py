@@ -134,7 +134,7 @@ class Pair:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.sampled_from("abc"), st.integers(1, 350)),
-        st.tuples(st.sampled_from(["partial", "speculate"]), st.sampled_from("abc")),
+        st.tuples(st.sampled_from(["partial", "speculate", "withdraw"]), st.sampled_from("abc")),
         st.tuples(st.sampled_from(["send", "work", "die in work"]), st.integers(1, 4)),
         st.tuples(st.just("die")),
     ),
@@ -165,6 +165,8 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
                 asked[name][revision[name]] = sent[name]
                 if (delivery := pair.ledger.final(name, revision[name], commit=False)) is not None:
                     delivery[0](delivery[1])
+            case "withdraw", name:
+                pair.ledger.withdraw(name)
             case "send", count:
                 pair.send(count)
             case "work" | "die in work" as kind, count:
@@ -312,6 +314,26 @@ def test_a_disk_that_does_not_take_or_give_back_costs_an_utterance(tmp_path: Pat
     assert "read back" in str(delivery[1].error)
     pair.ledger.close("b")
     assert pair.spill._file is None
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_withdrawn_final_is_not_decoded_and_the_next_one_is(told: bool) -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    pair.ledger.final("a", 1, commit=False, wanted_in_ms=340)
+    if told:
+        pair.send()
+    pair.ledger.withdraw("a")
+    pair.send()
+    assert pair.inference.choose() is None and pair.got["a"] == []
+    pair.die()  # what the process forgets may be asked again
+    pair.ledger.append("a", b"\x02" * 200)
+    pair.ledger.final("a", 2, commit=True)
+    pair.ledger.withdraw("a")  # crosses with the end
+    pair.send()
+    pair.work()
+    assert [final.revision for final in pair.finals("a")] == [2] and len(pair.ledger) == 0
 
 
 def test_a_resumed_utterance_gets_a_second_final() -> None:

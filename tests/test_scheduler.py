@@ -25,10 +25,10 @@ def ask(
     )
 
 
-def order(scheduler: Scheduler) -> list[tuple[str, int]]:
+def order(scheduler: Scheduler, now_s: float = 0.0) -> list[tuple[str, int]]:
     """Serve everything, one at a time."""
     served = []
-    while taken := scheduler.take():
+    while taken := scheduler.take(now_s=now_s):
         assert scheduler.finish(taken[0])
         served.append((taken[0].utterance_id, taken[0].revision))
     return served
@@ -39,6 +39,7 @@ def test_lanes_then_deadlines_then_arrival() -> None:
     for request in (
         ask("batch", 1, Lane.BATCH),
         ask("words", 1, Lane.WORDS, 0.0),
+        ask("perhaps", 1, Lane.SPECULATIVE, 1.0),
         ask("refresh", 1, Lane.PARTIAL, 0.0),
         ask("first", 1, Lane.FIRST_PARTIAL, 9.0),
         ask("late", 1, Lane.FINAL, 5.0),
@@ -46,8 +47,41 @@ def test_lanes_then_deadlines_then_arrival() -> None:
         ask("soon too", 1, Lane.FINAL, 4.0),
     ):
         assert scheduler.submit(request)
-    assert [name for name, _ in order(scheduler)] == ["soon", "soon too", "late", "first", "refresh", "words", "batch"]
+    expected = ["soon", "soon too", "late", "first", "refresh", "perhaps", "words", "batch"]
+    assert [name for name, _ in order(scheduler)] == expected
     assert len(scheduler) == 0
+
+
+def test_a_speculative_final_goes_before_partials_from_its_deadline_on() -> None:
+    scheduler = Scheduler()
+    for request in (
+        ask("refresh", 1, Lane.PARTIAL, 0.0),
+        ask("first", 1, Lane.FIRST_PARTIAL, 0.0),
+        ask("later", 1, Lane.SPECULATIVE, 3.0),
+        ask("due", 1, Lane.SPECULATIVE, 2.0),
+        ask("over", 1, Lane.FINAL, 9.0),
+    ):
+        scheduler.submit(request)
+    assert scheduler.final_due(1.9)
+    assert [each.utterance_id for each in scheduler.take(3, now_s=1.9)] == ["over", "first", "refresh"]
+    assert not scheduler.final_due(1.9) and scheduler.final_due(2.0)
+    for name in ("first", "refresh"):
+        scheduler.submit(ask(name, 2, Lane.PARTIAL, 0.0))
+    assert [name for name, _ in order(scheduler, now_s=2.0)] == ["due", "first", "refresh", "later"]
+
+
+def test_what_is_withdrawn_is_not_served_and_the_utterance_goes_on() -> None:
+    scheduler = Scheduler()
+    scheduler.submit(ask("waits", 1, Lane.SPECULATIVE))
+    scheduler.submit(ask("served", 1, Lane.SPECULATIVE))
+    scheduler.submit(ask("other", 1, Lane.SPECULATIVE))
+    (served,) = [each for each in scheduler.take(2) if each.utterance_id == "served"]
+    for name in ("waits", "served", "nobody"):
+        scheduler.withdraw(name)
+    scheduler.put_back(served)
+    assert not scheduler.finish(served) and scheduler.counters.cancelled == 2
+    assert not scheduler.pending("waits") and not scheduler.submit(ask("waits", 1, Lane.PARTIAL))
+    assert scheduler.submit(ask("waits", 2, Lane.PARTIAL))
 
 
 def test_newer_partial_replaces_the_queued_one_and_keeps_its_place() -> None:
@@ -221,10 +255,10 @@ NAMES = st.sampled_from([f"u{index}" for index in range(6)])
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("submit"), NAMES, st.integers(0, 8), st.sampled_from(list(Lane)), st.integers(0, 5)),
-        st.tuples(st.just("take"), st.integers(1, 3)),
+        st.tuples(st.just("take"), st.integers(1, 3), st.integers(0, 5)),
         st.tuples(st.just("put_back")),
         st.tuples(st.just("finish")),
-        st.tuples(st.just("forget"), NAMES),
+        st.tuples(st.sampled_from(["forget", "withdraw"]), NAMES),
     ),
     max_size=60,
 )
@@ -249,12 +283,18 @@ def test_any_history_against_a_plain_model(operations: list[tuple]) -> None:
                     if old is not None and old.lane is lane:
                         request = replace(request, deadline_s=min(request.deadline_s, old.deadline_s))
                     model[name] = request
-            case "take", limit:
+            case "take", limit, now_s:
                 in_hand = {id(request) for request in hands}
                 waiting = [request for request in model.values() if id(request) not in in_hand]
-                taken = scheduler.take(limit)
+                taken = scheduler.take(limit, now_s=float(now_s))
                 assert len(taken) == min(limit, len(waiting))
-                best = sorted(waiting, key=lambda r: (r.lane, r.deadline_s if r.lane in LIVE else 0.0))
+
+                def urgency(request: Request, now_s: int = now_s) -> tuple[Lane, bool, float]:
+                    due = request.lane is Lane.SPECULATIVE and request.deadline_s <= now_s
+                    lane = Lane.FINAL if due else request.lane
+                    return lane, due, request.deadline_s if request.lane in LIVE else 0.0
+
+                best = sorted(waiting, key=urgency)
                 assert [r.lane for r in taken] == [r.lane for r in best[: len(taken)]]
                 for got, expected in zip(taken, best, strict=False):
                     assert got == model[got.utterance_id]
@@ -270,9 +310,10 @@ def test_any_history_against_a_plain_model(operations: list[tuple]) -> None:
                 assert scheduler.finish(request) == current
                 if current:
                     del model[request.utterance_id]
-            case "forget", name:
-                scheduler.forget(name)
+            case "forget" | "withdraw" as kind, name:
+                (scheduler.forget if kind == "forget" else scheduler.withdraw)(name)
                 model.pop(name, None)
-                newest.pop(name, None)
+                if kind == "forget":
+                    newest.pop(name, None)
         assert len(scheduler) == len(model)
         assert all(scheduler.pending(name) for name in model)

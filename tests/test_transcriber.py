@@ -31,6 +31,8 @@ class Engine:
     closed: list[str] = field(default_factory=list)
     at_once: bool = False
     previous: list[str] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)
+    wanted_in_ms: list[int] = field(default_factory=list)
 
     def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
         assert utterance.id not in self.heard
@@ -45,7 +47,11 @@ class Engine:
     def partial(self, utterance_id: str, revision: int) -> None:
         self._ask("partial", utterance_id, revision)
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def withdraw(self, utterance_id: str) -> None:
+        self.withdrawn.append(utterance_id)
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
+        self.wanted_in_ms.append(wanted_in_ms)
         self._ask("final" if commit else "guess", utterance_id, revision)
 
     def commit(self, utterance_id: str) -> None:
@@ -86,7 +92,7 @@ class Stage:
             language="en",
             context="",
             partial_ms=500,
-            speculate_ms=profile.speculate_ms,
+            endpointing=profile,
             recognizer=self.engine,
             publish=lambda at_ms, body: self.published.append(body),
             call_ms=lambda position: position // 8,
@@ -143,6 +149,7 @@ def test_a_ready_guess_is_the_final_when_the_endpoint_fires() -> None:
     assert kind == "guess" and final.text == f"guess {revision}"
     assert final.reason == "endpoint" and final.error is None
     assert stage.stats.speculative_hits == stage.stats.finals == stage.drained == 1
+    assert stage.engine.wanted_in_ms == [500 - 160] and not stage.engine.withdrawn
     # The endpoint, the window it fell into, and nothing for recognition.
     assert 500 <= final.latency_ms <= 500 + 2 * 32
     assert stage.engine.closed == [final.utterance_id]
@@ -196,6 +203,7 @@ def test_speech_that_goes_on_makes_the_guess_a_partial() -> None:
     stage.play_until("partial")  # resumed
     stage.engine.answer(guess, "thank you")  # too late: speech has resumed
     assert [body.text for body in stage.of(events.TranscriptPartial)] == ["thank you"]
+    assert stage.engine.withdrawn == [guess[1]], "the engine need not answer"
     last = stage.play_until("guess")
     stage.play()
     assert not stage.of(events.TranscriptFinal)

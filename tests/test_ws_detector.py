@@ -33,7 +33,7 @@ class Silent(Engine):
         super().__init__()
         self.asked: list[tuple[str, int]] = []
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         self.asked.append((utterance_id, revision))
 
     def answer(self) -> None:

@@ -160,7 +160,7 @@ class Load:
         """False: there was nothing to do."""
         counted, before_s = self._counts(), self.clock.now
         chosen: list[Work] = []
-        self.clock.timed(lambda: chosen.extend(filter(None, [self._inference.choose()])))
+        self.clock.timed(lambda: chosen.extend(filter(None, [self._inference.choose(self.clock.now)])))
         if not chosen:
             return False
         out: list[messages.FromEngine] = []

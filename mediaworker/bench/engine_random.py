@@ -20,7 +20,6 @@ from asr.qwen.engine import Shape
 from asr.qwen.execution import for_device
 from asr.qwen.fused import fuse
 from asr.qwen.quantise import quantise
-from asr.scheduler import LIVE
 from config.settings import Asr, Qwen
 from mediaworker.bench import engine_limit
 from mediaworker.bench.engine_device import FIELDS, GpuWatch, free_bytes, peak_mb
@@ -29,7 +28,7 @@ from mediaworker.bench.engine_limit import CHIPS, Chip, Dimensions, chip_of
 from mediaworker.bench.engine_load import Load
 from mediaworker.bench.engine_objective import Objective
 from mediaworker.bench.engine_plan import CODES_PER_MS, arrivals, babble, steady
-from mediaworker.bench.engine_run import Clock
+from mediaworker.bench.engine_run import ANSWERED, Clock
 from mediaworker.bench.engine_script import Script
 from mediaworker.bench.engine_search import Found, search
 from mediaworker.bench.engine_weights import build, dimensions, words
@@ -262,7 +261,7 @@ def live_p99_ratio(rows: list[dict[str, Any]], design: str) -> dict[str, float |
     """Of the first number of streams: each lane's p99 with files over that without."""
     beside, alone = [row["lanes"] for row in rows if row["design"] == design and row["streams"]][:2]
     ratios: dict[str, float | None] = {}
-    for lane in LIVE:
+    for lane in ANSWERED:
         name = lane.name.lower()
         with_ms, without_ms = (lanes[name]["p99_ms"] for lanes in (beside, alone))
         ratios[name] = round(with_ms / without_ms, 3) if with_ms is not None and without_ms else None

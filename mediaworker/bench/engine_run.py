@@ -19,7 +19,10 @@ from asr.utterance import Hypothesis, Utterance
 from mediaworker.bench.engine_plan import CODES_PER_MS, Arrival
 from mediaworker.bench.engine_spent import Metered, Spent
 
-KINDS = {Lane.FINAL: "final", Lane.FIRST_PARTIAL: "partial", Lane.PARTIAL: "partial", Lane.BATCH: "batch"}
+ANSWERED = (Lane.FINAL, Lane.FIRST_PARTIAL, Lane.PARTIAL)
+"""What calls wait for. A speculative final is one: it may turn out to be it."""
+MEASURED = (*ANSWERED, Lane.BATCH)
+KINDS = dict(zip(MEASURED, ("final", "partial", "partial", "batch"), strict=True)) | {Lane.SPECULATIVE: "final"}
 PERCENTILES = (50, 95, 99)
 
 
@@ -138,7 +141,7 @@ class Run:
         out: list[messages.FromEngine] = []
 
         def step() -> None:
-            work = self._inference.choose()
+            work = self._inference.choose(self.clock.now)
             if work is not None:
                 kinds.update((request.utterance_id, KINDS[request.lane]) for request in work.requests)
                 out.extend(self._inference.perform(work, self.clock.now))
@@ -194,7 +197,7 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 def lanes(tally: Tally) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for lane in KINDS:
+    for lane in MEASURED:
         waits = tally.waits_s[lane]
         row: dict[str, Any] = {"asked": tally.asked[lane], "count": len(waits), "replaced": tally.replaced[lane]}
         for percent in PERCENTILES:

@@ -115,11 +115,13 @@ def _messages(spoken: Spoken, partial_ms: int, until_s: float) -> Iterator[Arriv
             if not paused:
                 yield append(at_ms)
                 revision += 1
-                yield arrival(at_ms, messages.Final(name, revision, at_ms * CODES_PER_MS, commit=False), counts=False)
+                suspected = messages.Final(name, revision, at_ms * CODES_PER_MS, commit=False, wanted_in_ms=ENDS_MS)
+                yield arrival(at_ms, suspected, counts=False)
             paused = True
             continue
         if paused:  # goes on
             paused, next_ms, revision = False, at_ms + FIRST_PARTIAL_MS, revision + 1
+            yield arrival(at_ms, messages.Withdraw(name))
         if at_ms >= next_ms and partial_ms:
             yield append(at_ms)
             revision, next_ms = revision + 1, at_ms + partial_ms
@@ -128,7 +130,7 @@ def _messages(spoken: Spoken, partial_ms: int, until_s: float) -> Iterator[Arriv
             yield append(at_ms)
     yield append(length_ms)
     ready_s = spoken.end_s + ENDS_MS / 1000
-    last = messages.Final(name, revision + 1, length_ms * CODES_PER_MS, commit=False)
+    last = messages.Final(name, revision + 1, length_ms * CODES_PER_MS, commit=False, wanted_in_ms=ENDS_MS)
     yield arrival(length_ms, last, ready_s=ready_s)
     yield Arrival(ready_s, messages.Close(name))
 

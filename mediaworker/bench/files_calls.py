@@ -36,7 +36,7 @@ class Calls:
 
     def __init__(self, recognizer: Recognizer, arrivals: Sequence[Arrival], *, min_silence_ms: int) -> None:
         self._recognizer, self._arrivals = recognizer, arrivals
-        self._endpoint_s = max(0, min_silence_ms - TAIL_MS) / 1000
+        self._endpoint_ms = max(0, min_silence_ms - TAIL_MS)
         """From the question for the final."""
         self._pending: dict[str, list[_Asked]] = defaultdict(list)
         self._fired: set[str] = set()
@@ -70,8 +70,8 @@ class Calls:
                 self._recognizer.partial(name, revision)
             case messages.Final(utterance_id=name, revision=revision):
                 self._pending[name].append(_Asked(revision, True, due_s))
-                self._recognizer.final(name, revision, commit=False)
-                asyncio.get_running_loop().call_at(due_s + self._endpoint_s, self._fire, name)
+                self._recognizer.final(name, revision, commit=False, wanted_in_ms=self._endpoint_ms)
+                asyncio.get_running_loop().call_at(due_s + self._endpoint_ms / 1000, self._fire, name)
 
     def _heard(self, hypothesis: Hypothesis) -> None:
         name, now_s = hypothesis.utterance_id, asyncio.get_running_loop().time()
@@ -83,7 +83,7 @@ class Calls:
             self.waits_s[asked.final].append(now_s - asked.due_s)
             self.replaced += asked.revision < hypothesis.revision
             if asked.final:
-                self.late_s.append(max(0.0, now_s - asked.due_s - self._endpoint_s))
+                self.late_s.append(max(0.0, now_s - asked.due_s - self._endpoint_ms / 1000))
                 if name in self._fired:
                     self._commit(name)
 

@@ -52,8 +52,11 @@ class Locked:
     def partial(self, utterance_id: str, revision: int) -> None:
         self._ask(utterance_id, revision, None)
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         self._ask(utterance_id, revision, commit)
+
+    def withdraw(self, utterance_id: str) -> None:
+        """Its turn has come or will come, as with a lock that anybody writes."""
 
     def commit(self, utterance_id: str) -> None:
         self._recognizer.commit(utterance_id)

@@ -47,8 +47,11 @@ class NoWords:
     def partial(self, utterance_id: str, revision: int) -> None:
         self._answer(utterance_id, revision, "…", final=False)
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         self._answer(utterance_id, revision, "", final=True)
+
+    def withdraw(self, utterance_id: str) -> None:
+        """Answered already, or about to be."""
 
     def commit(self, utterance_id: str) -> None:
         self._heard.pop(utterance_id, None)

@@ -56,12 +56,16 @@ class Patient:
 
     def partial(self, utterance_id: str, revision: int) -> None:
         self._recognizer.partial(utterance_id, revision)
-        self._settle(utterance_id)  # asked something newer, it owes no final: the speaker went on at once
+        self._settle(utterance_id)  # asked something newer, it owes no final
 
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None:
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         self._awaited.add(utterance_id)
         self.settled.clear()
-        self._recognizer.final(utterance_id, revision, commit=commit)
+        self._recognizer.final(utterance_id, revision, commit=commit, wanted_in_ms=wanted_in_ms)
+
+    def withdraw(self, utterance_id: str) -> None:
+        self._recognizer.withdraw(utterance_id)
+        self._settle(utterance_id)  # the speaker went on at once: it owes no final
 
     def commit(self, utterance_id: str) -> None:
         self._recognizer.commit(utterance_id)
