@@ -317,8 +317,8 @@ class Asr(Section, frozen=True, kw_only=True):
     preload: bool = False
     """Start it with the worker and keep it: no call waits for the model, and the worker is ready only when it is."""
     threads: Annotated[int, Meta(ge=0, le=256)] = 0
-    """moonshine: threads that recognise, each one utterance at a time. 0: one for each core of this machine but one,
-    which is left to the calls themselves."""
+    """moonshine: threads that recognise, each one utterance at a time. 0: one for each core of this machine, or of
+    its container's CPU limit, but one, which is left to the calls themselves."""
     max_backlog_mb: Positive = 256
     """Audio of utterances without their final, in memory. Beyond it partial refreshes stop and audio goes to disk."""
     max_spill_mb: Annotated[int, Meta(ge=0)] = 2048

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from asr.moonshine import guards, pieces
+from asr.moonshine import guards, pieces, plugin
 from asr.moonshine.engine import MoonshineEngine, build
 from asr.moonshine.model import RATE_HZ
 from asr.moonshine.pieces import cuts
@@ -320,3 +320,30 @@ def test_a_vocabulary_is_read_or_refused(entries: list[bytes], data: st.DataObje
             assert len(Tokens(part)) < len(entries)
         except ValueError as error:
             assert "breaks off" in str(error)
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limit, threads",
+    [
+        ("max 100000", 15),
+        ("200000 100000", 1),
+        ("250000 100000", 2),
+        ("50000 100000", 1),
+        ("9900000 100000", 15),
+        (None, 15),
+        ("", 15),
+        ("nonsense", 15),
+        ("1 0", 15),
+    ],
+)
+def test_a_thread_for_each_core_but_one_or_as_the_container_may(
+    limit: str | None, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(plugin, "CPU_MAX", tmp_path / "cpu.max")
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert plugin.default_threads() == threads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +58,15 @@ def assets() -> Path | None:
     return None
 
 
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""Of a container: microseconds of CPU time in each period, or `max`, and the length of the period (cgroup v2)."""
+
+
 def default_threads() -> int:
     """All cores that this process may use but one, which is the media process's."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = CPU_MAX.read_text().split()
+        if quota != "max":
+            cores = min(cores, math.ceil(int(quota) / int(period)))
+    return max(1, cores - 1)
