@@ -44,6 +44,8 @@ class _Open:
     """Revision of the newest request that the engine has begun with, after a wait of `queue_s`."""
     queue_s: float = 0.0
     at_engine: bool = True
+    suspect: bool = False
+    """See `messages.Open`; until it has been answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Inference:
             case messages.Open():
                 utterance = message.utterance
                 assert utterance.id not in self._open, f"{utterance.id} is open"
-                self._open[utterance.id] = _Open(utterance, Loudness(utterance.format), self._longest(utterance))
+                loudness, longest = Loudness(utterance.format), self._longest(utterance)
+                self._open[utterance.id] = _Open(utterance, loudness, longest, suspect=message.suspect)
                 self.alignments.open(utterance)
                 self.engine.open(utterance)
             case messages.Append():
@@ -110,12 +113,12 @@ class Inference:
         """The next bounded piece of work at `now`; None when there is nothing to do.
 
         Live requests first, then words of calls, then batch, where the engine and the aligner take turns. Words that
-        have been passed over go before all but finals.
+        have been passed over go before all but finals, and so do suspects of the batch lane, which share no step.
         """
         self._passed_over += 1
         work = None
         if self._passed_over > PASSED_OVER and not self.scheduler.final_due(now):
-            work = self._choose_words(Lane.WORDS, Lane.BATCH)
+            work = self._choose_words(Lane.WORDS, Lane.BATCH) or self._choose_suspect()
             self._passed_over = 0  # also when none were waiting
         work = work or self._choose(now)
         if work is None or work.align:
@@ -125,18 +128,32 @@ class Inference:
     def _choose(self, now: float) -> Work | None:
         engine, scheduler = self.engine, self.scheduler
         limit = self.pressure.limit
-        taken = scheduler.take(limit, now_s=now, lanes=LIVE, runnable=engine.runnable)
+        taken = scheduler.take(1, now_s=now, lanes=LIVE, runnable=engine.runnable)
+        if taken and self._open[taken[0].utterance_id].suspect:
+            return Work(tuple(taken))
+        taken += scheduler.take(limit - len(taken), now_s=now, lanes=LIVE, runnable=self._together)
         if not taken:
             if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
                 return work
         if len(taken) < limit and (self.pressure.files or not taken):
-            taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._of_engine)
+            taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._together)
         if not taken:
-            return self._choose_words(Lane.BATCH)
+            return self._choose_words(Lane.BATCH) or self._choose_suspect()
         return Work(tuple(taken))
 
-    def _of_engine(self, request: Request) -> bool:
-        return not request.align and self.engine.runnable(request)
+    def _choose_suspect(self) -> Work | None:
+        """One of the batch lane."""
+        taken = self.scheduler.take(1, lanes=(Lane.BATCH,), runnable=self._alone)
+        return Work(tuple(taken)) if taken else None
+
+    def _alone(self, request: Request) -> bool:
+        suspect = self._open[request.utterance_id].suspect
+        return suspect and not request.align and self.engine.runnable(request)
+
+    def _together(self, request: Request) -> bool:
+        """Whether it may share a step."""
+        suspect = self._open[request.utterance_id].suspect
+        return not suspect and not request.align and self.engine.runnable(request)
 
     def _choose_words(self, *lanes: Lane) -> Work | None:
         taken = self.alignments.take(self.scheduler, *lanes)
@@ -253,7 +270,7 @@ class Inference:
         )
         shown = text.clean(answer.text, context=utterance.context, previous=utterance.previous, evidence=evidence)
         stable_chars = len(shown) if request.final else text.stable_prefix(known.shown, shown)
-        known.shown, known.answered = shown, True
+        known.shown, known.answered, known.suspect = shown, True, False
         # Words of a text that has been changed are not its words.
         timed = request.final and utterance.words and shown.split() == answer.text.split()
         return Hypothesis(

@@ -20,7 +20,10 @@ from asr.spoken import Counters, Deliver, Spoken, TakeWords
 from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
-"""The second time the engine dies over an utterance, the utterance is given up and not the engine."""
+"""The second time the engine dies over an utterance, the utterance is given up and not the engine, if it was the only
+one in the step."""
+CRASHES_IN_COMPANY = 3
+"""The same for one that was not: it has been answered alone in between, so another one in the step may be to blame."""
 
 Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 """Who takes it, and what."""
@@ -182,11 +185,12 @@ class Ledger:
         self.counters.crashes += 1
         self.counters.replayed += len(self._open)
         deliveries: list[Delivery] = []
+        allowed = CRASHES_ALLOWED if len(self.working) == 1 else CRASHES_IN_COMPANY
         for name in self.working:
             if (spoken := self._open.get(name)) is None:
                 continue
             spoken.crashes += 1
-            if spoken.crashes > CRASHES_ALLOWED:
+            if spoken.crashes > allowed:
                 spoken.died = spoken.failed is None
                 if (delivery := self._give_up(spoken, reason)) is not None:
                     deliveries.append(delivery)

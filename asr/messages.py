@@ -44,6 +44,9 @@ class Configure(Message, frozen=True):
 
 class Open(Message, frozen=True):
     utterance: Utterance
+    suspect: bool = False
+    """An inference process has died over it, perhaps in the company of others. It gets steps of its own until the
+    engine has answered it, so that the next death says whose fault it is."""
 
 
 class Append(Message, frozen=True):

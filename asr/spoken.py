@@ -86,7 +86,7 @@ class Spoken:
         """What is to be told next; it counts as told. Raises SpillError."""
         if not self.opened:
             self.opened = True
-            return Open(self.utterance)
+            return Open(self.utterance, suspect=self.crashes > 0)
         if self.withdrawn:
             self.withdrawn = False
             if self.asked:

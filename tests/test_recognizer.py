@@ -210,6 +210,69 @@ def test_two_deaths_over_an_utterance_end_it_and_not_the_others() -> None:
     assert pair.ledger.counters.crashes == 2 and pair.ledger.counters.errors == 1
 
 
+@pytest.mark.parametrize("live", [True, False])
+def test_a_death_in_company_costs_the_one_who_is_to_blame(live: bool) -> None:
+    """All who were in the step are tried alone, those who live are answered, and then they go on together."""
+    pair = Pair()
+    for name in "abcd":
+        pair.open(name, live=live)
+        pair.ledger.append(name, name.encode() * 350)
+        pair.ledger.final(name, 1, commit=False)
+
+    def poisoned() -> bool:
+        """Work until the step that kills; False: there was none."""
+        while (work := pair.inference.choose()) is not None:
+            pair.ledger.working = work.utterance_ids
+            if "b" in work.utterance_ids:
+                pair.die()
+                return True
+            for message in pair.inference.perform(work):
+                if isinstance(message, messages.Heard) and (d := pair.ledger.heard(message.hypothesis)) is not None:
+                    d[0](d[1])
+        pair.ledger.working = ()
+        return False
+
+    pair.send()
+    assert poisoned() and len(pair.ledger.working) == 0
+    pair.send()
+    assert poisoned()
+    pair.send()
+    assert not poisoned()
+    assert [final.error for final in pair.finals("b")] == ["it died"]
+    for name in "acd":
+        assert [final.text for final in pair.finals(name)] == [text_of(name.encode() * 350)]
+    assert pair.ledger.counters.crashes == 2
+    for name in "acd":
+        pair.ledger.final(name, 2, commit=True)
+    pair.send()
+    work = pair.inference.choose()
+    assert work is not None and set(work.utterance_ids) == set("acd"), "nobody is under suspicion any more"
+
+
+def test_those_who_die_together_only_are_given_up_in_the_end() -> None:
+    pair = Pair()
+    for name in "ab":
+        pair.open(name)
+        pair.ledger.append(name, b"\x01" * 200)
+    revision = 0
+    while not any(pair.finals(name) and pair.finals(name)[-1].error for name in "ab"):
+        revision += 1
+        for name in "ab":
+            pair.ledger.final(name, revision, commit=False)
+        pair.send()
+        if revision > 1:
+            pair.work()  # each alone
+            revision += 1
+            for name in "ab":
+                pair.ledger.final(name, revision, commit=False)
+            pair.send()
+        work = pair.inference.choose()
+        assert work is not None and set(work.utterance_ids) == {"a", "b"}
+        pair.ledger.working = work.utterance_ids
+        pair.die()
+    assert pair.ledger.counters.crashes == 4
+
+
 def test_an_utterance_given_up_before_its_final_answers_with_the_error() -> None:
     pair = Pair()
     pair.open("a")
