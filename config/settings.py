@@ -309,8 +309,9 @@ class Asr(Section, frozen=True, kw_only=True):
     """ISO 639-1 code forced on every call without a language of its own; empty: the engine detects. The worker does not
     start with a language that its engine does not know; Moonshine knows English alone."""
     attention: Literal["auto", "flash", "varlen", "sdpa"] = "auto"
-    """qwen: `varlen` computes all calls in one kernel, on GPUs from Ampere on in 16 bits; `flash` does with the package
-    FlashAttention-3 or 4, where it is installed; `sdpa` runs everywhere. `auto`: the first of them that fits."""
+    """qwen: `sdpa` runs on every device and in any precision, and `auto` means it. `varlen` reads keys and values where
+    they are, on GPUs from Ampere on in 16 bits and with torch from 2.13 on; `flash` does so with the package
+    FlashAttention-3 or 4, where it is installed."""
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
     idle_s: Seconds = 300.0
     """The inference process ends after so long without a call or job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,14 +15,14 @@ from asr.engine import EngineUnusable
 from asr.qwen import attention as attention_module
 from asr.qwen import engine as engine_module
 from asr.qwen import session
-from asr.qwen.attention import PAGE, Sdpa, Spans, Varlen
+from asr.qwen.attention import PAGE, Sdpa, Spans, Varlen, Windows
 from asr.qwen.engine import QwenEngine, Shape
 from asr.qwen.execution import Execution
 from asr.qwen.graphs import bucket, buckets
 from asr.qwen.loader import load
 from asr.scheduler import Lane, Request
 from asr.utterance import Utterance
-from tests import test_qwen_engine
+from tests import kernels, test_qwen_engine
 from tests.peers import ROOT, TINY
 from tests.qwen_models import check_said, loaded, noise, random_model
 from tests.recorded import EXECUTIONS, Recorded
@@ -47,7 +48,7 @@ def test_all_kinds_see_the_same_slots(rows: list[tuple[int, int]], seed: int) ->
     used = [start + length for start, length in rows]
     singles = lengths.count(1)
     slots = torch.randperm(len(rows))
-    spans = Spans(
+    known = Spans(
         bounds=torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
         slots=slots,
         used=torch.tensor(used, dtype=torch.int32),
@@ -57,10 +58,13 @@ def test_all_kinds_see_the_same_slots(rows: list[tuple[int, int]], seed: int) ->
         longer=[(int(slots[at]), *rows[at]) for at in range(singles, len(rows))],
     )
     query = torch.randn(sum(lengths), 4, 8)
-    one, other = (
-        each.over_slots(query, keys, values, spans, each.plan(spans, 2 * PAGE)) for each in (Sdpa(), Varlen())
-    )
-    assert (one - other).abs().max() < 1e-5
+    unknown = replace(known, singles=0, longer=None)
+    kernels.use("FA3")
+    outs = [
+        each.over_slots(query, keys, values, spans, each.plan(spans, keys, len(query), 4))
+        for each, spans in ((Sdpa(), known), (Sdpa(), unknown), (Varlen("FA3"), unknown))
+    ]
+    assert all((out - outs[0]).abs().max() < 1e-5 for out in outs[1:])
 
 
 @settings(deadline=None, max_examples=30)
@@ -68,8 +72,16 @@ def test_all_kinds_see_the_same_slots(rows: list[tuple[int, int]], seed: int) ->
 def test_all_kinds_see_the_same_windows(lengths: list[int]) -> None:
     query, key, value = torch.randn(3, sum(lengths), 4, 16)
     bounds = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    one, other = (each.over_windows(query, key, value, bounds, lengths) for each in (Sdpa(), Varlen()))
-    assert (one - other).abs().max() < 1e-5
+    kernels.use("FA2")
+    outs = [
+        each.over_windows(query, key, value, windows, each.plan_windows(windows, query))
+        for each, windows in (
+            (Sdpa(), Windows(bounds, max(lengths), lengths)),
+            (Sdpa(), Windows(bounds, max(lengths), None)),
+            (Varlen(), Windows(bounds, max(lengths), None)),
+        )
+    ]
+    assert all((out - outs[0]).abs().max() < 1e-5 for out in outs[1:])
 
 
 @given(st.integers(1, 5000))
@@ -88,15 +100,13 @@ CUDA, HALF = torch.device("cuda"), torch.bfloat16
 @pytest.mark.parametrize(
     ("name", "capability", "dtype", "installed", "expected"),
     [
-        ("auto", (9, 0), HALF, {"flash_attn_interface"}, ("Varlen", "FA3")),
-        ("auto", (9, 0), HALF, set(), ("Varlen", None)),
-        ("auto", (8, 6), HALF, {"flash_attn_interface"}, ("Varlen", None)),
-        ("auto", (10, 0), HALF, {"flash_attn.cute"}, ("Varlen", None)),
-        ("auto", (7, 5), torch.float16, set(), ("Sdpa", None)),
-        ("auto", (9, 0), torch.float32, {"flash_attn_interface"}, ("Sdpa", None)),
-        ("sdpa", (9, 0), HALF, {"flash_attn_interface"}, ("Sdpa", None)),
-        ("varlen", (9, 0), HALF, {"flash_attn_interface"}, ("Varlen", None)),
-        ("flash", (10, 0), HALF, {"flash_attn.cute"}, ("Varlen", "FA4")),
+        ("auto", (9, 0), HALF, {"flash_attn_interface"}, ("sdpa", None)),
+        ("auto", (7, 5), torch.float16, set(), ("sdpa", None)),
+        ("sdpa", (9, 0), torch.float32, {"flash_attn_interface"}, ("sdpa", None)),
+        ("varlen", (9, 0), HALF, {"flash_attn_interface"}, ("varlen", None)),
+        ("varlen", (8, 9), HALF, set(), ("varlen", None)),
+        ("flash", (9, 0), HALF, {"flash_attn_interface"}, ("flash", "FA3")),
+        ("flash", (10, 0), HALF, {"flash_attn.cute"}, ("flash", "FA4")),
         ("flash", (9, 0), HALF, set(), "needs the package that brings `flash_attn_interface`"),
         ("flash", (8, 0), HALF, set(), "needs a GPU of the generations Hopper or Blackwell"),
         ("varlen", (7, 5), HALF, set(), "needs a GPU from Ampere on, and this is T4"),
@@ -117,7 +127,8 @@ def test_attention_is_chosen_by_what_is_there(
             attention_module.attention(name, CUDA, dtype)
         return
     made = attention_module.attention(name, CUDA, dtype)
-    assert (type(made).__name__, active[0] if active else None) == expected
+    assert (made.name, active[0] if active else None) == expected
+    assert not torch.backends.cuda.cudnn_sdp_enabled(), "cuDNN is never chosen behind our back"
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
@@ -179,7 +190,7 @@ def test_the_host_waits_once_a_step(make: Callable[[], Execution], monkeypatch: 
 def test_nothing_is_recorded_once_calls_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every size has been met in the warm-up, whatever the rows."""
     monkeypatch.setattr(session, "longest", lambda seconds: 12)
-    means = EXECUTIONS["packed, recorded"]()
+    means = EXECUTIONS["sdpa, recorded"]()
     assert isinstance(means.graphs, Recorded)
     made = QwenEngine(loaded(random_model()), Shape(slots=4, batch=4, captured_positions=384), means)
     made.warm_up()
@@ -193,7 +204,7 @@ def test_nothing_is_recorded_once_calls_come(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_too_large_for_a_graph_goes_without(said: list[list[int]], monkeypatch: Any) -> None:  # noqa: F811
     monkeypatch.setattr(session, "longest", lambda seconds: 12)
-    monkeypatch.setattr(engine_module, "for_device", lambda *_: EXECUTIONS["packed, recorded"]())
+    monkeypatch.setattr(engine_module, "for_device", lambda *_: EXECUTIONS["sdpa, recorded"]())
     made, codes = test_qwen_engine.engine(said, captured_positions=64), noise(12.0, seed=5)
     made.open(Utterance("u", "PCMU"))
     made.append("u", codes)
@@ -206,7 +217,7 @@ def test_in_half_precision_the_tiny_model_reads_the_same() -> None:
     codes = (ROOT / "tests" / "data" / "digits" / "customer.ulaw").read_bytes()
     texts = []
     for kind in (torch.float32, torch.bfloat16):
-        made = QwenEngine(load(TINY, dtype=kind), Shape(slots=2, batch=2), EXECUTIONS["packed"]())
+        made = QwenEngine(load(TINY, dtype=kind), Shape(slots=2, batch=2), EXECUTIONS["FA2"]())
         made.open(Utterance("u", "PCMU"))
         made.append("u", codes)
         request = Request("u", 1, Lane.FINAL, True, len(codes), 0.0)

@@ -81,18 +81,21 @@ class Encoder:
     ) -> None:
         """`model`: fused. `window_s`: seconds that attend to each other, instead of the model's own."""
         tower = model.model.audio_tower
-        self._tower = Tower(model, attention, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS)
         self.chunk = 2 * int(tower.n_window)
         """Frames per chunk."""
         self.window = int(tower.n_window_infer) if window_s is None else round(100 * window_s)
         """Frames per window, a multiple of a chunk."""
         if self.window <= 0 or self.window % self.chunk:
             raise ValueError(f"a window is a multiple of {self.chunk / 100:g} s")
+        self.tower = Tower(
+            model, attention, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS,
+            window=self.window // self.chunk * -(-self.chunk // 8),
+        )  # fmt: skip
         self.counters = Counters()
 
     def capture(self) -> int:
         """See `Tower.capture`."""
-        return self._tower.capture()
+        return self.tower.capture()
 
     def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:
         """What has to be done for this view of the utterance; `run` does it."""
@@ -120,7 +123,7 @@ class Encoder:
         if not todo:
             return
         self._convolve(todo)
-        embedded = self._tower.attend([self._tokens(encoding, number) for encoding, number in todo])
+        embedded = self.tower.attend([self._tokens(encoding, number) for encoding, number in todo])
         self.counters.windows += len(todo)
         self.counters.tokens += sum(each.shape[0] for each in embedded)
         for (encoding, number), embeddings in zip(todo, embedded, strict=True):
@@ -152,7 +155,7 @@ class Encoder:
         ]
         for first in range(0, len(missing), CONV_CHUNKS):
             part = missing[first : first + CONV_CHUNKS]
-            made = self._tower.convolve([self._input(encoding.view, chunk) for encoding, chunk in part])
+            made = self.tower.convolve([self._input(encoding.view, chunk) for encoding, chunk in part])
             for (encoding, chunk), tokens in zip(part, made, strict=True):
                 view = encoding.view
                 length = min(self.chunk, view.count - chunk * self.chunk)

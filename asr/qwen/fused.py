@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asr.qwen.attention import Attention, Spans
+from asr.qwen.attention import Attention, Spans, Windows
 from asr.qwen.slots import Slots
 
 
@@ -79,8 +79,8 @@ class TextLayers:
         """`hidden`: (positions, width). `where`: of all positions of all slots, one after the other, those of the new
         keys and values."""
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
-        plan = self._attention.plan(spans, self._memory.keys.shape[2])
         heads, both, width = self._heads, self._heads + self._fewer, self._width
+        plan = self._attention.plan(spans, self._memory.keys[0], len(hidden), heads)
         for number, layer in enumerate(self._layers):
             keys, values = self._memory.keys[number], self._memory.values[number]
             projected = layer.self_attn.qkv_proj(self._normal(hidden, layer.input_layernorm.weight))
@@ -107,13 +107,14 @@ class AudioLayers:
         """Both the library's modules, fused."""
         self._tower, self._project, self._attention = tower, project, attention
 
-    def __call__(self, hidden: Tensor, bounds: Tensor, lengths: Sequence[int]) -> Tensor:
-        """`hidden`: (tokens, width) of windows one after the other; see `Attention.over_windows`."""
+    def __call__(self, hidden: Tensor, windows: Windows) -> Tensor:
+        """`hidden`: (tokens, width) of windows one after the other."""
+        plan = self._attention.plan_windows(windows, hidden)
         for layer in self._tower.layers:
             attend = layer.self_attn
             projected = attend.qkv_proj(layer.self_attn_layer_norm(hidden)).view(len(hidden), 3, attend.num_heads, -1)
             query, key, value = projected.unbind(1)
-            seen = self._attention.over_windows(query, key, value, bounds, lengths)
+            seen = self._attention.over_windows(query, key, value, windows, plan)
             hidden = hidden + attend.out_proj(seen.reshape(len(hidden), -1))
             wide = layer.activation_fn(layer.fc1(layer.final_layer_norm(hidden)))
             hidden = hidden + layer.fc2(wide)

@@ -30,6 +30,9 @@ AUDIO = -1
 """In the place of a token: embeddings of audio."""
 SEEN = 128
 """Decoding looks at so many positions of a slot, or a multiple of it."""
+LONGEST, WITHIN = 256, 512
+"""Queries of a row, and positions of a slot that it sees, at most, in mixed forwards of a fixed shape whose attention
+fills rows up: 16 s of new speech of 30. Forwards beyond that are started operation by operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class _Size:
     seen: int
     single: bool
     """All rows are of one position."""
+    longest: int
+    """Of one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ class Packed:
         self.memory = memory
         self._layers = TextLayers(model.model.language_model, memory, attention)
         self._embed, self._head = model.get_input_embeddings(), model.lm_head
-        self._packs, self._graphs, self.staging = attention.packs, graphs, staging
+        self._in_place, self._graphs, self.staging = attention.in_place, graphs, staging
         self._never = never
         self.forwards = self.positions = 0
         if graphs.fixed:
@@ -117,7 +122,10 @@ class Packed:
             width, device, positions = weight.shape[1], weight.device, max(positions, rows)
             self._rows, self._buckets = buckets(rows), buckets(positions)
             whole = memory.keys.shape[2]
-            self._seen = (whole,) if self._packs else tuple(SEEN * each for each in buckets(whole // SEEN))
+            self._seen = (whole,) if self._in_place else tuple(SEEN * each for each in buckets(whole // SEEN))
+            self._longest, self._within = (
+                (positions, whole) if self._in_place else (min(positions, LONGEST), min(whole, WITHIN))
+            )
             self._audio, self._out = (
                 torch.zeros(positions, width, dtype=weight.dtype, device=device) for _ in range(2)
             )
@@ -143,17 +151,17 @@ class Packed:
 
     def _free(self, rows: Sequence[Row], lengths: NDArray[np.int64]) -> list[int]:
         single = bool(lengths.max() == 1)
-        size = _Size(int(lengths.sum()), len(rows), self._most(rows), single)
+        size = _Size(int(lengths.sum()), len(rows), self._most(rows), single, int(lengths.max()))
         inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.memory)), size)
         wanted = self.staging.down(_wanted(rows, lengths))
         audio = self._put_audio(rows, lengths)
         longer = [(row.slot, row.start, len(row)) for row in rows if len(row) > 1]
-        hidden = self._forward(inputs, audio, size, int(lengths.max()), longer)
+        hidden = self._forward(inputs, audio, size, longer)
         return self.staging.up(self._say(hidden, wanted)) if len(wanted) else []
 
     def _most(self, rows: Sequence[Row]) -> int:
         """Positions of a slot that a row sees, at most: of those of one position when attention is only over them."""
-        counts = [row.start + len(row) for row in rows if self._packs or len(row) == 1]
+        counts = [row.start + len(row) for row in rows if self._in_place or len(row) == 1]
         return max(counts, default=0)
 
     # -- fixed shapes -----------------------------------------------------------------------------------------------
@@ -164,21 +172,22 @@ class Packed:
             return None
         if lengths.max() == 1 and (count := bucket(len(rows), self._rows)) is not None:
             seen = next(each for each in self._seen if self._most(rows) <= each)
-            return _Size(count, count, seen, True)
+            return _Size(count, count, seen, True, 1)
         positions = bucket(int(lengths.sum()), self._buckets)
-        if not self._packs or positions is None or len(rows) > self._rows[-1]:
+        if positions is None or len(rows) > self._rows[-1] or lengths.max() > self._longest:
             return None
+        return self._mixed(positions) if max(row.start + len(row) for row in rows) <= self._within else None
+
+    def _mixed(self, positions: int) -> _Size:
         # A row more: what the size is filled up with.
-        return _Size(positions, self._rows[-1] + 1, self._seen[-1], False)
+        return _Size(positions, self._rows[-1] + 1, self._within, False, min(positions, self._longest))
 
     def capture(self) -> int:
         """Record every size, largest first, so that no call waits for one. -> how many."""
         if not self._graphs.fixed:
             return 0
-        sizes = [_Size(count, count, seen, True) for count in self._rows for seen in self._seen]
-        if self._packs:
-            rows = self._rows[-1] + 1
-            sizes += [_Size(count, rows, self._seen[-1], False) for count in self._buckets]
+        sizes = [_Size(count, count, seen, True, 1) for count in self._rows for seen in self._seen]
+        sizes += [self._mixed(count) for count in self._buckets]
         sizes.sort(key=lambda size: -size.positions)
         spare = Row(self.memory.spare, 0, Input([0]), 1)
         for size in sizes:
@@ -195,10 +204,10 @@ class Packed:
             inputs = self._inputs[size] = _Inputs.of(whole, size)
         self.staging.down(_described(rows, lengths, size, self.memory), inputs.all)
         audio = None if size.single else self._put_audio(rows, lengths, self._audio[: size.positions])
-        out, longest = self._out, 1 if size.single else size.positions
+        out = self._out
 
         def forward() -> Tensor:
-            return out[: size.positions].copy_(self._forward(inputs, audio, size, longest))
+            return out[: size.positions].copy_(self._forward(inputs, audio, size))
 
         self._graphs.run(("text", size), forward)
         wanted = _wanted(rows, lengths)
@@ -233,16 +242,19 @@ class Packed:
         return into.index_copy_(0, self.staging.down(where), together)
 
     def _forward(
-        self, inputs: _Inputs, audio: Tensor | None, size: _Size, longest: int,
-        longer: Sequence[tuple[int, int, int]] = (),
+        self, inputs: _Inputs, audio: Tensor | None, size: _Size,
+        longer: Sequence[tuple[int, int, int]] | None = None,
     ) -> Tensor:  # fmt: skip
+        """`longer`: None if it is not known, in a fixed shape."""
+        if size.single:
+            longer = ()
         spans = Spans(
             bounds=inputs.bounds.to(torch.int32),
             slots=inputs.slots,
             used=inputs.used.to(torch.int32),
-            longest=longest,
+            longest=size.longest,
             seen=size.seen,
-            singles=size.rows if size.single else size.rows - len(longer),
+            singles=size.rows - len(longer) if longer is not None else 0,
             longer=longer,
         )
         hidden = self._embed(inputs.ids.clamp(min=0))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.qwen.attention import Attention
+from asr.qwen.attention import Attention, Windows
 from asr.qwen.fused import AudioLayers
 from asr.qwen.graphs import Graphs, bucket, buckets
 from asr.qwen.mel import normalise
@@ -25,9 +25,10 @@ class Tower:
     """Runs the model's own weights."""
 
     def __init__(
-        self, model: Any, attention: Attention, graphs: Graphs, staging: Staging, *, chunks: int, tokens: int
-    ) -> None:
-        """`model`: fused. `chunks`, `tokens`: of a pass at most."""
+        self, model: Any, attention: Attention, graphs: Graphs, staging: Staging, *, chunks: int, tokens: int,
+        window: int,
+    ) -> None:  # fmt: skip
+        """`model`: fused. `chunks`, `tokens`: of a pass at most. `window`: tokens of a window at most."""
         tower = model.model.audio_tower
         self._tower, self._graphs, self._staging = tower, graphs, staging
         self._layers = AudioLayers(tower, model.model.multi_modal_projector, attention)
@@ -35,9 +36,7 @@ class Tower:
         self._bins = int(tower.config.num_mel_bins)
         weight = tower.conv2d1.weight
         self._dtype, self._device = weight.dtype, weight.device
-        self._most = tokens
-        # Attention that needs to know the windows cannot be recorded.
-        self._fixed = graphs.fixed and attention.packs
+        self._most, self._window, self._in_place = tokens, window, attention.in_place
         if graphs.fixed:
             self._chunks, self._tokens = buckets(chunks), buckets(tokens)
             shape = (chunks, self._chunk, self._bins)
@@ -99,18 +98,22 @@ class Tower:
     def _attend(self, windows: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
         lengths = [sum(chunk.shape[0] for chunk in window) for window in windows]
         count, together = sum(lengths), torch.cat([chunk for window in windows for chunk in window])
-        size = bucket(count, self._tokens) if self._fixed else None
+        size = bucket(count, self._tokens) if self._graphs.fixed else None
         if size is None:
             bounds = self._staging.down(np.cumsum([0, *lengths], dtype=np.int32))
-            return torch.split(self._layers(together, bounds, lengths), lengths)
+            return torch.split(self._layers(together, Windows(bounds, max(lengths), lengths)), lengths)
+        assert max(lengths) <= self._window, "a longer window than was said"
         ends = np.full(WINDOWS + 2, size, np.int32)
         ends[0], ends[1 : len(lengths) + 1] = 0, np.cumsum(lengths)
         self._staging.down(ends, self._bounds)
+        self._hidden[:count].copy_(together)
+        return torch.split(self._of_size(size)[:count].clone(), lengths)
+
+    def _of_size(self, size: int) -> Tensor:
         into = self._hidden[:size]
-        into[:count].copy_(together)
-        # What fills the size up is a window of its own, and it may be the longest.
-        made = self._graphs.run(("windows", size), lambda: self._layers(into, self._bounds, [size]))
-        return torch.split(made[:count].clone(), lengths)
+        # What fills the size up is a window of its own, and where nothing depends on it that may be the longest.
+        windows = Windows(self._bounds, size if self._in_place else min(size, self._window), None)
+        return self._graphs.run(("windows", size), lambda: self._layers(into, windows))
 
     def capture(self) -> int:
         """Record every size, largest first. -> how many."""
@@ -118,7 +121,7 @@ class Tower:
             return 0
         for size in reversed(self._chunks):
             self.convolve([(torch.zeros(1, self._bins), 0.0)] * size)
-        sizes = self._tokens if self._fixed else ()
-        for size in reversed(sizes):
-            self._attend([[self._hidden[:size]]])
-        return len(self._chunks) + len(sizes)
+        for size in reversed(self._tokens):
+            self._staging.down(np.array([0, *[size] * (WINDOWS + 1)], np.int32), self._bounds)
+            self._of_size(size)
+        return len(self._chunks) + len(self._tokens)
