@@ -118,6 +118,19 @@ def test_a_search_ends_at_its_bound() -> None:
     assert found.streams == 1 and found.bound
 
 
+def test_a_search_whose_time_is_over_says_what_has_held() -> None:
+    for numbers, most in ((1, 16), (2, 32), (4, 128), (6, 128)):
+        tried: list[int] = []
+
+        def used(streams: int, tried: list[int] = tried) -> float:
+            tried.append(streams)
+            return 0.2 if streams <= 150 else 9.0
+
+        found = search(used, bound=2000, start=16, over=lambda tried=tried, numbers=numbers: len(tried) >= numbers)
+        assert (found.streams, found.limited, len(found.tried)) == (most, True, numbers)
+    assert not search(lambda streams: 9.0, bound=10, over=lambda: True).limited, "not even one holds: that is known"
+
+
 def test_a_noisy_curve_misleads_a_search_by_no_more_than_its_noise() -> None:
     """Waits as of a queue that fills up, each measured with a tenth of noise."""
     misses = []
@@ -344,13 +357,14 @@ def test_the_command_searches_and_looks_closer(tmp_path: Path, capsys: pytest.Ca
     out = tmp_path / "figures.json"
     arguments = ["--random-weights", "tiny", "--seconds", "1", "--utterance-s", "1", "--bound", "1", "--files", "2"]
     objective = ["--objective-final-ms", "60000", "--objective-partial-ms", "60000", "--chip", "H200"]
+    objective += ["--limit-s", "600"]
     assert main(["bench", "engine", *arguments, *objective, "--json", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "1 or more" in printed and "Computed limit of H200" in printed
     figures = json.loads(out.read_text())
     designs = ["engine", "re-feed", "rollback"]
     assert list(figures["found"]) == list(figures["live_p99_ratio"]) == designs
-    assert all(found["streams"] == 1 and found["bound"] for found in figures["found"].values())
+    assert all(found["streams"] == 1 and found["bound"] and not found["limited"] for found in figures["found"].values())
     rows = figures["runs"]
     assert [(row["design"], row["streams"], row["files"]) for row in rows] == [
         ("engine", 1, 2),

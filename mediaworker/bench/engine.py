@@ -199,7 +199,9 @@ def random_tables(figures: dict[str, Any]) -> list[list[tuple[str, ...]]]:
     found: list[tuple[str, ...]] = [_FOUND]
     for design, ratios in figures["live_p99_ratio"].items():
         result = figures["found"].get(design)
-        streams = "-" if result is None else f"{result['streams']}{' or more' if result['bound'] else ''}"
+        streams = "-" if result is None else str(result["streams"])
+        if result is not None and (result["bound"] or result["limited"]):
+            streams += " or more"
         runs = "-" if result is None else str(len(result["tried"]))
         found.append((design, streams, runs, *(_number(ratio, ".2f") for ratio in ratios.values())))
     return [found, loads, steps]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,6 +64,8 @@ class Options:
     """Measured at these and not searched for."""
     start: int | None = None
     bound: int | None = None
+    limit_s: float | None = None
+    """Of the search of each design; None: until the number is known."""
     files: int | None = None
     slots: int | None = None
     batch: int | None = None
@@ -107,7 +110,7 @@ class Loads:
             window_s=options.window_s,
         )
         means = for_device(torch.device(self.device), dtype, name=options.attention, graphs=options.graphs == "on")
-        self.means = {"attention": type(means.attention).__name__, "graphs": means.graphs.fixed}
+        self.means = {"attention": means.attention.name, "graphs": means.graphs.fixed}
         try:
             self.designs: dict[str, Driven] = {ENGINE: DrivenEngine(ours, self.shape, script, means)}
         except ValueError as error:
@@ -184,6 +187,11 @@ class Loads:
         options = self.options
         rows: list[dict[str, Any]] = []
         found: dict[str, Any] = {}
+
+        def add(row: dict[str, Any]) -> None:
+            rows.append(row)
+            keep(self._figures(rows, found))
+
         for design in self.designs:
             ours = design == ENGINE
             self._load(design, 1, files=ours, seconds=1.0)  # what is slow only the first time
@@ -193,25 +201,31 @@ class Loads:
                 found[design] = asdict(result)
                 at = [max(1, int(LOADED * result.streams))]
             for streams in at:
-                rows.append(self.row(design, streams, files=True, watched=ours))
-                rows.append(self.row(design, streams, files=False))
+                add(self.row(design, streams, files=True, watched=ours))
+                add(self.row(design, streams, files=False))
             if ours:
-                rows.append(self.row(ENGINE, 0, files=True))
-            measured = list(self.designs)[: list(self.designs).index(design) + 1]
-            figures = self._described() | {
-                "found": found,
-                "live_p99_ratio": {each: live_p99_ratio(rows, each) for each in measured},
-                "limit": self._limit(found.get(ENGINE, {}).get("streams")),
-                "runs": rows,
-            }
-            keep(figures)
-        return figures
+                add(self.row(ENGINE, 0, files=True))
+        return self._figures(rows, found)
+
+    def _figures(self, rows: list[dict[str, Any]], found: dict[str, Any]) -> dict[str, Any]:
+        """Of what has been measured so far."""
+        ratios = {design: live_p99_ratio(rows, design) for design in self.designs}
+        return self._described() | {
+            "found": found,
+            "live_p99_ratio": {design: ratio for design, ratio in ratios.items() if ratio},
+            "limit": self._limit(found.get(ENGINE, {}).get("streams")),
+            "runs": rows,
+        }
 
     def _search(self, design: str, *, files: bool) -> Found:
         def used(streams: int) -> float:
             return self.run(design, streams, files=files, searching=True).used()
 
-        return search(used, bound=self.bound, start=self.start if design == ENGINE else 1)
+        limit_s, start_s = self.options.limit_s, time.monotonic()
+        return search(
+            used, bound=self.bound, start=self.start if design == ENGINE else 1,
+            over=lambda: limit_s is not None and time.monotonic() - start_s > limit_s,
+        )  # fmt: skip
 
     def _described(self) -> dict[str, Any]:
         options = self.options
@@ -258,8 +272,11 @@ def _device(wanted: str) -> str:
 
 
 def live_p99_ratio(rows: list[dict[str, Any]], design: str) -> dict[str, float | None]:
-    """Of the first number of streams: each lane's p99 with files over that without."""
-    beside, alone = [row["lanes"] for row in rows if row["design"] == design and row["streams"]][:2]
+    """Of the first number of streams: each lane's p99 with files over that without; empty until both are known."""
+    both = [row["lanes"] for row in rows if row["design"] == design and row["streams"]][:2]
+    if len(both) < 2:
+        return {}
+    beside, alone = both
     ratios: dict[str, float | None] = {}
     for lane in ANSWERED:
         name = lane.name.lower()

@@ -64,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
 
 _RANDOM = (
     "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "window_s",
-    "start", "bound", "files", "slots", "batch", "batch_tokens",
+    "start", "bound", "limit_s", "files", "slots", "batch", "batch_tokens",
     "attention", "graphs", "quantise",
 )  # fmt: skip
 """Options that only --random-weights has."""
@@ -89,6 +89,7 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument("--window-s", type=_positive, metavar="S", help="of the encoder (default: as published, 8)")
     group.add_argument("--start", type=_number, metavar="N", help="streams that the search begins with")
     group.add_argument("--bound", type=_number, metavar="N", help="streams at which it ends")
+    group.add_argument("--limit-s", type=_positive, metavar="S", help="time for each search (default: no limit)")
     group.add_argument("--files", type=_number, metavar="N", help="read at once in the batch lane")
     group.add_argument("--slots", type=_number, metavar="N", help="as qwen.slots (default: as memory allows)")
     group.add_argument("--batch", type=_number, metavar="N", help="as qwen.batch (default 128 on a GPU, else 16)")
