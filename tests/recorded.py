@@ -36,6 +36,9 @@ class Recorded:
             self._known[key] = traced
         return self._known[key]()
 
+    def fresh(self) -> Recorded:
+        return type(self)()
+
 
 def _varlen(implementation: kernels.Implementation, graphs: Graphs) -> Execution:
     kernels.use(implementation)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from asr.engine import Answer, Capabilities, EngineError, EngineExhausted, first_line
-from asr.qwen import memory
+from asr.qwen import memory, selfcheck
 from asr.qwen.encoder import Encoder, Settling
 from asr.qwen.execution import Execution, for_device
 from asr.qwen.fused import fuse
@@ -70,18 +70,26 @@ class QwenEngine:
         )
         self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
         fuse(model)
-        means = execution if execution is not None else for_device(weight.device, weight.dtype)
-        self.encoder = self._encoder_class(
-            model, means.attention, means.graphs, means.staging, window_s=shape.window_s
-        )
-        self.packed = self._packed_class(
-            model, self.slots, means.attention, means.graphs, means.staging,
-            never=self.prompts.never, rows=self.capabilities.batch, positions=shape.captured_positions,
-        )  # fmt: skip
+        self._model = model
+        self.execution = execution if execution is not None else for_device(weight.device, weight.dtype)
+        self.checked = "not checked"
+        """What the self check has found."""
+        self._make(self.execution)
         self._mel = Mel(loaded.extractor)
         self._sessions: dict[str, Session] = {}
         self._used: dict[str, None] = {}
         """Owners of slots, the one that nothing was done for for longest first."""
+
+    def _make(self, means: Execution) -> tuple[Encoder, Packed]:
+        """The parts that compute, so from now on."""
+        self.encoder = self._encoder_class(
+            self._model, means.attention, means.graphs, means.staging, window_s=self.shape.window_s
+        )
+        self.packed = self._packed_class(
+            self._model, self.slots, means.attention, means.graphs, means.staging,
+            never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,
+        )  # fmt: skip
+        return self.encoder, self.packed
 
     # -- utterances -------------------------------------------------------------------------------------------------
 
@@ -271,6 +279,9 @@ class QwenEngine:
             raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None
 
     def _warm_up(self) -> None:
+        if self.slots.keys.device.type != "cpu" or not self.execution.plain:
+            settled = selfcheck.settle(self._make, self.execution, self.slots.keys.dtype)
+            self.execution, self.checked = settled.execution, settled.sentence
         utterance = Utterance("warm-up", "PCMU", live=True)
         rng = np.random.default_rng(0)
         seconds = np.arange(WARM_UP_S * 8000) / 8000
@@ -283,5 +294,3 @@ class QwenEngine:
             while not self.step([request]):
                 pass
         self.close(utterance.id)
-        self.encoder.capture()
-        self.packed.capture()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from asr.qwen.attention import Attention, Name, attention
+from asr.qwen.attention import Attention, Name, Sdpa, attention
 from asr.qwen.graphs import Captured, Eager, Graphs
 from asr.qwen.staging import Staging, staging
 
@@ -16,6 +16,11 @@ class Execution:
     attention: Attention
     graphs: Graphs
     staging: Staging
+
+    @property
+    def plain(self) -> bool:
+        """Nothing could be simpler."""
+        return isinstance(self.attention, Sdpa) and not self.graphs.fixed
 
 
 def for_device(

@@ -23,6 +23,9 @@ class Graphs(Protocol):
 
     def run(self, key: Hashable, function: Callable[[], Tensor]) -> Tensor: ...
 
+    def fresh(self) -> Graphs:
+        """Another one of its kind, with nothing recorded."""
+
 
 class Eager:
     """Python starts every operation."""
@@ -32,6 +35,9 @@ class Eager:
     def run(self, key: Hashable, function: Callable[[], Tensor]) -> Tensor:
         return function()
 
+    def fresh(self) -> Eager:
+        return self
+
 
 class Captured:
     """CUDA graphs: one call starts all kernels of a function. They share one pool of memory."""
@@ -39,6 +45,7 @@ class Captured:
     fixed = True
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._known: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -50,6 +57,9 @@ class Captured:
         graph, out = known
         graph.replay()
         return out
+
+    def fresh(self) -> Captured:
+        return Captured(self._device)
 
     def _capture(self, function: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         here = torch.cuda.current_stream(self._stream.device)

@@ -116,6 +116,7 @@ class Packed:
         self._embed, self._head = model.get_input_embeddings(), model.lm_head
         self._in_place, self._graphs, self.staging = attention.in_place, graphs, staging
         self._never = never
+        self.most_rows, self.vocabulary = rows, len(self._embed.weight)
         self.forwards = self.positions = 0
         if graphs.fixed:
             weight = self._embed.weight
@@ -134,6 +135,28 @@ class Packed:
 
     def __call__(self, rows: Sequence[Row]) -> list[list[int]]:
         """The most likely next token at each of the wanted positions of each row."""
+        order, _, _, said = self._run(rows)
+        out: list[list[int]] = [[] for _ in rows]
+        for at in order:
+            out[at], said = said[: rows[at].wanted], said[rows[at].wanted :]
+        return out
+
+    def observe(self, rows: Sequence[Row]) -> tuple[Tensor, list[int]]:
+        """The same with what the tokens are chosen from, for rows of which one token each is wanted: hidden states,
+        (rows, width), and the tokens."""
+        assert all(row.wanted == 1 for row in rows)
+        order, hidden, where, said = self._run(rows)
+        back = np.argsort(order)
+        return hidden[torch.from_numpy(where).to(hidden.device)][back.tolist()].clone(), np.array(said)[back].tolist()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, width) → (…, vocabulary)"""
+        found: Tensor = self._head(hidden).float()
+        return found
+
+    def _run(self, rows: Sequence[Row]) -> tuple[list[int], Tensor, NDArray[np.int64], list[int]]:
+        """The order in which the rows were taken; of that the hidden states, (positions, width), which the next forward
+        overwrites; where the wanted ones are; and their tokens."""
         # Those of one position first: a kind of attention may take them all at once.
         order = sorted(range(len(rows)), key=lambda at: len(rows[at]) > 1)
         mine = [rows[at] for at in order]
@@ -141,23 +164,24 @@ class Packed:
         self.forwards += 1
         self.positions += int(lengths.sum())
         size = self._size(mine, lengths)
-        said = self._fixed(mine, lengths, size) if size is not None else self._free(mine, lengths)
-        out: list[list[int]] = [[] for _ in rows]
-        for at, row in zip(order, mine, strict=True):
-            out[at], said = said[: row.wanted], said[row.wanted :]
-        return out
+        where = _wanted(mine, lengths)
+        if size is None:
+            hidden = self._free(mine, lengths)
+            said = self.staging.up(self._say(hidden, self.staging.down(where))) if len(where) else []
+        else:
+            hidden = self._fixed(mine, lengths, size)
+            said = self._ask(where) if len(where) else []
+        return order, hidden, where, said
 
     # -- any shapes -------------------------------------------------------------------------------------------------
 
-    def _free(self, rows: Sequence[Row], lengths: NDArray[np.int64]) -> list[int]:
+    def _free(self, rows: Sequence[Row], lengths: NDArray[np.int64]) -> Tensor:
         single = bool(lengths.max() == 1)
         size = _Size(int(lengths.sum()), len(rows), self._most(rows), single, int(lengths.max()))
         inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.memory)), size)
-        wanted = self.staging.down(_wanted(rows, lengths))
         audio = self._put_audio(rows, lengths)
         longer = [(row.slot, row.start, len(row)) for row in rows if len(row) > 1]
-        hidden = self._forward(inputs, audio, size, longer)
-        return self.staging.up(self._say(hidden, wanted)) if len(wanted) else []
+        return self._forward(inputs, audio, size, longer)
 
     def _most(self, rows: Sequence[Row]) -> int:
         """Positions of a slot that a row sees, at most: of those of one position when attention is only over them."""
@@ -196,7 +220,7 @@ class Packed:
             self._ask(np.zeros(count, np.int64))
         return len(sizes) + len(self._buckets)
 
-    def _fixed(self, rows: Sequence[Row], lengths: NDArray[np.int64], size: _Size) -> list[int]:
+    def _fixed(self, rows: Sequence[Row], lengths: NDArray[np.int64], size: _Size) -> Tensor:
         inputs = self._inputs.get(size)
         if inputs is None:
             count = 3 * size.positions + 3 * size.rows + 1
@@ -210,8 +234,7 @@ class Packed:
             return out[: size.positions].copy_(self._forward(inputs, audio, size))
 
         self._graphs.run(("text", size), forward)
-        wanted = _wanted(rows, lengths)
-        return self._ask(wanted) if len(wanted) else []
+        return out
 
     def _ask(self, wanted: NDArray[np.int64]) -> list[int]:
         out, count = self._out, bucket(len(wanted), self._buckets)

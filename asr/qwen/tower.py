@@ -33,16 +33,16 @@ class Tower:
         self._tower, self._graphs, self._staging = tower, graphs, staging
         self._layers = AudioLayers(tower, model.model.multi_modal_projector, attention)
         self._chunk = 2 * int(tower.n_window)
-        self._bins = int(tower.config.num_mel_bins)
         weight = tower.conv2d1.weight
         self._dtype, self._device = weight.dtype, weight.device
-        self._most, self._window, self._in_place = tokens, window, attention.in_place
+        self._most, self.window, self._in_place = tokens, window, attention.in_place
+        self.bins, self.width = int(tower.config.num_mel_bins), int(tower.config.d_model)
         if graphs.fixed:
             self._chunks, self._tokens = buckets(chunks), buckets(tokens)
-            shape = (chunks, self._chunk, self._bins)
+            shape = (chunks, self._chunk, self.bins)
             self._frames = torch.zeros(shape, device=self._device)
             self._about = torch.zeros(chunks, 2, device=self._device)
-            self._hidden = torch.zeros(tokens, tower.config.d_model, dtype=self._dtype, device=self._device)
+            self._hidden = torch.zeros(tokens, self.width, dtype=self._dtype, device=self._device)
             self._bounds = torch.zeros(WINDOWS + 2, dtype=torch.int32, device=self._device)
 
     # -- convolutions -----------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Tower:
         count = len(chunks)
         size = bucket(count, self._chunks) if self._graphs.fixed else count
         assert size is not None, "more chunks than in a pass"
-        frames = np.zeros((size, self._chunk, self._bins), np.float32)
+        frames = np.zeros((size, self._chunk, self.bins), np.float32)
         about = np.zeros((size, 2), np.float32)
         for at, (each, maximum) in enumerate(chunks):
             frames[at, : len(each)] = each.numpy()
@@ -102,7 +102,7 @@ class Tower:
         if size is None:
             bounds = self._staging.down(np.cumsum([0, *lengths], dtype=np.int32))
             return torch.split(self._layers(together, Windows(bounds, max(lengths), lengths)), lengths)
-        assert max(lengths) <= self._window, "a longer window than was said"
+        assert max(lengths) <= self.window, "a longer window than was said"
         ends = np.full(WINDOWS + 2, size, np.int32)
         ends[0], ends[1 : len(lengths) + 1] = 0, np.cumsum(lengths)
         self._staging.down(ends, self._bounds)
@@ -112,7 +112,7 @@ class Tower:
     def _of_size(self, size: int) -> Tensor:
         into = self._hidden[:size]
         # What fills the size up is a window of its own, and where nothing depends on it that may be the longest.
-        windows = Windows(self._bounds, size if self._in_place else min(size, self._window), None)
+        windows = Windows(self._bounds, size if self._in_place else min(size, self.window), None)
         return self._graphs.run(("windows", size), lambda: self._layers(into, windows))
 
     def capture(self) -> int:
@@ -120,7 +120,7 @@ class Tower:
         if not self._graphs.fixed:
             return 0
         for size in reversed(self._chunks):
-            self.convolve([(torch.zeros(1, self._bins), 0.0)] * size)
+            self.convolve([(torch.zeros(1, self.bins), 0.0)] * size)
         for size in reversed(self._tokens):
             self._staging.down(np.array([0, *[size] * (WINDOWS + 1)], np.int32), self._bounds)
             self._of_size(size)
