@@ -31,6 +31,12 @@ class Options:
         self.path.write_text(json.dumps(self.figures, indent=2) + "\n", encoding="utf-8")
 
 
+def process_peak_mb() -> float:
+    """The most memory of the host that this process has had. Not `ru_maxrss`, which a process inherits."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024, 1)
+
+
 RESERVE = 0.8
 """Of a part's time, after which it begins nothing new."""
 

@@ -3,7 +3,6 @@ attention; the kernels that take longest; and what is in memory."""
 
 from __future__ import annotations
 
-import resource
 import statistics
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from asr.qwen.packed import Input, Row
 from mediaworker.bench.engine import MODEL
 from mediaworker.bench.engine_device import covered, ran
 from mediaworker.bench.engine_weights import build
-from scripts.gpu.options import Options, options
+from scripts.gpu.options import Options, options, process_peak_mb
 
 ROWS, REHEARSED = (1, 8, 32, 64, 128), (1, 8)
 SEEN = 200
@@ -37,7 +36,7 @@ def memory_mb(device: str) -> dict[str, float]:
     """Of the GPU: what tensors take now, what torch holds, and the most that tensors took. On a CPU the most that this
     process took."""
     if device == "cpu":
-        return {"peak_process_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+        return {"peak_process_mb": process_peak_mb()}
     read: dict[str, Callable[[], int]] = {
         "tensors_mb": torch.cuda.memory_allocated,
         "held_mb": torch.cuda.memory_reserved,

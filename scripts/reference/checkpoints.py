@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 
 from asr.qwen.aligner_loader import CLASS_MS
@@ -17,8 +18,9 @@ MADE_WITH = "4.57.6"
 """The version of transformers that the package is pinned to, and would note in a folder of its own."""
 
 
-def write(model: Any, source: Path, folder: Path) -> None:
-    """`model`: of the library's class, a recogniser or an aligner; `source`: the folder with its tokenizer."""
+def write(model: Any, source: Path, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """`model`: of the library's class, a recogniser or an aligner; `source`: the folder with its tokenizer; `dtype`: of
+    the tensors in the file."""
     folder.mkdir(parents=True)
     for name in TOKENIZER:
         shutil.copy(source / name, folder)
@@ -42,7 +44,7 @@ def write(model: Any, source: Path, folder: Path) -> None:
     )
     shutil.copy(source / "chat_template.jinja", folder)
     _write(folder / "config.json", config(model.config, times=hasattr(model, "score")))
-    tensors = {old(name): tensor.float() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    tensors = {old(name): tensor.to(dtype) for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
 
 
