@@ -110,16 +110,18 @@ class Loads:
             window_s=options.window_s,
         )
         means = for_device(torch.device(self.device), dtype, name=options.attention, graphs=options.graphs == "on")
-        self.means = {"attention": means.attention.name, "graphs": means.graphs.fixed}
         try:
-            self.designs: dict[str, Driven] = {ENGINE: DrivenEngine(ours, self.shape, script, means)}
+            engine = DrivenEngine(ours, self.shape, script, means)
         except ValueError as error:
             raise ValueError(f"--window-s {options.window_s}: {error}") from None
+        self.designs: dict[str, Driven] = {ENGINE: engine}
         if usual is not None:
             both = (DrivenRefeed(usual, script), DrivenRollback(usual, script))
             self.designs |= {design.name: design for design in both}
         for design in self.designs.values():
             design.warm_up()
+        used = engine.execution  # what its self check has left
+        self.means = {"attention": used.attention.name, "graphs": used.graphs.fixed, "self_check": engine.checked}
         self._sound = babble(SOUND_S, SEED)
 
     def _slots(self) -> int:

@@ -1,5 +1,5 @@
-"""Checkpoints of the published shapes with random numbers, in both layouts: each is written, then loaded by a process of
-its own, as the engine does at its start."""
+"""Checkpoints of the published shapes with random numbers, in both layouts: each one is written, and then loaded by a
+process of its own, as the engine does at its start."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def main() -> int:
     given = options()
     given.figures = {
         "python": platform.python_version(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} on {platform.machine()}, {' '.join(platform.libc_ver())}",
         "processors": len(os.sched_getaffinity(0)),
         "packages": {name: _version(name) for name in PACKAGES},
         "flash_attention": [name for name in FLASH if _installed(name)],

@@ -192,6 +192,21 @@ def _tests_headline(figures: dict[str, Any]) -> dict[str, Any]:
     return {"tests passed": f"{passed} of {len(figures['items'])}"}
 
 
+def _checks_headline(figures: dict[str, Any]) -> dict[str, Any]:
+    passed = sum(row["found"] == "passed" for row in figures["starts"])
+    return {"starts whose self check passed": f"{passed} of {len(figures['starts'])}"}
+
+
+def _checkpoints_headline(figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        f"{row['weights']}, layout of {row['layout']}: loaded in s; peak of the host and the GPU, MB": (
+            f"{row['load_s']}; {row['host_peak_mb']:.0f}; {cell(row['gpu_peak_mb'])}"
+        )
+        for row in figures["rows"]
+        if not row["error"]
+    }
+
+
 def _together_headline(figures: dict[str, Any]) -> dict[str, Any]:
     equal = sum(row["equal"] == row["answers"] for row in figures["rows"])
     return {"rows in which calls together say what each says alone": f"{equal} of {len(figures['rows'])}"}
@@ -215,8 +230,10 @@ def _streams_headline(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 HEADLINES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "self_check": (_checks_headline, ""),
     "tests": (_tests_headline, ""),
     "together": (_together_headline, ""),
+    "checkpoints": (_checkpoints_headline, ""),
     "streams_06b": (_streams_headline, "0.6B"),
     "streams_17b": (_streams_headline, "1.7B"),
 }

@@ -62,10 +62,14 @@ def _streams(name: str, weights: str, start: int) -> Callable[[Context, float], 
 PARTS = (
     Part("environment", "Environment", "Which GPU, driver and libraries the figures below are of.", 30,
          _module("environment")),
-    Part("tests", "Tests", "Whether `tests/test_qwen_gpu.py` passes: graphs, streams, memory and tokens.", 100,
+    Part("self_check", "Self check", "Whether the engine's check at its start passes, or what it falls back to.", 55,
+         _module("self_check")),
+    Part("tests", "Tests", "Whether `tests/test_qwen_gpu.py` passes: graphs, streams, memory and tokens.", 90,
          _module("tests")),
     Part("together", "Calls together against alone", "Whether an answer is the same beside others as it is alone.", 60,
          _module("together")),
+    Part("checkpoints", "Checkpoints of full size", "Whether checkpoints of the published shapes load in both layouts, "
+         "how long that takes, and how much memory it needs.", 65, _module("checkpoints")),
     Part("streams_06b", "Streams, 0.6B", "How many people may speak at once, what files get beside them and alone, and "
          "what files do to live answers.", 120, _streams("streams_06b", "0.6B", 256)),
     Part("steps", "A step: host and device, graphs, kernels, memory", "Where the time of a step goes, what graphs and "

@@ -109,7 +109,8 @@ def variant(given: Options, loaded: Any, name: Name, graphs: bool, rows: tuple[i
     made = QwenEngine(loaded, Shape(slots=max(rows), positions=512, batch=max(rows)), means)
     start_s = time.perf_counter()
     made.warm_up()
-    head = {"attention": means.attention.name, "graphs": means.graphs.fixed}
+    used = made.execution  # what its self check has left
+    head = {"attention": used.attention.name, "graphs": used.graphs.fixed, "self_check": made.checked}
     warm = {"what": "engine, warm", **head, "warm_up_s": round(time.perf_counter() - start_s, 2)}
     given.figures["memory"].append(warm | memory_mb(given.device))
     for row in range(max(rows)):

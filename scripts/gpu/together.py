@@ -95,7 +95,8 @@ def engine(weights: str, kind: str, name: Name, device: str, slots: int) -> tupl
     means = for_device(torch.device(device), dtype, name=name)
     made = QwenEngine(loaded, Shape(slots=slots, positions=512, batch=slots), means)
     made.warm_up()
-    return made, means.attention.name
+    used = made.execution  # what its self check has left
+    return made, f"{used.attention.name}{', graphs' if used.graphs.fixed else ''}"
 
 
 def measure(given: Options, weights: str, kind: str, name: Name, calls: Sequence[int]) -> None:
