@@ -20,6 +20,7 @@ from asr.messages import FrameError, Frames
 from asr.outcomes import FinalOutcomes
 from asr.patience import Patience, Verdict
 from asr.plugin import find
+from asr.runtime import Runtime, has_gpu
 from asr.select import missing, select, select_words, unknown_language
 from asr.spill import Spill
 from asr.spoken import Counters, Deliver, TakeWords
@@ -69,6 +70,8 @@ class Recognizer:
         self._timing = select_words(settings.asr, self.engine)
         self.words: tuple[str, ...] = self._timing.languages
         """Languages in which the words of a final can be given times."""
+        self.runtime: Runtime | None = None
+        """Where the engine computes; of the last one that was ready."""
         self._outcomes = FinalOutcomes()
         self._busy = False
         self._wanted = asyncio.Event()
@@ -172,11 +175,19 @@ class Recognizer:
 
     def keep_alive(self, busy: bool) -> None:
         """Calls or jobs are open (True): start the engine now, and do not end it before they are over (False)."""
-        self._busy = busy or self._settings.asr.preload
+        self._busy = busy or self.preloads
         if self._busy:
             self._want()
         else:
             self._rest()
+
+    @property
+    def preloads(self) -> bool:
+        """The inference process starts with the worker and stays: a GPU takes up to a minute to be ready."""
+        preload = self._settings.asr.preload
+        if preload != "auto":
+            return preload
+        return self.engine == "qwen" and self._settings.qwen.device != "cpu" and has_gpu()
 
     @property
     def trouble(self) -> str | None:
@@ -378,6 +389,10 @@ class Recognizer:
             case messages.Ready():
                 if not self._plugin.words:
                     self.words = message.words
+                self.runtime = message.runtime
+                log.info("engine ready", engine=self.engine, **message.runtime.shown())
+                for warning in message.runtime.warnings:
+                    log.warning(warning)
                 self._ready_s = asyncio.get_running_loop().time()
                 self._enter(EngineState.READY, self._selection.reason)
             case messages.Unusable():

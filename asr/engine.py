@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
+from asr.runtime import Runtime
 from asr.scheduler import Request
 from asr.utterance import BYTES_PER_S, Utterance, Word
 
 __all__ = [
     "BYTES_PER_S", "Answer", "Capabilities", "Engine", "EngineError", "EngineExhausted", "EngineUnusable", "Request",
-    "Utterance", "Word", "described", "first_line",
+    "Runtime", "Utterance", "Word", "described", "first_line",
 ]  # fmt: skip
 
 
@@ -77,6 +78,8 @@ class Answer:
 
 class Engine(Protocol):
     """Calls for one utterance come in this order: open, append…, close. Ids are unique among the open ones.
+
+    It may have a method `runtime() -> Runtime` that says where it computes, once it is warm.
 
     The text of a final depends on the utterance and on its first `request.end` bytes alone: not on how they were cut
     into appends, on partials or speculative finals before, on other utterances, or on what was decoded earlier.

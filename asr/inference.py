@@ -14,6 +14,7 @@ from asr.alignments import Alignments
 from asr.engine import Answer, Engine, EngineError, EngineExhausted
 from asr.messages import FromEngine, ToEngine
 from asr.pressure import Pressure
+from asr.runtime import Runtime
 from asr.samples import Loudness
 from asr.scheduler import LIVE, Lane, Request, Scheduler
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
@@ -80,7 +81,8 @@ class Inference:
         """Steps since one on words, while some wait."""
 
     def ready(self) -> messages.Ready:
-        return messages.Ready(self.engine.name, self.alignments.languages)
+        runtime = getattr(self.engine, "runtime", Runtime)
+        return messages.Ready(self.engine.name, self.alignments.languages, runtime())
 
     def receive(self, message: ToEngine, now: float) -> None:
         """Take one message. One about a closed utterance has crossed with its end and is ignored."""

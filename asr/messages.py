@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from asr.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance
 from config.settings import Asr, Qwen
 
@@ -108,6 +109,8 @@ class Ready(Message, frozen=True):
     engine: str
     words: tuple[str, ...]
     """Languages whose words the aligner gives times; empty: there is no aligner."""
+    runtime: Runtime = Runtime()
+    """Where the engine computes."""
 
 
 class Unusable(Message, frozen=True):

@@ -314,9 +314,10 @@ class Asr(Section, frozen=True, kw_only=True):
     FlashAttention-3 or 4, where it is installed."""
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
     idle_s: Seconds = 300.0
-    """The inference process ends after so long without a call or job."""
-    preload: bool = False
-    """Start it with the worker and keep it: no call waits for the model, and the worker is ready only when it is."""
+    """The inference process ends after so long without a call or job, unless it is preloaded."""
+    preload: Literal["auto"] | bool = "auto"
+    """Start the inference process with the worker and keep it: no call waits for the model, and the worker is ready
+    only when it is. `auto`: for Qwen3-ASR on a machine with a GPU, where a start takes up to a minute."""
     threads: Annotated[int, Meta(ge=0, le=256)] = 0
     """moonshine: threads that recognise, each one utterance at a time. 0: one for each core of this machine, or of
     its container's CPU limit, but one, which is left to the calls themselves."""

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.runtime import Runtime
 from asr.utterance import EngineState
 from mediaworker.events.retention import file_bytes
 from mediaworker.ingress.connections import ConnectionLimit
@@ -113,6 +114,18 @@ def _asr(metrics: Metrics, worker: Worker) -> None:
         "1 for the engine's state, 0 for the others",
         lambda: {(state.value,): float(state is recognizer.state) for state in EngineState},
         labels=("state",),
+    )
+    metrics.gauge(
+        "asr_device_info",
+        "1, with where the engine computes as labels, since it was first ready",
+        lambda: {_device_labels(runtime): 1.0} if (runtime := recognizer.runtime) is not None else {},
+        labels=("device", "name", "dtype", "attention", "graphs", "torch", "cuda"),
+    )
+    metrics.gauge(
+        "asr_device_memory_bytes",
+        "Memory of the engine's GPU: total, free when it was last ready, and reserved for keys and values (slots)",
+        lambda: _device_memory(runtime) if (runtime := recognizer.runtime) is not None else {},
+        labels=("kind",),
     )
     metrics.gauge(
         "asr_process_resident_memory_bytes",
@@ -373,6 +386,21 @@ def _latency(metrics: Metrics, worker: Worker) -> None:
     metrics.histogram("loop_stall_seconds", "How late a media tick began: other work on the event loop", latency.stall)
     metrics.histogram("vad_lag_seconds", "From when a media tick was due to its last window's VAD", latency.vad_lag)
     metrics.histogram("leg_jitter_seconds", "RFC 3550 jitter of a leg at the end of its call", latency.jitter)
+
+
+def _device_labels(runtime: Runtime) -> tuple[str, ...]:
+    graphs = "on" if runtime.graphs else "off"
+    return (
+        runtime.device, runtime.device_name, runtime.dtype, runtime.attention, graphs, runtime.torch, runtime.cuda,
+    )  # fmt: skip
+
+
+def _device_memory(runtime: Runtime) -> dict[tuple[str, ...], float]:
+    return {
+        ("total",): float(runtime.memory_bytes),
+        ("free",): float(runtime.free_bytes),
+        ("slots",): float(runtime.slots_bytes),
+    }
 
 
 def _operations(metrics: Metrics, worker: Worker) -> None:

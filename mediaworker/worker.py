@@ -143,6 +143,7 @@ class Worker:
             metrics=self.metrics,
             ready=self.not_ready,
             warnings=self.warnings,
+            engine=self.engine_status,
             unknown_language=self.recognizer.unknown,
             sip_status=self.sip_status,
             sessions=self.page_sessions,
@@ -232,7 +233,7 @@ class Worker:
         for trouble in (self.calls.trouble, self.recognizer.trouble):
             if trouble is not None and trouble not in reasons:
                 reasons.append(trouble)
-        if self.settings.asr.preload and self.recognizer.state in (EngineState.IDLE, EngineState.WARMING_UP):
+        if self.recognizer.preloads and self.recognizer.state in (EngineState.IDLE, EngineState.WARMING_UP):
             reasons.append("the recognition engine is loading its model")
         return reasons
 
@@ -249,7 +250,18 @@ class Worker:
         """What does not keep a call from being taken now, and needs somebody to look at it."""
         lacking = self.recognizer.lacking
         found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
+        if self.recognizer.runtime is not None:
+            found += self.recognizer.runtime.warnings
         return [*found, *self._unknown_languages(), *self.jobs.warnings]
+
+    def engine_status(self) -> Mapping[str, Any]:
+        """For `/readyz`: the engine, its state, and where the last one that was ready computes."""
+        runtime = self.recognizer.runtime
+        return {
+            "name": self.recognizer.engine,
+            "state": self.recognizer.state.value,
+            **(runtime.shown() if runtime is not None else {}),
+        }
 
     def warn_of_languages(self) -> None:
         """Into the log, for each route whose calls will get no text."""
@@ -329,7 +341,9 @@ class Worker:
 
     def _engine_state(self, state: EngineState, why: str) -> None:
         detail = why if state is EngineState.FAILED else ""
-        self.hub.publish(None, 0, events.EngineState(state.value, self.recognizer.engine, detail))
+        runtime = self.recognizer.runtime if state is EngineState.READY else None
+        device = runtime.device if runtime is not None else ""
+        self.hub.publish(None, 0, events.EngineState(state.value, self.recognizer.engine, detail, device))
 
 
 async def _bind(section: str, port: int, server: MediaListener | HttpServer | AudioSocketListener) -> None:

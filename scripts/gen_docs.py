@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -100,6 +100,8 @@ def _describe(hint: Any) -> str:
         return f"{_describe(inner)} {', '.join(limits)}".strip()
     if get_origin(hint) is Literal:
         return " \\| ".join(f"`{_literal(choice)}`" for choice in get_args(hint))
+    if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
+        return " \\| ".join(_describe(choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:
         return f"list of {_describe(get_args(hint)[0])}"
     if get_origin(hint) is dict:

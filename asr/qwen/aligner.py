@@ -16,7 +16,7 @@ from asr import weights
 from asr.aligner import Spoken
 from asr.engine import EngineUnusable
 from asr.qwen.aligner_loader import TIMESTAMP, Loaded, load
-from asr.qwen.build import place
+from asr.qwen.device import place
 from asr.qwen.encoder import Audio, Encoder, Settling
 from asr.qwen.execution import Execution, for_device
 from asr.qwen.fused import fuse_audio

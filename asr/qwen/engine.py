@@ -19,12 +19,15 @@ from asr.qwen.packed import Packed, Row
 from asr.qwen.prompt import Prompts
 from asr.qwen.session import Session
 from asr.qwen.slots import Slots
+from asr.runtime import Runtime
 from asr.scheduler import LIVE, Request
 from asr.utterance import Utterance
 from audio.g711 import ulaw_encode
 
 WARM_UP_S = 9
 """Longer than a window."""
+NOT_CHECKED = "not needed"
+"""On a CPU nothing could be simpler than what is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,9 @@ class QwenEngine:
         fuse(model)
         self._model = model
         self.execution = execution if execution is not None else for_device(weight.device, weight.dtype)
-        self.checked = "not checked"
+        self.checked = NOT_CHECKED
         """What the self check has found."""
+        self.warnings: tuple[str, ...] = ()
         self._make(self.execution)
         self._mel = Mel(loaded.extractor)
         self._sessions: dict[str, Session] = {}
@@ -90,6 +94,29 @@ class QwenEngine:
             never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,
         )  # fmt: skip
         return self.encoder, self.packed
+
+    def runtime(self) -> Runtime:
+        keys = self.slots.keys
+        device, cuda = keys.device, keys.device.type == "cuda"
+        free, whole = torch.cuda.mem_get_info(device) if cuda else (0, 0)
+        means = self.execution
+        wrong = () if self.checked in ("passed", NOT_CHECKED) else (f"self check of the engine: {self.checked}",)
+        return Runtime(
+            device=str(device),
+            device_name=torch.cuda.get_device_name(device) if cuda else "",
+            dtype=str(keys.dtype).removeprefix("torch."),
+            attention=means.attention.name,
+            graphs=means.graphs.fixed,
+            self_check=self.checked,
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda or "",
+            memory_bytes=whole,
+            free_bytes=free,
+            slots_bytes=2 * keys.nbytes,
+            slots=self.shape.slots,
+            batch=self.capabilities.batch,
+            warnings=(*self.warnings, *wrong),
+        )
 
     # -- utterances -------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from asr.engine import Answer, EngineError, EngineExhausted
 from asr.qwen.engine import QwenEngine
+from asr.runtime import Runtime
 from asr.scheduler import Request
 from asr.utterance import Utterance
 
@@ -65,6 +66,12 @@ class PairEngine:
                 name = answer.request.utterance_id
                 self.large.suggest(name, self.small.said(name))
         return [*answers, *partials]
+
+    def runtime(self) -> Runtime:
+        """Of the large one, which shares the device with the small one."""
+        small, large = self.small.runtime(), self.large.runtime()
+        warnings = dict.fromkeys([*large.warnings, *small.warnings])
+        return replace(large, slots_bytes=large.slots_bytes + small.slots_bytes, warnings=tuple(warnings))
 
     def warm_up(self) -> None:
         self.large.warm_up()

@@ -63,6 +63,8 @@ class ApiContext:
     """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""
     warnings: Callable[[], Sequence[str]] = lambda: ()
     """What `/readyz` says beside that it is ready: sentences for the operator. The hub's own are added here."""
+    engine: Callable[[], Mapping[str, Any]] = dict
+    """The engine's name and state, and where it computes, for `/readyz`."""
     sip_status: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
     """One object per registration, for `/readyz`."""
     unknown_language: Callable[[str], str] = lambda code: ""

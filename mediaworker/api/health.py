@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,9 +22,10 @@ def routes(context: ApiContext) -> list[Route]:
             reasons.append(f"events are not being stored: {trouble}")
         sip = [dict(registration) for registration in context.sip_status()]
         warnings = [*context.hub.warnings, *context.warnings()]
+        shown: dict[str, Any] = {"warnings": warnings, "sip": sip, "engine": dict(context.engine())}
         if reasons:
-            return Problem(503, "; ".join(reasons), reasons=reasons, warnings=warnings, sip=sip).response()
-        return JSONResponse({"status": "ready", "warnings": warnings, "sip": sip})
+            return Problem(503, "; ".join(reasons), reasons=reasons, **shown).response()
+        return JSONResponse({"status": "ready", **shown})
 
     async def metrics(request: Request) -> Response:
         context.authorize(request, "admin")

@@ -216,6 +216,7 @@ class EngineState(EventBody, frozen=True, tag="engine.state"):
     state: EngineStatus
     engine: Annotated[str, Meta(description="The engine's name, once it is known")] = ""
     detail: Annotated[str, Meta(description="Why, when it failed")] = ""
+    device: Annotated[str, Meta(description="Where it computes, when it is ready: `cpu`, `cuda`, `cuda:1`")] = ""
 
 
 class Lagged(EventBody, frozen=True, tag="lagged"):

@@ -1,0 +1,53 @@
+"""Where and how an engine computes, for the log, `/readyz` and metrics; and whether this machine has a GPU at all."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+GPU_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Of the drivers of NVIDIA and AMD, and of Windows below WSL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a loaded engine says of itself, in its optional method `runtime`. What does not apply stays empty or 0."""
+
+    device: str = "cpu"
+    """As torch names it: `cpu`, `cuda`, `cuda:1`."""
+    device_name: str = ""
+    """The GPU's."""
+    dtype: str = ""
+    attention: str = ""
+    """As in `asr.attention`: the one that is used."""
+    graphs: bool | None = None
+    """CUDA graphs are used; None: the engine knows none."""
+    self_check: str = ""
+    """`passed`, or what it has found."""
+    torch: str = ""
+    cuda: str = ""
+    """The version that torch was built for; empty without CUDA."""
+    memory_bytes: int = 0
+    """Of the device."""
+    free_bytes: int = 0
+    """Of that when the engine was ready."""
+    slots_bytes: int = 0
+    """Of that reserved for keys and values."""
+    slots: int = 0
+    """Utterances that they are kept for."""
+    batch: int = 0
+    """Requests in a step."""
+    warnings: tuple[str, ...] = ()
+    """Sentences for the operator."""
+
+    def shown(self) -> dict[str, Any]:
+        """Its fields without what does not apply, and without the warnings, which are shown on their own."""
+        fields = asdict(self)
+        del fields["warnings"]
+        return {key: value for key, value in fields.items() if value is False or value not in ("", 0, None)}
+
+
+def has_gpu() -> bool:
+    """Whether a driver shows one; whether torch can use it is for the inference process to say."""
+    return any(node.exists() for node in GPU_NODES)
