@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from asr import messages
 from asr.inference import Inference
 from asr.qwen.engine import QwenEngine, Shape
+from asr.qwen.prompt import Prompts
 from asr.qwen.session import longest
 from asr.utterance import Hypothesis, Utterance
 from audio.g711 import ulaw_encode
-from tests.qwen_models import loaded, noise, random_model
+from tests.qwen_models import ends, loaded, noise, random_model, tokenizer
 
 CONTEXT = "Names: Alice Miller, Bob Kovács. Product: Zypher"
 PREVIOUS = "I would like to speak to somebody about my last bill"
@@ -87,3 +92,20 @@ def test_a_loop_is_stopped_and_words_of_it_shown_once(engine: QwenEngine, word: 
     before = engine.packed.forwards
     assert texts(shown(engine, noise(10.0, seed=1))) == {word * times}
     assert engine.packed.forwards - before < 20 < longest(10.0), "a number may have been said, but not for ever"
+
+
+PROMPTS = Prompts(tokenizer(), ends=ends())
+ADDED = sorted(tokenizer().get_added_vocab())
+
+
+@given(st.lists(st.one_of(st.sampled_from([*ADDED, "<", ">", "<asr", "_text>", " ", "Miller"]), st.text(max_size=5))))
+@example(["<asr_text>"])
+@example(["a ", "<asr_text>", "<timestamp>", "<|im_end|>"])
+@example(["<asr_text<asr_text>>"])
+def test_no_context_holds_a_special_token(parts: list[str]) -> None:
+    """`<asr_text>` in a list of hotwords is text, and not the token that ends the name of the language."""
+    context = "".join(parts)
+    words = PROMPTS._words(context)
+    assert not set(words) & set(tokenizer().get_added_vocab().values())
+    if "\ufffd" not in context:
+        assert tokenizer().decode(words) == unicodedata.normalize("NFC", context)

@@ -127,6 +127,7 @@ class Encoder:
         self.counters.windows += len(todo)
         self.counters.tokens += sum(each.shape[0] for each in embedded)
         for (encoding, number), embeddings in zip(todo, embedded, strict=True):
+            embeddings = embeddings.clone()  # else it would hold the buffer of the whole pass
             encoding.done[number] = embeddings
             view = encoding.view
             if (number + 1) * self.window <= view.settled:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from asr import languages
@@ -40,6 +42,9 @@ class Prompts:
         self._before = self._plain(f"{IM_START}system\n")
         self._between = self._plain(f"{IM_END}\n{IM_START}user\n{AUDIO_START}")
         self._after = self._plain(f"{AUDIO_END}{IM_END}\n{IM_START}assistant\n")
+        added = "|".join(map(re.escape, sorted(tokenizer.get_added_vocab())))
+        self._added = re.compile(f"(?=(?:{added}))" if added else "(?!)")
+        """Before each token that is no piece of words; they may overlap."""
         self.vocabulary: dict[str, int] = tokenizer.get_vocab()
         self.never = tokenizer.convert_tokens_to_ids(AUDIO_PAD)
         """The placeholder of audio, which is no answer."""
@@ -47,10 +52,20 @@ class Prompts:
     def _plain(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    def _words(self, context: str) -> list[int]:
+        """A context is words and nothing else: a special token in it would end the system's turn.
+
+        `split_special_tokens` spells out those that the tokenizer calls special. `<asr_text>` and `<timestamp>` are
+        added to the vocabulary without being called so: text is cut behind the first character of each.
+        """
+        cuts = [0, *(found.start() + 1 for found in self._added.finditer(context)), len(context)]
+        parts = [context[start:stop] for start, stop in pairwise(cuts) if start < stop]
+        spelled = (self._tokenizer(part, add_special_tokens=False, split_special_tokens=True) for part in parts)
+        return [token for part in spelled for token in part["input_ids"]]
+
     def build(self, *, context: str = "", language: str = "") -> Prompt:
         """`language`: an ISO 639 code; one that the model does not know is not forced."""
-        # A context is words and nothing else: a special token in it would end the system's turn.
-        words = self._tokenizer(context, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        words = self._words(context)
         name = languages.name(language) if language else None
         forced = self._plain(f"language {name}{ASR_TAG}") if name else ()
         return Prompt(

@@ -90,12 +90,13 @@ class Session:
             self.now = _Decoding(request, longest(self.end(request) / MODEL_HZ))
 
     def drop(self) -> None:
-        """Give up the answer on its way. What it has said so far is as good a draft as any."""
+        """Give up the answer on its way. What it has said so far is the beginning of the draft for the next one: it has
+        been verified, and a draft that failed there once would fail there again, for ever if slots keep changing
+        hands."""
         now, self.now = self.now, None
         if now is None:
             return
-        if len(now.tokens) > len(self.drafted):
-            self.drafted = now.tokens
+        self.drafted = [*now.tokens, *self.drafted[len(now.tokens) :]]
         if now.windows:
             self._keep(now)
 
