@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+COMMIT = re.compile("[0-9a-f]{40}")
+RECORD = "mediaworker.json"
+"""In the folder of a model in the cache, beside its snapshots."""
 HUB_FOLDERS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 
 
@@ -19,20 +24,59 @@ def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The folder of `model`: a folder itself, or `OWNER/NAME` in the Hugging Face cache. None when it is not here.
 
     The layout of that cache is documented by `huggingface_hub`: `models--OWNER--NAME/snapshots/REVISION`, and the
-    revision that is current in `refs/main`.
+    revision that is current in `refs/main`. The one that `mediaworker models pull` has recorded comes first: another
+    program may move the other.
     """
     folder = Path(model).expanduser()
     if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
         return folder
     if not is_hub_name(model):
         return None
-    kept = hub(environ) / f"models--{model.replace('/', '--')}"
-    try:
-        revision = (kept / "refs" / "main").read_text().strip()
-    except OSError:
-        return None
+    kept = _kept(model, environ)
+    if pulled := recorded(model, environ):
+        revision = pulled.revision
+    else:
+        try:
+            revision = (kept / "refs" / "main").read_text().strip()
+        except OSError:
+            return None
     snapshot = kept / "snapshots" / revision
     return snapshot if _whole(snapshot) else None
+
+
+def _kept(model: str, environ: Mapping[str, str]) -> Path:
+    return hub(environ) / f"models--{model.replace('/', '--')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What `mediaworker models pull` has brought and checked."""
+
+    revision: str
+    """A commit: 40 hexadecimal digits."""
+    bytes: dict[str, int]
+    """Of each file."""
+
+
+def recorded(model: str, environ: Mapping[str, str] = os.environ) -> Record | None:
+    """None when nothing was pulled, or what was noted of it cannot be read."""
+    try:
+        found = json.loads((_kept(model, environ) / RECORD).read_text(encoding="utf-8"))
+        revision, sizes = found["revision"], found["bytes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(revision, str) or not COMMIT.fullmatch(revision) or not isinstance(sizes, dict):
+        return None
+    return Record(revision, sizes)
+
+
+def record(model: str, snapshot: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Note that this snapshot is the one to use. Its files have been checked against the hub's hashes."""
+    sizes = {path.name: path.stat().st_size for path in sorted(snapshot.iterdir()) if path.is_file()}
+    path = _kept(model, environ) / RECORD
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps({"revision": snapshot.name, "bytes": sizes}, indent=2) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 def _whole(snapshot: Path) -> bool:

@@ -26,6 +26,7 @@ from tests.qwen_models import TINY
 ROOT = Path(__file__).parent.parent
 NAME = "someone/qwen3-asr-tiny"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+OLDER = "fedcba9876543210fedcba9876543210fedcba98"
 UNWANTED = "pytorch_model.bin"
 SAFETENSORS = "model.safetensors"
 
@@ -35,6 +36,9 @@ class Hub:
 
     def __init__(self) -> None:
         self.files = {path.name: path.read_bytes() for path in TINY.iterdir()} | {UNWANTED: b"pickle" * 1000}
+        self.published: dict[str, bytes] = {}
+        """Files whose hashes are those of other content than what is served."""
+        self.revision = REVISION
         self.served: dict[str, int] = {}
         """Bytes by file."""
         self.refusal: tuple[int, str] | None = None
@@ -74,22 +78,40 @@ class Hub:
             status, code = self.refusal
             self._send(request, status, b"{}", {"X-Error-Code": code} if code else {}, body)
         elif path.startswith(f"/api/models/{NAME}/tree/"):
-            tree = [
-                {"type": "file", "path": each, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-                for each, data in self.files.items()
-            ]
+            tree = [self._entry(each, data) for each, data in self.files.items()]
             self._send(request, 200, json.dumps(tree).encode(), {"Content-Type": "application/json"}, body)
         elif path.startswith(f"/api/models/{NAME}"):
-            listing = {"id": NAME, "sha": REVISION, "siblings": [{"rfilename": each} for each in self.files]}
+            listing = {
+                "id": NAME,
+                "sha": self.revision_of(path),
+                "siblings": [{"rfilename": each} for each in self.files],
+            }
             self._send(request, 200, json.dumps(listing).encode(), {"Content-Type": "application/json"}, body)
         elif path.startswith(f"/{NAME}/resolve/") and name in self.files:
             self._file(request, name, body)
         else:
             self._send(request, 404, b"{}", {"X-Error-Code": "EntryNotFound"}, body)
 
+    def revision_of(self, path: str) -> str:
+        """The one that is asked for, or the newest."""
+        return next((each for each in (REVISION, OLDER) if each in path), self.revision)
+
+    def _entry(self, name: str, data: bytes) -> dict[str, Any]:
+        """As the hub tells of a file: Git's hash of a blob, and of a large one that of its content."""
+        data = self.published.get(name, data)
+        oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        entry: dict[str, Any] = {"type": "file", "path": name, "size": len(data), "oid": oid}
+        if name == SAFETENSORS:
+            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+        return entry
+
     def _file(self, request: BaseHTTPRequestHandler, name: str, body: bool) -> None:
         data = self.files[name]
-        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": REVISION, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
+            "X-Repo-Commit": self.revision_of(request.path),
+            "Accept-Ranges": "bytes",
+        }
         status, start = 200, 0
         if wanted := request.headers.get("Range"):
             start = int(wanted.removeprefix("bytes=").partition("-")[0])
@@ -149,9 +171,7 @@ def test_the_configured_model_is_pulled_and_becomes_the_engine(
     assert engine.packed.forwards > 0
 
 
-def test_all_models_that_are_configured_are_pulled(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_models_that_are_configured_are_pulled(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here all have the same name: a folder that serves as any is not what is looked at."""
     folder = save(random_aligner(), tmp_path / "aligner")
     hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -225,3 +245,43 @@ def test_what_the_hub_refuses_is_a_sentence(hub: Hub, tmp_path: Path, status: in
         done = pull(endpoint, tmp_path, NAME)
     assert done.returncode == 1 and says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and done.stderr.count("mediaworker: ") == 1
+
+
+@pytest.mark.parametrize("name", [SAFETENSORS, "vocab.json"])
+def test_a_file_with_another_hash_is_refused_and_comes_again(hub: Hub, tmp_path: Path, name: str) -> None:
+    right = hub.files[name]
+    hub.files[name], hub.published[name] = right[:-1] + b"?", right
+    environ = {"HF_HUB_CACHE": str(tmp_path)}
+    with hub.running() as endpoint:
+        done = pull(endpoint, tmp_path, NAME)
+        assert done.returncode == 1 and f"{name} is not what the hub has" in done.stderr, done.stderr
+        assert weights.recorded(NAME, environ) is None
+        hub.files[name] = right
+        done = pull(endpoint, tmp_path, NAME)
+        assert done.returncode == 0, done.stderr
+    assert (Path(done.stdout.strip()) / name).read_bytes() == right
+    assert weights.recorded(NAME, environ) is not None
+
+
+def test_the_revision_stays_until_another_is_asked_for(hub: Hub, tmp_path: Path) -> None:
+    environ = {"HF_HUB_CACHE": str(tmp_path)}
+    hub.revision = OLDER
+    with hub.running() as endpoint:
+        assert pull(endpoint, tmp_path, NAME).returncode == 0
+        hub.revision = REVISION  # somebody pushes to the repository
+        assert Path(pull(endpoint, tmp_path, NAME).stdout.strip()).name == OLDER
+        (tmp_path / "models--someone--qwen3-asr-tiny" / "refs" / "main").write_text(REVISION)
+        assert str(weights.find(NAME, environ)).endswith(OLDER), "another program has pulled the newest"
+        assert Path(pull(endpoint, tmp_path, NAME, "--revision", "main").stdout.strip()).name == REVISION
+        assert str(weights.find(NAME, environ)).endswith(REVISION)
+        assert Path(pull(endpoint, tmp_path, NAME, "--revision", OLDER).stdout.strip()).name == OLDER
+    kept = weights.recorded(NAME, environ)
+    assert kept is not None and kept.revision == OLDER and kept.bytes[SAFETENSORS] == len(hub.files[SAFETENSORS])
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"revision": "../../x", "bytes": {}}', '{"revision": 5}'])
+def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "models--a--b"
+    folder.mkdir()
+    (folder / weights.RECORD).write_text(content)
+    assert weights.recorded("a/b", {"HF_HUB_CACHE": str(tmp_path)}) is None

@@ -1,8 +1,13 @@
-"""`mediaworker models pull`: bring a model's files to this machine, where `asr.engine = "auto"` finds them."""
+"""`mediaworker models pull`: bring a model's files to this machine, where `asr.engine = "auto"` finds them.
+
+Every file is checked against the hash that the hub gives for it. The revision is recorded beside the files
+(`asr.weights.Record`), and stays what this machine uses until another one is asked for.
+"""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from asr import weights
@@ -10,6 +15,7 @@ from asr.engine import first_line
 from config import ConfigError, load
 from mediaworker.cli.terminal import print_error
 
+NEWEST = "main"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 """What the engine reads; a repository may hold the same weights in other formats as well."""
 
@@ -20,6 +26,10 @@ def add_parser(subparsers: Any) -> None:
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
     pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: what asr.* of the configuration names")
     pull.add_argument("--config", metavar="FILE", help="configuration file")
+    pull.add_argument(
+        "--revision", metavar="COMMIT",
+        help="commit, tag or branch; default: the one that was pulled before, else the newest; main: the newest",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,28 +45,38 @@ def run(args: argparse.Namespace) -> int:
     if not weights.is_hub_name(name := names[0]):
         print_error(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B")
         return 2
-    return max(_pull(name) for name in names)
+    if args.revision and len(set(names)) > 1:
+        print_error("--revision belongs to one model: name it")
+        return 2
+    return max(_pull(name, args.revision) for name in names)
 
 
-def _pull(name: str) -> int:
+def _pull(name: str, revision: str | None) -> int:
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
             GatedRepoError,
             HfHubHTTPError,
             HFValidationError,
             LocalEntryNotFoundError,
             RepositoryNotFoundError,
+            RevisionNotFoundError,
         )
     except ImportError:
         print_error("pulling needs the extra `qwen`: pip install 'mediaworker[qwen]'")
         return 1
+    pinned = weights.recorded(name)
+    wanted = revision or (pinned.revision if pinned else NEWEST)
     try:
-        folder = snapshot_download(name, allow_patterns=FILES)
+        folder = Path(snapshot_download(name, revision=wanted, allow_patterns=FILES))
+        # A snapshot's folder has the name of its commit.
+        checked = HfApi().verify_repo_checksums(name, revision=folder.name)
     except HFValidationError as error:
         why, code = first_line(error), 2
     except GatedRepoError:
         why, code = f"{name} is given only to those who have asked for it: set HF_TOKEN to the token of one", 1
+    except RevisionNotFoundError:
+        why, code = f"{name} has no revision {wanted}", 1
     except RepositoryNotFoundError:
         why, code = f"the hub knows no model {name}, or wants a token for it (HF_TOKEN)", 1
     except LocalEntryNotFoundError as error:
@@ -72,7 +92,15 @@ def _pull(name: str) -> int:
     except Exception as error:  # of the library's own HTTP client, whichever that is
         why, code = f"{name}: {first_line(error)}; the same command goes on where it broke off", 1
     else:
-        print(folder)
-        return 0
+        if not checked.mismatches:
+            weights.record(name, folder)
+            print(folder)
+            return 0
+        spoiled = [each["path"] for each in checked.mismatches]
+        for path in spoiled:  # the next pull brings it again
+            (folder / path).resolve().unlink(missing_ok=True)
+            (folder / path).unlink(missing_ok=True)
+        why = f"{name}: {', '.join(spoiled)} is not what the hub has (another hash) and was removed: pull again"
+        code = 1
     print_error(why)
     return code
