@@ -33,6 +33,7 @@ def test_a_rehearsal_writes_figures_and_a_page(tmp_path: Path) -> None:
     rows = figures["parts"][1]["figures"]["rows"]
     assert {row["dtype"] for row in rows} == {"float32", "bfloat16"} and {row["calls"] for row in rows} == {1, 4}
     assert all(row["equal"] == row["answers"] > 0 and row["differ"] == [] for row in rows)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.log", "gpu.md"]
     written = (tmp_path / "gpu.md").read_text()
     assert page.REHEARSAL in written
     headings = re.findall(r"^##? .*$", written, re.M)

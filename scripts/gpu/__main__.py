@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ from scripts.gpu.parts import PARTS, ROOT, Context
 MINUTES = 9.8
 NEEDS = ("torch", "transformers", "numpy", "msgspec", "structlog", "pytest", "hypothesis")
 GPU = Path("/dev/nvidiactl")
+LOGGED = 200_000
+"""Characters of a part's output that `gpu.log` has."""
 
 
 def main() -> int:
@@ -36,8 +39,7 @@ def main() -> int:
     if not args.rehearse and not GPU.exists():
         return _refuse("there is no NVIDIA GPU here; `make gpu GPU=--rehearse` runs the same code on the CPU")
     folder = (args.out or Path(os.environ.get("OUT") or ROOT / "build" / "gpu")).resolve()
-    work = folder / "parts"
-    work.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     begun = datetime.now(UTC).isoformat(timespec="seconds")
     start_s = time.monotonic()
 
@@ -45,16 +47,28 @@ def main() -> int:
         last = rows[-1]
         print(f"{last['title']}: {last['status']} after {last['seconds']:.0f} s", flush=True)
         _write(folder, {"rehearsal": args.rehearse, "begun": begun, "seconds": time.monotonic() - start_s}, rows)
+        _log(folder, rows, context)
 
     parts = [part for part in PARTS if part.name in wanted]
-    rows = runner.run_all(parts, Context(work, args.rehearse), seconds=60 * args.minutes, keep=keep)
-    print(f"{folder}/gpu.json\n{folder}/gpu.md")
+    with tempfile.TemporaryDirectory(prefix="mediaworker-gpu-") as work:
+        context = Context(Path(work), args.rehearse)
+        rows = runner.run_all(parts, context, seconds=60 * args.minutes, keep=keep)
+    print(*(folder / name for name in ("gpu.json", "gpu.md", "gpu.log")), sep="\n")
     return 0 if all(row["status"] == "passed" for row in rows) else 1
 
 
 def _refuse(reason: str) -> int:
     print(f"gpu: {reason}", file=sys.stderr)
     return 2
+
+
+def _log(folder: Path, rows: list[dict[str, Any]], context: Context) -> None:
+    """The output of all parts so far, the end of each."""
+    with (folder / "gpu.log").open("w", encoding="utf-8") as log:
+        for row in rows:
+            path = context.folder / f"{row['name']}.log"
+            text = path.read_text(encoding="utf-8", errors="replace")[-LOGGED:] if path.exists() else ""
+            log.write(f"==== {row['name']}: {row['status']}\n{text}\n")
 
 
 def _write(folder: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -41,7 +41,7 @@ def _module(name: str) -> Callable[[Context, float], list[str]]:
     return command
 
 
-SEARCH_SHARE = 0.4
+SEARCH_SHARE = 0.35
 """Of a part's time, for the search. The rest is for loading, recording the graphs and the closer look."""
 
 

@@ -93,7 +93,7 @@ def engine(weights: str, kind: str, name: Name, device: str, slots: int) -> tupl
         else build(weights, MODEL, device=device, dtype=dtype)
     )
     means = for_device(torch.device(device), dtype, name=name)
-    made = QwenEngine(loaded, Shape(slots=slots, positions=512, batch=slots), means)
+    made = QwenEngine(loaded, Shape(slots=slots, positions=512, batch=slots, captured_positions=512), means)
     made.warm_up()
     used = made.execution  # what its self check has left
     return made, f"{used.attention.name}{', graphs' if used.graphs.fixed else ''}"
