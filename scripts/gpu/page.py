@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -264,7 +265,7 @@ def page(whole: dict[str, Any]) -> str:
         if row["output"]:
             output = [line.replace("```", "'''") for line in row["output"]]
             lines += ["", "The end of its output:", "", "```", *output, "```"]
-    return "\n".join(lines).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
 def _section(row: dict[str, Any]) -> list[str]:
