@@ -71,8 +71,11 @@ class Inference:
     Loop of the owner: `receive` what has come, `choose`, announce the choice, `perform` it, send what it returns.
     """
 
-    def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int = 256) -> None:
+    def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int | None = None) -> None:
+        """`max_partials`: that may wait; None: as many as fit into eight steps, and at least 256."""
         self.engine, self.alignments = engine, Alignments(aligner)
+        if max_partials is None:
+            max_partials = max(256, 8 * engine.capabilities.batch)
         self.scheduler = Scheduler(max_partials=max_partials)
         self._open: dict[str, _Open] = {}
         self.pressure = Pressure(engine.capabilities.batch)

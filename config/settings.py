@@ -353,12 +353,13 @@ class Qwen(Section, frozen=True, kw_only=True):
     warming up."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     """Of a CPU."""
-    slots: Annotated[int, Meta(ge=1, le=4096)] = 32
-    """Utterances whose keys and values are kept. Beyond it they are computed again, those of files first."""
+    slots: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Utterances whose keys and values are kept. Beyond it they are computed again, those of files first. 0: 32 on a
+    CPU; on a GPU as many as half of its free memory holds, up to 256."""
     positions: Annotated[int, Meta(ge=256, le=8192)] = 1024
     """Of a slot: the context, 13 a second of audio, and the answer; 112 kB each for the 0.6B model in bfloat16."""
-    batch: Annotated[int, Meta(ge=1, le=1024)] = 32
-    """Requests in one step."""
+    batch: Annotated[int, Meta(ge=0, le=1024)] = 0
+    """Requests in one step. 0: 32, and on a GPU with more than 32 slots half of them, up to 128."""
     batch_tokens: Annotated[int, Meta(ge=16, le=8192)] = 128
     """Positions of files in one step: a live request never waits for more."""
     window_s: Annotated[float, Meta(ge=0, le=60)] = 0.0

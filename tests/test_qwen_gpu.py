@@ -5,20 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from asr.engine import EngineExhausted
+from asr.engine import EngineExhausted, EngineUnusable
 from asr.inference import Inference
 from asr.qwen import session
+from asr.qwen.build import build
 from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import for_device
+from asr.qwen.execution import Execution, for_device
 from asr.qwen.graphs import Captured
 from asr.qwen.loader import load
 from asr.scheduler import Lane, Request
 from asr.utterance import Utterance
+from config.settings import Asr, Qwen
 from tests import test_qwen_engine
 from tests.peers import ROOT, TINY
 from tests.qwen_models import loaded, noise, random_model
@@ -30,10 +33,11 @@ WORDS = ["four seven one two", "nine oh five three eight"]
 
 def engine(dtype: torch.dtype = torch.bfloat16, **shape: Any) -> QwenEngine:
     """The tiny model as it is served."""
-    means = for_device(GPU, dtype)
-    made = QwenEngine(load(TINY, device="cuda", dtype=dtype), Shape(**{"slots": 8, "batch": 8} | shape), means)
-    assert isinstance(means.graphs, Captured)
+    chosen = for_device(GPU, dtype)
+    made = QwenEngine(load(TINY, device="cuda", dtype=dtype), Shape(**{"slots": 8, "batch": 8} | shape), chosen)
+    assert isinstance(chosen.graphs, Captured)
     made.warm_up()
+    assert made.checked == "passed"
     return made
 
 
@@ -66,6 +70,115 @@ def test_any_mix_says_what_the_library_says(
         "asr.qwen.engine.for_device", lambda device, dtype: for_device(device, dtype, graphs=graphs)
     )
     test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
+
+
+KINDS = ["sdpa", "varlen"]
+
+
+def means(kind: Any, graphs: bool = True) -> Execution:
+    """Skipped for a kind that this version of torch or this GPU does not have."""
+    try:
+        return for_device(GPU, torch.bfloat16, name=kind, graphs=graphs)
+    except EngineUnusable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("graphs", [True, False])
+def test_the_self_check_passes(kind: str, graphs: bool) -> None:
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64), means(kind, graphs))
+    wanted = made.execution
+    made.warm_up()
+    assert (made.checked, made.execution) == ("passed", wanted)
+    assert made.runtime().device == "cuda:0" and made.runtime().device_name and made.runtime().free_bytes
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 12, 16, 32, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_together_they_say_what_each_says_alone(kind: str, count: int, recordings: list[bytes]) -> None:
+    """Words of the tiny model: FlashAttention-2 wrote wrong rows for two to twelve."""
+    made = served(kind)
+    alone = []
+    for codes in recordings:
+        made.open(Utterance("alone", "PCMU"))
+        made.append("alone", codes)
+        alone += speak(made, ["alone"], 1, final=True, until=len(codes))
+        made.close("alone")
+    assert len(set(alone)) > 3
+    names = [f"{count}/{n}" for n in range(count)]
+    requests = []
+    for n, name in enumerate(names):
+        codes = recordings[n % len(recordings)]
+        made.open(Utterance(name, "PCMU"))
+        made.append(name, codes)
+        requests.append(Request(name, 1, Lane.FINAL, True, len(codes), 0.0))
+    texts: dict[str, str] = {}
+    while requests:
+        for answer in made.step(requests):
+            texts[answer.request.utterance_id] = answer.text
+        requests = [request for request in requests if request.utterance_id not in texts]
+    for name in names:
+        made.close(name)
+    assert [texts[name] for name in names] == [alone[n % len(alone)] for n in range(count)]
+
+
+@cache
+def served(kind: str) -> QwenEngine:
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64), means(kind))
+    made.warm_up()
+    return made
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[bytes]:
+    """Pieces of the customer's digits that end at different times."""
+    codes = (ROOT / "tests" / "data" / "digits" / "customer.ulaw").read_bytes()
+    return [codes[: len(codes) * part // 10] for part in range(3, 11)]
+
+
+def test_a_kernel_that_is_wrong_is_not_used() -> None:
+    """Keys that the kernel may split as it likes: where that is wrong, the engine goes on with `sdpa`."""
+    chosen = means("varlen")
+    attention: Any = chosen.attention
+    pinned = attention._attend
+    attention._attend = lambda *args, num_splits=None, **more: pinned(*args, **more)
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=16, batch=16), chosen)
+    made.warm_up()
+    codes = customer()
+    names = [f"u{n}" for n in range(8)]
+    for name in names:
+        made.open(Utterance(name, "PCMU"))
+        made.append(name, codes)
+    assert set(speak(made, names, 1, final=True, until=len(codes))) <= set(WORDS)
+
+
+def test_stale_graphs_are_not_used() -> None:
+    class Stale(Captured):
+        """Results stay those of the first run."""
+
+        def run(self, key: Any, function: Any) -> torch.Tensor:
+            out = super().run(key, function)
+            return out.copy_(self.first.setdefault(key, out.clone()))
+
+        def __init__(self, device: torch.device) -> None:
+            super().__init__(device)
+            self.first: dict[Any, torch.Tensor] = {}
+
+    chosen = means("sdpa")
+    stale = Execution(chosen.attention, Stale(GPU), chosen.staging)
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=8, batch=8), stale)
+    made.warm_up()
+    assert not made.execution.graphs.fixed and "sdpa without graphs instead" in made.checked
+
+
+def test_a_configured_engine_uses_the_gpu() -> None:
+    """Slots, batch and graphs by its memory, nothing on the CPU, and no warning."""
+    made = build(Asr(model=str(TINY)), Qwen())
+    made.warm_up()
+    runtime = made.runtime()
+    assert runtime.device.startswith("cuda") and runtime.graphs and runtime.self_check == "passed"
+    assert runtime.warnings == () and runtime.batch >= 32 and 2 * runtime.slots_bytes < runtime.memory_bytes
+    assert made.shape.captured_positions >= 75 * runtime.batch  # type: ignore[union-attr]
 
 
 def test_words_are_the_same_in_16_bits() -> None:

@@ -15,6 +15,8 @@ from asr.qwen.fused import fuse
 from asr.qwen.loader import load
 from asr.qwen.pair import PairEngine
 from asr.qwen.quantise import quantise
+from asr.qwen.sizing import sizes
+from asr.qwen.slots import slot_bytes
 from config.settings import Asr, Qwen
 
 
@@ -36,10 +38,14 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     if settings.quantise != "none":
         fuse(loaded.model)
         quantise(loaded.model, settings.quantise)
+    free_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else None
+    slot = slot_bytes(loaded.model.config.get_text_config(), settings.positions, dtype)
+    size = sizes(free_bytes, slot, slots=settings.slots, batch=settings.batch)
     shape = Shape(
-        slots=settings.slots,
+        slots=size.slots,
         positions=settings.positions,
-        batch=settings.batch,
+        batch=size.batch,
+        captured_positions=size.captured_positions,
         batch_tokens=settings.batch_tokens,
         window_s=settings.window_s or None,
         settling=Settling(settings.partials),

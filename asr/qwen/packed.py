@@ -30,9 +30,12 @@ AUDIO = -1
 """In the place of a token: embeddings of audio."""
 SEEN = 128
 """Decoding looks at so many positions of a slot, or a multiple of it."""
-LONGEST, WITHIN = 256, 512
+LONGEST, WITHIN = 160, 512
 """Queries of a row, and positions of a slot that it sees, at most, in mixed forwards of a fixed shape whose attention
-fills rows up: 16 s of new speech of 30. Forwards beyond that are started operation by operation."""
+fills rows up: 8 s of new speech of 30, and a draft. Forwards beyond that are started operation by operation."""
+FEW, PER_ROW = 8, 8
+"""A mixed forward of a fixed shape has at least `FEW` rows, and one for each `PER_ROW` positions: attention is computed
+for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +200,15 @@ class Packed:
         if lengths.max() == 1 and (count := bucket(len(rows), self._rows)) is not None:
             seen = next(each for each in self._seen if self._most(rows) <= each)
             return _Size(count, count, seen, True, 1)
-        positions = bucket(int(lengths.sum()), self._buckets)
-        if positions is None or len(rows) > self._rows[-1] or lengths.max() > self._longest:
+        if lengths.max() > self._longest or max(row.start + len(row) for row in rows) > self._within:
             return None
-        return self._mixed(positions) if max(row.start + len(row) for row in rows) <= self._within else None
+        mixed = map(self._mixed, self._buckets)
+        # A row more: what the size is filled up with.
+        return next((each for each in mixed if lengths.sum() <= each.positions and len(rows) < each.rows), None)
 
     def _mixed(self, positions: int) -> _Size:
-        # A row more: what the size is filled up with.
-        return _Size(positions, self._rows[-1] + 1, self._within, False, min(positions, self._longest))
+        rows = min(self._rows[-1], max(FEW, positions // PER_ROW))
+        return _Size(positions, rows + 1, self._within, False, min(positions, self._longest))
 
     def capture(self) -> int:
         """Record every size, largest first, so that no call waits for one. -> how many."""

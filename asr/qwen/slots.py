@@ -14,8 +14,7 @@ class Slots:
 
     def __init__(self, config: Any, *, slots: int, positions: int, device: torch.device, dtype: torch.dtype) -> None:
         """`config`: of the text model. One slot more than can be taken is there for what only fills a batch up."""
-        whole = -(-positions // PAGE) * PAGE
-        shape = (config.num_hidden_layers, slots + 1, whole, config.num_key_value_heads, config.head_dim)
+        shape = (config.num_hidden_layers, slots + 1, _whole(positions), config.num_key_value_heads, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
         self.positions = positions
@@ -45,3 +44,13 @@ class Slots:
         slot = self._owners.pop(owner, None)
         if slot is not None:
             self._free.append(slot)
+
+
+def slot_bytes(config: Any, positions: int, dtype: torch.dtype) -> int:
+    """Of one slot, keys and values. `config`: of the text model."""
+    width: int = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return 2 * width * _whole(positions) * dtype.itemsize
+
+
+def _whole(positions: int) -> int:
+    return -(-positions // PAGE) * PAGE

@@ -21,6 +21,7 @@ from asr.qwen.engine import Shape
 from asr.qwen.execution import for_device
 from asr.qwen.fused import fuse
 from asr.qwen.quantise import quantise
+from asr.qwen.sizing import CAPTURED, PARTIAL
 from config.settings import Asr, Qwen
 from mediaworker.bench import engine_limit
 from mediaworker.bench.engine_device import FIELDS, GpuWatch, free_bytes, peak_mb
@@ -102,10 +103,12 @@ class Loads:
         self.model: Dimensions = dimensions(ours.model.config)
         script = Script(words(ours.tokenizer), ours.ends[0], SEED)
         usual = build(options.weights, folder, device=self.device, dtype=dtype) if options.baseline else None
+        batch = options.batch or (128 if gpu else 16)
         self.shape = Shape(
             slots=options.slots or self._slots(),
             positions=POSITIONS,
-            batch=options.batch or (128 if gpu else 16),
+            batch=batch,
+            captured_positions=max(CAPTURED, PARTIAL * batch),
             batch_tokens=options.batch_tokens,
             window_s=options.window_s,
         )
