@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -36,7 +37,7 @@ def main() -> int:
         parser.error(f"--parts: no part is called {unknown[0]!r}; there are {', '.join(names)}")
     if lacking := [name for name in NEEDS if find_spec(name) is None]:
         return _refuse(f"{', '.join(lacking)} cannot be imported; docs/gpu.md says how to bring what is missing")
-    if not args.rehearse and not GPU.exists():
+    if not args.rehearse and not GPU.exists() and shutil.which("nvidia-smi") is None:
         return _refuse("there is no NVIDIA GPU here; `make gpu GPU=--rehearse` runs the same code on the CPU")
     folder = (args.out or Path(os.environ.get("OUT") or ROOT / "build" / "gpu")).resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ from scripts.gpu.options import options
 from scripts.gpu.parts import ROOT
 
 GPU, CPU = "tests/test_qwen_gpu.py", "tests/test_qwen_execution.py"
+EACH_S = 40
+"""A test that waits for ever shall not keep the others from being noted."""
 REHEARSED = "test_sizes or (sdpa and (test_any_mix or test_the_host_waits))"
 
 
@@ -38,7 +40,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         # What newer and older libraries warn of is no failure here.
-        quiet = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", f"--junitxml={report}"]
+        quiet = [
+            "-v",
+            f"--timeout={EACH_S}",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "filterwarnings=default",
+            f"--junitxml={report}",
+        ]
         done = subprocess.run([sys.executable, "-m", "pytest", file, *quiet, *some], cwd=ROOT)
         given.figures["file"] = file
         given.figures["items"] = items(report) if report.is_file() else []
