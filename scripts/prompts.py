@@ -8,25 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
-"""Of Debian's packages asterisk-core-sounds-en-wav (8 kHz) and -g722 (16 kHz)."""
+from mediaworker.word_errors.prompts import SOUNDS, WORDS
+
 PAUSE_S = 1.0
 """Between two prompts: longer than the silence that ends an utterance."""
 RATE_HZ = 8000
 
 Turns = Sequence[tuple[str, str]]
 """Who speaks, and which prompt, in the order in which they speak."""
-
-WORDS = {
-    "auth-thankyou": "Thank you.",
-    "conf-onlyperson": "You are currently the only person in this conference.",
-    "demo-thanks": "Goodbye. Thank you for trying out the Asterisk Open Source PBX.",
-    "pbx-invalid": "I am sorry, that's not a valid extension. Please try again.",
-    "privacy-prompt": "Please enter your phone number, starting with the area code.",
-    "tt-somethingwrong": "Something is terribly wrong.",
-    "vm-rec-name": "After the tone say your name and then press the pound key.",
-}
-"""As the package's documentation has them, which a container without documentation lacks."""
 
 
 def words(turns: Turns) -> dict[str, str]:

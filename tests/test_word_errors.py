@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.words.__main__ import main
-from benchmarks.words.align import align
 from benchmarks.words.calls import CONDITIONS, level, plan, sound
-from benchmarks.words.normalise import words
 from benchmarks.words.prompts import NoPrompts, own, recorded, sample
 from benchmarks.words.score import Piece, groups, score, taken_back
+from mediaworker.word_errors.align import align
+from mediaworker.word_errors.normalise import words
 from tests.conftest import speech
 from tests.peers import ROOT
 

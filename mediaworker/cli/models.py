@@ -1,4 +1,4 @@
-"""`mediaworker models pull`: bring a model's files to this machine, where `asr.engine = "auto"` finds them.
+"""`mediaworker models pull` and `check`: bring a model's files to this machine, and try them.
 
 Every file is checked against the hash that the hub gives for it. The revision is recorded beside the files
 (`asr.weights.Record`), and stays what this machine uses until another one is asked for.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import weights
-from asr.engine import first_line
+from asr.engine import EngineUnusable, first_line
 from config import ConfigError, load
 from mediaworker.cli.terminal import print_error
 
@@ -21,7 +21,7 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("models", help="download model weights")
+    parser = subparsers.add_parser("models", help="download model weights, and check them")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
     pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: what asr.* of the configuration names")
@@ -32,7 +32,43 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
 
 
+    check = actions.add_parser("check", help="transcribe prompts and compare with the library's own generate()")
+    check.add_argument("name", nargs="?", metavar="FOLDER|OWNER/NAME", help="default: asr.model of the configuration")
+    check.add_argument("--prompts", metavar="FOLDER", help="NAME.wav or NAME.ulaw, with the words in NAME.txt")
+    check.add_argument("--config", metavar="FILE", help="configuration file")
+
+
 def run(args: argparse.Namespace) -> int:
+    return _check(args) if args.action == "check" else _pull_all(args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    """0: fine; 1: an answer differs or too many words are wrong; 2: nothing to check."""
+    from mediaworker.word_errors import prompts
+
+    try:
+        settings = load(args.config)
+        spoken = prompts.of_folder(Path(args.prompts)) if args.prompts else prompts.asterisk()
+    except (ConfigError, OSError, ValueError) as error:
+        print_error(str(error))
+        return 2
+    if not spoken:
+        where = args.prompts or f"{prompts.SOUNDS} (Debian's package asterisk-core-sounds-en-wav)"
+        print_error(f"there are no prompts in {where}: --prompts names a folder of NAME.wav with NAME.txt")
+        return 2
+    try:
+        from mediaworker.cli.models_check import check
+    except ImportError:
+        print_error("checking needs the extra `qwen`: pip install 'mediaworker[qwen]'")
+        return 2
+    try:
+        return check(args.name or settings.asr.model, spoken, settings.qwen)
+    except EngineUnusable as error:
+        print_error(str(error))
+        return 2
+
+
+def _pull_all(args: argparse.Namespace) -> int:
     names = [args.name]
     if args.name is None:
         try:

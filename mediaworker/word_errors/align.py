@@ -60,7 +60,6 @@ def _joins(said: Sequence[str], i: int, recognised: Sequence[str], j: int) -> li
     one, other = said[i - 1], recognised[j - 1]
     if one == other or not (one.endswith(other) or other.endswith(one)):
         return []
-    found = []
     a = b = 1
     while one != other:
         # Only numerals may be divided differently on both sides: "12 34" and "1 2 3 4".
@@ -71,9 +70,9 @@ def _joins(said: Sequence[str], i: int, recognised: Sequence[str], j: int) -> li
             b += 1
             other = recognised[j - b] + other
         else:
-            return found
+            return []
         if min(a, b) > 1 and not (one.isdecimal() and other.isdecimal()):
-            return found
+            return []
     return [(a, b)]
 
 

@@ -1,0 +1,1 @@
+"""How many words of a text are wrong. Pure."""
