@@ -8,7 +8,7 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: words fuzz fuzz-asan gpu help interop reference demo screenshot run test lint bench soak lock schema clean setup setup-dev
+.PHONY: checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run test lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -22,6 +22,7 @@ help:
 	@echo "make fuzz-asan  150,000 mutated messages at the SIP port, with PJSIP under AddressSanitizer (builds it first)"
 	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
 	@echo "make gpu     all about the engine that only an NVIDIA GPU can show, without a network (ten minutes; GPU=--rehearse on a CPU)"
+	@echo "make checkpoint  write and load 0.6B at full size with random numbers, in both layouts (a minute, 3 GB of disk)"
 	@echo "make interop a real Asterisk, Kamailio, rtpengine and softphone against the worker (as root; minutes, 400 MB the first time)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
 	@echo "make screenshot  place calls and take the README's pictures of the page"
@@ -82,6 +83,12 @@ fuzz-asan: setup-dev
 
 reference: setup-dev
 	@$(RUN)/python -m scripts.reference
+
+# 0.6B at full size with random numbers, written and loaded: 1.6 GB of disk for each layout.
+checkpoint: setup-dev
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && for layout in original hf; do \
+	  $(RUN)/python -m scripts.make_checkpoint "$$folder/$$layout" --model 0.6B --layout $$layout && \
+	  $(RUN)/python -m scripts.gpu.checkpoints --load "$$folder/$$layout" cpu bfloat16 || exit 1; done
 
 # With the machine's own torch, and without a network: docs/gpu.md.
 gpu:
