@@ -7,11 +7,13 @@ it would be in a CUDA graph.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Hashable
 
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention.varlen import varlen_attn
 
 from asr.qwen.attention import Sdpa, Varlen
 from asr.qwen.execution import Execution
@@ -45,9 +47,7 @@ def _varlen(implementation: kernels.Implementation, graphs: Graphs) -> Execution
     return Execution(Varlen(implementation), graphs, Direct())
 
 
-EXECUTIONS: dict[str, Callable[[], Execution]] = {
-    "sdpa, recorded": lambda: Execution(Sdpa(), Recorded(), Direct()),
-    "FA2": lambda: _varlen("FA2", Eager()),
-    "FA2, recorded": lambda: _varlen("FA2", Recorded()),
-}
-"""As on a GPU: with graphs and without, with each implementation of attention."""
+EXECUTIONS: dict[str, Callable[[], Execution]] = {"sdpa, recorded": lambda: Execution(Sdpa(), Recorded(), Direct())}
+"""As on a GPU: with graphs and without, with each implementation of attention that this torch has."""
+if "block_table" in inspect.signature(varlen_attn).parameters:  # not in torch 2.11
+    EXECUTIONS |= {"FA2": lambda: _varlen("FA2", Eager()), "FA2, recorded": lambda: _varlen("FA2", Recorded())}

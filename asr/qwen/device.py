@@ -37,8 +37,9 @@ def _device(wanted: str) -> str:
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            seen = f"{count} GPUs" if count > 1 else "one GPU" if count else f"no GPU: {why_no_gpu()}"
-            raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees {seen} here")
+            seen = f"{count} GPUs" if count > 1 else "one GPU" if count else "no GPU"
+            why = "" if count else f": {why_no_gpu()}"
+            raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees {seen} here{why}")
     return wanted
 
 
