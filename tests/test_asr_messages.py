@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.messages import FrameError, Frames, FromEngine, ToEngine
+from asr.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance, Word
 from config.settings import Asr, Qwen
 
@@ -57,6 +58,15 @@ FIELDS = {
     Utterance: utterances,
     Hypothesis: hypotheses,
     Alignment: alignments,
+    Runtime: st.builds(
+        Runtime,
+        device=text,
+        self_check=text,
+        graphs=st.none() | st.booleans(),
+        memory_bytes=number,
+        slots=number,
+        warnings=st.lists(text, max_size=2).map(tuple),
+    ),
     Asr: st.builds(Asr, model=text, threads=st.integers(0, 256)),
     Qwen: st.builds(Qwen, device=text, slots=st.integers(1, 4096), partials=st.sampled_from(["frozen", "exact"])),
 }
