@@ -44,7 +44,7 @@ def test_a_driver_that_is_too_old_is_said(cuda_build: None) -> None:
     assert warning.startswith("Qwen3-ASR computes on the CPU") and "for CUDA 13.0 cannot use a GPU" in warning
     assert "driver on your system is too old (found version 12020)" in warning and "elsewhere" not in warning
     assert device.warnings(Qwen(device="cpu"), "cpu") == () == device.warnings(Qwen(), "cuda")
-    with pytest.raises(EngineUnusable, match=r"qwen.device = 'cuda', and torch sees no GPU: .* too old"):
+    with pytest.raises(EngineUnusable, match=r"qwen.device = 'cuda', and torch sees no GPU here: .* too old"):
         device.place(Qwen(device="cuda"))
 
 
