@@ -1,5 +1,5 @@
 """What ties a child process to its parent, and what keeps one process out of another. The parent's side of a child is
-`asr.child`."""
+`config.child_process`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from asr.runtime import Runtime
+from asr.engines.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance
 from config.settings import Asr, Qwen
 

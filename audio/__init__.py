@@ -7,13 +7,13 @@ Errors: `RtpError` (a `ValueError`) is the peer's fault and never leaves `Leg.re
 installation's; `ValueError` from `Leg.read` and `Detector.open` is the caller's; an `AssertionError` is ours.
 """
 
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from audio.detections import Detection, Digit, EndReason, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
 from audio.detector import WHOLE, Detector, Turn
-from audio.legs import Leg
-from audio.plane import WINDOW
-from audio.rtp import RtpError, RtpPacket, TelephoneEvent, is_rtcp
-from audio.weights import WeightsError
+from audio.leg import Leg
+from audio.ring import WINDOW
+from audio.rtp.packet import RtpError, RtpPacket, TelephoneEvent, is_rtcp
+from audio.vad.weights import WeightsError
 
 __all__ = [
     "WHOLE", "WINDOW", "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket",

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audio import g711
-from audio.codec import Codec
-from audio.decimate import MEMORY, decimate
-from audio.plane import AHEAD_WINDOWS, ROWS, WINDOW, WINDOWS, Plane
+from audio.codecs import g711
+from audio.codecs.codec import Codec
+from audio.ring import AHEAD_WINDOWS, ROWS, WINDOW, WINDOWS, Plane
+from audio.vad.decimate import MEMORY, decimate
 
 if TYPE_CHECKING:
-    from audio.legs import Leg
+    from audio.leg import Leg
 
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float32]

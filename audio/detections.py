@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from audio.legs import Leg
+    from audio.leg import Leg
 
 EndReason = Literal["endpoint", "max_length", "hangup", "flush", "shutdown"]
 

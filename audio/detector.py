@@ -13,19 +13,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.bank import EndpointBank
 from audio.block import Block, Rows
-from audio.bulk import Datagrams, receive
-from audio.clock import RATE_HZ
-from audio.codec import Codec
-from audio.decimate import LAG
+from audio.codecs.codec import Codec
 from audio.detections import Detection, EndReason
-from audio.endpointing import SILENT_WINDOWS, Limits
-from audio.intake import Transport
-from audio.legs import Leg
-from audio.plane import ROWS
-from audio.table import LegTable
-from audio.vad import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
+from audio.endpointing.batch import EndpointBank
+from audio.endpointing.table import SILENT_WINDOWS, Limits
+from audio.leg import Leg
+from audio.leg_table import LegTable
+from audio.reception import Transport
+from audio.ring import ROWS
+from audio.rtp.clock import RATE_HZ
+from audio.rtp.fast_path import Datagrams, receive
+from audio.vad.decimate import LAG
+from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 from config import Endpointing
 
 MAX_LEGS = 1 << 16
@@ -94,7 +94,7 @@ class Detector:
 
         `telephone_event`, `event_clock_hz`: payload type and clock negotiated for RFC 4733 digits; `payload_type`: the
         codec's, when it is not the static one. Raises ValueError for L16 over RTP and Opus over anything else, and
-        `audio.weights.WeightsError` when the VAD's weights are not installed.
+        `audio.vad.weights.WeightsError` when the VAD's weights are not installed.
         """
         codec.check(transport)
         if self._vad is None:
@@ -123,9 +123,7 @@ class Detector:
         self._hidden[index] = self._cell[index] = self._context[index] = 0
         block.free(row)
 
-    def receive(
-        self, datagrams: Datagrams, which: NDArray[np.intp], rows: NDArray[np.intp]
-    ) -> NDArray[np.bool_]:
+    def receive(self, datagrams: Datagrams, which: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Take the plain ones of the datagrams `which`, each for the leg of that `index`; indices are distinct.
 
         Says of each whether it has been taken; give the others to their legs' `receive_rtp`.

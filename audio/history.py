@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from audio import g711
-from audio.codec import Codec
+from audio.codecs import g711
+from audio.codecs.codec import Codec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from audio.plane import RING
-from audio.table import Cell, Place
+from audio.leg_table import Cell, Place
+from audio.ring import RING
 
 Span = tuple[int, int]
 MAX_GAPS = 1024

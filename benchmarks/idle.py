@@ -19,9 +19,10 @@ from pathlib import Path
 
 from websockets.sync.client import connect
 
+from benchmarks import ROOT
+
 SECONDS = 10.0
 IDLE_S = 3.0
-ROOT = Path(__file__).parent.parent
 MODEL = ROOT / "models" / "qwen3-asr-tiny"
 SPEECH = ROOT / "tests" / "data" / "digits" / "long.ulaw"
 COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]

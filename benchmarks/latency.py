@@ -1,6 +1,6 @@
 """Where the time goes between the end of speech and its final: a real worker, real streams, its own metrics.
 
-`python benchmarks/latency.py [STREAMS]`: so many Twilio streams at once (default 1), one after another until 12 have
+`python -m benchmarks.latency [STREAMS]`: so many Twilio streams at once (default 1), one after another until 12 have
 been played, each a recorded prompt; then the means of `final_latency_part_seconds`.
 """
 
@@ -12,8 +12,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from idle import COMMAND, running
+from benchmarks.idle import COMMAND, running
 
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 NAMES = ("vm-intro", "auth-thankyou", "conf-onlyperson", "demo-abouttotry", "vm-options", "conf-getpin")

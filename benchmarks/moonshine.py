@@ -1,6 +1,6 @@
 """What Moonshine costs: where its time goes, how long its process takes to start, and how much memory it keeps.
 
-    python benchmarks/moonshine.py profile|start|memory
+    python -m benchmarks.moonshine profile|start|memory
 
 What is said are Asterisk's recorded prompts (asterisk-core-sounds-en-wav), or the digits of the repository.
 """
@@ -21,8 +21,8 @@ from typing import Any
 from asr import messages
 from asr.messages import Append, Configure, Final, Frames, Heard, Open, Partial, Ready, decode_from_engine, encode
 from asr.utterance import Utterance
+from benchmarks.engine import run as engine
 from config import Settings
-from mediaworker.bench import engine
 
 PEOPLE, SECONDS = 4, 12.0
 STARTS = 7
@@ -68,13 +68,13 @@ class Profile:
 
 def profile(audio: list[bytes]) -> None:
     """Per second of audio, with partials every 500 ms and speculative finals."""
-    from asr.moonshine import plugin, session
-    from asr.moonshine.model import Model
-    from asr.moonshine.speech import SpeechDetector
-    from asr.resample import Wideband
-    from mediaworker.bench.engine_run import Clock, Run
-    from mediaworker.bench.engine_talk import requests, talk
-    from mediaworker.bench.moonshine_designs import MeteredEngine
+    from asr.engines.moonshine import plugin, session
+    from asr.engines.moonshine.model import Model
+    from asr.engines.moonshine.speech import SpeechDetector
+    from audio.resample import Wideband
+    from benchmarks.engine.arrivals import Clock, Run
+    from benchmarks.engine.moonshine_designs import MeteredEngine
+    from benchmarks.engine.talk import requests, talk
 
     folder = plugin.assets()
     assert folder is not None, "the weights are not installed"
@@ -114,7 +114,7 @@ class Child:
         self._requests, theirs = socket.socketpair()
         self._answers, also_theirs = socket.socketpair()
         ends = [theirs.fileno(), also_theirs.fileno()]
-        self.process = subprocess.Popen([sys.executable, "-m", "asr.process", *map(str, ends)], pass_fds=ends)
+        self.process = subprocess.Popen([sys.executable, "-m", "asr.server.process", *map(str, ends)], pass_fds=ends)
         theirs.close()
         also_theirs.close()
         settings, self._frames, self._count = Settings(), Frames(), 0

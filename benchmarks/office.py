@@ -3,7 +3,7 @@
 Half of the calls are Twilio streams of two tracks, half are recording sessions (SIPREC) by SIPp with two streams of
 RTP. In each a customer and an agent take turns, in recorded prompts. The senders run on the same machine as the worker.
 
-    python benchmarks/office.py [--minutes 3] [--file-minutes 10] [--calls 8]
+    python -m benchmarks.office [--minutes 3] [--file-minutes 10] [--calls 8]
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sys
 import tempfile
 import time
 import wave
@@ -22,19 +21,16 @@ from typing import Any
 import httpx
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from audio.g711 import ulaw_encode  # noqa: E402
-from mediaworker.cli.stream import Target, stream  # noqa: E402
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule  # noqa: E402
-from tests.job_chaos import finished, submit  # noqa: E402
-from tests.peers import Worker, until, worker  # noqa: E402
-from tests.rtp_sender import RtpSender  # noqa: E402
-from tests.sipp_caller import Sipp  # noqa: E402
-from tests.sipp_scenario import Pause, Send, mixed, offer  # noqa: E402
-from tests.story import check_story  # noqa: E402
-from tests.test_siprec_calls import line, metadata, talking  # noqa: E402
+from audio.codecs.g711 import ulaw_encode
+from mediaworker.cli.stream import Target, stream
+from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from tests.job_chaos import finished, submit
+from tests.peers import Worker, until, worker
+from tests.rtp_sender import RtpSender
+from tests.sipp_caller import Sipp
+from tests.sipp_scenario import Pause, Send, mixed, offer
+from tests.story import check_story
+from tests.test_siprec_calls import line, metadata, talking
 
 SPEECH = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 HZ = 8000
@@ -151,7 +147,7 @@ async def watch(running: Worker, memory: Memory) -> None:
 
 def inference(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in children if b"asr.process" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    return [int(each) for each in children if b"asr.server.process" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
 def resident_mb(pid: int) -> float:

@@ -23,18 +23,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from asr import text, weights
-from asr.engine import EngineUnusable
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.fused import fuse
-from asr.qwen.loader import load
-from asr.qwen.prompt import Prompt
-from asr.qwen.quantise import Int8, Kind, quantise
-from asr.scheduler import Lane, Request
+from asr import text
+from asr.engines import weights
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.fused import fuse
+from asr.engines.qwen.loader import load
+from asr.engines.qwen.prompt import Prompt
+from asr.engines.qwen.quantise import Int8, Kind, quantise
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from audio.g711 import ulaw_decode, ulaw_encode
-from mediaworker.bench.engine import CLIPS, MODEL, clips
-from mediaworker.bench.engine_plan import BREATH_MS, LEADS_MS, TAIL_MS, cut, utterances
+from audio.codecs.g711 import ulaw_decode, ulaw_encode
+from benchmarks.engine.plan import BREATH_MS, LEADS_MS, TAIL_MS, cut, utterances
+from benchmarks.engine.run import CLIPS, MODEL, clips
 
 LONG = "one two three four five six seven eight nine zero"
 SAID = {  # as tests/data/digits/README.md has it

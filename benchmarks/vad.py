@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime
 
-from audio.vad import SileroVad
-from audio.weights import silero_path
+from audio.vad.silero import SileroVad
+from audio.vad.weights import silero_path
 
 ROUNDS = 60
 

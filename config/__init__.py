@@ -1,7 +1,7 @@
 """Settings: their schema, how they are loaded, and how secrets stay masked. Imports none of the other packages."""
 
 from config.load import ConfigError, describe, load
-from config.mask import mask_credentials, secrets_of
+from config.redact import mask_credentials, secrets_of
 from config.settings import Endpointing, Route, Secret, Settings
 
 __all__ = [

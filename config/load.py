@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import msgspec
 
 from config.listen import http_host, media_host, needs_credentials
-from config.mask import mask_credentials, masked
+from config.redact import mask_credentials, masked
 from config.settings import Secret, Section, Settings
 
 PREFIX = "MEDIAWORKER_"

@@ -13,21 +13,21 @@ import numpy as np
 
 from asr.utterance import Hypothesis, Utterance
 from audio import Codec, Detector, RtpPacket, TelephoneEvent
-from audio.bulk import MAX_BYTES, Datagrams
-from audio.opus import OpusEncoder, OpusError, OpusPacket, OpusWindows
+from audio.codecs.opus import OpusEncoder, OpusError, OpusPacket, OpusWindows
+from audio.rtp.fast_path import MAX_BYTES, Datagrams
 from config import Endpointing, Settings
+from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
-from mediaworker.ingress.asr_session import AsrSession
-from mediaworker.ingress.asterisk_calls import AsteriskCalls
-from mediaworker.ingress.asterisk_session import AsteriskPolicy, AsteriskSession
-from mediaworker.ingress.audiosocket import AudioSocketPolicy, AudioSocketSession
-from mediaworker.ingress.audiosocket_messages import DTMF, ERROR, HANGUP, RATES_HZ, UUID, Frame
-from mediaworker.ingress.ports import MediaSession
-from mediaworker.ingress.transcribe_session import TranscribeSession
-from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
-from mediaworker.ingress.ws_policy import StreamPolicy
-from mediaworker.media import MediaLoop
-from mediaworker.registry import CallRegistry
+from mediaworker.ingress.asterisk.calls import AsteriskCalls
+from mediaworker.ingress.asterisk.session import AsteriskPolicy, AsteriskSession
+from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, UUID, Frame
+from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession
+from mediaworker.ingress.interfaces import MediaSession
+from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
+from mediaworker.ingress.websocket.asr import AsrSession
+from mediaworker.ingress.websocket.limits import StreamPolicy
+from mediaworker.ingress.websocket.transcribe import TranscribeSession
 
 PTIME_S, SIZE, EVENT = 0.020, 160, 101
 PER_TICK = 40

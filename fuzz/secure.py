@@ -6,9 +6,9 @@ import struct
 
 from aioice.stun import Class, Message, Method
 
-from sip.rtcp import Reception, Reporter, Sent
-from sip.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext, choose
-from sip.stun import Binding
+from sip.protocol.rtcp import Reception, Reporter, Sent
+from sip.protocol.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext, choose
+from sip.protocol.stun import Binding
 
 EACH = 50
 """After so many inputs the stream's next packet is tried."""

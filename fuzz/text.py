@@ -12,29 +12,31 @@ from xml.etree import ElementTree
 import h11
 from starlette.datastructures import QueryParams
 
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from config import Endpointing
 from config.settings import ApiKey, Secret, Sip
 from fuzz.sdp_samples import SAMPLES
-from mediaworker.api import calls, events, jobs, openai_form, uploads
-from mediaworker.api.auth import decide
-from mediaworker.api.openai_errors import OpenAIError
-from mediaworker.api.problem import Problem
-from mediaworker.api.protocol import Connection
 from mediaworker.events.schema import EventError
 from mediaworker.events.subscription import Cursor
+from mediaworker.http import uploads
+from mediaworker.http.auth import decide
+from mediaworker.http.openai import form as openai_form
+from mediaworker.http.openai.errors import OpenAIError
+from mediaworker.http.problem import Problem
+from mediaworker.http.protocol import Connection
+from mediaworker.http.resources import calls, events, jobs
 from mediaworker.ingress.access import is_local
-from mediaworker.ingress.sip_headers import MAX_HEADERS, calling_uri, custom_headers, overriding_headers, user_part
-from mediaworker.ingress.twilio_webhook import StreamTwiml, verify
+from mediaworker.ingress.sip.headers import MAX_HEADERS, calling_uri, custom_headers, overriding_headers, user_part
+from mediaworker.ingress.twilio.webhook import StreamTwiml, verify
 from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import Counters, datagrams
-from sip import offers, trace
-from sip import siprec as metadata
-from sip.digest import Challenger, same_target
 from sip.errors import NotAcceptable, PeerError
-from sip.messages import SipMessage, address_uri, dtmf_info
-from sip.negotiation import NegotiatedStream, make_answer, match_lines, negotiate
-from sip.sdp import Origin, SessionDescription
+from sip.protocol import offer_check, trace
+from sip.protocol import siprec as metadata
+from sip.protocol.digest import Challenger, same_target
+from sip.protocol.message import SipMessage, address_uri, dtmf_info
+from sip.protocol.offer_answer import NegotiatedStream, make_answer, match_lines, negotiate
+from sip.protocol.sdp import Origin, SessionDescription
 
 CODECS = (Codec.G722, Codec.PCMU, Codec.PCMA, Codec.OPUS)
 SDP = b"""v=0\r\no=caller 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\na=sendrecv\r\n\
@@ -86,7 +88,7 @@ def sdp(data: bytes) -> None:
 def offer(data: bytes) -> None:
     """A whole request: what is closed are ports, and what is left of it comes to the same."""
     try:
-        closed = offers.check(data, CODECS, families=("IP4", "IP6"))
+        closed = offer_check.check(data, CODECS, families=("IP4", "IP6"))
     except PeerError as error:
         assert 400 <= error.status < 500 and all(value.isprintable() for _, value in error.headers)
         return
@@ -96,7 +98,7 @@ def offer(data: bytes) -> None:
         left[port] = b"0" * (port.stop - port.start)
     if not closed:
         return
-    again = offers.check(bytes(left), CODECS, families=("IP4", "IP6"))
+    again = offer_check.check(bytes(left), CODECS, families=("IP4", "IP6"))
     assert again == closed
     before, after = (SipMessage.parse(each.decode("latin-1")) for each in (data, bytes(left)))
     if before.header("content-length").isdigit():

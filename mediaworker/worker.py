@@ -17,44 +17,47 @@ import structlog
 import uvloop
 from msgspec.structs import replace
 
-from asr.client import Recognizer
+from asr.client.recognizer import Recognizer
 from asr.utterance import EngineState
 from audio import Detector, Turn
 from config import Settings
 from config.listen import media_host
-from mediaworker import figures, logs
-from mediaworker.alerts.watch import AlertWatch
-from mediaworker.api import jobs as jobs_api
-from mediaworker.api import openai, page
-from mediaworker.api.app import ApiContext, HttpServer, create_app
-from mediaworker.api.page_sessions import PageSessions
+from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.registry import CallRegistry, Refused
 from mediaworker.events import figures as event_figures
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import Retention
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.files.service import FileService
-from mediaworker.hooks.service import EventWebhooks
-from mediaworker.ingress import asterisk_http, twilio_http, ws_http
-from mediaworker.ingress.audiosocket_listener import AudioSocketListener
+from mediaworker.http.app import ApiContext, HttpServer, create_app
+from mediaworker.http.openai import routes as openai
+from mediaworker.http.page_sessions import PageSessions
+from mediaworker.http.resources import jobs as jobs_api
+from mediaworker.http.resources import page
+from mediaworker.ingress.asterisk import routes as asterisk_http
+from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.connections import affordable, raise_open_files
+from mediaworker.ingress.interfaces import Endpoint
 from mediaworker.ingress.listener import MediaListener
-from mediaworker.ingress.ports import Endpoint
-from mediaworker.ingress.shell import Throttle
+from mediaworker.ingress.runner import Throttle
+from mediaworker.ingress.twilio import routes as twilio_http
+from mediaworker.ingress.websocket import routes as ws_http
 from mediaworker.jobs import figures as job_figures
 from mediaworker.jobs.service import JobService
-from mediaworker.latency import LatencyParts
-from mediaworker.load import LoadGuard
-from mediaworker.media import MediaLoop
-from mediaworker.metrics import Metrics
-from mediaworker.registry import CallRegistry, Refused
-from mediaworker.reload import ReloadCounters, Reloader
-from mediaworker.systemd import ServiceManager
-from mediaworker.tls import sip_certificate
+from mediaworker.ops import logs, metric_definitions
+from mediaworker.ops.latency import LatencyParts
+from mediaworker.ops.metrics import Metrics
+from mediaworker.ops.overload import LoadGuard
+from mediaworker.ops.reload import ReloadCounters, Reloader
+from mediaworker.ops.systemd import ServiceManager
+from mediaworker.ops.tls import sip_certificate
+from mediaworker.policy.alerts.watch import AlertWatch
+from mediaworker.webhooks.service import EventWebhooks
 
 if TYPE_CHECKING:
-    from sip.endpoint import SipEndpoint
+    from sip.pjsip.endpoint import SipEndpoint
 
 log = structlog.get_logger()
 
@@ -82,9 +85,7 @@ class Worker:
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.hub.engine = events.Engine(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
-        self.guard = LoadGuard(
-            shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000
-        )
+        self.guard = LoadGuard(shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000)
         self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
         self.calls = CallRegistry(
             settings,
@@ -156,7 +157,7 @@ class Worker:
         extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)
         event_figures.register(self.metrics, self.hub)
-        figures.register(self.metrics, self)
+        metric_definitions.register(self.metrics, self)
         job_figures.register(self.metrics, self.files, self.jobs)
 
     @contextlib.asynccontextmanager
@@ -295,13 +296,13 @@ class Worker:
         if not self.settings.sip.enabled:
             return None
         try:
-            from sip.endpoint import SipEndpoint
+            from sip.pjsip.endpoint import SipEndpoint
         except ImportError as error:
             from sip.errors import NO_PJSUA2
 
             how = "set sip.enabled = false (MEDIAWORKER_SIP__ENABLED=false) for a worker without SIP"
             raise StartError(f"{NO_PJSUA2}; or {how} ({error})") from None
-        from mediaworker.ingress.sip import SipIngress
+        from mediaworker.ingress.sip.calls import SipIngress
 
         handler = SipIngress(self.calls, lambda: self.settings, self.refusal)
         return SipEndpoint(

@@ -121,7 +121,7 @@ def digits() -> Scene:
 
 
 def chosen_engine() -> str:
-    from asr.select import select
+    from asr.engines.selection import select
     from config import load
 
     return select(load(None).asr).engine

@@ -145,8 +145,8 @@ FILES = {
     "metrics.md": metrics,
     "schemas/events.schema.json": jsonschema.generate,
     "../deploy/grafana/mediaworker.json": dashboard,
-    "../mediaworker/ui/openapi.json": openapi_page.as_json,
-    "../mediaworker/ui/docs.html": openapi_page.page,
+    "../mediaworker/web/openapi.json": openapi_page.as_json,
+    "../mediaworker/web/docs.html": openapi_page.page,
 }
 
 

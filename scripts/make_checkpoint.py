@@ -22,7 +22,7 @@ from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 from transformers import Qwen3ASRConfig, Qwen3ASRForConditionalGeneration, Qwen3ASRForTokenClassification
 
-from mediaworker.bench.engine_limit import PUBLISHED
+from benchmarks.engine.limit import PUBLISHED
 from scripts.reference import checkpoints
 
 ROOT = Path(__file__).parent.parent

@@ -49,7 +49,7 @@ def tracks(turns: Turns, folder: Path) -> dict[str, Path]:
 
 def wideband(turns: Turns, path: Path) -> Path:
     """A file of G.722 for one speaker. The codec has no header: prompts are joined by appending them."""
-    from audio.g722 import G722Encoder
+    from audio.codecs.g722 import G722Encoder
 
     silence = G722Encoder().encode(np.zeros(int(16000 * PAUSE_S), np.int16))
     path.write_bytes(b"".join((SOUNDS / f"{name}.g722").read_bytes() + silence for _, name in turns))

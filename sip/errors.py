@@ -1,11 +1,11 @@
 """Errors of this package, by whose fault they are.
 
-    SipError
-    ├── PeerError        the peer sent something wrong or impossible; `status` is the SIP status it deserves
-    │   ├── SdpError     not SDP (RFC 8866): 400
-    │   ├── NotAcceptable   valid SDP, nothing in it that can be used here: 488
-    │   └── UnsupportedBody   a body that is no session description: 415
-    └── PortsExhausted   every RTP port is in use or resting: the caller is refused with 503
+SipError
+├── PeerError        the peer sent something wrong or impossible; `status` is the SIP status it deserves
+│   ├── SdpError     not SDP (RFC 8866): 400
+│   ├── NotAcceptable   valid SDP, nothing in it that can be used here: 488
+│   └── UnsupportedBody   a body that is no session description: 415
+└── PortsExhausted   every RTP port is in use or resting: the caller is refused with 503
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import collections
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sip.call import SipCall
+from sip.pjsip.call import SipCall
 
 
 class SipHandler(Protocol):

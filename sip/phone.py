@@ -14,21 +14,21 @@ import numpy as np
 import pjsua2 as pj
 from numpy.typing import NDArray
 
-from audio.codec import Codec
-from audio.g711 import alaw_encode, ulaw_encode
-from sip.accounts import Account, account_config
-from sip.addresses import ANYWHERE, bracketed, family_of
-from sip.callbacks import guarded
-from sip.endpoint import facing
+from audio.codecs.codec import Codec
+from audio.codecs.g711 import alaw_encode, ulaw_encode
+from config.addresses import ANYWHERE, bracketed, family_of
 from sip.errors import PeerError, SipError
-from sip.messages import SipMessage
-from sip.negotiation import NegotiatedStream, accept_answer, make_offer
-from sip.ports import RtpPorts
-from sip.receiver import RtpReceiver
-from sip.sdp import SessionDescription
-from sip.silence import PTIME_S, SAMPLES, SilenceTicker
-from sip.sockets import RtpCounters, RtpSocket
-from sip.stack import Stack, TlsFiles
+from sip.media.ports import RtpPorts
+from sip.media.receiver import RtpReceiver
+from sip.media.rtp_socket import RtpCounters, RtpSocket
+from sip.media.silence import PTIME_S, SAMPLES, SilenceTicker
+from sip.pjsip.accounts import Account, account_config
+from sip.pjsip.callbacks import guarded
+from sip.pjsip.endpoint import facing
+from sip.pjsip.stack import Stack, TlsFiles
+from sip.protocol.message import SipMessage
+from sip.protocol.offer_answer import NegotiatedStream, accept_answer, make_offer
+from sip.protocol.sdp import SessionDescription
 
 _FAREWELL_S = 2.0
 _TARGET = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?.*", re.IGNORECASE)
@@ -183,11 +183,11 @@ def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
         case Codec.PCMA:
             payload = alaw_encode(padded)
         case Codec.G722:
-            from audio.g722 import G722Encoder
+            from audio.codecs.g722 import G722Encoder
 
             payload = G722Encoder().encode(padded)
         case Codec.OPUS:
-            from audio.opus import OpusEncoder
+            from audio.codecs.opus import OpusEncoder
 
             encoder = OpusEncoder()
             return [encoder.encode(padded[at : at + per_packet]) for at in range(0, len(padded), per_packet)]

@@ -11,9 +11,9 @@ from transformers import Qwen3ASRConfig, Qwen3ASRForTokenClassification, Qwen3AS
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr import languages
-from asr.aligner import Spoken
-from asr.qwen.aligner_loader import Loaded
-from asr.resample import Wideband
+from asr.engines.aligner import Spoken
+from asr.engines.qwen.aligner_loader import Loaded
+from audio.resample import Wideband
 from scripts.reference import checkpoints
 from tests.qwen_models import TINY, random_model, tokenizer
 

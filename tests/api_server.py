@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 
 from config.load import parse
-from mediaworker.api.app import ApiContext, HttpServer, create_app
 from mediaworker.events import figures
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import LegUpdated
-from mediaworker.metrics import Metrics
+from mediaworker.http.app import ApiContext, HttpServer, create_app
+from mediaworker.ops.metrics import Metrics
 from tests.documented import check_async
 from tests.event_samples import LEGS, ended, running_hub, started
 
@@ -31,7 +31,7 @@ KEYS = {
 
 @dataclass
 class LiveCall:
-    """Publishes what `mediaworker.call.Call` would, without its audio."""
+    """Publishes what `mediaworker.calls.call.Call` would, without its audio."""
 
     id: str
     hub: EventHub

@@ -28,7 +28,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from audio import Codec
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamError, Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.conftest import speech
@@ -419,9 +419,7 @@ class Chaos:
             assert events[-1]["reason"] == "worker_restart"
             self.report.cut += 1
             return
-        (begun,) = [
-            e for e in events if e["type"] == "speech.started" and e["utterance_id"] == final["utterance_id"]
-        ]
+        (begun,) = [e for e in events if e["type"] == "speech.started" and e["utterance_id"] == final["utterance_id"]]
         span = [datetime.fromisoformat(event["time"]).timestamp() for event in (begun, final)]
         hits = [kill for kill in self.report.kills if span[0] - 0.5 <= kill.at <= span[1]]
         assert len(hits) >= 2 and "signal 9" in final["error"], (final, hits)

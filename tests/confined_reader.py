@@ -1,6 +1,6 @@
 """The process that reads files, with a decoder in it that has been taken over: it tries what it must not be able to do.
 
-`python -m tests.confined_reader FILE REQUESTS ANSWERS NAME`, started in place of `mediaworker.files.reader`. NAME says
+`python -m tests.confined_reader FILE REQUESTS ANSWERS NAME`, started in place of `mediaworker.files.decoder`. NAME says
 what happens: `attempts` tries everything, `nobody-attempts` does so as an unprivileged user, and `no-seccomp` finds no
 libseccomp. What came of each attempt is the reason, as JSON, for which the file is refused.
 """
@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import audio.scan  # noqa: F401 - that user may not read where Python is
-import audio.vad  # noqa: F401
-from mediaworker.files import media, reader, sandbox
+import audio.segmentation  # noqa: F401 - that user may not read where Python is
+import audio.vad.silero  # noqa: F401
+from mediaworker.files import decoder, media, sandbox
 
 NOBODY = 65534
 AT_FDCWD, O_WRONLY, O_CREAT = -100, 1, 0o100
@@ -163,7 +163,7 @@ def main() -> None:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    reader.main()
+    decoder.main()
 
 
 if __name__ == "__main__":

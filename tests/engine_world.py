@@ -19,12 +19,12 @@ from functools import cache
 from typing import Any
 
 from asr import messages, text
-from asr.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work
-from asr.qwen.encoder import Encoder, Encoding
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.packed import Packed, Row
-from asr.qwen.prompt import Prompt
-from asr.scheduler import Lane, Request
+from asr.engines.qwen.encoder import Encoder, Encoding
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.packed import Packed, Row
+from asr.engines.qwen.prompt import Prompt
+from asr.server.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.qwen_models import check_said, loaded, noise, random_model
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from asr.engine import BYTES_PER_S, Answer, Capabilities, EngineUnusable, Request, Utterance, Word
+from asr.engines.interface import BYTES_PER_S, Answer, Capabilities, EngineUnusable, Request, Utterance, Word
 from config.settings import Asr, Qwen
 
 STEP_MS = 200

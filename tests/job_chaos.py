@@ -49,7 +49,7 @@ PROMPTS = (
 """Of one phrase each."""
 ORPHAN_S = 5.0
 PATIENCE_S = 60.0
-INFERENCE, READER = "asr.process", "mediaworker.files.reader"
+INFERENCE, READER = "asr.server.process", "mediaworker.files.decoder"
 WHAT = {"worker": 25, "inference": 30, "reader": 30, "all": 15}
 SEGMENT = re.compile(r"\] segment +job=\S+ number=(\d+)")
 
@@ -122,9 +122,7 @@ class Made:
 
     @classmethod
     def of(cls, running: Worker, job_id: str) -> Made:
-        return cls(
-            finished(running, job_id), running.get(f"/v1/jobs/{job_id}/result"), rows(running.data_dir, job_id)
-        )
+        return cls(finished(running, job_id), running.get(f"/v1/jobs/{job_id}/result"), rows(running.data_dir, job_id))
 
 
 class JobChaos:

@@ -12,8 +12,8 @@ from starlette.routing import WebSocketRoute
 
 from config.load import parse
 from mediaworker.ingress.listener import MediaListener
-from mediaworker.ingress.shell import serve_starlette
-from mediaworker.ingress.twilio_http import STREAM, TwilioIngress, routes
+from mediaworker.ingress.runner import serve_starlette
+from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress, routes
 
 TIMEOUT_S = 10
 

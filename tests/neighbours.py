@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.play import load_pcm
 from tests.conftest import SPEECH
 from tests.peers import Worker, command, until

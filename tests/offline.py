@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asr.offline import transcribe
+from asr.server.offline import transcribe
 from audio import Codec, Detector, SpeechEnded, SpeechStarted
 from config import Settings
 from config.settings import Asr

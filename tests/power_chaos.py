@@ -29,7 +29,7 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamError, Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE

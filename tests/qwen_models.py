@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
-from asr.qwen.loader import Loaded, load
-from asr.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, Prompt, Prompts
-from asr.resample import Upsampler
-from audio.g711 import ulaw_decode, ulaw_encode
+from asr.engines.qwen.loader import Loaded, load
+from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, Prompt, Prompts
+from audio.codecs.g711 import ulaw_decode, ulaw_encode
+from audio.resample import Upsampler
 from tests.peers import TINY
 
 torch.set_num_threads(1)

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.varlen import varlen_attn
 
-from asr.qwen.attention import Sdpa, Varlen
-from asr.qwen.execution import Execution
-from asr.qwen.graphs import Eager, Graphs
-from asr.qwen.staging import Direct
+from asr.engines.qwen.attention import Sdpa, Varlen
+from asr.engines.qwen.execution import Execution
+from asr.engines.qwen.graphs import Eager, Graphs
+from asr.engines.qwen.staging import Direct
 from tests import kernels
 
 

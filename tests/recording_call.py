@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mediaworker.call import LegSpec
-from mediaworker.registry import Refused
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.registry import Refused
 
 
 class RecordedLeg:
@@ -63,7 +63,7 @@ class RecordedCall:
         self.ends.append(reason)
 
     def hangup(self) -> None:
-        """As `mediaworker.call.Call.hangup` does it."""
+        """As `mediaworker.calls.call.Call.hangup` does it."""
         self.on_hangup()
         self.end("api")
 

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Callable
 
-from audio.rtp import RtpPacket, TelephoneEvent
+from audio.rtp.packet import RtpPacket, TelephoneEvent
 
 SAMPLES = 160
 

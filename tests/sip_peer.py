@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 
-from sip.messages import SipMessage
+from sip.protocol.message import SipMessage
 
 
 def sdp(

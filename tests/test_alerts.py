@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
-from mediaworker.alerts.call import CallAlerts
-from mediaworker.alerts.rules import RulesError, parse
-from mediaworker.alerts.watch import AlertWatch
 from mediaworker.events import schema as events
+from mediaworker.policy.alerts.call import CallAlerts
+from mediaworker.policy.alerts.rules import RulesError, parse
+from mediaworker.policy.alerts.watch import AlertWatch
 from tests.test_privacy import final
 
 RULES = """

@@ -14,10 +14,10 @@ from transformers import Qwen3ASRProcessor
 from transformers.models.qwen3_asr import processing_qwen3_asr
 
 from asr import languages
-from asr.aligner import Spoken
-from asr.qwen.aligner import QwenAligner
-from asr.qwen.words import monotone, place, split, usable
-from audio.g711 import alaw_encode, ulaw_decode
+from asr.engines.aligner import Spoken
+from asr.engines.qwen.aligner import QwenAligner
+from asr.engines.qwen.words import monotone, place, split, usable
+from audio.codecs.g711 import alaw_encode, ulaw_decode
 from tests.aligner_models import library, loaded, random_aligner
 from tests.qwen_models import noise
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asr import languages
-from asr.engine import EngineUnusable
-from asr.qwen.aligner_loader import load
-from asr.select import create_aligner, select_words
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.aligner_loader import load
+from asr.engines.selection import create_aligner, select_words
 from config.settings import Asr, Qwen
 from tests.aligner_models import CLASSES, random_aligner, save, save_original
 from tests.qwen_models import TINY

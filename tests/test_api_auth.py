@@ -15,9 +15,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from config.settings import ApiKey, Secret
-from mediaworker.api import page
-from mediaworker.api.app import create_app
-from mediaworker.api.auth import decide
+from mediaworker.http.app import create_app
+from mediaworker.http.auth import decide
+from mediaworker.http.resources import page
 from tests.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, bearer, running_api
 
 KEYS = (
@@ -174,8 +174,8 @@ async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:
 
 
 def api_context(api):  # type: ignore[no-untyped-def]
-    from mediaworker.api.app import ApiContext
-    from mediaworker.metrics import Metrics
+    from mediaworker.http.app import ApiContext
+    from mediaworker.ops.metrics import Metrics
 
     return ApiContext(api.server._settings, api.hub, api.calls, Metrics(), ready=lambda: ())
 
@@ -237,7 +237,7 @@ async def test_websocket_routes_are_all_known_here(tmp_path: Path) -> None:
 
 
 def test_the_api_imports_nothing_heavy() -> None:
-    code = "import mediaworker.api.app, sys; print(*sys.modules)"
+    code = "import mediaworker.http.app, sys; print(*sys.modules)"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert "uvicorn" in loaded
     assert not loaded & {"torch", "moonshine_voice", "onnxruntime", "av", "scipy"}

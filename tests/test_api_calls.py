@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
-from asr.client import Recognizer
-from mediaworker.api import jobs, openai, page
-from mediaworker.api.app import ApiContext, create_app
-from mediaworker.api.transcript import render, segments
-from mediaworker.events.calls import apply
+from asr.client.recognizer import Recognizer
+from mediaworker.events.call_record import apply
 from mediaworker.events.schema import CallRecord, Event, TranscriptWords, Word, encode, timestamp
 from mediaworker.files.service import FileService
-from mediaworker.ingress.ws_http import SESSIONS
+from mediaworker.http.app import ApiContext, create_app
+from mediaworker.http.openai import routes as openai
+from mediaworker.http.resources import jobs, page
+from mediaworker.ingress.websocket.routes import SESSIONS
 from mediaworker.jobs.service import JobService
-from mediaworker.metrics import Histogram, Metrics
+from mediaworker.ops.metrics import Histogram, Metrics
+from mediaworker.transcripts.call import render, segments
 from tests.api_server import Running, running_api
 from tests.event_samples import final, speech, started
 
@@ -31,9 +32,7 @@ async def ended_call(api: Running, call_id: str) -> None:
     api.hub.publish(call_id, 100, speech("u1"))
     api.hub.publish(call_id, 900, final("u1", "hello <there>", start_ms=100, end_ms=900))
     api.hub.publish(call_id, 950, final("u2", "", start_ms=920, end_ms=930))
-    api.hub.publish(
-        call_id, 990, final("u0", "good day", leg="outbound", role="agent", start_ms=50, end_ms=3_661_001)
-    )
+    api.hub.publish(call_id, 990, final("u0", "good day", leg="outbound", role="agent", start_ms=50, end_ms=3_661_001))
     api.calls.pop(call_id).hangup()
     await api.hub.flush()
 
@@ -125,8 +124,7 @@ async def test_a_transcript_has_the_words_that_got_times(tmp_path: Path) -> None
         assert len(timed["words"]) == 36 and "words" not in bare
         srt, vtt = [(await api.client.get(url + format)).text for format in ("srt", "vtt")]
         assert srt.startswith(
-            "1\n00:00:00,000 --> 00:00:04,700\n"
-            "Bea: one two three, one two three,\none two three, one two three,\n\n2\n"
+            "1\n00:00:00,000 --> 00:00:04,700\nBea: one two three, one two three,\none two three, one two three,\n\n2\n"
         )
         starts = re.findall(r"(\S+) -->", vtt)
         assert starts == sorted(starts) and len(starts) == len(re.findall("<v Bea>", vtt)) > 3

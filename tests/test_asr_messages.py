@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
+from asr.engines.runtime import Runtime
 from asr.messages import FrameError, Frames, FromEngine, ToEngine
-from asr.runtime import Runtime
 from asr.utterance import Alignment, Hypothesis, Utterance, Word
 from config.settings import Asr, Qwen
 

@@ -14,7 +14,7 @@ import pytest
 import soxr
 from websockets.exceptions import InvalidStatus
 
-from audio.g711 import alaw_encode, ulaw_decode
+from audio.codecs.g711 import alaw_encode, ulaw_decode
 from tests.asterisk_peers import FORMATS, AudioSocketPeer, ChannelPeer, frame
 from tests.media_shells import until as until_async
 from tests.peers import Worker, ports, until, worker

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import Codec
-from audio.dtmf import DIGIT_BURST
+from audio.rtp.dtmf import DIGIT_BURST
 from config.load import parse as configured
-from mediaworker.call import LegSpec
-from mediaworker.ingress.asterisk_calls import MAX_LEGS, AsteriskCalls
-from mediaworker.ingress.asterisk_http import AsteriskIngress, bearing
-from mediaworker.ingress.asterisk_messages import (
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.registry import Refused
+from mediaworker.ingress.asterisk.calls import MAX_LEGS, AsteriskCalls
+from mediaworker.ingress.asterisk.messages import (
     FORMATS,
     PLAIN,
     DtmfEnd,
@@ -29,7 +29,8 @@ from mediaworker.ingress.asterisk_messages import (
     command,
     parse,
 )
-from mediaworker.ingress.asterisk_session import (
+from mediaworker.ingress.asterisk.routes import AsteriskIngress, bearing
+from mediaworker.ingress.asterisk.session import (
     EARLY_BYTES,
     FORGOTTEN_S,
     PROBE_S,
@@ -38,9 +39,8 @@ from mediaworker.ingress.asterisk_session import (
     AsteriskSession,
     State,
 )
-from mediaworker.ingress.ports import MediaSession, Send, Talking, Upgrade
-from mediaworker.ingress.ws_policy import LINGER_S
-from mediaworker.registry import Refused
+from mediaworker.ingress.interfaces import MediaSession, Send, Talking, Upgrade
+from mediaworker.ingress.websocket.limits import LINGER_S
 from tests.test_ws_session import Desk, StreamCall, StreamLeg
 
 

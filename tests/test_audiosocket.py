@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio.dtmf import DIGIT_BURST
+from audio.rtp.dtmf import DIGIT_BURST
 from config import ConfigError
 from config.load import parse
 from config.reload import merge
-from mediaworker.ingress.audiosocket import AudioSocketPolicy, AudioSocketSession, State
-from mediaworker.ingress.audiosocket_listener import MAX_UNREAD, Allowed, AudioSocketListener
-from mediaworker.ingress.audiosocket_messages import DTMF, ERROR, HANGUP, RATES_HZ, SLIN, Frame, Reader, silence
-from mediaworker.ingress.audiosocket_messages import UUID as ID
-from mediaworker.registry import Refused
-from mediaworker.reload import check
-from sip.endpoint import HOLD_S
+from mediaworker.calls.registry import Refused
+from mediaworker.ingress.audiosocket.listener import MAX_UNREAD, Allowed, AudioSocketListener
+from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, SLIN, Frame, Reader, silence
+from mediaworker.ingress.audiosocket.messages import UUID as ID
+from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession, State
+from mediaworker.ops.reload import check
+from sip.pjsip.endpoint import HOLD_S
 from tests.asterisk_peers import AudioSocketPeer, frame
 from tests.media_shells import until
 from tests.test_ws_session import Desk, StreamCall

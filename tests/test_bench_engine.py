@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from asr import messages
-from asr.qwen.engine import Shape
-from asr.qwen.loader import load
-from asr.scheduler import Lane, Request
+from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.loader import load
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from mediaworker.bench import engine
-from mediaworker.bench.engine_meter import MeteredEngine
-from mediaworker.bench.engine_native import UNFIXED_TOKENS, Refeed, Rollback
-from mediaworker.bench.engine_plan import arrivals, cut, pieces, plan, utterances
-from mediaworker.bench.engine_run import Clock, Run, changed, figures, percentile
+from benchmarks.engine import run as engine
+from benchmarks.engine.arrivals import Clock, Run, changed, figures, percentile
+from benchmarks.engine.meter import MeteredEngine
+from benchmarks.engine.native import UNFIXED_TOKENS, Refeed, Rollback
+from benchmarks.engine.plan import arrivals, cut, pieces, plan, utterances
 from mediaworker.cli.main import main
 from tests.qwen_models import TINY, generate, loaded_tiny, prompts
 
@@ -259,7 +259,7 @@ def test_without_a_model_or_clips_it_says_what_is_missing(
 
 def test_other_benchmarks_and_the_help_do_not_load_the_engine() -> None:
     code = (
-        "import sys, mediaworker.cli.bench, mediaworker.bench.media, mediaworker.bench.engine\n"
+        "import sys, benchmarks.command, benchmarks.media.run, benchmarks.engine.run\n"
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split() == ["False", "False"]

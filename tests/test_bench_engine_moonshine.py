@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from asr import messages
-from asr.moonshine import plugin
-from asr.moonshine.drafts import LONGEST, continuation
-from mediaworker.bench import engine
-from mediaworker.bench.engine_plan import Arrival
-from mediaworker.bench.engine_run import Clock, Run
-from mediaworker.bench.engine_talk import WARM_S, quiet, requests, talk
-from mediaworker.bench.moonshine_designs import MeteredEngine, Model
+from asr.engines.moonshine import plugin
+from asr.engines.moonshine.drafts import LONGEST, continuation
+from benchmarks.engine import run as engine
+from benchmarks.engine.arrivals import Clock, Run
+from benchmarks.engine.moonshine_designs import MeteredEngine, Model
+from benchmarks.engine.plan import Arrival
+from benchmarks.engine.talk import WARM_S, quiet, requests, talk
 from mediaworker.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -172,5 +172,5 @@ def test_without_the_weights_it_says_what_to_install(
 
 
 def test_measuring_moonshine_loads_no_torch() -> None:
-    code = "import sys, mediaworker.bench.moonshine_designs\nprint('torch' in sys.modules)"
+    code = "import sys, benchmarks.engine.moonshine_designs\nprint('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).strip() == "False"

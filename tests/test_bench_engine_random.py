@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from asr.qwen.engine import Shape
-from asr.qwen.loader import load
-from asr.scheduler import Lane, Request
+from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.loader import load
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from mediaworker.bench import engine
-from mediaworker.bench.engine_device import covered, ran
-from mediaworker.bench.engine_driven import Driven, DrivenEngine, DrivenRefeed, DrivenRollback
-from mediaworker.bench.engine_limit import CHIPS, PUBLISHED, chip_of, rtfx, streams, streams_with_finals
-from mediaworker.bench.engine_load import Load
-from mediaworker.bench.engine_native import UNFIXED_TOKENS
-from mediaworker.bench.engine_objective import Objective
-from mediaworker.bench.engine_plan import arrivals, babble, steady
-from mediaworker.bench.engine_run import Clock
-from mediaworker.bench.engine_script import UNSURE, Script
-from mediaworker.bench.engine_search import FINE, search
-from mediaworker.bench.engine_weights import build, configuration, dimensions, words
+from benchmarks.engine import run as engine
+from benchmarks.engine.arrivals import Clock
+from benchmarks.engine.device import covered, ran
+from benchmarks.engine.driven import Driven, DrivenEngine, DrivenRefeed, DrivenRollback
+from benchmarks.engine.limit import CHIPS, PUBLISHED, chip_of, rtfx, streams, streams_with_finals
+from benchmarks.engine.load import Load
+from benchmarks.engine.native import UNFIXED_TOKENS
+from benchmarks.engine.objective import Objective
+from benchmarks.engine.plan import arrivals, babble, steady
+from benchmarks.engine.script import UNSURE, Script
+from benchmarks.engine.search import FINE, search
+from benchmarks.engine.weights import build, configuration, dimensions, words
 from mediaworker.cli.main import main
 from tests.peers import TINY
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audio.g711 import ulaw_decode
-from mediaworker.bench import files_speech
-from mediaworker.bench.engine_plan import arrivals, cut, plan, utterances
+from audio.codecs.g711 import ulaw_decode
+from benchmarks.engine.plan import arrivals, cut, plan, utterances
+from benchmarks.files import speech
 from mediaworker.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -89,15 +89,15 @@ def test_under_the_lock_somebody_waits_for_a_file_and_in_the_lane_nobody_does(
 
 def test_a_recording_is_utterances_with_pauses_and_no_two_are_the_same() -> None:
     clip = CLIP.read_bytes()
-    pieces = [ulaw_decode(cut(clip, where, files_speech.LEAD_MS)) for where in utterances(clip)]
-    one, again, other = (files_speech.recording(pieces, 30, seed) for seed in (0, 0, 1))
-    assert len(one) == len(other) == 30 * files_speech.RATE_HZ
+    pieces = [ulaw_decode(cut(clip, where, speech.LEAD_MS)) for where in utterances(clip)]
+    one, again, other = (speech.recording(pieces, 30, seed) for seed in (0, 0, 1))
+    assert len(one) == len(other) == 30 * speech.RATE_HZ
     assert np.array_equal(one, again) and not np.array_equal(one, other)
-    loud = np.abs(one).reshape(-1, files_speech.RATE_HZ // 10).max(axis=1) > 300
+    loud = np.abs(one).reshape(-1, speech.RATE_HZ // 10).max(axis=1) > 300
     starts = int(np.count_nonzero(loud[1:] & ~loud[:-1]))
     assert starts >= 6 and np.count_nonzero(~loud) > 6 * 8, "each is followed by 0.8 s of quiet"
     assert 0 < np.abs(one[-1000:]).max() < 100, "noise, not digital silence"
-    shortest = files_speech.recording(pieces, 0.1, 0)
+    shortest = speech.recording(pieces, 0.1, 0)
     assert len(shortest) > min(map(len, pieces)), "one utterance at least"
 
 
@@ -109,7 +109,7 @@ def test_without_a_model_it_says_what_is_missing(capsys: pytest.CaptureFixture[s
 
 def test_nothing_of_files_is_heavy_in_the_media_process() -> None:
     code = (
-        "import sys, mediaworker.bench.files, mediaworker.bench.files_live, mediaworker.bench.files_alone\n"
+        "import sys, benchmarks.files.run, benchmarks.files.live, benchmarks.files.alone\n"
         "print('torch' in sys.modules, 'av' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split() == ["False", "False"]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import Codec, Detector, Leg, RtpPacket
-from audio.bulk import Datagrams
-from audio.plane import RING
+from audio.ring import RING
+from audio.rtp.fast_path import Datagrams
 from config import Endpointing
 
 CODECS = (Codec.PCMU, Codec.PCMA, Codec.G722)

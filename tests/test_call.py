@@ -11,14 +11,14 @@ import pytest
 
 from asr.utterance import Hypothesis, Utterance
 from audio import Codec, Detector, Turn
-from audio.g711 import alaw_encode, ulaw_encode
-from audio.rtp import RtpPacket, TelephoneEvent
+from audio.codecs.g711 import alaw_encode, ulaw_encode
+from audio.rtp.packet import RtpPacket, TelephoneEvent
 from config import Settings
-from mediaworker.call import LegSpec
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.media_loop import TICK_S, MediaLoop
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
-from mediaworker.ingress.sip import SipIngress
-from mediaworker.media import TICK_S, MediaLoop
-from mediaworker.registry import CallRegistry
+from mediaworker.ingress.sip.calls import SipIngress
 from tests.conftest import speech
 
 
@@ -80,7 +80,7 @@ class Desk:
 
 
 def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
-    """What the ingress sees of a `sip.call.SipCall`."""
+    """What the ingress sees of a `sip.pjsip.call.SipCall`."""
     events = {"telephone_event": 101, "event_clock_hz": 8000}
     stream = {"label": "", "codec": codec, "payload_type": codec.payload_type} | events | changes
     stream["socket"] = SimpleNamespace(leg=None)

@@ -22,14 +22,14 @@ from starlette.routing import Route
 from twilio.request_validator import RequestValidator
 from websockets.asyncio.server import serve
 
-from audio.g711 import alaw_encode, ulaw_decode, ulaw_encode
+from audio.codecs.g711 import alaw_encode, ulaw_decode, ulaw_encode
 from config.load import parse
 from mediaworker.cli.main import main
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
-from mediaworker.ingress import twilio_messages
-from mediaworker.ingress.shell import Throttle
-from mediaworker.ingress.twilio_http import STREAM, TwilioIngress
+from mediaworker.ingress.runner import Throttle
+from mediaworker.ingress.twilio import messages as twilio_messages
+from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress
 
 TOKEN = "12345"
 TONE = (8000 * np.sin(2 * np.pi * 440 * np.arange(4000) / 8000)).astype(np.int16)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from config.addresses import peer_key
 from mediaworker.ingress.connections import ConnectionLimit, affordable
-from sip.addresses import peer_key
 
 
 def test_places_are_counted_in_total_and_by_peer() -> None:

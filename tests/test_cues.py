@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mediaworker.events.schema import Word
-from mediaworker.subtitles.cues import GAP_MS, LINE, LONGEST_MS, SHORT, SHORTEST_MS, SPEED, Cue, cues
-from mediaworker.subtitles.places import columns
+from mediaworker.transcripts.subtitles.cues import GAP_MS, LINE, LONGEST_MS, SHORT, SHORTEST_MS, SPEED, Cue, cues
+from mediaworker.transcripts.subtitles.places import columns
 
 
 def timed(text: str, *, every_ms: int = 300, pause: str = "", pause_ms: int = 900) -> list[Word]:

@@ -192,7 +192,7 @@ def test_the_unit_gives_a_drain_its_time_and_names_what_is_installed() -> None:
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string((DEPLOY / "mediaworker.service").read_text())
     service = unit["Service"]
-    from mediaworker.registry import FINALS_S
+    from mediaworker.calls.registry import FINALS_S
 
     assert int(service["TimeoutStopSec"]) > parse({}).shutdown_s + FINALS_S + 15
     assert service["ExecStart"] == "/opt/mediaworker/bin/mediaworker serve"

@@ -11,10 +11,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from audio import Codec, Detection, Detector, Leg, RtpPacket, SpeechEnded, SpeechPaused, SpeechStarted, Turn, g711
-from audio.endpointing import WINDOW, Endpointer
-from audio.vad import MAX_BATCH
-from audio.weights import silero_path
+from audio import Codec, Detection, Detector, Leg, RtpPacket, SpeechEnded, SpeechPaused, SpeechStarted, Turn
+from audio.codecs import g711
+from audio.endpointing.table import WINDOW, Endpointer
+from audio.vad.silero import MAX_BATCH
+from audio.vad.weights import silero_path
 from config import Endpointing
 from tests.conftest import SPEECH, speech
 
@@ -93,7 +94,7 @@ def test_prompts_over_rtp_give_the_utterances_of_the_published_model(model: onnx
 @pytest.mark.parametrize("codec", [Codec.G722, Codec.L16])
 def test_the_wideband_recordings_give_the_same_utterances(model: onnxruntime.InferenceSession, codec: Codec) -> None:
     """The 16 kHz version of the prompts, decimated for the VAD: starts and ends within three windows."""
-    from audio.g722 import G722Decoder
+    from audio.codecs.g722 import G722Decoder
 
     for name in NAMES[:4]:
         detector = Detector()

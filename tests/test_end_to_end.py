@@ -23,9 +23,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from audio import Codec
-from audio.g711 import alaw_encode, ulaw_encode
-from audio.g722 import G722Encoder
-from audio.opus import OpusDecoder
+from audio.codecs.g711 import alaw_encode, ulaw_encode
+from audio.codecs.g722 import G722Encoder
+from audio.codecs.opus import OpusDecoder
 from mediaworker.cli.play import load_pcm
 from sip.phone import encode as encoded
 from tests.conftest import SPEECH, speech
@@ -121,9 +121,7 @@ def test_a_wideband_call(running: Worker, tmp_path: Path) -> None:
 
 def test_a_call_in_opus(running: Worker, conversation: tuple[Path, Path]) -> None:
     before = known(running)
-    done = command(
-        "call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(conversation[0]), "--codec", "OPUS"
-    )
+    done = command("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(conversation[0]), "--codec", "OPUS")
     assert done.returncode == 0, done.stderr
     call = newest(running, "sip", before)
     events = running.events(call["call_id"])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from audio.bank import EndpointBank
 from audio.detections import Detection, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
-from audio.endpointing import TABLE, WINDOW, Action, Endpointer, Event, Limits, State, UndefinedTransition
+from audio.endpointing.batch import EndpointBank
+from audio.endpointing.table import TABLE, WINDOW, Action, Endpointer, Event, Limits, State, UndefinedTransition
 from config import Endpointing
 
 LEG = cast(Any, "leg")

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from asr.qwen import session
-from asr.qwen.engine import Shape
+from asr.engines.qwen import session
+from asr.engines.qwen.engine import Shape
 from tests.engine_world import NAMES, POSITIONS, STREAMS, World, longest
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from asr import messages, runtime
-from asr.client import Recognizer
-from asr.engine import EngineUnusable
-from asr.qwen import device
-from asr.runtime import Runtime
+from asr import messages
+from asr.client.recognizer import Recognizer
+from asr.engines import runtime
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen import device
+from asr.engines.runtime import Runtime
 from asr.utterance import EngineState
 from config.settings import Asr, Qwen, Settings
 from tests.peers import TINY, until, worker

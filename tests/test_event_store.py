@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mediaworker.events.calls import RESTART_REVISION
+from mediaworker.events.call_record import RESTART_REVISION
 from mediaworker.events.database import MIGRATIONS, Database
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CallEnded, Dtmf, EngineState, Metrics, SpeechEnded, TranscriptFinal, decode

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from config import ConfigError
 from config.load import parse
 from config.settings import EventWebhook, Secret
-from mediaworker import webhooks as posting
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import Dtmf
-from mediaworker.hooks import delivery as module
-from mediaworker.hooks import service
-from mediaworker.hooks.delivery import Delivery
-from mediaworker.hooks.lanes import Item, Lanes
+from mediaworker.webhooks import delivery as module
+from mediaworker.webhooks import post as posting
+from mediaworker.webhooks import service
+from mediaworker.webhooks.delivery import Delivery
+from mediaworker.webhooks.lanes import Item, Lanes
 from tests.event_samples import ended, final, partial, running_hub, speech, started
 from tests.peers import alive, command, launch, until
 from tests.receiver import SECRET, Receiver, receiving, told

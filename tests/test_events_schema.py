@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect as mi
 
-from mediaworker.events import calls
+from mediaworker.events import call_record
 from mediaworker.events.jsonschema import generate
 from mediaworker.events.schema import (
     BODIES,
@@ -187,7 +187,7 @@ def test_lone_surrogates_are_replaced() -> None:
 def fold(*bodies: EventBody) -> CallRecord:
     record = None
     for seq, body in enumerate(bodies, 1):
-        record = calls.apply(record, Event("s:1", "c", seq, seq * 100, timestamp(seq), body))
+        record = call_record.apply(record, Event("s:1", "c", seq, seq * 100, timestamp(seq), body))
     assert record is not None
     return record
 
@@ -278,7 +278,7 @@ def test_closing_gives_every_open_speech_its_end_and_its_final() -> None:
         SpeechStarted("inbound", "u3", 700),
         CallHeld("inbound"),
     )
-    *owed, figures, ended = calls.closing(fold(*story), told(*story))
+    *owed, figures, ended = call_record.closing(fold(*story), told(*story))
     assert [(type(body).__name__, body.utterance_id, body.leg) for body in owed] == [
         ("TranscriptFinal", "u2", "outbound"),
         ("SpeechEnded", "u3", "inbound"),
@@ -300,16 +300,16 @@ def test_closing_gives_every_open_speech_its_end_and_its_final() -> None:
 def test_hold_counts_while_all_legs_are_on_hold() -> None:
     alone, both = (CallHeld("inbound"), CallHeld("outbound"), CallResumed("inbound")), CallHeld()
     story = (STARTED, *alone, both, Dtmf("inbound", "1", 0))
-    figures, _ = calls.closing(fold(*story), told(*story))
+    figures, _ = call_record.closing(fold(*story), told(*story))
     assert isinstance(figures, Metrics) and figures.hold_ms == 100 + 100
 
 
 def test_closing_that_was_itself_cut_short_is_not_doubled() -> None:
     story = [STARTED, SpeechStarted("inbound", "u1", 10), CallHeld()]
-    whole = list(calls.closing(fold(*story), told(*story)))
+    whole = list(call_record.closing(fold(*story), told(*story)))
     for done in range(len(whole)):
         again = [*story, *whole[:done]]
-        owed = list(calls.closing(fold(*again), told(*again)))
+        owed = list(call_record.closing(fold(*again), told(*again)))
         assert [type(body) for body in owed] == [type(body) for body in whole[done:]]
 
 

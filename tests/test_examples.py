@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import soxr
 
-from audio.g711 import ulaw_decode
+from audio.codecs.g711 import ulaw_decode
 from tests import material
 from tests.peers import ROOT, Worker, ports, until, worker
 from tests.peers import command as mediaworker

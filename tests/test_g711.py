@@ -9,8 +9,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from audio import Codec, g711
-from audio.g722 import G722Decoder, G722Encoder
+from audio import Codec
+from audio.codecs import g711
+from audio.codecs.g722 import G722Decoder, G722Encoder
 
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 EVERY_CODE = bytes(range(256))

@@ -167,12 +167,13 @@ import sys
 import torch
 from transformers import AutoTokenizer, Qwen3ASRForConditionalGeneration
 known = set(sys.modules)
-import mediaworker.bench.engine_random, mediaworker.cli.bench, asr.qwen.build, scripts.gpu.together, scripts.gpu.steps
+import benchmarks.command, benchmarks.engine.random_weights, mediaworker.cli.bench
+import asr.engines.qwen.build, scripts.gpu.together, scripts.gpu.steps
 print(*{name.split(".")[0] for name in set(sys.modules) - known} - set(sys.stdlib_module_names))"""
     new = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
     lines = (ROOT / "requirements" / "gpu.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    ours = {"config", "audio", "asr", "mediaworker", "scripts", "transformers", "greenlet", "torch"}
+    ours = {"config", "audio", "asr", "mediaworker", "benchmarks", "scripts", "transformers", "greenlet", "torch"}
     assert new - ours <= {name.replace("-", "_") for name in pins}
     locked = (ROOT / "requirements" / "dev.lock").read_text()
     assert [pin for pin in pins.items() if "{}=={} ".format(*pin) not in locked] == [], "as the tests have them"

@@ -20,7 +20,7 @@ import pytest
 from fuzz import profiles
 from fuzz.mutate import MAX_BYTES, Mutator
 from fuzz.text import MULTIPART
-from sip.gate import STRANGER_BURST
+from sip.request_filter import STRANGER_BURST
 from tests.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
 from tests.peers import until, worker
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import pytest
 from websockets.asyncio.client import connect
 
-from mediaworker.ingress.twilio_webhook import CallTokens, sign
+from mediaworker.ingress.twilio.webhook import CallTokens, sign
 from tests.neighbours import (
     INTRUDER,
     Scene,

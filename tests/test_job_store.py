@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mediaworker.database_thread import StoreUnusable
 from mediaworker.files.options import Options
 from mediaworker.files.segments import Segment
-from mediaworker.jobs.book import FILE, UNKNOWN_S, Book
 from mediaworker.jobs.record import Job, Source
 from mediaworker.jobs.sources import Sources
-from mediaworker.sqlite import ASIDE
+from mediaworker.jobs.store import FILE, UNKNOWN_S, Book
+from mediaworker.storage.database_thread import StoreUnusable
+from mediaworker.storage.sqlite import ASIDE
 
 DATA = b"RIFF and so on"
 NOW = 1_800_000_000.0

@@ -19,17 +19,18 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 from uuid_utils import uuid7
 
-from asr.client import Recognizer
+from asr.client.recognizer import Recognizer
 from config import ConfigError, Settings
 from config.load import parse
 from config.settings import Secret
-from mediaworker import webhooks as posting
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
-from mediaworker.jobs import telling, webhooks
+from mediaworker.jobs import notifier
 from mediaworker.jobs.record import Job, Source, Webhook, public
 from mediaworker.jobs.service import JobService
-from mediaworker.jobs.webhooks import Webhooks
+from mediaworker.webhooks import jobs as webhooks
+from mediaworker.webhooks import post as posting
+from mediaworker.webhooks.jobs import Webhooks
 from tests.material import RATE_HZ, encode
 from tests.peers import alive, command, launch, ports, until
 from tests.receiver import SECRET, receiving, told
@@ -197,7 +198,7 @@ async def test_those_who_do_not_answer_hold_up_nobody_else(settings: Settings) -
 
 
 async def test_more_than_are_told_at_once_have_their_turn(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "AT_ONCE", 2)
+    monkeypatch.setattr(notifier, "AT_ONCE", 2)
     with receiving(500, 500, 500, 200) as receiver:
         monkeypatch.setattr(posting, "WAITS_S", (0.05,))
         async with serving(settings) as service:

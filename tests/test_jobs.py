@@ -451,7 +451,7 @@ def test_old_jobs_are_erased_to_the_last_byte(tmp_path: Path, media: Path) -> No
 
 DEADLY = """
 import os, sys
-if "mediaworker.files.reader" in sys.orig_argv:
+if "mediaworker.files.decoder" in sys.orig_argv:
     with open({log!r}, "a") as log:
         print(sys.argv[-1], file=log)
     if sys.argv[-1] == "kills.wav":

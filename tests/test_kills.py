@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from audio import Codec
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE, Chaos
@@ -35,9 +35,9 @@ DEADLY, HANGING = bytes(range(0x20, 0x60)), bytes(range(0x5F, 0x1F, -1))
 """Codes that no speech has in this order."""
 FAULTY = f"""
 import os, signal, sys, time
-if "asr.process" in sys.orig_argv:
+if "asr.server.process" in sys.orig_argv:
     from collections import defaultdict
-    from asr.moonshine.engine import MoonshineEngine as Engine
+    from asr.engines.moonshine.engine import MoonshineEngine as Engine
     append, step, audio = Engine.append, Engine.step, defaultdict(bytes)
     def kept(self, utterance_id, codes):
         audio[utterance_id] += codes

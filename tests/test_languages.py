@@ -13,9 +13,9 @@ import pytest
 from playwright.async_api import Browser, expect
 from websockets.asyncio.client import connect
 
-from asr.client import EngineState, Utterance
-from asr.select import select
-from audio.g711 import ulaw_decode
+from asr.client.recognizer import EngineState, Utterance
+from asr.engines.selection import select
+from audio.codecs.g711 import ulaw_decode
 from config import ConfigError
 from config.settings import Asr, Settings
 from tests.asterisk_peers import AudioSocketPeer, ChannelPeer, frame

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mediaworker.latency import PARTS, LatencyParts
-from mediaworker.metrics import Histogram, Metrics
+from mediaworker.ops.latency import PARTS, LatencyParts
+from mediaworker.ops.metrics import Histogram, Metrics
 from tests.conftest import SPEECH
 from tests.peers import Worker, command, worker
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
-from audio import Codec, Detection, Detector, Digit, Leg, RtpPacket, TelephoneEvent, g711
-from audio.g722 import G722Decoder
-from audio.plane import AHEAD
+from audio import Codec, Detection, Detector, Digit, Leg, RtpPacket, TelephoneEvent
+from audio.codecs import g711
+from audio.codecs.g722 import G722Decoder
+from audio.ring import AHEAD
 from config import Endpointing
 from tests.conftest import SPEECH, speech
 

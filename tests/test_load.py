@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio import Codec, Turn
-from audio.g711 import ulaw_encode
-from mediaworker.call import LegSpec
+from audio.codecs.g711 import ulaw_encode
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.media_loop import MediaLoop
+from mediaworker.calls.registry import CallRegistry, Refused
 from mediaworker.events import schema as events
-from mediaworker.load import HORIZON, Load, LoadGuard
-from mediaworker.media import MediaLoop
-from mediaworker.registry import CallRegistry, Refused
+from mediaworker.ops.overload import HORIZON, Load, LoadGuard
 from tests.conftest import speech
 from tests.test_call import Desk, Engine
 
@@ -44,9 +44,7 @@ def test_lasting_lag_sheds_then_refuses_and_is_left_when_it_has_halved() -> None
     assert guard.load is Load.NORMAL and guard.mean_s == 0.0
 
 
-@given(
-    st.floats(0.032, 1.0), st.floats(0.032, 1.0), st.lists(st.floats(0.0, 3.0), max_size=300)
-)
+@given(st.floats(0.032, 1.0), st.floats(0.032, 1.0), st.lists(st.floats(0.0, 3.0), max_size=300))
 def test_the_state_follows_from_the_mean(shed_s: float, refuse_s: float, lags: list[float]) -> None:
     guard = LoadGuard(shed_s=shed_s, refuse_s=refuse_s)
     for lag_s in lags:

@@ -25,7 +25,7 @@ from config import ConfigError, mask_credentials, secrets_of
 from config.console import ConsoleRenderer
 from config.load import describe, load, parse
 from config.printable import printable, printable_json
-from sip import trace
+from sip.protocol import trace
 from tests.conftest import SPEECH
 from tests.peers import command, ports, worker
 from tests.sipp_caller import Sipp
@@ -137,9 +137,21 @@ def invite(port: int, call_id: str) -> None:
         peer.bind(("127.0.0.1", 0))
         peer.settimeout(10)
         local, body = peer.getsockname()[1], OFFER.replace("\n", "\r\n")
-        text = INVITE.format(
-            port=port, local=local, branch=call_id, call_id=call_id, password=URL_PASSWORD, length=len(body), body="\n"
-        ).rstrip("\n").replace("\n", "\r\n") + "\r\n\r\n" + body
+        text = (
+            INVITE.format(
+                port=port,
+                local=local,
+                branch=call_id,
+                call_id=call_id,
+                password=URL_PASSWORD,
+                length=len(body),
+                body="\n",
+            )
+            .rstrip("\n")
+            .replace("\n", "\r\n")
+            + "\r\n\r\n"
+            + body
+        )
         peer.sendto(text.encode(), ("127.0.0.1", port))
         status = ""
         while not status.startswith("SIP/2.0 200"):
@@ -256,7 +268,7 @@ fail()
 """
 
 
-@pytest.mark.parametrize("secret", ["plain-secret-1", 'quo"te\\slash\'s', "ünï-codé", "with space"])
+@pytest.mark.parametrize("secret", ["plain-secret-1", "quo\"te\\slash's", "ünï-codé", "with space"])
 @pytest.mark.parametrize("format", ["json", "console"])
 def test_every_line_goes_through_one_renderer(format: str, secret: str) -> None:
     done = subprocess.run(
@@ -376,7 +388,7 @@ def test_no_mistake_in_the_environment_prints_a_secret(name: str) -> None:
 
 def test_libraries_stay_below_their_handshakes() -> None:
     """At their debug level they print requests with all headers, in pieces that no pattern finds."""
-    from mediaworker import logs
+    from mediaworker.ops import logs
 
     assert logs.LIBRARIES == logging.WARNING
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.offline import transcribe
+from asr.server.offline import transcribe
 from tests import material
 from tests.hostile_media import SECONDS, Hostile, corpus
 from tests.material import CLIPS, CONTAINERS, LAG_S, LATE_S, RATE_HZ, Samples, Spoken

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from config import Endpointing
 from config.settings import Files
+from mediaworker.files.decoder_process import Plan, Reading, Refused
 from mediaworker.files.media import RATE_HZ, Media
 from mediaworker.files.messages import Chunk, Ended, Opened
-from mediaworker.files.reading import Plan, Reading, Refused
 from mediaworker.files.timeline import BACK_S, TOLERANCE_S, Timeline
 from tests import hostile_media, material
 from tests.material import LAG_S, LATE_S

@@ -20,14 +20,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from config.load import parse
-from mediaworker.ingress import twilio_session
+from mediaworker.calls.registry import Refused
+from mediaworker.ingress.interfaces import MAX_AHEAD_S, Close, Send
 from mediaworker.ingress.listener import READ_BYTES, MediaListener
 from mediaworker.ingress.outbox import Outbox
-from mediaworker.ingress.ports import MAX_AHEAD_S, Close, Send
-from mediaworker.ingress.shell import SLOW, Throttle
-from mediaworker.ingress.twilio_http import STREAM, TwilioIngress
-from mediaworker.ingress.twilio_webhook import sign
-from mediaworker.registry import Refused
+from mediaworker.ingress.runner import SLOW, Throttle
+from mediaworker.ingress.twilio import session as twilio_session
+from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress
+from mediaworker.ingress.twilio.webhook import sign
 
 TOKEN = "12345"
 SID = "MZ1"

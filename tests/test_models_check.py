@@ -59,7 +59,7 @@ def test_a_random_checkpoint_agrees_and_its_words_are_bad(
 def test_an_engine_that_says_something_else_is_found(
     prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from asr.qwen.encoder import Encoder
+    from asr.engines.qwen.encoder import Encoder
 
     finish = Encoder.finish
     monkeypatch.setattr(Encoder, "finish", lambda self, encoding: [-each for each in finish(self, encoding)])

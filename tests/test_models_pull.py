@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from asr import weights
-from asr.qwen.build import build
-from asr.select import create_aligner, select
+from asr.engines import weights
+from asr.engines.qwen.build import build
+from asr.engines.selection import create_aligner, select
 from config.settings import Asr, Qwen
 from tests.aligner_models import random_aligner, save
 from tests.qwen_models import TINY

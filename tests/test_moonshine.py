@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from asr.moonshine import guards, pieces, plugin
-from asr.moonshine.engine import MoonshineEngine, build
-from asr.moonshine.model import RATE_HZ
-from asr.moonshine.pieces import cuts
-from asr.moonshine.plugin import assets
-from asr.moonshine.shown import Shown, agreed, plain
-from asr.moonshine.tokens import Tokens
-from asr.scheduler import Lane, Request
+from asr.engines.moonshine import guards, pieces, plugin
+from asr.engines.moonshine.engine import MoonshineEngine, build
+from asr.engines.moonshine.model import RATE_HZ
+from asr.engines.moonshine.pieces import cuts
+from asr.engines.moonshine.plugin import assets
+from asr.engines.moonshine.shown import Shown, agreed, plain
+from asr.engines.moonshine.tokens import Tokens
+from asr.server.scheduler import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio import Codec
-from audio.g711 import alaw_encode, ulaw_encode
+from audio.codecs.g711 import alaw_encode, ulaw_encode
 from config.settings import Asr, Settings
 from tests.offline import packets, utterances
 
@@ -163,10 +163,13 @@ def test_what_is_shown_was_recognised_twice(texts: list[str]) -> None:
     for text in texts:
         now = shown.partial(text)
         seen.append(said(text))
-        assert any(
-            said(now) == one[: len(said(now))] == other[: len(said(now))]
-            for one, other in zip(seen, seen[1:], strict=False)
-        ) or not now
+        assert (
+            any(
+                said(now) == one[: len(said(now))] == other[: len(said(now))]
+                for one, other in zip(seen, seen[1:], strict=False)
+            )
+            or not now
+        )
         assert now == now.strip() and not now.endswith((".", ","))
         before = now
     assert not before or texts

@@ -13,15 +13,15 @@ import pytest
 from conftest import speech
 
 from asr import messages
-from asr.inference import Inference
-from asr.moonshine import engine as engines
-from asr.moonshine.engine import MoonshineEngine
-from asr.moonshine.model import Model
-from asr.moonshine.plugin import assets
-from asr.moonshine.session import Session
-from asr.scheduler import Lane
+from asr.engines.moonshine import engine as engines
+from asr.engines.moonshine.engine import MoonshineEngine
+from asr.engines.moonshine.model import Model
+from asr.engines.moonshine.plugin import assets
+from asr.engines.moonshine.session import Session
+from asr.server.inference import Inference
+from asr.server.scheduler import Lane
 from asr.utterance import Hypothesis, Utterance
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 
 CALLS = 16
 MAX_PARTIALS = 6

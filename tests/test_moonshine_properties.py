@@ -14,14 +14,14 @@ from G722 import G722
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asr.moonshine import engine as engines
-from asr.moonshine import pieces
-from asr.moonshine.engine import MoonshineEngine
-from asr.moonshine.model import Model
-from asr.moonshine.plugin import assets
-from asr.scheduler import Lane, Request
+from asr.engines.moonshine import engine as engines
+from asr.engines.moonshine import pieces
+from asr.engines.moonshine.engine import MoonshineEngine
+from asr.engines.moonshine.model import Model
+from asr.engines.moonshine.plugin import assets
+from asr.server.scheduler import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
-from audio.g711 import alaw_encode, ulaw_encode
+from audio.codecs.g711 import alaw_encode, ulaw_encode
 
 CLIPS = ("short", "phrase", "a-law", "wideband", "hiss", "long")
 """The first two are such that a final with a partial as its draft says something else."""

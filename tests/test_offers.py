@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, described
-from sip import offers
 from sip.errors import PeerError
-from sip.negotiation import SrtpUse, negotiate
-from sip.sdp import SessionDescription
+from sip.protocol import offer_check
+from sip.protocol.offer_answer import SrtpUse, negotiate
+from sip.protocol.sdp import SessionDescription
 
 CODECS = (Codec.PCMU, Codec.PCMA)
 DTLS = ("m=audio 40002 UDP/TLS/RTP/SAVPF 0", *FINGERPRINT)
@@ -24,7 +24,7 @@ def packet(body: str, content_type: str = "application/sdp", *headers: str, to: 
 
 def refusal(data: bytes, use: SrtpUse = "optional") -> PeerError:
     with pytest.raises(PeerError) as caught:
-        offers.check(data, CODECS, use=use)
+        offer_check.check(data, CODECS, use=use)
     return caught.value
 
 
@@ -49,12 +49,12 @@ def test_lines_that_cannot_be_used_are_closed_beside_one_that_can(lines: tuple[s
         packet(parts + "--b--\r\n", 'multipart/mixed; boundary="b"'),
         packet(body + "m=audio 40012 UDP/TLS 0", "application/sdp", f"Content-Length: {len(body)}"),
     ):
-        closed = offers.check(data, CODECS)
+        closed = offer_check.check(data, CODECS)
         assert [data[each].decode() for each in closed] == ports
         left = bytearray(data)
         for each in closed:
             left[each] = b"0" * (each.stop - each.start)
-        assert offers.check(bytes(left), CODECS) == closed, "which is the same again"
+        assert offer_check.check(bytes(left), CODECS) == closed, "which is the same again"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,9 @@ def test_a_refusal_says_why(lines: tuple[str, ...], use: SrtpUse, warning: int) 
 
 
 def test_what_is_no_description() -> None:
-    assert offers.check(packet(""), CODECS) == () == offers.check(b"INVITE sip:1 SIP/2.0\r\nTo: <sip:1>", CODECS)
+    assert (
+        offer_check.check(packet(""), CODECS) == () == offer_check.check(b"INVITE sip:1 SIP/2.0\r\nTo: <sip:1>", CODECS)
+    )
     for data in (
         packet("hello", "text/plain"),
         packet("<a/>", "application/rs-metadata+xml"),
@@ -94,7 +96,7 @@ def test_what_is_no_description() -> None:
     ):
         error = refusal(data)
         assert error.status == 415 and dict(error.headers)["Accept"].startswith("application/sdp")
-    assert offers.check(packet("<a/>", "application/rs-metadata+xml", to="<sip:1>;tag=2"), CODECS) == ()
+    assert offer_check.check(packet("<a/>", "application/rs-metadata+xml", to="<sip:1>;tag=2"), CODECS) == ()
     for body in ("hello", "v=0\r\n", described("m=audio x RTP/AVP 0"), described("m=audio\x0b40000 RTP/AVP 0")):
         assert refusal(packet(body)).status == 400
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import Endpointing
-from mediaworker.api.openai_errors import OpenAIError
-from mediaworker.api.openai_form import Can, parse
+from mediaworker.http.openai.errors import OpenAIError
+from mediaworker.http.openai.form import Can, parse
 
 CAN = Can(("whisper-1", "tiny"), ("en", "de", "zh"), words=True, endpointing=Endpointing())
 NAMES = [

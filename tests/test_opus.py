@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from audio import Codec, Detection, Detector, Digit, Leg
-from audio.opus import SILENCE, OpusDecoder, OpusEncoder, OpusError, OpusPacket, OpusWindows
-from audio.rtp import RtpPacket, TelephoneEvent
+from audio.codecs.opus import SILENCE, OpusDecoder, OpusEncoder, OpusError, OpusPacket, OpusWindows
+from audio.rtp.packet import RtpPacket, TelephoneEvent
 from config import Endpointing
 from mediaworker.cli.play import load_pcm
 
@@ -78,7 +78,7 @@ def test_windows_are_cut_out_of_packets(packets: list[bytes], plain: Samples) ->
 
 def test_packets_longer_than_windows(plain: Samples) -> None:
     """40 ms: two frames in one packet (RFC 6716 section 3.2.4)."""
-    encoder, samples = OpusEncoder(), plain[: 16000]
+    encoder, samples = OpusEncoder(), plain[:16000]
     twenties = [encoder.encode(samples[at : at + 320]) for at in range(0, len(samples) - 319, 320)]
     windows, decoder = OpusWindows(), OpusDecoder()
     for number, (first, second) in enumerate(zip(twenties[::2], twenties[1::2], strict=True)):
@@ -152,9 +152,7 @@ def rtp(number: int, payload: bytes, *, timestamp: int = 1000, kind: int = 111) 
 
 
 def opened(detector: Detector, codec: Codec = Codec.OPUS, event_clock_hz: int = 48000) -> Leg:
-    return detector.open(
-        codec, Endpointing(), transport="rtp", telephone_event=EVENT, event_clock_hz=event_clock_hz
-    )
+    return detector.open(codec, Endpointing(), transport="rtp", telephone_event=EVENT, event_clock_hz=event_clock_hz)
 
 
 def stepped(detector: Detector, now: float) -> list[Detection]:

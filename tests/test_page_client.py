@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
-from mediaworker.api import page as page_files
 from mediaworker.events.schema import Dtmf
+from mediaworker.http.resources import page as page_files
 from tests.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, Running, running_api
 from tests.browser import Screen, browser, cut_after, screen
 from tests.event_samples import until
@@ -167,5 +167,5 @@ async def test_the_routes(tmp_path: Path, browser: Browser) -> None:
 
 def test_it_needs_nothing_of_a_browser() -> None:
     """`test_node_client.py` runs it where there is none."""
-    text = (page_files.files("mediaworker.ui") / "client.js").read_text(encoding="utf-8")
+    text = (page_files.files("mediaworker.web") / "client.js").read_text(encoding="utf-8")
     assert not re.search(r"^\s*import\b|document\.|window\.", text, re.M)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.async_api import Browser, expect
 
-from audio.g711 import ulaw_decode
+from audio.codecs.g711 import ulaw_decode
 from tests.browser import browser, chromium, screen
 from tests.peers import Worker, until, worker
 

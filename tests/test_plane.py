@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.plane import AHEAD, HISTORY, RING, ROWS, WINDOW, Plane, load, store
+from audio.ring import AHEAD, HISTORY, RING, ROWS, WINDOW, Plane, load, store
 from audio.timeline import Timeline
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.g711 import ulaw_decode, ulaw_encode
-from mediaworker.api import playback
+from audio.codecs.g711 import ulaw_decode, ulaw_encode
+from mediaworker.calls.sound import MAX_RATE_HZ, SoundError, read_wav
 from mediaworker.client import Client, ClientError
-from mediaworker.sound import MAX_RATE_HZ, SoundError, read_wav
+from mediaworker.http.resources import playback
 from tests.api_server import ADMIN_KEY, EVENTS_KEY, bearer, running_api
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from asr.client import EngineState, Utterance
-from asr.plugin import find, names
-from asr.select import select
+from asr.client.recognizer import EngineState, Utterance
+from asr.engines.plugin import find, names
+from asr.engines.selection import select
 from config import ConfigError
 from config.settings import Asr, Settings
 from mediaworker.events.schema import Word
@@ -110,7 +110,7 @@ def faulty(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """They are installed here and in the inference process."""
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", str(site))
-    monkeypatch.setattr("asr.client.BACKOFF_S", 0.05)
+    monkeypatch.setattr("asr.client.recognizer.BACKOFF_S", 0.05)
     return site
 
 
@@ -207,9 +207,14 @@ async def test_an_utterance_that_is_too_long_says_what_to_change(faulty: Path) -
         assert (await said(c, "fits", 8000)).text == "8000 bytes"
         for name in "abc":
             final = await said(c, name, 8001)
-            assert final.text == "" and final.refused and final.error == (
-                "the engine counting takes 1 s of audio, and the utterance has 1.00 s: "
-                "lower endpointing.<profile>.max_utterance_s"
+            assert (
+                final.text == ""
+                and final.refused
+                and final.error
+                == (
+                    "the engine counting takes 1 s of audio, and the utterance has 1.00 s: "
+                    "lower endpointing.<profile>.max_utterance_s"
+                )
             )
         assert c.recognizer.trouble is None
         c.say("grows", codes(PROMPT)[:6400])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.pressure import PATIENCE, Pressure
-from asr.scheduler import LIVE, Lane, Request
+from asr.server.oom_backoff import PATIENCE, Pressure
+from asr.server.scheduler import LIVE, Lane, Request
 from tests.peers import ROOT
 
 
@@ -78,10 +78,10 @@ def test_it_always_comes_to_an_end_and_back(most: int, lanes: list[Lane], fits: 
 SHORT_OF_MEMORY = """
 import json, resource, torch
 from asr import messages
-from asr.inference import Inference
-from asr.qwen import session
-from asr.qwen.engine import QwenEngine, Shape
-from asr.scheduler import Lane
+from asr.server.inference import Inference
+from asr.engines.qwen import session
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.server.scheduler import Lane
 from asr.utterance import Utterance
 from tests.qwen_models import loaded, noise, random_model
 
@@ -140,7 +140,7 @@ def test_an_engine_short_of_memory_answers_all_finals_and_recovers() -> None:
 TOO_LARGE = """
 import resource
 from asr.engine import EngineUnusable
-from asr.qwen.build import build
+from asr.engines.qwen.build import build
 from config.settings import Asr, Qwen
 from tests.peers import TINY
 

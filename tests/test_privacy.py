@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from config import ConfigError, Settings
 from config.settings import Privacy, PrivacyPattern
 from mediaworker.events import schema as events
-from mediaworker.phrases import PatternError, pattern, phrases
-from mediaworker.privacy import digits
-from mediaworker.privacy.call import CallPrivacy, Policy
-from mediaworker.privacy.redaction import merged, without
-from mediaworker.privacy.spoken import ONES
+from mediaworker.policy.phrases import PatternError, pattern, phrases
+from mediaworker.policy.redaction import digits
+from mediaworker.policy.redaction.call import CallPrivacy, Policy
+from mediaworker.policy.redaction.spoken_digits import ONES
+from mediaworker.policy.redaction.text import merged, without
 
 CARDS = [
     "4242424242424242", "5555555555554444", "2223003122003222", "378282246310005", "6011111111111117",
@@ -239,7 +239,7 @@ def test_what_cannot_be_used_is_said_at_the_start(privacy: dict[str, Any]) -> No
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8))
 def test_spans_are_merged_and_nothing_of_them_is_left(pairs: list[tuple[int, int]]) -> None:
-    from mediaworker.privacy.redaction import Span, stable
+    from mediaworker.policy.redaction.text import Span, stable
 
     text = "".join(chr(0x4E00 + at) for at in range(30))
     spans = merged(Span(min(pair), max(pair), "x") for pair in pairs if pair[0] != pair[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 from websockets.asyncio.client import connect
 
 from audio import Codec
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.conftest import speech
 from tests.offline import Expected, packets, utterances

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from asr.qwen import aligner_loader, loader
-from asr.qwen.engine import QwenEngine, Shape
-from asr.scheduler import Lane, Request
+from asr.engines.qwen import aligner_loader, loader
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from scripts.make_checkpoint import ADDED, VOCABULARY, Layout, Model, write
 from tests.qwen_models import noise

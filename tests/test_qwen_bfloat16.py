@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRForTokenClassification
 
-from asr.engine import EngineUnusable
-from asr.qwen import aligner_loader, loader, structure
-from asr.qwen.attention import Sdpa
-from asr.qwen.fused import fuse
-from asr.qwen.graphs import Eager
-from asr.qwen.packed import Input, Packed, Row
-from asr.qwen.slots import Slots
-from asr.qwen.staging import staging
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen import aligner_loader, loader, structure
+from asr.engines.qwen.attention import Sdpa
+from asr.engines.qwen.fused import fuse
+from asr.engines.qwen.graphs import Eager
+from asr.engines.qwen.packed import Input, Packed, Row
+from asr.engines.qwen.slots import Slots
+from asr.engines.qwen.staging import staging
 from scripts.reference import checkpoints
 from tests.aligner_models import random_aligner, save, save_original
 from tests.qwen_models import TINY, random_model

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asr.qwen.engine import QwenEngine, Shape
-from asr.scheduler import Lane, Request, Scheduler
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.server.scheduler import Lane, Request, Scheduler
 from asr.utterance import Utterance
 from tests.qwen_models import check_said, loaded, noise, random_model
 

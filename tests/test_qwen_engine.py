@@ -11,15 +11,15 @@ import torch
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr import messages
-from asr.engine import EngineError
-from asr.inference import Inference
-from asr.qwen import session
-from asr.qwen.encoder import Settling
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.mel import Features, Mel, normalise
-from asr.qwen.session import longest
+from asr.engines.interface import EngineError
+from asr.engines.qwen import session
+from asr.engines.qwen.encoder import Settling
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.mel import Features, Mel, normalise
+from asr.engines.qwen.session import longest
 from asr.repetition import is_loop, once
-from asr.scheduler import Lane, Request
+from asr.server.inference import Inference
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.qwen_models import check_said, loaded, noise, random_model, tokenizer
 

@@ -11,16 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.engine import EngineUnusable
-from asr.qwen import attention as attention_module
-from asr.qwen import engine as engine_module
-from asr.qwen import session
-from asr.qwen.attention import PAGE, Sdpa, Spans, Varlen, Windows
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import Execution
-from asr.qwen.graphs import bucket, buckets
-from asr.qwen.loader import load
-from asr.scheduler import Lane, Request
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen import attention as attention_module
+from asr.engines.qwen import engine as engine_module
+from asr.engines.qwen import session
+from asr.engines.qwen.attention import PAGE, Sdpa, Spans, Varlen, Windows
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import Execution
+from asr.engines.qwen.graphs import bucket, buckets
+from asr.engines.qwen.loader import load
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests import kernels, test_qwen_engine
 from tests.peers import ROOT, TINY
@@ -136,7 +136,9 @@ def test_attention_is_chosen_by_what_is_there(
 
 @ways
 def test_any_mix_says_what_the_library_says(
-    make: Callable[[], Execution], said: list[list[int]], monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    make: Callable[[], Execution],
+    said: list[list[int]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine_module, "for_device", lambda *_: make())
     test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
@@ -145,7 +147,10 @@ def test_any_mix_says_what_the_library_says(
 @ways
 @pytest.mark.parametrize("seconds", [8.0])
 def test_partials_and_finals_are_the_librarys(
-    make: Callable[[], Execution], seconds: float, said: list[list[int]], monkeypatch: Any  # noqa: F811
+    make: Callable[[], Execution],
+    seconds: float,
+    said: list[list[int]],  # noqa: F811
+    monkeypatch: Any,
 ) -> None:
     monkeypatch.setattr(engine_module, "for_device", lambda *_: make())
     test_qwen_engine.test_partials_and_finals_are_the_librarys(seconds, said, monkeypatch)

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from asr.engine import EngineExhausted, EngineUnusable
-from asr.inference import Inference
-from asr.qwen import session
-from asr.qwen.build import build
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import Execution, for_device
-from asr.qwen.graphs import Captured
-from asr.qwen.loader import load
-from asr.scheduler import Lane, Request
+from asr.engines.interface import EngineExhausted, EngineUnusable
+from asr.engines.qwen import session
+from asr.engines.qwen.build import build
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import Execution, for_device
+from asr.engines.qwen.graphs import Captured
+from asr.engines.qwen.loader import load
+from asr.server.inference import Inference
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
 from tests import test_qwen_engine
@@ -42,9 +42,7 @@ def engine(dtype: torch.dtype = torch.bfloat16, **shape: Any) -> QwenEngine:
 
 
 def speak(made: QwenEngine, names: list[str], revision: int, *, final: bool, until: int) -> list[str]:
-    requests = [
-        Request(name, revision, Lane.FINAL if final else Lane.PARTIAL, final, until, 0.0) for name in names
-    ]
+    requests = [Request(name, revision, Lane.FINAL if final else Lane.PARTIAL, final, until, 0.0) for name in names]
     texts: dict[str, str] = {}
     while requests:
         for answer in made.step(requests):
@@ -60,14 +58,16 @@ def customer() -> bytes:
 
 @pytest.mark.parametrize("graphs", [True, False])
 def test_any_mix_says_what_the_library_says(
-    graphs: bool, said: list[list[int]], monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    graphs: bool,
+    said: list[list[int]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In 32 bits, where it can be held against the library token for token."""
     torch.set_float32_matmul_precision("highest")
     plain = test_qwen_engine.loaded
     monkeypatch.setattr(test_qwen_engine, "loaded", lambda model: plain(model.to(GPU)))
     monkeypatch.setattr(
-        "asr.qwen.engine.for_device", lambda device, dtype: for_device(device, dtype, graphs=graphs)
+        "asr.engines.qwen.engine.for_device", lambda device, dtype: for_device(device, dtype, graphs=graphs)
     )
     test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
 

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.inference import Inference
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.prompt import Prompts
-from asr.qwen.session import longest
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.prompt import Prompts
+from asr.engines.qwen.session import longest
+from asr.server.inference import Inference
 from asr.utterance import Hypothesis, Utterance
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from tests.qwen_models import ends, loaded, noise, random_model, tokenizer
 
 CONTEXT = "Names: Alice Miller, Bob Kovács. Product: Zypher"

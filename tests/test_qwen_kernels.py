@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from asr.engine import EngineUnusable
-from asr.qwen import attention as attention_module
-from asr.qwen import session
-from asr.qwen.attention import PAGE, Sdpa, Spans, Varlen, Windows
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import Execution
-from asr.qwen.staging import Direct
-from asr.scheduler import Lane, Request
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen import attention as attention_module
+from asr.engines.qwen import session
+from asr.engines.qwen.attention import PAGE, Sdpa, Spans, Varlen, Windows
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import Execution
+from asr.engines.qwen.staging import Direct
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests import kernels
 from tests.qwen_models import check_said, loaded, noise, random_model
@@ -146,7 +146,8 @@ def test_graphs_call_only_fused_sdpa(said: list[list[int]], monkeypatch: pytest.
 
 
 def test_the_old_calls_say_garbage_from_the_second_row_on(
-    said: list[list[int]], monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    said: list[list[int]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Four calls of an engine whose attention leaves `num_splits` to the kernel, as it did."""
     monkeypatch.setattr(session, "longest", lambda seconds: 12)
@@ -157,7 +158,7 @@ def test_the_old_calls_say_garbage_from_the_second_row_on(
     codes = [noise(1.5 + row, seed=row) for row in range(ROWS)]
     for attention, right in ((Varlen(), True), (splitting, False)):
         monkeypatch.setattr(
-            "asr.qwen.engine.for_device", lambda *_, chosen=attention: Execution(chosen, Recorded(), Direct())
+            "asr.engines.qwen.engine.for_device", lambda *_, chosen=attention: Execution(chosen, Recorded(), Direct())
         )
         made = engine(said)
         for row, spoken in enumerate(codes):

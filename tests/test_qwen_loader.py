@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asr.engine import EngineUnusable
-from asr.plugin import find
-from asr.qwen.build import build
-from asr.qwen.loader import load
+from asr.engines.interface import EngineUnusable
+from asr.engines.plugin import find
+from asr.engines.qwen.build import build
+from asr.engines.qwen.loader import load
 from config.settings import Asr, Qwen
 from scripts.reference.checkpoints import old
 from tests.qwen_models import TINY, ends, random_model, tokenizer

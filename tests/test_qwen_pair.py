@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from asr import messages
-from asr.engine import EngineExhausted, EngineUnusable
-from asr.inference import Inference
-from asr.qwen import session
-from asr.qwen.build import build
-from asr.qwen.encoder import Settling
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.pair import PairEngine
-from asr.scheduler import Lane, Request
+from asr.engines.interface import EngineExhausted, EngineUnusable
+from asr.engines.qwen import session
+from asr.engines.qwen.build import build
+from asr.engines.qwen.encoder import Settling
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.pair import PairEngine
+from asr.server.inference import Inference
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
 from tests.qwen_models import TINY, check_said, loaded, noise, random_model

@@ -16,16 +16,26 @@ from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from asr.engine import EngineUnusable
-from asr.qwen.build import build
-from asr.qwen.loader import load
-from asr.qwen.prompt import Prompt
-from asr.qwen.quantise import GPU_ROWS, NO_OVERFLOW, Fp8, Int8, Kind, Quantised, adds_in_32_bits, check, quantise
-from asr.scheduler import Lane, Request
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.build import build
+from asr.engines.qwen.loader import load
+from asr.engines.qwen.prompt import Prompt
+from asr.engines.qwen.quantise import (
+    GPU_ROWS,
+    NO_OVERFLOW,
+    Fp8,
+    Int8,
+    Kind,
+    Quantised,
+    adds_in_32_bits,
+    check,
+    quantise,
+)
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
+from benchmarks.engine.plan import cut, utterances
+from benchmarks.engine.run import clips
 from config.settings import Asr, Qwen
-from mediaworker.bench.engine import clips
-from mediaworker.bench.engine_plan import cut, utterances
 from tests.qwen_models import TINY, _inputs, generate, loaded_tiny, prompts, random_model
 
 ROOT = Path(__file__).parent.parent
@@ -177,9 +187,9 @@ def test_a_processor_that_adds_in_16_bits_is_not_trusted_with_all_of_8() -> None
     code = """
 import torch
 from torch import nn
-from asr.qwen.loader import load
-from asr.qwen.prompt import Prompt
-from asr.qwen.quantise import NO_OVERFLOW, Int8, adds_in_32_bits, quantise
+from asr.engines.qwen.loader import load
+from asr.engines.qwen.prompt import Prompt
+from asr.engines.qwen.quantise import NO_OVERFLOW, Int8, adds_in_32_bits, quantise
 from tests.peers import TINY
 linear, model = nn.Linear(64, 48, bias=False), load(TINY).model
 linear.weight.data.fill_(1.0)
@@ -207,9 +217,7 @@ print(adds_in_32_bits(torch.device("cpu")), *off, largest)
         ("int8", "mps", "qwen.quantise = 'int8' works on a CPU and on NVIDIA GPUs, and this is mps"),
     ],
 )
-def test_what_a_device_cannot_do_is_said(
-    kind: Kind, device: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_device_cannot_do_is_said(kind: Kind, device: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(EngineUnusable, match=says):
         check(kind, torch.device(device))

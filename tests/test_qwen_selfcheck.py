@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.engine import EngineUnusable
-from asr.qwen import selfcheck, session
-from asr.qwen.attention import Attention, Sdpa, Varlen
-from asr.qwen.engine import QwenEngine
-from asr.qwen.execution import Execution
-from asr.qwen.graphs import Eager, Graphs
-from asr.qwen.staging import Direct
-from asr.scheduler import Lane, Request
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen import selfcheck, session
+from asr.engines.qwen.attention import Attention, Sdpa, Varlen
+from asr.engines.qwen.engine import QwenEngine
+from asr.engines.qwen.execution import Execution
+from asr.engines.qwen.graphs import Eager, Graphs
+from asr.engines.qwen.staging import Direct
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests import kernels
 from tests.qwen_models import check_said, noise, random_model
@@ -69,14 +69,16 @@ CASES: dict[str, tuple[Callable[[], Attention], Callable[[], Graphs], str, str]]
 
 @pytest.mark.parametrize("wrong", CASES)
 def test_what_is_wrong_is_found_and_not_used(
-    wrong: str, said: list[list[int]], monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    wrong: str,
+    said: list[list[int]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attention, graphs, expected, sentence = CASES[wrong]
     kernels.use("FA2")
     monkeypatch.setattr(session, "longest", lambda seconds: 8)
-    monkeypatch.setattr("asr.qwen.encoder.CONV_CHUNKS", 4)
-    monkeypatch.setattr("asr.qwen.encoder.PASS_TOKENS", 128)
-    monkeypatch.setattr("asr.qwen.engine.for_device", lambda *_: Execution(attention(), graphs(), Direct()))
+    monkeypatch.setattr("asr.engines.qwen.encoder.CONV_CHUNKS", 4)
+    monkeypatch.setattr("asr.engines.qwen.encoder.PASS_TOKENS", 128)
+    monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda *_: Execution(attention(), graphs(), Direct()))
     made = engine(said, captured_positions=32)
     made.warm_up()
     assert f"{made.execution.attention.name}, {made.execution.graphs.fixed}" == expected

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.inference import Inference
-from asr.qwen import engine as engine_module
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.sizing import MOST_REQUESTS, MOST_SLOTS, Sizes, sizes
-from asr.scheduler import Lane, Request
+from asr.engines.qwen import engine as engine_module
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.sizing import MOST_REQUESTS, MOST_SLOTS, Sizes, sizes
+from asr.server.inference import Inference
+from asr.server.scheduler import Lane, Request
 from tests.qwen_models import loaded, random_model
 
 GIB = 2**30

@@ -22,19 +22,20 @@ from conftest import speech
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr import child, messages, weights
-from asr.client import EngineState, Hypothesis, Recognizer, Utterance
-from asr.engine import Answer, Capabilities, EngineError
-from asr.inference import Inference
-from asr.ledger import Ledger
-from asr.offline import transcribe
-from asr.outcomes import FAILURES, HOLD_S, FinalOutcomes
-from asr.patience import Patience, Verdict
-from asr.scheduler import Request
-from asr.select import select
-from asr.spill import BLOCK_BYTES, Spill
-from audio.g711 import ulaw_encode
-from config import ConfigError
+from asr import messages
+from asr.client.engine_health import FAILURES, HOLD_S, FinalOutcomes
+from asr.client.outstanding import Ledger
+from asr.client.recognizer import EngineState, Hypothesis, Recognizer, Utterance
+from asr.client.spill import BLOCK_BYTES, Spill
+from asr.client.watchdog import Patience, Verdict
+from asr.engines import weights
+from asr.engines.interface import Answer, Capabilities, EngineError
+from asr.engines.selection import select
+from asr.server.inference import Inference
+from asr.server.offline import transcribe
+from asr.server.scheduler import Request
+from audio.codecs.g711 import ulaw_encode
+from config import ConfigError, child_process
 from config.settings import Asr, Settings
 from tests.peers import ROOT, TINY
 
@@ -506,7 +507,7 @@ async def client(settings: Settings = SETTINGS) -> AsyncIterator[Client]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.client.BACKOFF_S", 0.05)
+    monkeypatch.setattr("asr.client.recognizer.BACKOFF_S", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -707,7 +708,9 @@ async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_ag
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "sitecustomize.py"
-    broken.write_text("import os, sys\nif 'asr.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n")
+    broken.write_text(
+        "import os, sys\nif 'asr.server.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     async with client() as c:
         c.say("a", codes(PROMPT))
@@ -775,14 +778,14 @@ def test_failures_in_a_row_are_trouble_until_an_answer_or_a_while_without_one() 
 
 
 async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    spawn, refusals = child.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
+    spawn, refusals = child_process.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
 
     async def unlucky(module: str, descriptors: Sequence[int]) -> Process:
         for error in refusals:
             raise error
         return await spawn(module, descriptors)
 
-    monkeypatch.setattr(child, "spawn", unlucky)
+    monkeypatch.setattr(child_process, "spawn", unlucky)
     async with client() as c:
         c.say("a", b"\xff" * 800)
         c.recognizer.final("a", 1, commit=True)
@@ -836,7 +839,7 @@ async def test_one_callers_mistake_stays_its_own() -> None:
 def test_the_inference_process_does_not_outlive_its_parent(hangs: bool) -> None:
     code = """
 import asyncio
-from asr.client import Recognizer
+from asr.client.recognizer import Recognizer
 from config.settings import Settings
 async def main():
     recognizer = Recognizer(Settings(), on_state=lambda state, reason: print(state, recognizer.pid, flush=True))
@@ -867,7 +870,7 @@ asyncio.run(main())
 
 
 def test_the_client_loads_no_engine() -> None:
-    code = "import asr.client, sys; print(*sorted(m for m in sys.modules if '.' not in m))"
+    code = "import asr.client.recognizer, sys; print(*sorted(m for m in sys.modules if '.' not in m))"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
     assert "asr" in loaded
     assert not loaded & {"moonshine_voice", "torch", "transformers", "onnxruntime", "numpy"}

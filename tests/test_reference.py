@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from asr.qwen import aligner_loader
-from asr.qwen.loader import load, renamed
-from asr.qwen.session import longest
+from asr.engines.qwen import aligner_loader
+from asr.engines.qwen.loader import load, renamed
+from asr.engines.qwen.session import longest
 from scripts.reference import checkpoints, environment, times, words
 from scripts.reference.cases import DIGITS, Case, cases, cut_at_pauses
 from scripts.reference.deviations import SWITCHES, agreement, switches

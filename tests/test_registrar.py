@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
-from sip.registrar import Registrar, Rotation, Target, in_order
+from sip.pjsip.registrar import Registrar, Rotation, Target, in_order
 from tests.registrar_peer import RegistrarPeer
 from tests.sipp_caller import free_port
 from tests.test_sip_endpoint import Recorder, until, worker

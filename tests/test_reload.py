@@ -26,8 +26,8 @@ from websockets.asyncio.client import connect
 from config import ConfigError, Settings
 from config.load import parse
 from config.reload import merge
-from mediaworker.systemd import ServiceManager
-from mediaworker.tls import Certificate, expiry
+from mediaworker.ops.systemd import ServiceManager
+from mediaworker.ops.tls import Certificate, expiry
 from tests.conftest import SPEECH, speech
 from tests.peers import COMMAND, ROOT, Worker, alive, command, launch, ports, until, worker
 
@@ -202,7 +202,7 @@ def test_a_call_runs_through_a_reload_that_changes_keys_routes_and_certificates(
                 lambda: (
                     live_cert.write_bytes(new_cert.read_bytes()),
                     live_key.write_bytes(new_key.read_bytes()),
-                    reload(configuration(NEW, "Bea", "debug", 'max_calls = 7\n[rtp]\njitter_ms = 80\n')),
+                    reload(configuration(NEW, "Bea", "debug", "max_calls = 7\n[rtp]\njitter_ms = 80\n")),
                 )[-1],
                 long_speech(tmp_path),
             )
@@ -258,7 +258,7 @@ async def through_a_reload(
 
 async def play(running: Worker, context: ssl.SSLContext, file: Path) -> None:
     """What Twilio sends, in real time."""
-    from audio.g711 import ulaw_encode
+    from audio.codecs.g711 import ulaw_encode
     from mediaworker.cli.play import load_pcm
 
     codes = bytes(ulaw_encode(load_pcm(file, 8000)))

@@ -55,9 +55,7 @@ def finals(events: list[dict[str, Any]]) -> dict[str, list[tuple[int, int, str]]
 
 
 @pytest.mark.parametrize(("path", "codec", "packets"), [(PCMU, Codec.PCMU, (333, 334)), (G722, Codec.G722, (215, 216))])
-def test_a_captured_call_says_what_it_said_live(
-    path: Path, codec: Codec, packets: tuple[int, int]
-) -> None:
+def test_a_captured_call_says_what_it_said_live(path: Path, codec: Codec, packets: tuple[int, int]) -> None:
     """Captured by tcpdump on loopback and, for G.722, on `any`: the caller's prompt, and the worker's silence back."""
     source = load(path, NONE)
     assert isinstance(source, Packets)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.resample import LAG, Upsampler
+from audio.resample import LAG, Upsampler
 
 
 @given(st.lists(st.integers(0, 700), max_size=12), st.integers(0, 2**32 - 1))

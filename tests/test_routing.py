@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from config import Settings
 from config.load import parse
-from mediaworker.routing import plan
+from mediaworker.calls.routing import plan
 
 ROUTES = [
     {"source": "sip", "called": "bot-*", "profile": "bot", "language": "de"},

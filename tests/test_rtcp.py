@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio import Detector
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from config import Endpointing
-from sip.addresses import bracketed
-from sip.rtcp import BYE, DESCRIPTION, RECEIVER, SENDER, Reception, Reporter, Sent, _packets
+from config.addresses import bracketed
+from sip.protocol.rtcp import BYE, DESCRIPTION, RECEIVER, SENDER, Reception, Reporter, Sent, _packets
 from tests.sipp_caller import Sipp
 from tests.sipp_scenario import Pause, Send, offer, scenario
 from tests.test_sip_endpoint import Recorder, sipp, until, worker

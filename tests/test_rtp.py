@@ -9,7 +9,7 @@ from aiortc.rtp import RtpPacket as OtherPacket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.rtp import RtpError, RtpPacket, TelephoneEvent, is_rtcp
+from audio.rtp.packet import RtpError, RtpPacket, TelephoneEvent, is_rtcp
 
 DATA = Path(__file__).parent / "data" / "rtp"
 VALID = sorted(DATA.glob("valid-*.bin"))

@@ -21,16 +21,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio import Codec, Detector, Digit, Leg, g711
-from audio.clock import Arrival as AudioArrival
-from audio.clock import RtpClock
+from audio import Codec, Detector, Digit, Leg
+from audio.codecs import g711
+from audio.rtp.clock import Arrival as AudioArrival
+from audio.rtp.clock import RtpClock
 from audio.timeline import MAX_GAPS, MAX_SILENCES
 from config import Endpointing
-from mediaworker.ingress.sip import SipIngress
+from mediaworker.ingress.sip.calls import SipIngress
 from mediaworker.replay.link import Arrival, Faults, Link
 from sip.errors import PortsExhausted
-from sip.latch import SourceLatch
-from sip.ports import RtpPorts
+from sip.media.latching import SourceLatch
+from sip.media.ports import RtpPorts
 from tests.conftest import speech
 from tests.peers import ports
 from tests.test_rtp_socket import accept

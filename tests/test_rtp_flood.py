@@ -1,6 +1,6 @@
 """Foreign datagrams on a call's RTP port: the kernel drops them, so that they take no room from the call's audio.
 
-    python -m tests.test_rtp_flood [SECONDS]     which rates of foreign packets cost audio, with the filter and without
+python -m tests.test_rtp_flood [SECONDS]     which rates of foreign packets cost audio, with the filter and without
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.codec import Codec
-from sip import source_filter
-from sip.addresses import family_of
-from sip.latch import SEQUENTIAL, SILENCE_S, Address
-from sip.source_filter import program
+from audio.codecs.codec import Codec
+from config.addresses import family_of
+from sip.media import source_filter
+from sip.media.latching import SEQUENTIAL, SILENCE_S, Address
+from sip.media.source_filter import program
 from tests.test_rtp_socket import Line, line, rtp
 
 __all__ = ["line"]
@@ -132,7 +132,7 @@ async def test_audio_beside_a_flood_arrives_whole(line: Line) -> None:
 
 
 async def test_who_may_be_heard_after_all(line: Line) -> None:
-    """The filter follows the rules of `sip.latch`: silence, a new description, and who takes a place back."""
+    """The filter follows the rules of `sip.media.latching`: silence, a new description, and who takes a place back."""
     with contextlib.closing(line.plain()) as other, contextlib.closing(line.plain()) as third:
         line.expect_peer()
         for number in range(SEQUENTIAL):

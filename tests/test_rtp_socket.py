@@ -18,19 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio import Detector
-from audio.codec import Codec
-from audio.g711 import alaw_decode, ulaw_decode
-from audio.g722 import G722Decoder
-from audio.rtp import RtpPacket
+from audio.codecs.codec import Codec
+from audio.codecs.g711 import alaw_decode, ulaw_decode
+from audio.codecs.g722 import G722Decoder
+from audio.rtp.packet import RtpPacket
 from config import ConfigError, Endpointing
+from config.addresses import SOCKETS, Family, canonical, family_of
 from sip.access import AccessList, OncePer, split_address
-from sip.addresses import SOCKETS, Family, canonical, family_of
 from sip.errors import PortsExhausted
-from sip.latch import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
-from sip.ports import RtpPorts
-from sip.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPNS, RtpReceiver, _Buffers
-from sip.silence import SilenceTicker
-from sip.sockets import RtpCounters, RtpSocket
+from sip.media.latching import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
+from sip.media.ports import RtpPorts
+from sip.media.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPNS, RtpReceiver, _Buffers
+from sip.media.rtp_socket import RtpCounters, RtpSocket
+from sip.media.silence import SilenceTicker
 from tests.peers import until
 from tests.sipp_caller import free_port
 

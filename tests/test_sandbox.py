@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from asr import child
-from config import Endpointing
+from config import Endpointing, child_process
 from config.settings import Files
 from mediaworker.files import sandbox
+from mediaworker.files.decoder_process import Plan, Reading, Refused
 from mediaworker.files.messages import Chunk
-from mediaworker.files.reading import Plan, Reading, Refused
 from tests import confined_reader, hostile_media, material, peers
 from tests.peers import ROOT, worker
 
@@ -44,8 +43,8 @@ def confinement(pid: int) -> set[tuple[str, str]]:
 @pytest.fixture
 def taken_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Files are read by a decoder that a stranger has taken over; the path of one of four bytes."""
-    spawn = child.spawn
-    monkeypatch.setattr(child, "spawn", lambda _, *rest, **more: spawn("tests.confined_reader", *rest, **more))
+    spawn = child_process.spawn
+    monkeypatch.setattr(child_process, "spawn", lambda _, *rest, **more: spawn("tests.confined_reader", *rest, **more))
     path = tmp_path / "file"
     path.write_bytes(b"RIFF")
     return path

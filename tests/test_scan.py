@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from audio import Codec, Detector, SpeechEnded, SpeechStarted
-from audio.scan import BLOCK, Scanner, Stretch
-from audio.vad import CONTEXT, HIDDEN, WINDOW, SileroVad
+from audio.segmentation import BLOCK, Scanner, Stretch
+from audio.vad.silero import CONTEXT, HIDDEN, WINDOW, SileroVad
 from config import Endpointing
 from tests.conftest import speech
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.scheduler import LIVE, Lane, Request, Scheduler
+from asr.server.scheduler import LIVE, Lane, Request, Scheduler
 
 
 def ask(

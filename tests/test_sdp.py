@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from sip.errors import NotAcceptable, PeerError, SdpError
-from sip.messages import SipMessage, address_uri, dtmf_info, tag_of
-from sip.negotiation import accept_answer, make_answer, make_offer, moved, negotiate
-from sip.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
-from sip.trace import mask_message
+from sip.protocol.message import SipMessage, address_uri, dtmf_info, tag_of
+from sip.protocol.offer_answer import accept_answer, make_answer, make_offer, moved, negotiate
+from sip.protocol.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
+from sip.protocol.trace import mask_message
 
 ALL = (Codec.G722, Codec.PCMU, Codec.PCMA, Codec.OPUS)
 ORIGIN = Origin("-", "1", "1", "192.0.2.1")
@@ -354,9 +354,7 @@ def test_each_stream_of_an_answer_may_have_its_own_address() -> None:
     description = offer6(*lines)
     streams = negotiate(description, ALL, streams=2, families=BOTH)
     ports = {0: 10000, 1: 10002}
-    answer = make_answer(
-        description, streams, ports, address="192.0.2.1", origin=ORIGIN, elsewhere={1: "2001:db8::1"}
-    )
+    answer = make_answer(description, streams, ports, address="192.0.2.1", origin=ORIGIN, elsewhere={1: "2001:db8::1"})
     assert SessionDescription.parse(str(answer)) == answer
     taken = negotiate(answer, ALL, streams=2, families=BOTH)
     assert [(stream.family, stream.remote) for stream in taken] == [
@@ -436,9 +434,9 @@ def test_hostile_messages_are_a_peers_error(text: str) -> None:
 
 
 INVITE = (
-    "INVITE sip:1@h SIP/2.0\r\nf: \"A <b>\" <sip:4711@pbx;transport=tcp>;tag=1\r\ni: abc\r\n"
+    'INVITE sip:1@h SIP/2.0\r\nf: "A <b>" <sip:4711@pbx;transport=tcp>;tag=1\r\ni: abc\r\n'
     "Authorization: Digest x=1\r\n"
-    "Subject: one\r\n  two\r\nX-A: 1\r\nX-A: 2\r\nc: multipart/mixed;boundary=\"b1\"\r\n\r\n"
+    'Subject: one\r\n  two\r\nX-A: 1\r\nX-A: 2\r\nc: multipart/mixed;boundary="b1"\r\n\r\n'
     "--b1\r\nContent-Type: application/sdp\r\n\r\nv=0\r\n\r\n--b1\r\n"
     "Content-Type: application/rs-metadata+xml\r\n\r\n<x/>\r\n--b1--\r\n"
 )
@@ -459,7 +457,7 @@ def test_an_invite_is_read() -> None:
 
 
 def test_credentials_are_not_logged() -> None:
-    text = "REGISTER sip:h SIP/2.0\r\nAuthorization: Digest\r\n response=\"s3cret\"\r\n"
+    text = 'REGISTER sip:h SIP/2.0\r\nAuthorization: Digest\r\n response="s3cret"\r\n'
     text += "proxy-authorization:s3cret\r\nVia: x\r\n"
     assert "s3cret" not in mask_message(text)
     assert "Via: x" in mask_message(text)
@@ -483,7 +481,7 @@ def test_digits_in_info(content_type: str, body: str, found: tuple[str, int] | N
     assert dtmf_info(content_type, body) == found
 
 
-@pytest.mark.parametrize("piece", ['\\"', '"', '"\\', '\\', "<", ";tag", '"a'])
+@pytest.mark.parametrize("piece", ['\\"', '"', '"\\', "\\", "<", ";tag", '"a'])
 def test_headers_made_to_be_slow_are_read_at_once(piece: str) -> None:
     """A message may have 64 KB, and everybody's calls wait while one is read."""
     header = '"' + piece * (60000 // len(piece)) + "\\"

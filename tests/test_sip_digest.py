@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from config import ConfigError
 from config.load import parse
-from sip.digest import GUESSES, NONCE_S, Challenger, Reason, Verdict, same_target
-from sip.gate import DROP, PASS, Gate, Request, Shown
+from sip.protocol.digest import GUESSES, NONCE_S, Challenger, Reason, Verdict, same_target
+from sip.request_filter import DROP, PASS, Gate, Request, Shown
 from tests import peers
 from tests.sip_peer import SipPeer, sdp
 from tests.sipp_caller import Sipp

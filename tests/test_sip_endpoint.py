@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from config import ConfigError, Settings
 from config.load import load, parse
-from sip import callbacks, stack
 from sip.access import LOOPBACK
-from sip.call import SipCall
-from sip.dialog import Dialog
-from sip.endpoint import SipEndpoint
-from sip.sdp import Direction
+from sip.pjsip import callbacks, stack
+from sip.pjsip.call import SipCall
+from sip.pjsip.dialog import Dialog
+from sip.pjsip.endpoint import SipEndpoint
+from sip.protocol.sdp import Direction
 from tests.sipp_caller import Sipp, free_port
 from tests.sipp_scenario import Pause, Send, offer, scenario
 
@@ -162,9 +162,7 @@ async def test_a_call(sipp: Sipp, codes: Path, values: dict[str, object], codec:
     handler = Recorder()
     async with worker(handler) as endpoint:
         audio = f"{codes},1,{values['payload_type']},{values['rtpmap']}"
-        await sipp.run(
-            "call", f"127.0.0.1:{endpoint.port}", transport=transport, audio=audio, talk_ms=800, **values
-        )
+        await sipp.run("call", f"127.0.0.1:{endpoint.port}", transport=transport, audio=audio, talk_ms=800, **values)
         await until(lambda: ("end", "hangup") in handler.log)
         assert handler.log == [("call", codec.rtp_name, "sendrecv"), ("end", "hangup")]
         (packets,) = handler.audio.values()

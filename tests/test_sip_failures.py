@@ -10,14 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from config.load import parse
-from sip import callbacks, hook
 from sip.access import OncePer
-from sip.call import SipCall
-from sip.door import FAILURES_BURST
-from sip.endpoint import SipEndpoint
+from sip.admission import FAILURES_BURST
 from sip.errors import SipError
-from sip.gate import Gate
-from sip.resolver import Resolver
+from sip.pjsip import callbacks, native
+from sip.pjsip.call import SipCall
+from sip.pjsip.endpoint import SipEndpoint
+from sip.pjsip.resolver import Resolver
+from sip.request_filter import Gate
 from tests.sip_peer import SipPeer, sdp
 from tests.sipp_caller import free_port
 from tests.test_sip_endpoint import Recorder, until, worker
@@ -63,7 +63,7 @@ async def test_an_answer_that_cannot_be_made_lets_nothing_pass(monkeypatch: pyte
     async with worker(Recorder()) as endpoint:
         with closing(SipPeer(endpoint.port)) as caller:
             with monkeypatch.context() as patch:
-                patch.setattr(hook, "_chain", broken)
+                patch.setattr(native, "_chain", broken)
                 caller.send("INVITE", sdp(40000, formats="18"))  # 488, with a header
                 await until(lambda: endpoint.door.counters.errors == 1)
             await caller.answer(caller.send("OPTIONS"), "OPTIONS")
@@ -116,7 +116,7 @@ async def test_a_name_that_we_fail_to_look_up_is_not_waited_for(errors: None, mo
 
 
 async def test_without_a_filter_there_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook, "VERSION", "2.18")
+    monkeypatch.setattr(native, "VERSION", "2.18")
     settings = parse({"sip": {"host": "127.0.0.1", "port": free_port()}})
     with pytest.raises(SipError, match=r"this is PJSIP 2\.17, .*build_pjsip\.sh"):
         await SipEndpoint(settings, Recorder()).start()

@@ -6,7 +6,17 @@ import tracemalloc
 from itertools import count
 
 from sip.access import OncePer
-from sip.gate import DROP, FIRST_MESSAGE_S, PASS, RETRY_S, STRANGER_BURST, STRANGER_TCP_S, Gate, Guests, Request
+from sip.request_filter import (
+    DROP,
+    FIRST_MESSAGE_S,
+    PASS,
+    RETRY_S,
+    STRANGER_BURST,
+    STRANGER_TCP_S,
+    Gate,
+    Guests,
+    Request,
+)
 
 FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
 _numbers = count()

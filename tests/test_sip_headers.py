@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from config import ConfigError
 from config.load import parse
 from config.settings import Sip
-from mediaworker.ingress.sip_headers import (
+from mediaworker.ingress.sip.headers import (
     MAX_HEADERS,
     MAX_VALUE_CHARS,
     calling_uri,

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from config import ConfigError
+from config.addresses import Family
 from config.load import parse
-from sip.addresses import Family
-from sip.endpoint import SipEndpoint
 from sip.errors import SipError
-from sip.messages import SipMessage
-from sip.registrar import Registrar, in_order
+from sip.pjsip.endpoint import SipEndpoint
+from sip.pjsip.registrar import Registrar, in_order
+from sip.protocol.message import SipMessage
 from tests import peers
 from tests.authority import Authority
 from tests.registrar_peer import RegistrarPeer

@@ -9,10 +9,10 @@ from contextlib import closing
 
 import pytest
 
-from sip import endpoint as endpoint_module
-from sip import stack
-from sip.endpoint import SipEndpoint
-from sip.messages import SipMessage
+from sip.pjsip import endpoint as endpoint_module
+from sip.pjsip import stack
+from sip.pjsip.endpoint import SipEndpoint
+from sip.protocol.message import SipMessage
 from tests.rtp_sender import RtpSender
 from tests.sip_peer import SipPeer, sdp
 from tests.test_sip_endpoint import CODES, Recorder, played, until, worker

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from config.load import parse
-from sip import resolver
-from sip.endpoint import SipEndpoint
+from sip.pjsip import resolver
+from sip.pjsip.endpoint import SipEndpoint
 from tests.rtp_sender import RtpSender
 from tests.sip_peer import SipPeer, sdp
 from tests.sipp_caller import free_port

@@ -15,7 +15,7 @@ import pytest
 from asr.utterance import EngineState
 from config.load import parse
 from mediaworker.worker import Worker as WorkerInProcess
-from sip.messages import SipMessage
+from sip.protocol.message import SipMessage
 from tests.peers import Worker, until, worker
 from tests.sip_peer import SipPeer, sdp
 from tests.test_sip_endpoint import Recorder

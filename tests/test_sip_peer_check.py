@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sip import endpoint as endpoint_module
-from sip import liveness
-from sip.endpoint import SipEndpoint
-from sip.liveness import ANSWER_S, DOUBT_EVERY_S, DOUBT_S, REFUSED_S, PeerWatch, Step, is_behind_nat
+from sip.pjsip import endpoint as endpoint_module
+from sip.pjsip import liveness
+from sip.pjsip.endpoint import SipEndpoint
+from sip.pjsip.liveness import ANSWER_S, DOUBT_EVERY_S, DOUBT_S, REFUSED_S, PeerWatch, Step, is_behind_nat
 from tests.rtp_sender import RtpSender
 from tests.sip_peer import SipPeer, sdp
 from tests.sipp_caller import Sipp
@@ -209,7 +209,7 @@ async def test_nothing_stays_of_a_peer_that_is_killed(tmp_path: Path, transport:
 @pytest.mark.usefixtures("hasty")
 async def test_a_peer_that_cannot_be_reached_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a NAT, without a proxy: its calls are left to its session timer and `sip.media_timeout_s`."""
-    monkeypatch.setattr("sip.peer_checks.is_behind_nat", lambda contact, source: True)
+    monkeypatch.setattr("sip.pjsip.peer_checks.is_behind_nat", lambda contact, source: True)
 
     async def asked(endpoint: SipEndpoint, caller: SipPeer, *headers: str) -> int:
         before = endpoint.counters.peers_asked

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from sip.errors import SipError
 from sip.phone import SipPhone, encode
 from tests.sipp_caller import Sipp, free_port
@@ -20,7 +20,7 @@ from tests.sipp_caller import Sipp, free_port
 WORKER = """
 import asyncio, json, sys, time
 from config.load import parse
-from sip.endpoint import SipEndpoint
+from sip.pjsip.endpoint import SipEndpoint
 
 class Handler:
     def __init__(self): self.packets, self.ended = [], asyncio.Event()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from sip import gate, resolver
-from sip.gate import DROP, STRANGER_BURST, Buckets, Gate, Request
+from sip import request_filter
+from sip.pjsip import resolver
+from sip.request_filter import DROP, STRANGER_BURST, Buckets, Gate, Request
 from tests.sip_peer import sdp
 from tests.test_sip_digest import KNOWN
 from tests.test_sip_endpoint import Recorder, until, worker
@@ -127,7 +128,7 @@ async def test_the_bound_on_a_source_outlives_thousands_of_others() -> None:
 
 
 def test_a_full_table_drops_newcomers_and_forgets_nobody_who_is_still_owed_silence() -> None:
-    sources = [f"2001:db8:0:{number:x}::1" for number in range(gate._MAX_SOURCES)]
+    sources = [f"2001:db8:0:{number:x}::1" for number in range(request_filter._MAX_SOURCES)]
     door = Gate(lambda source: False, lambda: 0, invites_per_s=5.0)
     for _ in range(STRANGER_BURST):
         assert door.judge(request("OPTIONS", STRANGER), 0.0) == 403

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from tests.conftest import speech
 from tests.peers import Worker, worker
 from tests.rtp_sender import RtpSender

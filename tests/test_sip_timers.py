@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fuzz.sdp_samples import SAMPLES
-from sip.endpoint import SipEndpoint
+from sip.pjsip.endpoint import SipEndpoint
 from tests.pjsip_clock import PjsipClock, pjsip_clock
 from tests.rtp_sender import RtpSender
 from tests.sip_peer import SipPeer, sdp

@@ -16,7 +16,7 @@ import pytest
 
 from config import ConfigError
 from config.load import parse
-from mediaworker.tls import sip_certificate
+from mediaworker.ops.tls import sip_certificate
 from tests import peers
 from tests.authority import Authority, Pair, stunnel
 from tests.registrar_peer import RegistrarPeer

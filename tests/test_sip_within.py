@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sip.messages import tag_of
+from sip.protocol.message import tag_of
 from tests.sip_peer import SipPeer, sdp
 from tests.test_sip_endpoint import until
 from tests.test_sip_life import STARTED, scene

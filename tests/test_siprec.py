@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import Siprec, SiprecParticipant
-from mediaworker.ingress.siprec import speaker
-from sip.messages import SipMessage
-from sip.siprec import MAX_CHARS, Metadata, MetadataError, Participant, Recording, is_recording, metadata_of, parse
+from mediaworker.ingress.sip.siprec import speaker
+from sip.protocol.message import SipMessage
+from sip.protocol.siprec import (
+    MAX_CHARS,
+    Metadata,
+    MetadataError,
+    Participant,
+    Recording,
+    is_recording,
+    metadata_of,
+    parse,
+)
 
 NAMESPACE = "urn:ietf:params:xml:ns:recording:1"
 
@@ -86,7 +95,7 @@ def test_the_example_of_the_rfc() -> None:
     made = recording(RFC)
     assert made.speakers("96", 0) == (Participant("zSfPoSvdSDCmU3A3TRDxAw==", "sip:Paul@biloxi.com", "Paul"),)
     assert names(made, "97") == ["Bob B"] and names(made, "98") == []
-    (session_id, label), = made.sessions.items()
+    ((session_id, label),) = made.sessions.items()
     assert session_id == "hVpd7YQgRW2nD22h7q60JQ==" and label.startswith("ab30317f")
 
 

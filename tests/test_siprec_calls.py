@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sip.addresses import bracketed
-from sip.srtp import SUITES, Crypto, SrtpContext
+from config.addresses import bracketed
+from sip.protocol.srtp import SUITES, Crypto, SrtpContext
 from tests.peers import Worker, worker
 from tests.rtp_sender import RtpSender
 from tests.sipp_caller import Sipp

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.codec import Codec
+from audio.codecs.codec import Codec
 from sip.errors import NotAcceptable
-from sip.negotiation import negotiate
-from sip.sdp import SessionDescription
-from sip.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext, choose
+from sip.protocol.offer_answer import negotiate
+from sip.protocol.sdp import SessionDescription
+from sip.protocol.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext, choose
 from tests.rtp_sender import RtpSender
 from tests.sipp_caller import Sipp
 from tests.sipp_scenario import Pause, Send, offer, scenario

@@ -28,7 +28,7 @@ from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import ResumeError, SubscriptionClosed
 from mediaworker.jobs import database as job_file
 from mediaworker.jobs.database import JobDatabase
-from mediaworker.sqlite import ASIDE
+from mediaworker.storage.sqlite import ASIDE
 from tests.event_samples import ended, final, kinds, running_hub, speech, started, take, until
 
 ROOT = Path(__file__).parent.parent
@@ -113,7 +113,6 @@ def no_tables(path: Path) -> None:
     """As a version number of 0 in the header makes it look, the other way round."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 0")
-
 
 
 @pytest.mark.parametrize("damage", [header, half, empty, a_root_page, a_directory, no_tables])

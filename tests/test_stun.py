@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
-from sip import nat as neighbours
-from sip.endpoint import SipEndpoint
-from sip.nat import SPARES, Nat
-from sip.sockets import KEEPALIVE
-from sip.stun import GIVE_UP_S, REQUESTS_S, Binding
+from sip.media import nat as neighbours
+from sip.media.nat import SPARES, Nat
+from sip.media.rtp_socket import KEEPALIVE
+from sip.pjsip.endpoint import SipEndpoint
+from sip.protocol.stun import GIVE_UP_S, REQUESTS_S, Binding
 from tests import nat as neighbourhood
 from tests.nat import OUTSIDE, Address, nat, stun_server
 from tests.rtp_sender import RtpSender
@@ -200,9 +200,7 @@ async def test_more_calls_than_ports_at_hand(server: Address) -> None:
         assert endpoint.rtp_sockets == 0
 
 
-async def test_a_server_that_has_died_is_no_reason_to_refuse(
-    server: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_has_died_is_no_reason_to_refuse(server: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "FRESH_S", 0.4)
     monkeypatch.setattr(neighbours, "RETRY_S", 0.4)
     async with behind(server) as (handler, endpoint, caller, box):

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mediaworker.events.schema import Word
-from mediaworker.subtitles.cues import GAP_MS
-from mediaworker.subtitles.render import Line, srt, vtt
+from mediaworker.transcripts.subtitles.cues import GAP_MS
+from mediaworker.transcripts.subtitles.render import Line, srt, vtt
 
 LONG = "We looked at your account this morning. The payment was made on Friday, and it has not arrived yet."
 

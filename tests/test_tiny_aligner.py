@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from transformers import AutoProcessor
 from transformers.models.qwen3_asr import Qwen3ASRForTokenClassification
 
-from asr.resample import Upsampler
-from audio.g711 import ulaw_decode
+from audio.codecs.g711 import ulaw_decode
+from audio.resample import Upsampler
 
 ROOT = Path(__file__).parent.parent
 ALIGNER, RECOGNIZER = ROOT / "models" / "qwen3-aligner-tiny", ROOT / "models" / "qwen3-asr-tiny"

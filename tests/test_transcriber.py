@@ -14,10 +14,10 @@ import pytest
 
 from asr.utterance import Hypothesis, Utterance
 from audio import Codec, Detector
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
+from mediaworker.calls.transcriber import LegTranscriber, Stats
 from mediaworker.events import schema as events
-from mediaworker.transcriber import LegTranscriber, Stats
 from tests.conftest import speech
 
 

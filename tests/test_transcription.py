@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from asr import text
 from mediaworker.events.schema import Word
-from mediaworker.files.formats import Transcript, render
 from mediaworker.files.segments import Segment, arranged, language, mend, speaker, whole_text
+from mediaworker.transcripts.file import Transcript, render
 from tests import material
 from tests.material import RATE_HZ
 from tests.peers import ROOT, Worker, until, worker
@@ -130,7 +130,7 @@ def test_three_hours_take_little_memory(running: Worker, tmp_path: Path) -> None
 def reader_of(pid: int) -> int | None:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         try:
-            if b"mediaworker.files.reader" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"mediaworker.files.decoder" in Path(f"/proc/{child}/cmdline").read_bytes():
                 assert not started(int(child)) or os.getpriority(os.PRIO_PROCESS, int(child)) > 0
                 return int(child)
         except OSError:

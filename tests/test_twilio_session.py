@@ -15,17 +15,10 @@ from recording_call import Desk, RecordedCall
 
 from audio import Detector
 from config import Endpointing
-from mediaworker.ingress import twilio_messages as messages
-from mediaworker.ingress.ports import Close, Send
-from mediaworker.ingress.twilio_session import (
-    LINGER_S,
-    SILENT_S,
-    TABLE,
-    State,
-    TwilioPolicy,
-    TwilioSession,
-)
-from mediaworker.registry import Refused
+from mediaworker.calls.registry import Refused
+from mediaworker.ingress.interfaces import Close, Send
+from mediaworker.ingress.twilio import messages
+from mediaworker.ingress.twilio.session import LINGER_S, SILENT_S, TABLE, State, TwilioPolicy, TwilioSession
 
 CORPUS = Path(__file__).parent / "data" / "twilio"
 SID = "MZ18ad3ab5a668481ce02b83e7395059f0"
@@ -437,7 +430,6 @@ def test_what_is_wrong_never_shifts_the_timeline():
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------
-
 
 
 def said(session):

@@ -17,14 +17,14 @@ from twilio.twiml.voice_response import VoiceResponse
 
 from config import ConfigError
 from config.load import parse
+from mediaworker.calls.registry import Refused
 from mediaworker.ingress.access import is_local
 from mediaworker.ingress.auth_failures import AuthFailures
+from mediaworker.ingress.interfaces import Upgrade
 from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.ports import Upgrade
-from mediaworker.ingress.shell import Throttle
-from mediaworker.ingress.twilio_http import TwilioIngress, routes
-from mediaworker.ingress.twilio_webhook import CallTokens, StreamTwiml, parse_then, sign, verify
-from mediaworker.registry import Refused
+from mediaworker.ingress.runner import Throttle
+from mediaworker.ingress.twilio.routes import TwilioIngress, routes
+from mediaworker.ingress.twilio.webhook import CallTokens, StreamTwiml, parse_then, sign, verify
 
 TOKEN, NEXT = "12345", "67890"
 PUBLIC = "https://calls.example.com"

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect, Request
 
-from mediaworker.api.jobs import Wanted, parse_fields
-from mediaworker.api.problem import Problem
-from mediaworker.api.uploads import BadUpload, Upload, receive
 from mediaworker.files.disk import MB, DiskFull, Incoming
+from mediaworker.http.problem import Problem
+from mediaworker.http.resources.jobs import Wanted, parse_fields
+from mediaworker.http.uploads import BadUpload, Upload, receive
 
 BOUNDARY = "frontier"
 MAX_BYTES = 2 * MB

@@ -11,9 +11,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from audio.decimate import LAG, MEMORY, decimate
-from audio.vad import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
-from audio.weights import WeightsError, read_branch, silero_path
+from audio.vad.decimate import LAG, MEMORY, decimate
+from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
+from audio.vad.weights import WeightsError, read_branch, silero_path
 
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 
@@ -95,7 +95,7 @@ def test_a_stream_does_not_depend_on_its_neighbours(vad: SileroVad) -> None:
 
 
 def test_reading_the_weights_imports_nothing_heavy() -> None:
-    code = "import sys; from audio.vad import SileroVad; SileroVad(); print(*sys.modules)"
+    code = "import sys; from audio.vad.silero import SileroVad; SileroVad(); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "onnxruntime", "silero_vad", "G722", "asyncio"} & set(modules)
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from config import ConfigError
 from config.load import parse
 from config.settings import Secret
-from mediaworker import webhook_targets
-from mediaworker.jobs import webhooks as job_webhooks
-from mediaworker.webhook_targets import Targets, is_public
-from mediaworker.webhooks import Poster, Refusal
+from mediaworker.webhooks import jobs as job_webhooks
+from mediaworker.webhooks import targets as webhook_targets
+from mediaworker.webhooks.post import Poster, Refusal
+from mediaworker.webhooks.targets import Targets, is_public
 from tests.authority import Authority
 from tests.receiver import SECRET, receiving
 

@@ -135,8 +135,9 @@ def in_words(number: int) -> str:
     for size, name in ((10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred")):
         if number >= size:
             rest = number % size
-            return f"{in_words(number // size)} {name}" + (f" and {in_words(rest)}" if 0 < rest < 100 else
-                                                          f" {in_words(rest)}" if rest else "")
+            return f"{in_words(number // size)} {name}" + (
+                f" and {in_words(rest)}" if 0 < rest < 100 else f" {in_words(rest)}" if rest else ""
+            )
     raise AssertionError(number)
 
 

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.aligner import TOGETHER, Spoken
-from asr.inference import PASSED_OVER, Inference
-from asr.scheduler import Lane
+from asr.engines.aligner import TOGETHER, Spoken
+from asr.server.inference import PASSED_OVER, Inference
+from asr.server.scheduler import Lane
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, Utterance, Word
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
+from mediaworker.calls.word_timestamps import LegWords, Said
 from mediaworker.events import schema as events
-from mediaworker.latency import LatencyParts
-from mediaworker.words import LegWords, Said
+from mediaworker.ops.latency import LatencyParts
 from tests.conftest import speech
 from tests.test_call import SipDesk, sip_call
 from tests.test_recognizer import HashEngine, Pair

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from asr.aligner import Spoken
-from asr.qwen.aligner import QwenAligner
-from asr.qwen.aligner_loader import load
+from asr.engines.aligner import Spoken
+from asr.engines.qwen.aligner import QwenAligner
+from asr.engines.qwen.aligner_loader import load
 from audio import Codec
 from tests.aligner_models import random_aligner, save
 from tests.offline import Expected, packets, utterances

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE

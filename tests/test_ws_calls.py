@@ -18,7 +18,7 @@ import soxr
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from audio.g711 import alaw_encode, ulaw_decode
+from audio.codecs.g711 import alaw_encode, ulaw_decode
 from tests.neighbours import frame, open_websocket
 from tests.peers import Worker, until, worker
 from tests.qwen_models import TINY

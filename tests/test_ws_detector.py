@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import Detector
-from audio.g711 import ulaw_decode
+from audio.codecs.g711 import ulaw_decode
 from config import Settings
 from fuzz.media import Engine
+from mediaworker.calls.media_loop import TICK_S, MediaLoop
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
-from mediaworker.ingress.asr_session import AsrSession
-from mediaworker.ingress.ports import Send
-from mediaworker.ingress.ws_policy import MAX_AWAITED, StreamPolicy
-from mediaworker.media import TICK_S, MediaLoop
-from mediaworker.registry import CallRegistry
+from mediaworker.ingress.interfaces import Send
+from mediaworker.ingress.websocket.asr import AsrSession
+from mediaworker.ingress.websocket.limits import MAX_AWAITED, StreamPolicy
 
 CODES = (Path(__file__).parent / "data/digits/customer.ulaw").read_bytes()
 MULAW = {"type": "config", "encoding": "mulaw", "sample_rate": 8000}

@@ -16,26 +16,20 @@ from recording_call import Desk as RecordingDesk
 from recording_call import RecordedCall
 
 from audio import Codec
-from audio.g711 import alaw_encode, ulaw_encode
+from audio.codecs.g711 import alaw_encode, ulaw_encode
 from config import Endpointing
+from mediaworker.calls.registry import Refused
 from mediaworker.events import schema as events
-from mediaworker.ingress import asr_session, transcribe_session
-from mediaworker.ingress import ws_messages as messages
-from mediaworker.ingress.asr_session import AsrSession
+from mediaworker.ingress.interfaces import Close, MediaSession, Send, Talking
 from mediaworker.ingress.outbox import MAX_WAITING, Outbox
-from mediaworker.ingress.ports import Close, MediaSession, Send, Talking
-from mediaworker.ingress.transcribe_session import TranscribeSession
-from mediaworker.ingress.ws_audio import MAX_AHEAD, Converter, Form
-from mediaworker.ingress.ws_policy import (
-    FINISH_S,
-    LINGER_S,
-    MAX_AWAITED,
-    MAX_ERRORS,
-    State,
-    StreamPolicy,
-)
-from mediaworker.ingress.ws_session import StreamSession
-from mediaworker.registry import Refused
+from mediaworker.ingress.websocket import asr as asr_session
+from mediaworker.ingress.websocket import messages
+from mediaworker.ingress.websocket import transcribe as transcribe_session
+from mediaworker.ingress.websocket.asr import AsrSession
+from mediaworker.ingress.websocket.audio import MAX_AHEAD, Converter, Form
+from mediaworker.ingress.websocket.limits import FINISH_S, LINGER_S, MAX_AWAITED, MAX_ERRORS, State, StreamPolicy
+from mediaworker.ingress.websocket.session import StreamSession
+from mediaworker.ingress.websocket.transcribe import TranscribeSession
 from tests.peers import ROOT
 
 CONFIG = {"type": "config", "encoding": "pcm_s16le", "sample_rate": 16000}

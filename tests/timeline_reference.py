@@ -1,7 +1,7 @@
 """What a leg's timeline has to be, written as plainly as possible: an array with one entry for each position.
 
-It is told the truth about each packet, whose numbers do not wrap, and follows the rules of `audio.clock` by the letter.
-Nothing of the leg's own code is used; only whether the VAD hears speech just now is asked from outside.
+It is told the truth about each packet, whose numbers do not wrap, and follows the rules of `audio.rtp.clock` by the
+letter. Nothing of the leg's own code is used; only whether the VAD hears speech just now is asked from outside.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from audio import RtpPacket
-from audio.g711 import ulaw_decode
+from audio.codecs.g711 import ulaw_decode
 
 UNKNOWN, RECEIVED, AWAITED, SILENT, LOST = range(5)
 WINDOW = 256

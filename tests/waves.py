@@ -20,10 +20,10 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid
-from mediaworker.ingress.twilio_webhook import sign
-from sip.endpoint import facing
+from mediaworker.ingress.twilio.webhook import sign
+from sip.pjsip.endpoint import facing
 from tests.conftest import speech
 from tests.peers import Worker, until
 from tests.sipp_caller import Sipp

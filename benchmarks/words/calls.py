@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio import Codec, RtpPacket
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from benchmarks.words.prompts import Prompt
 from mediaworker.cli.twilio_stream import StreamWriter, schedule
 from mediaworker.replay import pcap, recording

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from asr.utterance import Format
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from benchmarks.words import calls as world
 from benchmarks.words import live, offline, prompts, table
 from benchmarks.words.calls import LINES, Condition, Line, Plan

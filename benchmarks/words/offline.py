@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from asr.offline import recognize
+from asr.server.offline import recognize
 from asr.utterance import Format, Utterance
 from audio import Codec, Detector, SpeechEnded, SpeechStarted
 from benchmarks.words.calls import Line, Part
 from config import Settings
-from mediaworker.ingress.twilio_messages import Media, parse
-from mediaworker.media import TICK_S
+from mediaworker.calls.media_loop import TICK_S
+from mediaworker.ingress.twilio.messages import Media, parse
 from mediaworker.replay.link import Faults
 from mediaworker.replay.source import Packets, load
 

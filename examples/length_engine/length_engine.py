@@ -1,6 +1,6 @@
 """An engine for mediaworker that answers with the length of the audio."""
 
-from asr.engine import BYTES_PER_S, Answer, Capabilities
+from asr.engines.interface import BYTES_PER_S, Answer, Capabilities
 
 
 class LengthEngine:

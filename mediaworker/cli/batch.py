@@ -15,20 +15,20 @@ from typing import Any
 import msgspec
 from tqdm import tqdm
 
-from asr.client import Recognizer
+from asr.client.recognizer import Recognizer
 from asr.utterance import EngineState
 from config import Settings
 from config.printable import printable
 from mediaworker.cli.result_names import result_name, target
 from mediaworker.cli.terminal import for_output, print_error
-from mediaworker.durable import sync_file
-from mediaworker.files.formats import Format, Transcript, render
+from mediaworker.files.decoder_process import Refused
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, Partial
-from mediaworker.files.reading import Refused
 from mediaworker.files.segments import arranged
 from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, SourceChanged
+from mediaworker.storage.durable import sync_file
+from mediaworker.transcripts.file import Format, Transcript, render
 
 DONE, FAILED, WRONG, UNREADABLE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 RENDERED: dict[str, Format] = {"txt": "text", "json": "verbose_json", "srt": "srt", "vtt": "vtt"}

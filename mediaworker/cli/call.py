@@ -44,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
 
     from audio import Codec
     from config.settings import Log
-    from mediaworker import logs
     from mediaworker.cli.play import PlayError, load_pcm
+    from mediaworker.ops import logs
     from sip.errors import NO_PJSUA2, SipError
 
     try:
         from sip.phone import SipPhone
-        from sip.stack import TlsFiles
+        from sip.pjsip.stack import TlsFiles
     except ImportError as error:
         print_error(f"{NO_PJSUA2} ({error})")
         return FAILED

@@ -15,7 +15,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mediaworker.reload import check
+    from mediaworker.ops.reload import check
 
     try:
         settings = load(args.config)

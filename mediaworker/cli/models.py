@@ -1,7 +1,7 @@
 """`mediaworker models pull` and `check`: bring a model's files to this machine, and try them.
 
 Every file is checked against the hash that the hub gives for it. The revision is recorded beside the files
-(`asr.weights.Record`), and stays what this machine uses until another one is asked for.
+(`asr.engines.weights.Record`), and stays what this machine uses until another one is asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from asr import weights
-from asr.engine import EngineUnusable, first_line
+from asr.engines import weights
+from asr.engines.interface import EngineUnusable, first_line
 from config import ConfigError, load
 from mediaworker.cli.terminal import print_error
 
@@ -30,7 +30,6 @@ def add_parser(subparsers: Any) -> None:
         "--revision", metavar="COMMIT",
         help="commit, tag or branch; default: the one that was pulled before, else the newest; main: the newest",
     )  # fmt: skip
-
 
     check = actions.add_parser("check", help="transcribe prompts and compare with the library's own generate()")
     check.add_argument("name", nargs="?", metavar="FOLDER|OWNER/NAME", help="default: asr.model of the configuration")

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
-from asr import weights
-from asr.engine import EngineUnusable
-from asr.qwen.device import place
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.loader import Loaded, load
-from asr.qwen.prompt import Prompt, Prompts
-from asr.qwen.session import longest
+from asr.engines import weights
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.device import place
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.loader import Loaded, load
+from asr.engines.qwen.prompt import Prompt, Prompts
+from asr.engines.qwen.session import longest
 from asr.repetition import is_loop
-from asr.resample import Wideband
-from asr.scheduler import Lane, Request
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
+from audio.resample import Wideband
 from config.settings import Qwen
 from mediaworker.word_errors.align import align
 from mediaworker.word_errors.normalise import words

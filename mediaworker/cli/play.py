@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.g711 import alaw_decode, ulaw_decode
-from mediaworker.sound import SoundError, read_wav, resampled
+from audio.codecs.g711 import alaw_decode, ulaw_decode
+from mediaworker.calls.sound import SoundError, read_wav, resampled
 
 RAW_RATES = {
     ".ul": 8000,

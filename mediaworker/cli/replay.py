@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from config.printable import printable, printable_json
-from mediaworker.blas import one_thread
 from mediaworker.cli import trust
 from mediaworker.cli.terminal import print_error
+from mediaworker.ops.blas import one_thread
 
 if TYPE_CHECKING:
     from mediaworker.replay.lab import LegResult
@@ -83,9 +83,9 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
 
     from config import ConfigError, load
     from config.settings import Log
-    from mediaworker import logs
+    from mediaworker.calls.registry import Refused
     from mediaworker.events import schema as events
-    from mediaworker.registry import Refused
+    from mediaworker.ops import logs
     from mediaworker.replay.lab import Lab
     from mediaworker.replay.source import Packets
 
@@ -122,7 +122,7 @@ def _live(args: argparse.Namespace, source: Packets | Messages) -> int:
     import asyncio
 
     from config.settings import Log
-    from mediaworker import logs
+    from mediaworker.ops import logs
     from mediaworker.replay import live
     from mediaworker.replay.source import Packets
 

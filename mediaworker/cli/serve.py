@@ -7,8 +7,8 @@ from typing import Any
 
 from asr.bond import forbid_tracing
 from config import ConfigError, load
-from mediaworker.blas import one_thread
 from mediaworker.cli.terminal import print_error
+from mediaworker.ops.blas import one_thread
 
 
 def add_parser(subparsers: Any) -> None:

@@ -20,13 +20,13 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from config.listen import is_loopback
 from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.terminal import print_error
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
-from mediaworker.ingress.twilio_webhook import sign
+from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay import recording
 from mediaworker.replay.recording import Message
 

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from asr.bond import forbid_tracing
 from config import ConfigError, load
 from config.settings import Log
-from mediaworker.blas import one_thread
 from mediaworker.cli.result_names import Clash, check, distinct
 from mediaworker.cli.terminal import print_error
+from mediaworker.ops.blas import one_thread
 
 FORMATS = ("txt", "json", "srt", "vtt")
 STDIN = "-"
@@ -63,11 +63,11 @@ def _run(args: argparse.Namespace, spool: str) -> int:
         return 2
     one_thread()
     from asr import languages
-    from asr.plugin import find
-    from asr.select import select, unknown_language
-    from mediaworker import logs
+    from asr.engines.plugin import find
+    from asr.engines.selection import select, unknown_language
     from mediaworker.cli.batch import FAILED, INTERRUPTED, UNREADABLE, WRONG, Batch
     from mediaworker.files.options import Options
+    from mediaworker.ops import logs
 
     try:
         engine = select(settings.asr).engine

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from mediaworker.events import calls, search
+from mediaworker.events import call_record as calls
+from mediaworker.events import search
 from mediaworker.events.schema import CallRecord, Envelope, EventError, decode
-from mediaworker.sqlite import SqliteFile, Unusable
+from mediaworker.storage.sqlite import SqliteFile, Unusable
 
 # Each entry brings the file from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
 MIGRATIONS: tuple[str, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mediaworker.events.hub import EventHub
-from mediaworker.metrics import Metrics
+from mediaworker.ops.metrics import Metrics
 
 
 def register(metrics: Metrics, hub: EventHub) -> None:

@@ -23,7 +23,7 @@ from typing import TypeVar
 import structlog
 
 from config import Settings
-from mediaworker.events import calls
+from mediaworker.events import call_record as calls
 from mediaworker.events.database import Database, Head
 from mediaworker.events.journal import Journal
 from mediaworker.events.schema import (
@@ -48,7 +48,7 @@ from mediaworker.events.schema import (
 )
 from mediaworker.events.store import FILE, EventStore, StoreError, StoreUnusable
 from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
-from mediaworker.metrics import Histogram
+from mediaworker.ops.metrics import Histogram
 
 log = structlog.get_logger()
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from mediaworker.events.database import Row
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.subscription import Entry
-from mediaworker.metrics import Histogram
+from mediaworker.ops.metrics import Histogram
 
 log = structlog.get_logger()
 

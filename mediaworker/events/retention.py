@@ -20,7 +20,7 @@ from config.settings import Retention as RetentionSettings
 from mediaworker.events.hub import EXPIRE_PAUSE_S, EventHub
 from mediaworker.events.schema import timestamp
 from mediaworker.events.store import StoreError
-from mediaworker.sqlite import erase_set_aside
+from mediaworker.storage.sqlite import erase_set_aside
 
 log = structlog.get_logger()
 

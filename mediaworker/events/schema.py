@@ -400,9 +400,7 @@ def decode(frame: str | bytes) -> Event:
         body = _body_decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EventError(str(error)) from None
-    return Event(
-        envelope.cursor, envelope.call_id, envelope.seq, envelope.at_ms, envelope.time, body, envelope.stored
-    )
+    return Event(envelope.cursor, envelope.call_id, envelope.seq, envelope.at_ms, envelope.time, body, envelope.stored)
 
 
 def _quote(text: str) -> str:

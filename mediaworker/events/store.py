@@ -19,11 +19,11 @@ from typing import TypeVar
 
 import structlog
 
-from mediaworker.database_thread import DatabaseThread, StoreError, StoreUnusable, say
-from mediaworker.durable import make_directory, sync_directory, sync_file
 from mediaworker.events.database import Carried, Database, Head, Row
 from mediaworker.events.schema import CallRecord, timestamp
-from mediaworker.sqlite import REASONS, Reason, Unusable, files_set_aside, make_way, open_file, save_log
+from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
+from mediaworker.storage.durable import make_directory, sync_directory, sync_file
+from mediaworker.storage.sqlite import REASONS, Reason, Unusable, files_set_aside, make_way, open_file, save_log
 
 __all__ = ["EventStore", "StoreError", "StoreUnusable"]
 
@@ -172,9 +172,7 @@ class EventStore:
         self._note_renewal(error.reason, f"{error}; {lost}")
         return not whole
 
-    def _anew(
-        self, old: Database | None, store_id: str, records: Collection[CallRecord], floor: int
-    ) -> Database:
+    def _anew(self, old: Database | None, store_id: str, records: Collection[CallRecord], floor: int) -> Database:
         make_way(self._real, old)
         database = self._made(self._real)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from mediaworker.durable import make_directory
+from mediaworker.storage.durable import make_directory
 
 MB = 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

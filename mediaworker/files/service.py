@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import structlog
 
-from asr import weights
+from asr.engines import weights
 from asr.utterance import EngineState
 from config import Settings
 from mediaworker.files import sandbox
@@ -25,7 +25,7 @@ from mediaworker.files.options import Options
 from mediaworker.files.segments import Segment
 from mediaworker.files.stats import Stats
 from mediaworker.files.transcription import FileTranscription, Recognizer
-from mediaworker.metrics import Histogram
+from mediaworker.ops.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 RETRY_S = 5

@@ -18,13 +18,13 @@ from asr.languages import base
 from asr.utterance import Alignment, EngineState, Hypothesis, Utterance, Word
 from config import Endpointing
 from config.settings import Files
+from mediaworker.calls.word_timestamps import placed
+from mediaworker.files.decoder_process import Plan, Refused
 from mediaworker.files.messages import Chunk, Ended, Opened
 from mediaworker.files.options import Options
-from mediaworker.files.reading import Plan, Refused
-from mediaworker.files.readings import Readings
+from mediaworker.files.restarting_decoder import Readings
 from mediaworker.files.segments import Segment
 from mediaworker.files.stats import Stats
-from mediaworker.words import placed
 
 POSITIONS_PER_MS = 8
 ATTEMPTS = 3
@@ -43,7 +43,7 @@ class SourceChanged(Exception):
 
 
 class Recognizer(Protocol):
-    """What a file needs of `asr.client.Recognizer`."""
+    """What a file needs of `asr.client.recognizer.Recognizer`."""
 
     engine: str
     state: EngineState
@@ -53,9 +53,7 @@ class Recognizer(Protocol):
     def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None: ...
     def append(self, utterance_id: str, audio: bytes) -> None: ...
     def final(self, utterance_id: str, revision: int, *, commit: bool) -> None: ...
-    def align(
-        self, utterance_id: str, text: str, language: str, on_words: Callable[[Alignment], None]
-    ) -> None: ...
+    def align(self, utterance_id: str, text: str, language: str, on_words: Callable[[Alignment], None]) -> None: ...
     def cancel(self, utterance_id: str) -> None: ...
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from config.addresses import peer_key
 from mediaworker.ingress.notices import Notices
-from sip.addresses import peer_key
 
 Reason = Literal["no_key", "unknown_key", "scope", "not_local", "signature", "call_token"]
 REASONS: dict[Reason, str] = {

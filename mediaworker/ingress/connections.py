@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 
-from sip.addresses import peer_key
+from config.addresses import peer_key
 
 RESERVED_FILES = 256
 """Descriptors kept for the store, the inference process, logs and files, beside one per call."""

@@ -26,14 +26,14 @@ from websockets.typing import Subprotocol
 from audio import WHOLE, Turn
 from config.listen import LOOPBACK
 from config.settings import Media
+from mediaworker.calls.registry import Refused
 from mediaworker.ingress.access import is_direct
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.frames import split
+from mediaworker.ingress.interfaces import Endpoint, SessionFactory, Upgrade
 from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.ports import Endpoint, SessionFactory, Upgrade
-from mediaworker.ingress.shell import PROBLEM, RETRY_AFTER_S, Take, Throttle, drive, refusal_body, refusal_headers
-from mediaworker.registry import Refused
-from mediaworker.tls import certificate
+from mediaworker.ingress.runner import PROBLEM, RETRY_AFTER_S, Take, Throttle, drive, refusal_body, refusal_headers
+from mediaworker.ops.tls import certificate
 
 log = structlog.get_logger()
 

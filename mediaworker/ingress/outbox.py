@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from mediaworker.ingress.ports import Close, Output, Send
+from mediaworker.ingress.interfaces import Close, Output, Send
 
 MAX_WAITING = 256
 """Messages that wait for one peer, beside partials."""

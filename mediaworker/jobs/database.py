@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from mediaworker.durable import make_directory
 from mediaworker.files.segments import Segment
 from mediaworker.jobs.record import Job
-from mediaworker.sqlite import SqliteFile
+from mediaworker.storage.durable import make_directory
+from mediaworker.storage.sqlite import SqliteFile
 
 # Each entry brings the file from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
 MIGRATIONS: tuple[str, ...] = (

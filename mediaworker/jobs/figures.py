@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mediaworker.files.service import FileService
 from mediaworker.jobs.service import JobService
-from mediaworker.metrics import Metrics
+from mediaworker.ops.metrics import Metrics
 
 
 def register(metrics: Metrics, files: FileService, jobs: JobService) -> None:

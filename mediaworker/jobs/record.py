@@ -75,6 +75,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def public(job: Job) -> dict[str, Any]:
     """The job as its owner sees it. Times are RFC 3339."""
+
     def time(seconds: float | None) -> str | None:
         return None if seconds is None else timestamp(seconds)
 

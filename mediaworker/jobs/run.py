@@ -11,14 +11,14 @@ from contextlib import aclosing
 import structlog
 from msgspec.structs import replace
 
-from mediaworker.database_thread import StoreError
-from mediaworker.files.reading import Refused
+from mediaworker.files.decoder_process import Refused
 from mediaworker.files.segments import Segment
 from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTranscription, SourceChanged
-from mediaworker.jobs.book import Book
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import SourceError
+from mediaworker.jobs.store import Book
+from mediaworker.storage.database_thread import StoreError
 
 AGAIN_S = (2.0, 20.0)
 """A job that cannot go on just now is tried again after as long as it has waited already, within these bounds."""
@@ -81,9 +81,10 @@ class Run:
         job = self._job
         await book.put(replace(job, state="running", started_s=job.started_s or book.clock(), error="", code=""))
         file = await asyncio.to_thread(book.sources.open, job)
-        with _closed(file), self._files.transcription(
-            file, job.source.filename, job.options, stream=job.id, known=known
-        ) as work:
+        with (
+            _closed(file),
+            self._files.transcription(file, job.source.filename, job.options, stream=job.id, known=known) as work,
+        ):
             self._work = work
             async with aclosing(work.segments()) as found:
                 async for segment in found:

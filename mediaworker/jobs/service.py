@@ -16,16 +16,16 @@ from pathlib import Path
 import structlog
 
 from config import Settings
-from mediaworker.database_thread import StoreError, StoreUnusable, say
 from mediaworker.files.segments import Segment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
-from mediaworker.jobs.book import Book
+from mediaworker.jobs.notifier import Telling
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.run import Run, waiting
 from mediaworker.jobs.sources import Sources
-from mediaworker.jobs.telling import Telling
-from mediaworker.jobs.webhooks import Webhooks, check
+from mediaworker.jobs.store import Book
+from mediaworker.storage.database_thread import StoreError, StoreUnusable, say
+from mediaworker.webhooks.jobs import Webhooks, check
 
 MB = 1024 * 1024
 CHECK_S = 1.0
@@ -50,9 +50,7 @@ class JobService:
         self.settings, self._files = settings, files
         jobs, folder = settings.jobs, Path(settings.data_dir)
         self.sources = Sources(folder, jobs.roots, min_free_bytes=settings.files.min_free_mb * MB)
-        self.webhooks = Webhooks(
-            jobs.webhook_secret, retry_s=jobs.retry_hours * 3600, allow=jobs.webhook_allow
-        )
+        self.webhooks = Webhooks(jobs.webhook_secret, retry_s=jobs.retry_hours * 3600, allow=jobs.webhook_allow)
         self._book = Book(folder, self.sources, clock=clock)
         self._telling = Telling(self._book, self.webhooks, self._go_on)
         self._arriving: Counter[str] = Counter()

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from mediaworker.durable import make_directory, sync_directory, write_file
 from mediaworker.files.disk import Incoming
 from mediaworker.jobs.record import Job, Source
+from mediaworker.storage.durable import make_directory, sync_directory, write_file
 
 PART = ".part"
 _encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Job)

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 
-from asr.client import Recognizer
+from asr.client.recognizer import Recognizer
 from asr.utterance import Hypothesis, Utterance
 from audio import Detector, Leg
 from config import Settings
-from mediaworker.call import Call
+from mediaworker.calls.call import Call
+from mediaworker.calls.media_loop import TICK_S, MediaLoop
+from mediaworker.calls.registry import FINALS_S, CallRegistry
 from mediaworker.events import schema as events
-from mediaworker.ingress.twilio_session import TwilioPolicy, TwilioSession
-from mediaworker.media import TICK_S, MediaLoop
-from mediaworker.registry import FINALS_S, CallRegistry
+from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
 from mediaworker.replay.rtp_call import Action, RtpCall
 from mediaworker.replay.source import Messages, Packets
-from sip.latch import SourceLatch
+from sip.media.latching import SourceLatch
 
 METRICS_EVERY_S = 5.0
 ANSWER_S = 300.0

@@ -8,7 +8,7 @@ from functools import partial
 
 from mediaworker.cli.stream import StreamError, Target, stream
 from mediaworker.cli.twilio_stream import StreamWriter
-from mediaworker.ingress.twilio_webhook import sign
+from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay.source import Messages, Packets
 from sip.errors import NO_PJSUA2, SipError
 

@@ -6,10 +6,10 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
+from config.addresses import SOCKETS, family_of
 from mediaworker.replay.datagrams import Datagram
 from mediaworker.replay.link import Arrival
 from mediaworker.replay.streams import Description
-from sip.addresses import SOCKETS, family_of
 from sip.phone import Line
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mediaworker.ingress.twilio_messages import Malformed, Media, Start, Unknown, parse
+from mediaworker.ingress.twilio.messages import Malformed, Media, Start, Unknown, parse
 from mediaworker.replay.pcap import CaptureError
 
 MAX_BYTES = 1 << 30

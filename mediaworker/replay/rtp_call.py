@@ -6,12 +6,12 @@ import heapq
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 
-from mediaworker.call import Call, LegSpec
-from mediaworker.media import TICK_S
+from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.media_loop import TICK_S
 from mediaworker.replay.datagrams import Datagram
 from mediaworker.replay.source import Packets
 from mediaworker.replay.streams import Description, Stream
-from sip.latch import SourceLatch
+from sip.media.latching import SourceLatch
 
 Action = Callable[[float], None]
 """Takes the time at which it happens."""

@@ -14,8 +14,8 @@ from audio import Codec, is_rtcp
 from mediaworker.replay.datagrams import Address, Datagram
 from mediaworker.replay.pcap import CaptureError
 from sip.errors import PeerError
-from sip.messages import SipMessage
-from sip.sdp import SessionDescription
+from sip.protocol.message import SipMessage
+from sip.protocol.sdp import SessionDescription
 
 MIN_RUN = 8
 """So many packets of one SSRC in sequence make a stream."""
@@ -74,9 +74,7 @@ class Capture:
     """SIP over UDP, as it came."""
 
 
-def find(
-    datagrams: Iterable[Datagram], *, codec: Codec | None = None, payload_type: int | None = None
-) -> Capture:
+def find(datagrams: Iterable[Datagram], *, codec: Codec | None = None, payload_type: int | None = None) -> Capture:
     """Raises CaptureError when there is no stream. `codec`, `payload_type`: for all streams, whatever else says so."""
     arrived: dict[Address, list[Datagram]] = defaultdict(list)
     runs: dict[tuple[Address, Address], _Run] = defaultdict(_Run)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 
 SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 """Of Debian's packages asterisk-core-sounds-en-wav (8 kHz) and -g722 (16 kHz)."""

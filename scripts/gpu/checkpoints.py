@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from asr.qwen.loader import load
-from mediaworker.bench.engine import MODEL
-from mediaworker.bench.engine_weights import build
+from asr.engines.qwen.loader import load
+from benchmarks.engine.run import MODEL
+from benchmarks.engine.weights import build
 from scripts.gpu.options import Options, options, process_peak_mb
 from scripts.gpu.parts import ROOT
 from scripts.reference.checkpoints import write

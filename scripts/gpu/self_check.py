@@ -7,12 +7,12 @@ import time
 
 import torch
 
-from asr.engine import EngineUnusable
-from asr.qwen.attention import Name
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import Execution, for_device
-from mediaworker.bench.engine import MODEL
-from mediaworker.bench.engine_weights import build
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.attention import Name
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import Execution, for_device
+from benchmarks.engine.run import MODEL
+from benchmarks.engine.weights import build
 from scripts.gpu.options import Options, options
 
 STARTS: tuple[tuple[str, str, Name], ...] = (

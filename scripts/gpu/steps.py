@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from asr.engine import EngineUnusable
-from asr.qwen.attention import Name
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import for_device
-from asr.qwen.packed import Input, Row
-from mediaworker.bench.engine import MODEL
-from mediaworker.bench.engine_device import covered, ran
-from mediaworker.bench.engine_weights import build
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.attention import Name
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import for_device
+from asr.engines.qwen.packed import Input, Row
+from benchmarks.engine.device import covered, ran
+from benchmarks.engine.run import MODEL
+from benchmarks.engine.weights import build
 from scripts.gpu.options import Options, options, process_peak_mb
 
 ROWS, REHEARSED = (1, 8, 32, 64, 128), (1, 8)

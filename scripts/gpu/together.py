@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from asr.engine import EngineUnusable
-from asr.qwen.attention import Name
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.execution import for_device
-from asr.qwen.loader import load
-from asr.scheduler import Lane, Request
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.attention import Name
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import for_device
+from asr.engines.qwen.loader import load
+from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from mediaworker.bench.engine import MODEL, clips
-from mediaworker.bench.engine_plan import cut, utterances
-from mediaworker.bench.engine_weights import build
+from benchmarks.engine.plan import cut, utterances
+from benchmarks.engine.run import MODEL, clips
+from benchmarks.engine.weights import build
 from scripts.gpu.options import Options, options
 
 CALLS, REHEARSED = (1, 2, 4, 8, 12, 16, 32, 64), (1, 4)

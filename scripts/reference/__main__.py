@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from asr import languages
-from asr.qwen import aligner_loader
-from asr.qwen.loader import load
+from asr.engines.qwen import aligner_loader
+from asr.engines.qwen.loader import load
 from scripts.reference import checkpoints, deviations, environment, report, times, words
 from scripts.reference.cases import PARTIAL_S, Case, Talk, cases, talks
 from scripts.reference.compare import Ours, Row, Stream, compare, streamed

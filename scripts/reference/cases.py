@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.resample import Upsampler
 from asr.utterance import BYTES_PER_S, Format
-from audio.g711 import ulaw_decode, ulaw_encode
+from audio.codecs.g711 import ulaw_decode, ulaw_encode
+from audio.resample import Upsampler
 from tests.qwen_models import noise
 
 DIGITS = Path(__file__).parents[2] / "tests" / "data" / "digits"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.qwen.prompt import MAX_CONTEXT, SPECIAL
-from asr.qwen.session import longest
+from asr.engines.qwen.prompt import MAX_CONTEXT, SPECIAL
+from asr.engines.qwen.session import longest
 from asr.repetition import is_loop, once
 from scripts.reference.cases import Case
 

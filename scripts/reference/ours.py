@@ -12,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from asr import messages
-from asr.aligner import Spoken
-from asr.inference import Inference
-from asr.qwen import aligner_loader
-from asr.qwen.aligner import QwenAligner
-from asr.qwen.encoder import Audio, Settling
-from asr.qwen.engine import QwenEngine, Shape
-from asr.qwen.loader import load
-from asr.qwen.mel import Features, Mel, normalise, views
-from asr.qwen.prompt import audio_tokens
-from asr.qwen.words import split
+from asr.engines.aligner import Spoken
+from asr.engines.qwen import aligner_loader
+from asr.engines.qwen.aligner import QwenAligner
+from asr.engines.qwen.encoder import Audio, Settling
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.loader import load
+from asr.engines.qwen.mel import Features, Mel, normalise, views
+from asr.engines.qwen.prompt import audio_tokens
+from asr.engines.qwen.words import split
+from asr.server.inference import Inference
 from asr.utterance import Utterance
 from scripts.reference.cases import Case, Talk
 

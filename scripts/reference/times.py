@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr import languages
-from asr.aligner import Spoken
-from asr.qwen import aligner_loader
-from asr.qwen.words import monotone
+from asr.engines.aligner import Spoken
+from asr.engines.qwen import aligner_loader
+from asr.engines.qwen.words import monotone
 from scripts.reference import deviations
 from scripts.reference.cases import DIGITS, Case, Sound, Talk, clipped, noisy, speech, wide
 from scripts.reference.deviations import distance, where

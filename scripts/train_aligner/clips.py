@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from scripts.train_tiny.channel import resample
 from scripts.train_tiny.espeak import RATE_HZ as ESPEAK_HZ
 from scripts.train_tiny.espeak import Speaker, say

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
 from transformers import Qwen3ASRProcessor
 
-from asr.qwen.prompt import AUDIO_END, AUDIO_START, audio_tokens
+from asr.engines.qwen.prompt import AUDIO_END, AUDIO_START, audio_tokens
 from scripts.train_aligner.model import recognizer
 from scripts.train_tiny.channel import MODEL_HZ
 from scripts.train_tiny.examples import HOP, Maker, covers

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from asr.samples import decode
+from asr.server.samples import decode
 from asr.utterance import Format
-from audio.g711 import alaw_encode, ulaw_encode
+from audio.codecs.g711 import alaw_encode, ulaw_encode
 from scripts.train_tiny.espeak import RATE_HZ as ESPEAK_HZ
 from scripts.train_tiny.espeak import Speaker, say
 from scripts.train_tiny.words import BABBLE

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import Qwen3ASRProcessor
 
-from asr.qwen.prompt import audio_tokens
+from asr.engines.qwen.prompt import audio_tokens
 from scripts.train_tiny.channel import MODEL_HZ
 from scripts.train_tiny.tokenizer import AUDIO_PAD, answer, prompt
 from scripts.train_tiny.utterances import Recipe, Utterance, utterance

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from audio.g711 import ulaw_encode
+from audio.codecs.g711 import ulaw_encode
 from tests.authority import Authority
 from tests.peers import ROOT, ports, until
 

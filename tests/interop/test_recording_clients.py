@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audio.g711 import alaw_encode, ulaw_decode
+from audio.codecs.g711 import alaw_encode, ulaw_decode
 from tests.peers import Worker, worker
 from tests.rtp_sender import RtpSender
 from tests.sipp_caller import Sipp

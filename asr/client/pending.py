@@ -1,0 +1,124 @@
+"""One utterance on the media process's books: its audio, what is asked of it, and how much of that has been told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from asr.client.spill import Kept
+from asr.messages import MAX_AUDIO_BYTES, Align, Append, Final, Open, Partial, ToEngine, Withdraw
+from asr.utterance import Alignment, Hypothesis, Utterance, Word
+
+Deliver = Callable[[Hypothesis], None]
+TakeWords = Callable[[Alignment], None]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain integers for the metrics."""
+
+    utterances: int = 0
+    partials: int = 0
+    """Delivered."""
+    finals: int = 0
+    """Delivered, speculative ones included."""
+    errors: int = 0
+    """Finals that carry an error."""
+    alignments: int = 0
+    """Utterances whose words got their times."""
+    words: int = 0
+    """In them."""
+    failed_alignments: int = 0
+    refused_alignments: int = 0
+    """Not asked for, because more than `asr.max_backlog_mb` of audio waits."""
+    stale: int = 0
+    """Answers that nobody waits for any more."""
+    refused_partials: int = 0
+    """Not asked for, because more than `asr.max_backlog_mb` of audio waits."""
+    shed_partials: int = 0
+    """Dropped by the scheduler."""
+    exhausted_steps: int = 0
+    """Of the engine, which needed more memory than there was, and were done again with less in them."""
+    crashes: int = 0
+    """Ends of the inference process that nobody asked for."""
+    hangs: int = 0
+    """Of those, processes that were ended because they did not answer."""
+    spill_failures: int = 0
+    """Utterances given up because the disk had no room for their audio, or did not give it back."""
+    replayed: int = 0
+    """Utterances that were open when that happened."""
+
+
+@dataclass(slots=True)
+class Spoken:
+    utterance: Utterance
+    deliver: Deliver
+    audio: Kept
+    """All of it, for a replay, until the utterance is over."""
+    newest: int = -1
+    """Highest revision asked for."""
+    delivered: int = -1
+    request: Partial | Final | Align | None = None
+    """The newest, as long as it is not answered."""
+    words: tuple[Word, ...] = ()
+    """Of its newest final, from an engine that tells them."""
+    take_words: TakeWords | None = None
+    """Set with an `Align`, the last thing that is asked."""
+    opened: bool = False
+    """`opened`, `sent` and `asked`: what this life of the inference process has been told."""
+    sent: int = 0
+    asked: bool = False
+    withdrawn: bool = False
+    """The request is not wanted any more, and the process does not know it yet."""
+    begun_bytes: int = 0
+    """What of it is counted as being at the process."""
+    crashes: int = 0
+    failed: str | None = None
+    died: bool = False
+    """It failed because the process died over it."""
+    refused: bool = False
+    """It failed because the engine does not know its language: see `Hypothesis.refused`."""
+
+    def ask(self, request: Partial | Final | Align) -> None:
+        self.request, self.asked, self.withdrawn = request, False, False
+
+    def next_message(self) -> ToEngine | None:
+        """What is to be told next; it counts as told. Raises SpillError."""
+        if not self.opened:
+            self.opened = True
+            return Open(self.utterance, suspect=self.crashes > 0)
+        if self.withdrawn:
+            self.withdrawn = False
+            if self.asked:
+                return Withdraw(self.utterance.id)
+            self.asked = True  # so it never will be, by this life of the process
+        request = None if self.asked else self.request
+        # Audio that came after a request goes after it, in a replay too.
+        end = len(self.audio) if request is None else request.end
+        if self.sent < end:
+            start = self.sent
+            audio = self.audio.read(start, min(end, start + MAX_AUDIO_BYTES))
+            self.sent += len(audio)
+            return Append(self.utterance.id, start, audio)
+        if request is not None:
+            self.asked = True
+        return request
+
+    def forget_process(self) -> None:
+        """The process that had been told is gone."""
+        self.opened, self.sent, self.asked, self.withdrawn, self.begun_bytes = False, 0, False, False, 0
+
+    def counts(self, hypothesis: Hypothesis) -> bool:
+        """Whether it is still waited for."""
+        if hypothesis.final:
+            request = self.request
+            return isinstance(request, Final) and request.revision == hypothesis.revision
+        # A partial that was overtaken by a newer request is still news.
+        return hypothesis.revision > self.delivered
+
+    def ends_with(self, hypothesis: Hypothesis) -> bool:
+        """Whether it is over when the request is answered so."""
+        request = self.request
+        if not isinstance(request, Final) or not request.commit or request.revision != hypothesis.revision:
+            return False
+        return not self.utterance.words or hypothesis.error is not None

@@ -1,0 +1,107 @@
+"""What an engine is: growing utterances, and bounded steps on requests that somebody else has ordered.
+
+The scheduler decides what is urgent, `Inference` moves audio and answers, the engine computes. An engine is used from
+one thread. `step` gets the most urgent requests it can hold (`Capabilities.batch`) and does a bounded piece of work on
+all of them together: for Moonshine a few calls of its network for each, for a batched transformer one packed forward
+that mixes prefill, verification and decoding of many utterances. What has no answer after the step comes back later.
+
+Everything that an engine's own module needs can be imported from here; docs/engines.md shows a whole engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+from asr.engines.runtime import Runtime
+from asr.server.scheduler import Request
+from asr.utterance import BYTES_PER_S, Utterance, Word
+
+__all__ = [
+    "BYTES_PER_S", "Answer", "Capabilities", "Engine", "EngineError", "EngineExhausted", "EngineUnusable", "Request",
+    "Runtime", "Utterance", "Word", "described", "first_line",
+]  # fmt: skip
+
+
+class EngineError(Exception):
+    """The engine cannot go on with this one utterance, but with the others. Anything else it raises ends the process,
+    which starts again and replays."""
+
+    def __init__(self, utterance_id: str, reason: str) -> None:
+        self.utterance_id, self.reason = utterance_id, reason
+        super().__init__(f"{utterance_id}: {reason}")
+
+
+class EngineExhausted(Exception):
+    """The step needs more memory than there is. It has answered nobody and can be done again, with less in it."""
+
+
+class EngineUnusable(Exception):
+    """It cannot be built here: no weights, the wrong ones, no such device. The message says what to do about it."""
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says, as a part of a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def described(error: BaseException) -> str:
+    """The same with the kind of error, for whoever wrote the code that raised it."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What may be asked of an engine that is loaded. What must be known before, its plug-in says
+    (`asr.engines.plugin`)."""
+
+    batch: int = 1
+    """Requests in one step."""
+    partials: bool = True
+    """Without them the engine is asked for finals alone."""
+    longest_s: float = inf
+    """Audio of one utterance. The engine gets no more, and a final about more fails without asking the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Raw words of the engine to one request."""
+
+    request: Request
+    text: str
+    language: str
+    """ISO 639 code, or empty."""
+    words: tuple[Word, ...] = ()
+    """Of a final, by an engine whose plug-in promises them: the words of `text` in their order, with their times."""
+
+
+class Engine(Protocol):
+    """Calls for one utterance come in this order: open, append…, close. Ids are unique among the open ones.
+
+    It may have a method `runtime() -> Runtime` that says where it computes, once it is warm.
+
+    The text of a final depends on the utterance and on its first `request.end` bytes alone: not on how they were cut
+    into appends, on partials or speculative finals before, on other utterances, or on what was decoded earlier.
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    def open(self, utterance: Utterance) -> None: ...
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        """The next bytes in the utterance's format. Cheap: decoding belongs into `step`."""
+
+    def close(self, utterance_id: str) -> None:
+        """Committed or cancelled; its state goes."""
+
+    def runnable(self, request: Request) -> bool:
+        """Whether `step` could work on it now (a KV slot is free or its own)."""
+
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        """One bounded piece of work. Raises EngineError, EngineExhausted."""
+
+    def warm_up(self) -> None:
+        """Load what the first request needs. Raises EngineUnusable."""

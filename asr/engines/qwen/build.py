@@ -1,0 +1,62 @@
+"""From the configuration to an engine."""
+
+from __future__ import annotations
+
+import torch
+
+from asr.engines import weights
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen import device as devices
+from asr.engines.qwen import memory
+from asr.engines.qwen.encoder import Settling
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import for_device
+from asr.engines.qwen.fused import fuse
+from asr.engines.qwen.loader import load
+from asr.engines.qwen.pair import PairEngine
+from asr.engines.qwen.quantise import quantise
+from asr.engines.qwen.sizing import sizes
+from asr.engines.qwen.slots import slot_bytes
+from config.settings import Asr, Qwen
+
+
+def build(asr: Asr, settings: Qwen) -> QwenEngine | PairEngine:
+    """Raises EngineUnusable."""
+    if not asr.partials_model:
+        return _engine(asr.model, asr, settings)
+    large, small = (_engine(model, asr, settings) for model in (asr.model, asr.partials_model))
+    return PairEngine(small, large)
+
+
+def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
+    folder = weights.find(model)
+    if folder is None:
+        raise EngineUnusable(weights.missing(model))
+    device, dtype = devices.place(settings)
+    means = for_device(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
+    loaded = load(folder, device=device, dtype=dtype)
+    if settings.quantise != "none":
+        fuse(loaded.model)
+        quantise(loaded.model, settings.quantise)
+    free_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else None
+    slot = slot_bytes(loaded.model.config.get_text_config(), settings.positions, dtype)
+    size = sizes(free_bytes, slot, slots=settings.slots, batch=settings.batch)
+    shape = Shape(
+        slots=size.slots,
+        positions=settings.positions,
+        batch=size.batch,
+        captured_positions=size.captured_positions,
+        batch_tokens=settings.batch_tokens,
+        window_s=settings.window_s or None,
+        settling=Settling(settings.partials),
+    )
+    try:
+        made = QwenEngine(loaded, shape, means)
+        made.warnings = devices.warnings(settings, device)
+        return made
+    except ValueError as error:
+        raise EngineUnusable(f"qwen.window_s = {settings.window_s:g}: {error}") from None
+    except (MemoryError, RuntimeError) as error:
+        if not memory.exhausted(error):
+            raise
+        raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None

@@ -1,0 +1,66 @@
+"""Which device and precision Qwen3-ASR computes with, and why it is not a GPU when it is none."""
+
+from __future__ import annotations
+
+import torch
+
+from asr.engines.interface import EngineUnusable, first_line
+from asr.engines.runtime import has_gpu
+from config.settings import Qwen
+
+
+def place(settings: Qwen) -> tuple[str, torch.dtype]:
+    """Device and precision, and torch told of both. Raises EngineUnusable."""
+    torch.set_num_threads(settings.threads)
+    device = _device(settings.device)
+    kind: str = settings.dtype
+    if kind == "auto":
+        kind = "float32" if device == "cpu" else "bfloat16" if _has_bfloat16(device) else "float16"
+    if device != "cpu":
+        torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
+    dtype: torch.dtype = getattr(torch, kind)
+    return device, dtype
+
+
+def _has_bfloat16(device: str) -> bool:
+    """Of this device: `torch.cuda.is_bf16_supported` asks the current one."""
+    return torch.version.hip is not None or torch.cuda.get_device_capability(torch.device(device)) >= (8, 0)
+
+
+def _device(wanted: str) -> str:
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise EngineUnusable(f"qwen.device = {wanted!r} is no device: auto, cpu, cuda, cuda:1") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            seen = f"{count} GPUs" if count > 1 else "one GPU" if count else "no GPU"
+            why = "" if count else f": {why_no_gpu()}"
+            raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees {seen} here{why}")
+    return wanted
+
+
+def why_no_gpu() -> str:
+    """In one clause, where torch can use none."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        there = ", though this machine has a GPU: install one with CUDA" if has_gpu() else ""
+        return f"torch {torch.__version__} is a build for CPUs{there}"
+    build = f"torch {torch.__version__} for CUDA {torch.version.cuda or torch.version.hip}"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return f"{build} cannot use a GPU: {first_line(error)}"
+    return f"{build} sees no GPU"
+
+
+def warnings(settings: Qwen, device: str) -> tuple[str, ...]:
+    """What nobody has asked for: a CPU."""
+    if device != "cpu" or settings.device == "cpu":
+        return ()
+    return (
+        f"Qwen3-ASR computes on the CPU, for a call or two at a time: {why_no_gpu()}. "
+        "qwen.device = 'cpu' says that this is meant",
+    )

@@ -1,0 +1,173 @@
+"""The audio tower over growing utterances: what is finished is computed once, and many utterances share one pass.
+
+Convolutions look at seconds (chunks of 100 frames), attention at windows of some seconds and no further, so a finished
+window has its final embeddings. Both depend on the loudest frame so far, to which frames are clamped: a louder one
+makes them anew, or not, as `Settling` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from torch import Tensor
+
+from asr.engines.qwen.attention import Attention
+from asr.engines.qwen.graphs import Graphs
+from asr.engines.qwen.mel import View
+from asr.engines.qwen.staging import Staging
+from asr.engines.qwen.tower import Tower
+
+CONV_CHUNKS = 32
+"""In one pass of the convolutions: they need 60 times the memory of what they take."""
+PASS_TOKENS = 2048
+"""In one pass of the layers; with fixed shapes, the largest."""
+
+
+class Settling(StrEnum):
+    """What a new maximum does to finished windows."""
+
+    EXACT = "exact"
+    """They are made anew: what comes out is that of the whole utterance heard at once."""
+    FROZEN = "frozen"
+    """They keep the maximum they were made with; only finals are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A piece of the audio, and the maximum it was made with."""
+
+    maximum: float
+    tokens: Tensor
+
+
+@dataclass(slots=True)
+class Audio:
+    """The embeddings of one utterance so far."""
+
+    chunks: dict[int, _Made] = field(default_factory=dict)
+    """From the convolutions, of windows that are not finished."""
+    windows: dict[int, _Made] = field(default_factory=dict)
+    """Finished ones."""
+
+
+@dataclass(slots=True)
+class Counters:
+    chunks: int = 0
+    windows: int = 0
+    tokens: int = 0
+    """Through the encoder's layers."""
+
+
+@dataclass(slots=True)
+class Encoding:
+    """An utterance on its way through the encoder."""
+
+    audio: Audio
+    view: View
+    exact: bool
+    done: dict[int, Tensor] = field(default_factory=dict)
+    """Embeddings by window."""
+
+
+class Encoder:
+    """Runs the model's own weights; holds no utterance's state."""
+
+    def __init__(
+        self, model: Any, attention: Attention, graphs: Graphs, staging: Staging, *, window_s: float | None = None
+    ) -> None:
+        """`model`: fused. `window_s`: seconds that attend to each other, instead of the model's own."""
+        tower = model.model.audio_tower
+        self.chunk = 2 * int(tower.n_window)
+        """Frames per chunk."""
+        self.window = int(tower.n_window_infer) if window_s is None else round(100 * window_s)
+        """Frames per window, a multiple of a chunk."""
+        if self.window <= 0 or self.window % self.chunk:
+            raise ValueError(f"a window is a multiple of {self.chunk / 100:g} s")
+        self.tower = Tower(
+            model, attention, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS,
+            window=self.window // self.chunk * -(-self.chunk // 8),
+        )  # fmt: skip
+        self.counters = Counters()
+
+    def capture(self) -> int:
+        """See `Tower.capture`."""
+        return self.tower.capture()
+
+    def begin(self, audio: Audio, view: View, settling: Settling) -> Encoding:
+        """What has to be done for this view of the utterance; `run` does it."""
+        encoding = Encoding(audio, view, settling is Settling.EXACT)
+        for number in range(view.settled // self.window):  # a request may be about less audio than one before it
+            known = audio.windows.get(number)
+            if known is not None and (known.maximum == view.maximum or not encoding.exact):
+                encoding.done[number] = known.tokens
+        return encoding
+
+    def _windows(self, view: View) -> int:
+        return -(-view.count // self.window)
+
+    def missing(self, encoding: Encoding) -> int:
+        """Windows still to be computed."""
+        return self._windows(encoding.view) - len(encoding.done)
+
+    def run(self, work: Sequence[tuple[Encoding, int]]) -> None:
+        """Compute the first so many missing windows of each, all of them together."""
+        todo = [
+            (encoding, number)
+            for encoding, limit in work
+            for number in [n for n in range(self._windows(encoding.view)) if n not in encoding.done][:limit]
+        ]
+        if not todo:
+            return
+        self._convolve(todo)
+        embedded = self.tower.attend([self._tokens(encoding, number) for encoding, number in todo])
+        self.counters.windows += len(todo)
+        self.counters.tokens += sum(each.shape[0] for each in embedded)
+        for (encoding, number), embeddings in zip(todo, embedded, strict=True):
+            embeddings = embeddings.clone()  # else it would hold the buffer of the whole pass
+            encoding.done[number] = embeddings
+            view = encoding.view
+            if (number + 1) * self.window <= view.settled:
+                encoding.audio.windows[number] = _Made(view.maximum, embeddings)
+                for chunk in self._chunks(view, number):
+                    del encoding.audio.chunks[chunk]
+
+    def finish(self, encoding: Encoding) -> list[Tensor]:
+        """The embeddings of all windows, (tokens, width) each; of a finished one it is the very same object again."""
+        return [encoding.done[number] for number in range(self._windows(encoding.view))]
+
+    def _chunks(self, view: View, window: int) -> range:
+        """The chunks of a window."""
+        first, stop = window * self.window, min((window + 1) * self.window, view.count)
+        return range(first // self.chunk, -(-stop // self.chunk))
+
+    def _convolve(self, todo: Sequence[tuple[Encoding, int]]) -> None:
+        """Have the convolutions of every chunk of these windows."""
+        missing = [
+            (encoding, chunk)
+            for encoding, window in todo
+            for chunk in self._chunks(encoding.view, window)
+            if (known := encoding.audio.chunks.get(chunk)) is None
+            or known.maximum != encoding.view.maximum
+            or (chunk + 1) * self.chunk > encoding.view.settled
+        ]
+        for first in range(0, len(missing), CONV_CHUNKS):
+            part = missing[first : first + CONV_CHUNKS]
+            made = self.tower.convolve([self._input(encoding.view, chunk) for encoding, chunk in part])
+            for (encoding, chunk), tokens in zip(part, made, strict=True):
+                view = encoding.view
+                length = min(self.chunk, view.count - chunk * self.chunk)
+                # One that still grows is of use in this pass only: no maximum equals NaN.
+                maximum = view.maximum if (chunk + 1) * self.chunk <= view.settled else math.nan
+                encoding.audio.chunks[chunk] = _Made(maximum, tokens[: -(-length // 8)])
+        self.counters.chunks += len(missing)
+
+    def _input(self, view: View, chunk: int) -> tuple[Tensor, float]:
+        return view.frames[chunk * self.chunk : (chunk + 1) * self.chunk], view.maximum
+
+    def _tokens(self, encoding: Encoding, window: int) -> list[Tensor]:
+        """Of each of its chunks, (tokens, width)."""
+        return [encoding.audio.chunks[chunk].tokens for chunk in self._chunks(encoding.view, window)]

@@ -1,0 +1,321 @@
+"""Qwen3-ASR over many calls: one step is one pass of the encoder and one packed forward of the text model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from asr.engines.interface import Answer, Capabilities, EngineError, EngineExhausted, first_line
+from asr.engines.qwen import memory, selfcheck
+from asr.engines.qwen.encoder import Encoder, Settling
+from asr.engines.qwen.execution import Execution, for_device
+from asr.engines.qwen.fused import fuse
+from asr.engines.qwen.loader import Loaded
+from asr.engines.qwen.mel import Features, Mel, views
+from asr.engines.qwen.packed import Packed, Row
+from asr.engines.qwen.prompt import Prompts
+from asr.engines.qwen.session import Session
+from asr.engines.qwen.slots import Slots
+from asr.engines.runtime import Runtime
+from asr.server.scheduler import LIVE, Request
+from asr.utterance import Utterance
+from audio.codecs.g711 import ulaw_encode
+
+WARM_UP_S = 9
+"""Longer than a window."""
+NOT_CHECKED = "not needed"
+"""On a CPU nothing could be simpler than what is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How much is done at once, and how much is kept."""
+
+    slots: int = 16
+    """Utterances whose keys and values are kept."""
+    positions: int = 1024
+    """Of a slot: the prompt with its context, 13 a second of audio, and the answer."""
+    batch: int = 16
+    """Requests in a step."""
+    batch_tokens: int = 128
+    """New positions of the batch lane in a step, all together: a live request waits for no more than that."""
+    live_tokens: int = 1024
+    """New positions of one live utterance in a step."""
+    captured_positions: int = 2048
+    """Of a forward whose shape is fixed: larger ones are so much work that starting it does not matter."""
+    window_s: float | None = None
+    """Seconds of audio that attend to each other; None: as published."""
+    settling: Settling = Settling.FROZEN
+    """Of partials; finals are exact."""
+
+
+class QwenEngine:
+    """See `asr.engines.interface.Engine`. Used from one thread."""
+
+    name = "qwen"
+
+    _encoder_class: type[Encoder] = Encoder
+    _packed_class: type[Packed] = Packed
+
+    def __init__(self, loaded: Loaded, shape: Shape, execution: Execution | None = None) -> None:
+        """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
+        self.shape = shape
+        # Each request of a step must be able to have a slot.
+        self.capabilities = Capabilities(batch=min(shape.batch, shape.slots))
+        model = loaded.model
+        weight = model.get_input_embeddings().weight
+        text = model.config.get_text_config()
+        self.slots = Slots(text, slots=shape.slots, positions=shape.positions, device=weight.device, dtype=weight.dtype)
+        self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
+        fuse(model)
+        self._model = model
+        self.execution = execution if execution is not None else for_device(weight.device, weight.dtype)
+        self.checked = NOT_CHECKED
+        """What the self check has found."""
+        self.warnings: tuple[str, ...] = ()
+        self._make(self.execution)
+        self._mel = Mel(loaded.extractor)
+        self._sessions: dict[str, Session] = {}
+        self._used: dict[str, None] = {}
+        """Owners of slots, the one that nothing was done for for longest first."""
+
+    def _make(self, means: Execution) -> tuple[Encoder, Packed]:
+        """The parts that compute, so from now on."""
+        self.encoder = self._encoder_class(
+            self._model, means.attention, means.graphs, means.staging, window_s=self.shape.window_s
+        )
+        self.packed = self._packed_class(
+            self._model, self.slots, means.attention, means.graphs, means.staging,
+            never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,
+        )  # fmt: skip
+        return self.encoder, self.packed
+
+    def runtime(self) -> Runtime:
+        keys = self.slots.keys
+        device, cuda = keys.device, keys.device.type == "cuda"
+        free, whole = torch.cuda.mem_get_info(device) if cuda else (0, 0)
+        means = self.execution
+        wrong = () if self.checked in ("passed", NOT_CHECKED) else (f"self check of the engine: {self.checked}",)
+        return Runtime(
+            device=str(device),
+            device_name=torch.cuda.get_device_name(device) if cuda else "",
+            dtype=str(keys.dtype).removeprefix("torch."),
+            attention=means.attention.name,
+            graphs=means.graphs.fixed,
+            self_check=self.checked,
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda or "",
+            memory_bytes=whole,
+            free_bytes=free,
+            slots_bytes=2 * keys.nbytes,
+            slots=self.shape.slots,
+            batch=self.capabilities.batch,
+            warnings=(*self.warnings, *wrong),
+        )
+
+    # -- utterances -------------------------------------------------------------------------------------------------
+
+    def open(self, utterance: Utterance) -> None:
+        assert utterance.id not in self._sessions, f"{utterance.id} is open"
+        prompt = self.prompts.build(context=utterance.context, language=utterance.language)
+        self._sessions[utterance.id] = Session(utterance, prompt, Features(self._mel))
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self._sessions[utterance_id].append(audio)
+
+    def close(self, utterance_id: str) -> None:
+        del self._sessions[utterance_id]
+        self._give(utterance_id)
+
+    def has(self, utterance_id: str) -> bool:
+        return utterance_id in self._sessions
+
+    def said(self, utterance_id: str) -> list[int]:
+        """The tokens of its last answer."""
+        return self._sessions[utterance_id].drafted
+
+    def suggest(self, utterance_id: str, tokens: Sequence[int]) -> None:
+        """What its next answer may be; wrong ones cost a little time and change nothing."""
+        self._sessions[utterance_id].drafted = list(tokens)
+
+    # -- slots ------------------------------------------------------------------------------------------------------
+
+    def runnable(self, request: Request) -> bool:
+        name = request.utterance_id
+        return self.slots.of(name) is not None or self.slots.free > 0 or self._victim(name, ()) is not None
+
+    def _victim(self, name: str, working: Collection[str]) -> str | None:
+        """Whose slot `name` may have, of those nothing was done for for longest the first. `working`: in this step.
+
+        A call takes that of a file, or else of another call. Files have what nothing is asked about: that of a file, or
+        when they have none that of a call; and calls leave them the last one as long as a call has one to spare.
+        """
+        sessions, only = self._sessions, self.shape.slots == 1
+        files = [owner for owner in self._used if not sessions[owner].utterance.live]
+        calls = [owner for owner in self._used if sessions[owner].utterance.live and owner not in working]
+        spare = [owner for owner in calls if sessions[owner].now is None]
+        if sessions[name].utterance.live:
+            candidates = spare if len(files) == 1 and spare and not only else [*files, *calls]
+        elif files or only:
+            candidates = [owner for owner in files if sessions[owner].now is None and owner not in working]
+        else:
+            candidates = spare
+        return next(iter(candidates), None)
+
+    def _slot(self, name: str, working: Collection[str]) -> int | None:
+        slot = self.slots.of(name)
+        if slot is None:
+            if not self.slots.free:
+                victim = self._victim(name, working)
+                if victim is None:
+                    return None
+                self._sessions[victim].evict()
+                self._give(victim)
+            slot = self.slots.take(name)
+            self._used[name] = None
+        return slot
+
+    def _give(self, name: str) -> None:
+        self.slots.give(name)
+        self._used.pop(name, None)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        try:
+            return self._step(requests)
+        except (MemoryError, RuntimeError) as error:
+            if not memory.exhausted(error):
+                raise
+            # Nothing has been taken yet from what the models said, so everything can be asked of them again.
+            raise EngineExhausted(first_line(error)) from None
+
+    def _step(self, requests: Sequence[Request]) -> list[Answer]:
+        names = {request.utterance_id for request in requests}
+        working: list[tuple[Session, int]] = []
+        for request in requests:
+            slot = self._slot(request.utterance_id, names)
+            if slot is not None:
+                session = self._sessions[request.utterance_id]
+                session.begin(request)
+                working.append((session, slot))
+        # What files may have of a step goes first to the one that has had nothing of it for longest.
+        turns = {name: turn for turn, name in enumerate(self._used)}
+        working.sort(key=lambda each: 0 if each[0].utterance.live else 1 + turns[each[0].utterance.id])
+        self._encode([session for session, _ in working])
+        return self._decode(working)
+
+    def _encode(self, sessions: Sequence[Session]) -> None:
+        """Bring their audio through the encoder: of live ones all of it, of one of the batch lane a window."""
+        unseen = [session for session in sessions if session.work.encoding is None]
+        live = [session for session in unseen if session.utterance.live]
+        # The frames of thirty seconds take as long as some steps: a file's, and only one at a time.
+        self._look(live + [session for session in unseen if not session.utterance.live][:1])
+        encodings = [
+            (session, session.work.encoding)
+            for session in sessions
+            if session.work.input is None and session.work.encoding is not None
+        ]
+        todo, batch = [], 1
+        for session, encoding in encodings:
+            missing = self.encoder.missing(encoding)
+            if not session.utterance.live:
+                missing = min(missing, batch)
+                batch -= missing
+            if missing:
+                self._used_now(session)
+            todo.append((encoding, missing))
+        self.encoder.run(todo)
+        for (session, _), (encoding, _) in zip(encodings, todo, strict=True):
+            if self.encoder.missing(encoding):
+                continue
+            try:
+                session.prefill(self.encoder.finish(encoding), self.shape.positions)
+            except ValueError as error:
+                session.drop()
+                raise EngineError(session.utterance.id, str(error)) from error
+
+    def _look(self, sessions: Sequence[Session]) -> None:
+        """Make the frames of what they have been asked about, all of them together."""
+        for session in sessions:
+            session.hear()
+        wanted = [(session.features, session.end(session.work.request)) for session in sessions]
+        for session, view in zip(sessions, views(self._mel, wanted), strict=True):
+            settling = Settling.EXACT if session.work.request.final else self.shape.settling
+            session.work.encoding = self.encoder.begin(session.audio, view, settling)
+
+    def _decode(self, working: Sequence[tuple[Session, int]]) -> list[Answer]:
+        rows, speaking = [], []
+        batch_tokens = self.shape.batch_tokens
+        for session, slot in working:
+            live = session.utterance.live
+            limit = self.shape.live_tokens if live else batch_tokens
+            if session.work.input is None or limit <= 0:
+                continue
+            row = session.row(slot, limit)
+            if not live and len(row) > limit:
+                if limit < self.shape.batch_tokens:
+                    continue  # until it is the first file of a step
+                self._cut(session, limit)
+                row = session.row(slot, limit)
+            if not live:
+                batch_tokens -= len(row)
+            self._used_now(session)
+            rows.append(row)
+            speaking.append(session)
+        answers = []
+        for session, row, said in zip(speaking, rows, self._said(speaking, rows) if rows else (), strict=True):
+            request = session.work.request
+            tokens = session.take(row, said, self.prompts)
+            if tokens is not None:
+                language, text = self.prompts.read(tokens, session.prompt)
+                answers.append(Answer(request, text, language))
+        return answers
+
+    def _said(self, sessions: Sequence[Session], rows: Sequence[Row]) -> list[list[int]]:
+        """The most likely token at each of the wanted positions of each row."""
+        return self.packed(rows)
+
+    def _used_now(self, session: Session) -> None:
+        self._used.pop(session.utterance.id)
+        self._used[session.utterance.id] = None
+
+    def _cut(self, session: Session, limit: int) -> None:
+        """A draft is verified in one piece, of at most `limit` positions; the rest of it is said anew."""
+        work = session.work
+        assert work.input is not None
+        spare = len(work.draft) + 1 - limit
+        work.draft, work.input = work.draft[:-spare], work.input[:-spare]
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """One utterance of speech-like sound through every stage, at the shapes that calls will have. Raises
+        EngineUnusable."""
+        try:
+            self._warm_up()
+        except (EngineExhausted, MemoryError, RuntimeError) as error:
+            if not isinstance(error, EngineExhausted) and not memory.exhausted(error):
+                raise
+            shape = self.shape
+            raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None
+
+    def _warm_up(self) -> None:
+        if self.slots.keys.device.type != "cpu" or not self.execution.plain:
+            settled = selfcheck.settle(self._make, self.execution, self.slots.keys.dtype)
+            self.execution, self.checked = settled.execution, settled.sentence
+        utterance = Utterance("warm-up", "PCMU", live=True)
+        rng = np.random.default_rng(0)
+        seconds = np.arange(WARM_UP_S * 8000) / 8000
+        envelope = (0.5 + 0.5 * np.sin(2 * np.pi * 4 * seconds)) ** 2
+        sound = envelope * (np.sin(2 * np.pi * 220 * seconds) + 0.3 * rng.standard_normal(len(seconds)))
+        self.open(utterance)
+        self.append(utterance.id, ulaw_encode((3000 * sound).astype(np.int16)))
+        for revision, final in enumerate((False, True)):
+            request = Request(utterance.id, revision, LIVE[-1], final, WARM_UP_S * 8000, 0.0)
+            while not self.step([request]):
+                pass
+        self.close(utterance.id)

@@ -1,0 +1,209 @@
+"""Weights, tokenizer and filters from a folder, checked: what does not fit is refused with a sentence.
+
+Checkpoints come in two layouts: that of `transformers` (`Qwen/…-hf`) and that of the official package. The library
+reads the second kind without complaint and fills what it does not find with random numbers: keys are counted here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
+from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
+from transformers.utils import logging
+
+from asr.engines.interface import EngineUnusable, first_line
+from asr.engines.qwen import structure
+from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
+
+_AUDIO_KEYS = (
+    "num_mel_bins", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", "n_window",
+    "n_window_infer", "output_dim", "downsample_hidden_size",
+)  # fmt: skip
+_TEXT_KEYS = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings",
+)  # fmt: skip
+SHOWN = 3
+"""Keys named in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    model: Any
+    """`Qwen3ASRForConditionalGeneration`, in evaluation mode on its device."""
+    tokenizer: Any
+    extractor: Any
+    ends: tuple[int, ...]
+    """Ids after which an answer is over."""
+
+
+def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+    """Raises EngineUnusable."""
+    described = read_json(folder / "config.json")
+    if "thinker_config" in described:
+        thinker = described["thinker_config"]
+        model = original(folder, Qwen3ASRForConditionalGeneration, lambda: _configuration(thinker), dtype)
+    elif described.get("model_type") == "qwen3_asr":
+        model = native(folder, Qwen3ASRForConditionalGeneration, dtype)
+    else:
+        raise EngineUnusable(f"{folder} holds a {described.get('model_type', 'nameless')} model, not a Qwen3-ASR one")
+    tokenizer = tokenizer_of(folder, model)
+    ends = tuple(tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT))
+    return Loaded(model.eval().to(device), tokenizer, extractor_of(folder, model), ends)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EngineUnusable(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise EngineUnusable(f"{path} is not JSON") from None
+    if not isinstance(found, dict):
+        raise EngineUnusable(f"{path} is not a JSON object")
+    return found
+
+
+def native(folder: Path, library: Any, dtype: torch.dtype) -> Any:
+    """A model of the class `library` from a folder in its own layout."""
+    _hush()
+    try:
+        model, report = library.from_pretrained(folder, dtype=dtype, output_loading_info=True, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
+        raise EngineUnusable(f"{folder}: {first_line(error)}") from error
+    _complete(folder, report["missing_keys"], report["unexpected_keys"])
+    if wrong := report.get("mismatched_keys"):
+        names = _list([str(each) for each in wrong])
+        raise EngineUnusable(f"{folder}: {names} of another shape than config.json says")
+    return _settled(model)
+
+
+def _settled(model: Any) -> Any:
+    """Check that the model is built as the engine expects, and compute its buffers anew in float32, whatever precision
+    its weights have: frequencies of rotary embeddings in bfloat16 move positions by up to 0.4 %, which is eight
+    positions at 2,000."""
+    structure.check(model)
+    structure.compute_buffers(model)
+    return model.requires_grad_(False)
+
+
+def original(
+    folder: Path, library: Any, configuration: Callable[[], Any], dtype: torch.dtype,
+    place: Callable[[str], str] | None = None,
+) -> Any:  # fmt: skip
+    """A model of the class `library` from a folder in the official package's layout. `configuration` makes its own from
+    config.json; `place`: a tensor's name there → here."""
+    _hush()
+    try:
+        config = configuration()
+        with torch.device("meta"):  # nothing is drawn at random for what the files bring
+            model = library(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineUnusable(f"{folder}/config.json: {first_line(error)}") from error
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise EngineUnusable(f"{folder} has no *.safetensors file")
+    try:
+        named = place or renamed
+        tensors = {
+            named(name): tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for file in files
+            for name, tensor in load_file(file).items()
+        }
+        report = model.load_state_dict(tensors, strict=False, assign=True)
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise EngineUnusable(f"{folder}: {first_line(error)}") from error
+    model.tie_weights()
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    _complete(folder, set(report.missing_keys) - tied, report.unexpected_keys)
+    return _settled(model)
+
+
+def _hush() -> None:
+    quiet: Any = logging
+    quiet.disable_progress_bar()
+    quiet.set_verbosity_error()  # what it would warn of is checked here, and refused
+
+
+def _configuration(thinker: dict[str, Any]) -> Any:
+    tied = bool(thinker["text_config"].get("tie_word_embeddings", True))
+    return Qwen3ASRConfig(**parts(thinker), tie_word_embeddings=tied)
+
+
+def parts(thinker: dict[str, Any]) -> dict[str, Any]:
+    """What both kinds of models have in their configuration, from that of the official package."""
+    audio, text = thinker["audio_config"], thinker["text_config"]
+    return {
+        "audio_config": {"model_type": "qwen3_asr_encoder", **{key: audio[key] for key in _AUDIO_KEYS}},
+        "text_config": {
+            "model_type": "qwen3",
+            **{key: text[key] for key in _TEXT_KEYS if key in text},
+            "rope_parameters": {"rope_type": "default", "rope_theta": text.get("rope_theta", 1e6)},
+        },
+        "audio_token_id": thinker["audio_token_id"],
+    }
+
+
+def renamed(name: str) -> str:
+    """A tensor's name in the library's layout, from that of the official package."""
+    name = name.removeprefix("thinker.")
+    name = name.replace("audio_tower.proj1", "model.multi_modal_projector.linear_1")
+    name = name.replace("audio_tower.proj2", "model.multi_modal_projector.linear_2")
+    if name.startswith("audio_tower."):
+        return f"model.{name}"
+    if name.startswith("model.") and not name.startswith("model.multi_modal"):
+        return f"model.language_model.{name.removeprefix('model.')}"
+    return name
+
+
+def _complete(folder: Path, missing: Any, unexpected: Any) -> None:
+    for kind, keys in (("lacks", missing), ("has, and should not,", unexpected)):
+        if keys:
+            raise EngineUnusable(f"{folder}: the checkpoint {kind} {_list(sorted(keys))}")
+
+
+def _list(names: list[str]) -> str:
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + rest
+
+
+def tokenizer_of(folder: Path, model: Any) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EngineUnusable(f"{folder}: no usable tokenizer ({first_line(error)})") from error
+    unknown = tokenizer.unk_token_id
+    for token in SPECIAL:
+        ids = tokenizer(token, add_special_tokens=False)["input_ids"]
+        if len(ids) != 1 or (ids[0] == unknown and token != END_OF_TEXT):
+            raise EngineUnusable(f"{folder}: the tokenizer does not know {token}: it is not this model's")
+    config = model.config
+    if (audio := tokenizer.convert_tokens_to_ids(AUDIO_PAD)) != config.audio_token_id:
+        raise EngineUnusable(f"{folder}: audio goes to token {config.audio_token_id} and {AUDIO_PAD} is token {audio}")
+    vocabulary = config.get_text_config().vocab_size
+    if len(tokenizer) > vocabulary:
+        raise EngineUnusable(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {vocabulary}")
+    return tokenizer
+
+
+def extractor_of(folder: Path, model: Any) -> Any:
+    """The library's own, whose values the model was trained with; what the folder says must agree."""
+    library: Any = Qwen3ASRFeatureExtractor
+    extractor = library(feature_size=model.config.audio_config.num_mel_bins)
+    stored: dict[str, Any] = {}
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        if (folder / name).is_file():
+            found = read_json(folder / name)
+            stored |= found.get("feature_extractor") or found
+    for key in ("feature_size", "sampling_rate", "hop_length", "n_fft"):
+        if key in stored and stored[key] != getattr(extractor, key):
+            raise EngineUnusable(f"{folder}: {key} is {stored[key]}, and {getattr(extractor, key)} is what is known")
+    return extractor

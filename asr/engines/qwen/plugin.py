@@ -1,0 +1,35 @@
+"""Qwen3-ASR as an engine that can be chosen; see `asr.engines.plugin`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from asr import languages
+from asr.engines import weights
+from config.settings import Asr, Qwen
+
+if TYPE_CHECKING:
+    from asr.engines.interface import Engine
+
+
+class _Qwen:
+    languages = tuple(languages.QWEN3_ASR)
+    words = False
+
+    def about(self, asr: Asr) -> str:
+        partials = f"; partials by {asr.partials_model}" if asr.partials_model else ""
+        return f"{weights.find(asr.model)}{partials}"
+
+    def missing(self, asr: Asr) -> str | None:
+        """Of its packages; `asr.engines.selection` looks for its weights."""
+        lacking = [name for name in ("torch", "transformers") if find_spec(name) is None]
+        return f"{' and '.join(lacking)} not installed: pip install 'mediaworker[qwen]'" if lacking else None
+
+    def create(self, asr: Asr, qwen: Qwen) -> Engine:
+        from asr.engines.qwen.build import build
+
+        return build(asr, qwen)
+
+
+plugin = _Qwen()

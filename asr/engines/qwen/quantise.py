@@ -1,0 +1,141 @@
+"""Weights in 8 bits: the linear layers of the encoder and of the text model, which are nearly all that is multiplied.
+
+A row of weights has a scale of its own, found once; so has every row of activations, found on the spot. What is said
+of an utterance therefore does not depend on who else is in the step. No shape depends on data and nothing waits for
+the device, so all of it can be captured in a CUDA graph; and nothing has to be compiled.
+
+On torch alone: docs/performance.md says why not with torchao.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.functional import ScalingType
+
+from asr.engines.interface import EngineUnusable, first_line
+
+Kind = Literal["int8", "fp8"]
+
+LOUDEST_INT8 = 127.0
+LOUDEST_FP8 = torch.finfo(torch.float8_e4m3fn).max
+NO_OVERFLOW = 64.0
+"""Of weights, on a CPU that adds two products of 8 bits in 16: 2 × 255 × 64 fits, 2 × 255 × 127 is cut off."""
+QUIETEST = 1e-12
+"""A row of zeros has a scale, too."""
+GPU_ROWS = 32
+"""At least: cuBLAS refuses 16 rows of integers and fewer."""
+MULTIPLE = 16
+"""Of both sides of a layer: int8 needs 8 on a GPU, fp8 needs 16."""
+FP8_CAPABILITY = (8, 9)
+
+
+class Quantised(nn.Module, ABC):
+    """In the place of a `Linear`."""
+
+    weight: Tensor
+    """(out, in), 8 bits."""
+    scale: Tensor
+    """(out,), float32."""
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, kind: torch.dtype, loudest: float) -> None:
+        super().__init__()
+        scale, weight = _narrow(linear.weight.detach(), kind, loudest)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale[:, 0])
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
+
+    def forward(self, input: Tensor) -> Tensor:
+        out = self._multiply(input.reshape(-1, input.shape[-1]))
+        if self.bias is not None:
+            out = out + self.bias
+        return out.to(input.dtype).reshape(*input.shape[:-1], -1)
+
+    @abstractmethod
+    def _multiply(self, rows: Tensor) -> Tensor: ...
+
+
+class Int8(Quantised):
+    def __init__(self, linear: nn.Linear, loudest: float = LOUDEST_INT8) -> None:
+        super().__init__(linear, torch.int8, loudest)
+        self.fewest_rows = GPU_ROWS if linear.weight.is_cuda else 0
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        scale, narrow = _narrow(rows, torch.int8, LOUDEST_INT8)
+        count = len(rows)
+        if count < self.fewest_rows:
+            narrow = functional.pad(narrow, (0, 0, 0, self.fewest_rows - count))
+        return torch._int_mm(narrow, self.weight.t())[:count] * scale * self.scale
+
+
+class Fp8(Quantised):
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear, torch.float8_e4m3fn, LOUDEST_FP8)
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        scale, narrow = _narrow(rows, torch.float8_e4m3fn, LOUDEST_FP8)
+        # Not every GPU can give anything but bfloat16 here.
+        return functional.scaled_mm(
+            narrow, self.weight.t(), scale, ScalingType.RowWise, self.scale[None], ScalingType.RowWise,
+            output_dtype=torch.bfloat16,
+        )  # fmt: skip
+
+
+def _narrow(rows: Tensor, kind: torch.dtype, loudest: float) -> tuple[Tensor, Tensor]:
+    """(rows, width) → scales (rows, 1) in float32, and the rows in 8 bits."""
+    scale = rows.abs().amax(dim=1, keepdim=True).float().clamp_min(QUIETEST) / loudest
+    narrow = rows / scale
+    return scale, (narrow.round_() if kind is torch.int8 else narrow).to(kind)
+
+
+def quantise(model: Any, kind: Kind) -> None:
+    """Change a `Qwen3ASRForConditionalGeneration` on its device for good. Raises EngineUnusable.
+
+    An engine takes it only if it was fused before: what is narrow cannot be joined any more.
+
+    As they are: the embeddings, and the head, which is the same tensor and decides between words that nearly tie; the
+    convolutions and the projector, which are small.
+    """
+    device = model.device
+    check(kind, device)
+    loudest = LOUDEST_INT8 if adds_in_32_bits(device) else NO_OVERFLOW
+    layers = [*model.model.audio_tower.layers, *model.model.language_model.layers]
+    parents = [module for layer in layers for module in layer.modules()]
+    for parent in parents:
+        for name, linear in list(parent.named_children()):
+            if not isinstance(linear, nn.Linear):
+                continue
+            if any(side % MULTIPLE for side in linear.weight.shape):
+                shape = " × ".join(map(str, linear.weight.shape))
+                raise EngineUnusable(f"qwen.quantise = {kind!r}: {name} is {shape}, and multiples of {MULTIPLE} can be")
+            setattr(parent, name, Int8(linear, loudest) if kind == "int8" else Fp8(linear))
+    try_out = next(module for module in model.modules() if isinstance(module, Quantised))
+    try:
+        try_out(torch.zeros(1, try_out.weight.shape[1], dtype=model.dtype, device=device))
+    except RuntimeError as error:
+        raise EngineUnusable(f"qwen.quantise = {kind!r} does not work on {device}: {first_line(error)}") from error
+
+
+def check(kind: Kind, device: torch.device) -> None:
+    """Raises EngineUnusable when a device cannot do it."""
+    if device.type not in ("cpu", "cuda"):
+        raise EngineUnusable(f"qwen.quantise = {kind!r} works on a CPU and on NVIDIA GPUs, and this is {device}")
+    if kind == "fp8" and device.type == "cuda":
+        found = torch.cuda.get_device_capability(device)
+        if found < FP8_CAPABILITY:
+            wanted, has = (".".join(map(str, each)) for each in (FP8_CAPABILITY, found))
+            raise EngineUnusable(
+                f"qwen.quantise = 'fp8' needs a GPU of compute capability {wanted} (Ada, Hopper) or later,"
+                f" and {device} has {has}: 'int8' works there"
+            )
+
+
+def adds_in_32_bits(device: torch.device) -> bool:
+    """A CPU without VNNI adds pairs of products in 16 bits, and what does not fit is cut off without a word."""
+    rows = torch.full((GPU_ROWS, 64), 127, dtype=torch.int8, device=device)
+    return bool((torch._int_mm(rows, rows.t()) == 64 * 127 * 127).all())

@@ -1,0 +1,176 @@
+"""One utterance in the engine: from its bytes to the tokens of an answer, a bounded piece at a time.
+
+A hypothesis is decoded greedily. The one before it is a draft: it is verified in the same forward that prefills the new
+audio, so that an answer that has only grown costs one forward, and is token for token what decoding from nothing gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from asr.engines.qwen.encoder import Audio, Encoding
+from asr.engines.qwen.mel import Features
+from asr.engines.qwen.packed import AUDIO, Input, Row
+from asr.engines.qwen.prompt import Prompt, Prompts
+from asr.repetition import is_loop, once
+from asr.server.scheduler import Request
+from asr.utterance import BYTES_PER_S, Utterance
+from audio.resample import Wideband
+
+MODEL_HZ = 16000
+
+
+def longest(seconds: float) -> int:
+    """Tokens of an answer to so much audio: nobody speaks more, in any of the languages."""
+    return 24 + round(16 * seconds)
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """An answer on its way."""
+
+    request: Request
+    limit: int
+    """Tokens at most."""
+    encoding: Encoding | None = None
+    """The audio, on its way through the encoder."""
+    windows: list[Tensor] = field(default_factory=list)
+    """What came out."""
+    input: Input | None = None
+    """Positions from `start` on that are still to be prefilled; the last `draft` of them are a draft."""
+    start: int = 0
+    draft: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    """Decided so far."""
+
+
+class Session:
+    """See the module. Used by `QwenEngine`, which decides whose turn it is and runs what is asked for here."""
+
+    def __init__(self, utterance: Utterance, prompt: Prompt, features: Features) -> None:
+        self.utterance, self.prompt = utterance, prompt
+        self.features = features
+        self.audio = Audio()
+        self.now: _Decoding | None = None
+        self._samples = Wideband(utterance.format)
+        self._pending: list[bytes] = []
+        self._kept: list[Tensor] = []
+        """Embeddings of the windows whose positions are in the slot, right behind the head."""
+        self.drafted: list[int] = []
+        """The hypothesis before."""
+
+    def append(self, audio: bytes) -> None:
+        """Kept until an answer is asked for: audio comes in many small pieces."""
+        self._pending.append(audio)
+
+    def hear(self) -> None:
+        """Make samples of what has come."""
+        self.features.append(self._samples.feed(b"".join(self._pending)))
+        self._pending = []
+
+    def end(self, request: Request) -> int:
+        """Samples at 16 kHz that a request may hear."""
+        return request.end * MODEL_HZ // BYTES_PER_S[self.utterance.format]
+
+    # -- a request --------------------------------------------------------------------------------------------------
+
+    @property
+    def work(self) -> _Decoding:
+        """What `begin` has begun and nothing has ended."""
+        assert self.now is not None, "no request"
+        return self.now
+
+    def begin(self, request: Request) -> None:
+        """Work on this one from now on; nothing happens when that has been so."""
+        if self.now is None or self.now.request is not request:
+            self.drop()
+            self.now = _Decoding(request, longest(self.end(request) / MODEL_HZ))
+
+    def drop(self) -> None:
+        """Give up the answer on its way. What it has said so far is the beginning of the draft for the next one: it has
+        been verified, and a draft that failed there once would fail there again, for ever if slots keep changing
+        hands."""
+        now, self.now = self.now, None
+        if now is None:
+            return
+        self.drafted = [*now.tokens, *self.drafted[len(now.tokens) :]]
+        if now.windows:
+            self._keep(now)
+
+    def evict(self) -> None:
+        """The slot is gone, and with it all that was in it; drafts and embeddings stay."""
+        self.drop()
+        self._kept = []
+
+    def prefill(self, windows: Sequence[Tensor], positions: int) -> None:
+        """The audio is through the encoder. `positions`: of a slot."""
+        now = self.work
+        known = 0
+        for mine, theirs in zip(self._kept, windows, strict=False):
+            if mine is not theirs:
+                break
+            known += 1
+        self._kept, now.windows = list(windows[:known]), list(windows)
+        head, tail = self.prompt.head, self.prompt.tail
+        audio = sum(len(window) for window in windows)
+        if len(head) + audio + len(tail) >= positions:
+            raise ValueError(f"{audio} tokens of audio do not fit into {positions} positions")
+        now.limit = min(now.limit, positions - len(head) - audio - len(tail))
+        now.draft = self.drafted[: now.limit - 1]
+        now.start = len(head) + sum(len(window) for window in windows[:known]) if known else 0
+        ids, parts = [] if known else list(head), []
+        for window in windows[known:]:
+            parts.append((len(ids), window))
+            ids += [AUDIO] * len(window)
+        now.input = Input([*ids, *tail, *now.draft], parts)
+
+    def _keep(self, now: _Decoding) -> None:
+        """Note how much of the audio is in the slot."""
+        stop = len(self.prompt.head)
+        self._kept = []
+        for window in now.windows:
+            stop += len(window)
+            if stop > now.start:
+                break
+            self._kept.append(window)
+
+    def row(self, slot: int, limit: int) -> Row:
+        """The next positions, at most `limit`; the last ones, which say how the answer goes on, stay together."""
+        now = self.work
+        assert now.input is not None
+        telling = len(now.draft) + 1
+        count = len(now.input)
+        if count > max(limit, telling):
+            return Row(slot, now.start, now.input[: min(limit, count - telling)], 0)
+        return Row(slot, now.start, now.input, telling)
+
+    def take(self, row: Row, said: Sequence[int], prompts: Prompts) -> list[int] | None:
+        """What the forward said of `row`: a token for each wanted position. The answer's when it is complete."""
+        now = self.work
+        assert now.input is not None
+        now.start += len(row)
+        now.input = now.input[len(row) :]
+        if len(now.input):
+            return None
+        agreed = next((at for at, token in enumerate(now.draft) if said[at] != token), len(now.draft))
+        # The rejected rest of the draft is in the slot, past what is valid.
+        now.start -= len(now.draft) - agreed
+        now.tokens += now.draft[:agreed]
+        now.draft = []
+        following = said[agreed]
+        over = following in prompts.ends
+        looped = agreed > 0 and is_loop(now.tokens)  # a draft that did is not gone on with
+        if not over and not looped:
+            now.tokens.append(following)
+            looped = is_loop(now.tokens)
+        if over or looped or len(now.tokens) >= now.limit:
+            self._keep(now)
+            self.drafted, self.now = now.tokens, None
+            cut = once(now.tokens) if looped else now.tokens
+            # What was said again and again may be a number if it has no letters.
+            return cut if prompts.has_letters(now.tokens[len(cut) :]) else now.tokens
+        now.input = Input([following])
+        return None

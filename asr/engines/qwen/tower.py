@@ -1,0 +1,127 @@
+"""The audio tower's arithmetic, over what is packed from many utterances: chunks through the convolutions, windows
+through the layers. What has to go through it is the matter of `encoder`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from asr.engines.qwen.attention import Attention, Windows
+from asr.engines.qwen.fused import AudioLayers
+from asr.engines.qwen.graphs import Graphs, bucket, buckets
+from asr.engines.qwen.mel import normalise
+from asr.engines.qwen.staging import Staging
+
+WINDOWS = 64
+"""In one pass of the layers with fixed shapes."""
+
+
+class Tower:
+    """Runs the model's own weights."""
+
+    def __init__(
+        self, model: Any, attention: Attention, graphs: Graphs, staging: Staging, *, chunks: int, tokens: int,
+        window: int,
+    ) -> None:  # fmt: skip
+        """`model`: fused. `chunks`, `tokens`: of a pass at most. `window`: tokens of a window at most."""
+        tower = model.model.audio_tower
+        self._tower, self._graphs, self._staging = tower, graphs, staging
+        self._layers = AudioLayers(tower, model.model.multi_modal_projector, attention)
+        self._chunk = 2 * int(tower.n_window)
+        weight = tower.conv2d1.weight
+        self._dtype, self._device = weight.dtype, weight.device
+        self._most, self.window, self._in_place = tokens, window, attention.in_place
+        self.bins, self.width = int(tower.config.num_mel_bins), int(tower.config.d_model)
+        if graphs.fixed:
+            self._chunks, self._tokens = buckets(chunks), buckets(tokens)
+            shape = (chunks, self._chunk, self.bins)
+            self._frames = torch.zeros(shape, device=self._device)
+            self._about = torch.zeros(chunks, 2, device=self._device)
+            self._hidden = torch.zeros(tokens, self.width, dtype=self._dtype, device=self._device)
+            self._bounds = torch.zeros(WINDOWS + 2, dtype=torch.int32, device=self._device)
+
+    # -- convolutions -----------------------------------------------------------------------------------------------
+
+    def convolve(self, chunks: Sequence[tuple[Tensor, float]]) -> Tensor:
+        """Frames of seconds, (frames, bins), on the host and not clamped, and the maximum of each → (chunks, tokens,
+        width). Where there are fewer frames than in a second the last tokens mean nothing."""
+        count = len(chunks)
+        size = bucket(count, self._chunks) if self._graphs.fixed else count
+        assert size is not None, "more chunks than in a pass"
+        frames = np.zeros((size, self._chunk, self.bins), np.float32)
+        about = np.zeros((size, 2), np.float32)
+        for at, (each, maximum) in enumerate(chunks):
+            frames[at, : len(each)] = each.numpy()
+            about[at] = maximum, len(each)
+        if not self._graphs.fixed:
+            return self._convolve(self._staging.down(frames), self._staging.down(about))
+        into, beside = self._frames[:size], self._about[:size]
+        self._staging.down(frames, into)
+        self._staging.down(about, beside)
+        made = self._graphs.run(("chunks", size), lambda: self._convolve(into, beside))
+        return made[:count].clone()
+
+    def _convolve(self, frames: Tensor, about: Tensor) -> Tensor:
+        maxima, lengths = about.T[:, :, None, None]
+        inside = torch.arange(self._chunk, device=frames.device)[:, None] < lengths
+        x = torch.where(inside, normalise(frames, maxima), 0.0)
+        x = x.transpose(1, 2)[:, None].to(self._dtype)
+        tower = self._tower
+        for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
+            x = functional.gelu(convolution(x))
+        count, channels, bins, steps = x.shape
+        x = tower.conv_out(x.permute(0, 3, 1, 2).reshape(count, steps, channels * bins))
+        out: Tensor = x + tower.positional_embedding.positional_embedding[:steps].to(x.dtype)  # anew in each chunk
+        return out
+
+    # -- layers -----------------------------------------------------------------------------------------------------
+
+    def attend(self, windows: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """Chunks of each window, (tokens, width) → its embeddings, (tokens, width of the text model)."""
+        out: list[Tensor] = []
+        part: list[Sequence[Tensor]] = []
+        room = self._most
+        for window in windows:
+            length = sum(chunk.shape[0] for chunk in window)
+            if part and (len(part) == WINDOWS or length > room):
+                out += self._attend(part)
+                part, room = [], self._most
+            part.append(window)
+            room -= length
+        return [*out, *self._attend(part)]
+
+    def _attend(self, windows: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+        lengths = [sum(chunk.shape[0] for chunk in window) for window in windows]
+        count, together = sum(lengths), torch.cat([chunk for window in windows for chunk in window])
+        size = bucket(count, self._tokens) if self._graphs.fixed else None
+        if size is None:
+            bounds = self._staging.down(np.cumsum([0, *lengths], dtype=np.int32))
+            return torch.split(self._layers(together, Windows(bounds, max(lengths), lengths)), lengths)
+        assert max(lengths) <= self.window, "a longer window than was said"
+        ends = np.full(WINDOWS + 2, size, np.int32)
+        ends[0], ends[1 : len(lengths) + 1] = 0, np.cumsum(lengths)
+        self._staging.down(ends, self._bounds)
+        self._hidden[:count].copy_(together)
+        return torch.split(self._of_size(size)[:count].clone(), lengths)
+
+    def _of_size(self, size: int) -> Tensor:
+        into = self._hidden[:size]
+        # What fills the size up is a window of its own, and where nothing depends on it that may be the longest.
+        windows = Windows(self._bounds, size if self._in_place else min(size, self.window), None)
+        return self._graphs.run(("windows", size), lambda: self._layers(into, windows))
+
+    def capture(self) -> int:
+        """Record every size, largest first. -> how many."""
+        if not self._graphs.fixed:
+            return 0
+        for size in reversed(self._chunks):
+            self.convolve([(torch.zeros(1, self.bins), 0.0)] * size)
+        for size in reversed(self._tokens):
+            self._staging.down(np.array([0, *[size] * (WINDOWS + 1)], np.int32), self._bounds)
+            self._of_size(size)
+        return len(self._chunks) + len(self._tokens)

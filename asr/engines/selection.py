@@ -1,0 +1,114 @@
+"""Which engine serves, why, and how to get another. Loads none: see `asr.engines.plugin` for where engines are
+found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from asr import languages
+from asr.engines import plugin, weights
+from asr.engines.aligner import Aligner
+from asr.engines.interface import EngineUnusable
+from config import ConfigError
+from config.settings import Asr, Qwen
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    engine: str
+    reason: str
+    """One line for the log and the person who starts the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    languages: tuple[str, ...]
+    """In which the words of a final get times; empty: nobody tells them."""
+    reason: str
+    """One line; empty when nobody asked."""
+
+
+def select(settings: Asr) -> Selection:
+    """The engine that `asr.engine` means on this machine. `auto` looks at what is installed and never downloads.
+
+    Raises ConfigError when there is no engine of that name, or when it cannot run here.
+    """
+    name = settings.engine
+    if name != "auto":
+        if (lacking := missing(name, settings)) is not None:
+            raise lacking
+        return _selected(name, settings, f"asr.engine = {name!r}: {plugin.about(name, settings)}")
+    if weights.find(settings.model) is None:
+        why = weights.missing(settings.model)
+    elif (lacking := _missing_weights(settings)) is not None:
+        raise lacking  # the model is there, and the one for partials is not: somebody has asked for it by name
+    elif packages := plugin.missing("qwen", settings):
+        why = f"{settings.model} is here, but {packages}"
+    else:
+        return _selected("qwen", settings, f"auto: Qwen3-ASR in {plugin.about('qwen', settings)}")
+    if (lacks := plugin.missing("moonshine", settings)) is not None:
+        raise ConfigError("asr.engine", "auto", f"no engine can run here: {lacks}; and for Qwen3-ASR: {why}")
+    return _selected("moonshine", settings, f"auto: {plugin.about('moonshine', settings)}. For 30 languages: {why}")
+
+
+def _selected(engine: str, settings: Asr, reason: str) -> Selection:
+    if why := unknown_language(settings.language, engine, plugin.find(engine).languages):
+        raise ConfigError("asr.language", settings.language, f"{why} ({reason})")
+    return Selection(engine, reason)
+
+
+def check(settings: Asr) -> None:
+    """What is wrong on every machine with these packages, whatever else is on it. Raises ConfigError."""
+    if (name := settings.engine) != "auto":
+        _selected(name, settings, f"asr.engine = {name!r}")
+
+
+def unknown_language(code: str, engine: str, known: Iterable[str]) -> str:
+    """What to tell somebody who asks the engine for a language that is none of its own. Empty when it is, or when the
+    code is empty, which leaves the language to the engine."""
+    if not code or languages.base(code) in known:
+        return ""
+    return f"the engine {engine} does not know the language {code!r}; it knows {', '.join(sorted(known))}"
+
+
+def missing(engine: str, settings: Asr) -> ConfigError | None:
+    """What the engine would lack if it were started now: a look at the file system, nothing is loaded."""
+    if engine == "qwen" and (lacking := _missing_weights(settings)) is not None:
+        return lacking
+    try:
+        why = plugin.missing(engine, settings)
+    except ConfigError as error:
+        return error
+    return ConfigError("asr.engine", engine, why) if why is not None else None
+
+
+def _missing_weights(settings: Asr) -> ConfigError | None:
+    for key, model in (("asr.model", settings.model), ("asr.partials_model", settings.partials_model)):
+        if model and weights.find(model) is None:
+            return ConfigError(key, model, weights.missing(model))
+    return None
+
+
+def select_words(settings: Asr, engine: str = "") -> Timing:
+    """What `asr.words` means on this machine, with this engine. Raises ConfigError when there is no such engine."""
+    if settings.words and engine and (chosen := plugin.find(engine)).words:
+        return Timing(chosen.languages, f"the engine {engine} tells them")
+    folder = weights.find(settings.aligner)
+    if not settings.words or folder is None:
+        return Timing((), f"asr.words is on, and {weights.missing(settings.aligner)}" if settings.words else "")
+    can = languages.alignable()
+    lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
+    without = f"; not {', '.join(lacking)}" if lacking else ""
+    return Timing(can, f"{settings.aligner} is in {folder}, for {', '.join(can)}{without}")
+
+
+def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
+    """Of `asr.words`; as `create`. Raises EngineUnusable."""
+    if not select_words(asr).languages:
+        return None
+    try:
+        from asr.engines.qwen.aligner import build
+    except ImportError as error:
+        raise EngineUnusable(f"the aligner needs the extra `qwen`: pip install 'mediaworker[qwen]' ({error})") from None
+    return build(asr, qwen)

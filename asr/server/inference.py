@@ -1,0 +1,351 @@
+"""The inference process without its process: messages in, messages out, one bounded step at a time.
+
+No I/O, no clock and no threads: `process` feeds it from a socket, `offline` and the tests from a list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from asr import messages, text
+from asr.engines.aligner import Aligner
+from asr.engines.interface import Answer, Engine, EngineError, EngineExhausted
+from asr.engines.runtime import Runtime
+from asr.messages import FromEngine, ToEngine
+from asr.server.alignments import Alignments
+from asr.server.oom_backoff import Pressure
+from asr.server.samples import Loudness
+from asr.server.scheduler import LIVE, Lane, Request, Scheduler
+from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
+
+HEADROOM_S = 0.2
+"""So long before its endpoint may fire a speculative final goes before partials."""
+PARTIAL_ALLOWANCE_S = 0.3
+FOREVER_S = 1e9
+Asked = messages.Partial | messages.Final | messages.Align
+PASSED_OVER = 8
+"""Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
+
+
+@dataclass(slots=True)
+class _Open:
+    utterance: Utterance
+    loudness: Loudness
+    longest: int
+    """Bytes of audio that the engine takes."""
+    received: int = 0
+    """Bytes of audio."""
+    shown: str = ""
+    """Text of the last hypothesis."""
+    answered: bool = False
+    """It has had a partial: the next one is a refresh."""
+    asked_s: float = 0.0
+    begun: int = -1
+    """Revision of the newest request that the engine has begun with, after a wait of `queue_s`."""
+    queue_s: float = 0.0
+    at_engine: bool = True
+    suspect: bool = False
+    """See `messages.Open`; until it has been answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A bounded piece of work."""
+
+    requests: tuple[Request, ...]
+    """Of the engine, or of the aligner: not of both."""
+
+    @property
+    def utterance_ids(self) -> tuple[str, ...]:
+        return tuple(request.utterance_id for request in self.requests)
+
+    @property
+    def align(self) -> bool:
+        return any(request.align for request in self.requests)
+
+
+class Inference:
+    """Orders requests, drives the engine, and turns its raw words into hypotheses.
+
+    Loop of the owner: `receive` what has come, `choose`, announce the choice, `perform` it, send what it returns.
+    """
+
+    def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int | None = None) -> None:
+        """`max_partials`: that may wait; None: as many as fit into eight steps, and at least 256."""
+        self.engine, self.alignments = engine, Alignments(aligner)
+        if max_partials is None:
+            max_partials = max(256, 8 * engine.capabilities.batch)
+        self.scheduler = Scheduler(max_partials=max_partials)
+        self._open: dict[str, _Open] = {}
+        self.pressure = Pressure(engine.capabilities.batch)
+        self._shed = self._exhausted = 0
+        self._passed_over = 0
+        """Steps since one on words, while some wait."""
+
+    def ready(self) -> messages.Ready:
+        runtime = getattr(self.engine, "runtime", Runtime)
+        return messages.Ready(self.engine.name, self.alignments.languages, runtime())
+
+    def receive(self, message: ToEngine, now: float) -> None:
+        """Take one message. One about a closed utterance has crossed with its end and is ignored."""
+        match message:
+            case messages.Open():
+                utterance = message.utterance
+                assert utterance.id not in self._open, f"{utterance.id} is open"
+                loudness, longest = Loudness(utterance.format), self._longest(utterance)
+                self._open[utterance.id] = _Open(utterance, loudness, longest, suspect=message.suspect)
+                self.alignments.open(utterance)
+                self.engine.open(utterance)
+            case messages.Append():
+                self._append(message)
+            case messages.Partial():
+                self._submit(message, now + PARTIAL_ALLOWANCE_S, now)
+            case messages.Final():
+                self._submit(message, now + max(0.0, message.wanted_in_ms / 1000 - HEADROOM_S), now)
+            case messages.Withdraw():
+                self.scheduler.withdraw(message.utterance_id)
+            case messages.Align():
+                self._submit(message, now, now)
+            case messages.Close():
+                self._close(message.utterance_id)
+            case messages.Configure():
+                raise AssertionError("configured twice")
+            case messages.Ping():
+                raise AssertionError("answered by the process itself")
+
+    def choose(self, now: float = inf) -> Work | None:
+        """The next bounded piece of work at `now`; None when there is nothing to do.
+
+        Live requests first, then words of calls, then batch, where the engine and the aligner take turns. Words that
+        have been passed over go before all but finals, and so do suspects of the batch lane, which share no step.
+        """
+        self._passed_over += 1
+        work = None
+        if self._passed_over > PASSED_OVER and not self.scheduler.final_due(now):
+            work = self._choose_words(Lane.WORDS, Lane.BATCH) or self._choose_suspect()
+            self._passed_over = 0  # also when none were waiting
+        work = work or self._choose(now)
+        if work is None or work.align:
+            self._passed_over = 0
+        return work
+
+    def _choose(self, now: float) -> Work | None:
+        engine, scheduler = self.engine, self.scheduler
+        limit = self.pressure.limit
+        taken = scheduler.take(1, now_s=now, lanes=LIVE, runnable=engine.runnable)
+        if taken and self._open[taken[0].utterance_id].suspect:
+            return Work(tuple(taken))
+        taken += scheduler.take(limit - len(taken), now_s=now, lanes=LIVE, runnable=self._together)
+        if not taken:
+            if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
+                return work
+        if len(taken) < limit and (self.pressure.files or not taken):
+            taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._together)
+        if not taken:
+            return self._choose_words(Lane.BATCH) or self._choose_suspect()
+        return Work(tuple(taken))
+
+    def _choose_suspect(self) -> Work | None:
+        """One of the batch lane."""
+        taken = self.scheduler.take(1, lanes=(Lane.BATCH,), runnable=self._alone)
+        return Work(tuple(taken)) if taken else None
+
+    def _alone(self, request: Request) -> bool:
+        suspect = self._open[request.utterance_id].suspect
+        return suspect and not request.align and self.engine.runnable(request)
+
+    def _together(self, request: Request) -> bool:
+        """Whether it may share a step."""
+        suspect = self._open[request.utterance_id].suspect
+        return not suspect and not request.align and self.engine.runnable(request)
+
+    def _choose_words(self, *lanes: Lane) -> Work | None:
+        taken = self.alignments.take(self.scheduler, *lanes)
+        return Work(tuple(taken)) if taken else None
+
+    def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
+        """Do what `choose` has just returned, beginning at `now`."""
+        for request in work.requests:
+            known = self._open[request.utterance_id]
+            if known.begun != request.revision:
+                known.begun, known.queue_s = request.revision, max(0.0, now - known.asked_s)
+        if work.align:
+            return self._align(work.requests)
+        for request in work.requests:
+            known = self._open[request.utterance_id]
+            if request.end > known.longest:
+                return self._fail(EngineError(request.utterance_id, self._too_long(known, request)), work, refused=True)
+        try:
+            answers = self.engine.step(work.requests)
+        except EngineError as error:
+            return self._fail(error, work)
+        except EngineExhausted as error:
+            return self._relieve(error, work)
+        self.pressure.went_well()
+        out: list[FromEngine] = []
+        for answer in answers:
+            if self.scheduler.finish(answer.request):
+                out.append(messages.Heard(self._hypothesis(answer)))
+                if answer.request.commit:
+                    self._committed(answer.request.utterance_id)
+        for request in work.requests:
+            self.scheduler.put_back(request)
+        return [*out, *self._dropped()]
+
+    def _dropped(self) -> list[FromEngine]:
+        shed, exhausted = self.scheduler.counters.shed, self.pressure.exhausted
+        if (shed, exhausted) == (self._shed, self._exhausted):
+            return []
+        out = messages.Dropped(shed - self._shed, exhausted - self._exhausted)
+        self._shed, self._exhausted = shed, exhausted
+        return [out]
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def _append(self, message: messages.Append) -> None:
+        known = self._open.get(message.utterance_id)
+        if known is None:
+            return
+        assert message.start == known.received, f"audio at {message.start}, expected {known.received}"
+        known.received += len(message.audio)
+        known.loudness.feed(message.audio)
+        self.alignments.append(message.utterance_id, message.audio)
+        if known.received <= known.longest:
+            self.engine.append(message.utterance_id, message.audio)
+        elif message.start < known.longest:
+            self.engine.append(message.utterance_id, message.audio[: known.longest - message.start])
+
+    def _submit(self, message: Asked, deadline_s: float, now: float) -> None:
+        known = self._open.get(message.utterance_id)
+        if known is None:
+            return
+        assert message.end <= known.received, "a request about audio that has not come"
+        if isinstance(message, messages.Partial) and (
+            not self.engine.capabilities.partials or message.end > known.longest
+        ):
+            return
+        known.asked_s = now
+        if isinstance(message, messages.Align):
+            self.alignments.ask(message)
+            self._let_go(known)
+        self.scheduler.submit(
+            Request(
+                utterance_id=message.utterance_id,
+                revision=message.revision,
+                lane=_lane(known, message),
+                final=not isinstance(message, messages.Partial),
+                end=message.end,
+                deadline_s=deadline_s,
+                stream=known.utterance.stream,
+                synchronous=known.utterance.synchronous,
+                commit=isinstance(message, messages.Final) and message.commit,
+                align=isinstance(message, messages.Align),
+            )
+        )
+
+    def _committed(self, utterance_id: str) -> None:
+        """Its final has been told. The engine is done with it; its audio may still be wanted."""
+        known = self._open[utterance_id]
+        if known.utterance.words:
+            self._let_go(known)
+        else:
+            self._close(utterance_id)
+
+    def _let_go(self, known: _Open) -> None:
+        if known.at_engine:
+            known.at_engine = False
+            self.engine.close(known.utterance.id)
+
+    def _close(self, utterance_id: str) -> None:
+        known = self._open.pop(utterance_id, None)
+        if known is not None:
+            self.scheduler.forget(utterance_id)
+            self.alignments.close(utterance_id)
+            self._let_go(known)
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _hypothesis(self, answer: Answer) -> Hypothesis:
+        request = answer.request
+        known = self._open[request.utterance_id]
+        utterance = known.utterance
+        evidence = text.Evidence(
+            seconds=request.end / BYTES_PER_S[utterance.format], peak_dbfs=known.loudness.peak_dbfs(request.end)
+        )
+        shown = text.clean(answer.text, context=utterance.context, previous=utterance.previous, evidence=evidence)
+        stable_chars = len(shown) if request.final else text.stable_prefix(known.shown, shown)
+        known.shown, known.answered, known.suspect = shown, True, False
+        # Words of a text that has been changed are not its words.
+        timed = request.final and utterance.words and shown.split() == answer.text.split()
+        return Hypothesis(
+            utterance_id=utterance.id,
+            revision=request.revision,
+            text=shown,
+            language=answer.language,
+            stable_chars=stable_chars,
+            final=request.final,
+            queue_s=known.queue_s,
+            words=answer.words if timed else (),
+        )
+
+    def _longest(self, utterance: Utterance) -> int:
+        longest_s = min(self.engine.capabilities.longest_s, FOREVER_S)
+        return int(longest_s * BYTES_PER_S[utterance.format]) // 2 * 2  # whole samples
+
+    def _too_long(self, known: _Open, request: Request) -> str:
+        profile = "<profile>" if known.utterance.live else "files"
+        rate = BYTES_PER_S[known.utterance.format]
+        return (
+            f"the engine {self.engine.name} takes {known.longest / rate:g} s of audio, and the utterance has "
+            f"{request.end / rate:.2f} s: lower endpointing.{profile}.max_utterance_s"
+        )
+
+    def _relieve(self, error: EngineExhausted, work: Work) -> list[FromEngine]:
+        """The step is done again, with less in it."""
+        relief = self.pressure.failed(work.requests)
+        if relief.give_up is not None:
+            failed = EngineError(relief.give_up.utterance_id, f"out of memory: {error}")
+            return [*self._fail(failed, work), *self._dropped()]
+        for request in relief.shed:
+            self.scheduler.shed(request)
+        for request in work.requests:
+            self.scheduler.put_back(request)
+        return self._dropped()
+
+    def _fail(self, error: EngineError, work: Work, *, refused: bool = False) -> list[FromEngine]:
+        """One utterance is given up; the others of the step go on."""
+        out: list[FromEngine] = []
+        for request in work.requests:
+            if request.utterance_id != error.utterance_id:
+                self.scheduler.put_back(request)
+            elif self.scheduler.finish(request):
+                failed = Hypothesis(
+                    request.utterance_id, request.revision, "", "", 0, request.final, error.reason, refused=refused
+                )
+                out.append(messages.Heard(failed))
+                if request.commit:
+                    self._close(request.utterance_id)
+        return out
+
+    def _align(self, requests: tuple[Request, ...]) -> list[FromEngine]:
+        """Each is answered, and over."""
+        out: list[FromEngine] = []
+        for request, alignment in zip(requests, self.alignments.answer(requests), strict=True):
+            if self.scheduler.finish(request):
+                queue_s = self._open[request.utterance_id].queue_s
+                out.append(messages.Words(replace(alignment, queue_s=queue_s)))
+                self._close(request.utterance_id)
+        return out
+
+
+def _lane(known: _Open, message: Asked) -> Lane:
+    if not known.utterance.live:
+        return Lane.BATCH
+    match message:
+        case messages.Final():
+            return Lane.FINAL if message.commit else Lane.SPECULATIVE
+        case messages.Align():
+            return Lane.WORDS
+        case _:
+            return Lane.PARTIAL if known.answered else Lane.FIRST_PARTIAL

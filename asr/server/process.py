@@ -1,0 +1,173 @@
+"""The inference process: `python -m asr.server.process REQUESTS ANSWERS`, descriptors of its ends of two socket pairs.
+
+A thread reads requests; the main thread owns engine and scheduler, does one bounded step at a time, and writes. The
+process ends when the requests do: its parent has ended it, or has died. An engine that hangs in a library holds that
+thread up too, so the kernel is asked to end the process with its parent as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import structlog
+
+from asr.bond import end_with_parent
+from asr.engines.aligner import Aligner
+from asr.engines.interface import EngineUnusable, described, first_line
+from asr.engines.plugin import find
+from asr.engines.selection import create_aligner
+from asr.messages import (
+    Configure,
+    Frames,
+    FromEngine,
+    Ping,
+    Pong,
+    Raised,
+    ToEngine,
+    Unusable,
+    Working,
+    decode_to_engine,
+    encode,
+)
+from asr.server.inference import Inference
+from config import ConfigError
+from config.console import ConsoleRenderer
+
+RECEIVE_BYTES = 256 * 1024
+log = structlog.get_logger("asr.server.process")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Serve until the socket closes."""
+    arguments = sys.argv[1:] if argv is None else argv
+    end_with_parent()
+    with socket.socket(fileno=int(arguments[0])) as requests, socket.socket(fileno=int(arguments[1])) as answers:
+        requests.setblocking(True)
+        answers.setblocking(True)
+        inbox: SimpleQueue[ToEngine] = SimpleQueue()
+        threading.Thread(target=_read, args=(requests, inbox), name="reader", daemon=True).start()
+        try:
+            _serve(answers, inbox)
+        except BaseException:
+            # Here and now: once a socket is closed the reader thread ends the process as if it had been asked to.
+            traceback.print_exc()
+            os._exit(1)
+
+
+def _read(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
+    frames = Frames()
+    try:
+        while data := channel.recv(RECEIVE_BYTES):
+            for body in frames.feed(data):
+                inbox.put(decode_to_engine(body))
+    except BaseException as error:
+        log.error("unreadable", error=repr(error))
+        os._exit(1)
+    # At once, whatever the engine is doing: nobody is left to hear it, and there is nothing to save.
+    os._exit(0)
+
+
+def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
+    first = inbox.get()
+    assert isinstance(first, Configure), "the first message configures"
+    _configure_log(first)
+    try:
+        plugin = find(first.engine)
+        engine = plugin.create(first.asr, first.qwen)
+        engine.warm_up()
+    except (EngineUnusable, ConfigError) as error:
+        _send(channel, Unusable(str(error)))
+        return
+    except Exception as error:
+        log.exception("the engine cannot be created", engine=first.engine)
+        _send(channel, Unusable(f"the engine {first.engine} cannot be created ({described(error)})"))
+        return
+    inference = Inference(engine, None if plugin.words else _aligner(first))
+    _send(channel, inference.ready())
+    try:
+        _infer(channel, inbox, inference)
+    except Exception as error:
+        _send(channel, Raised(described(error)))
+        raise
+
+
+def _infer(channel: socket.socket, inbox: SimpleQueue[ToEngine], inference: Inference) -> None:
+    """Until the process ends."""
+    touched: tuple[str, ...] = ()
+    work = None
+    while True:
+        # With nothing to do, wait for a message; else take what has come between two steps.
+        for message in _drain(inbox, wait=work is None):
+            if isinstance(message, Ping):
+                _send(channel, Pong())
+            else:
+                inference.receive(message, time.monotonic())
+        work = inference.choose(time.monotonic())
+        touches = work.utterance_ids if work is not None else ()
+        if touches != touched:
+            touched = touches
+            _send(channel, Working(touched))
+        if work is None:
+            continue
+        for answer in inference.perform(work, time.monotonic()):
+            _send(channel, answer)
+
+
+def _aligner(settings: Configure) -> Aligner | None:
+    """None without one that works: calls go on, without times of words."""
+    try:
+        aligner = create_aligner(settings.asr, settings.qwen)
+        if aligner is not None:
+            aligner.warm_up()
+        return aligner
+    except EngineUnusable as error:
+        log.error("no times of words", reason=str(error))
+    except Exception as error:  # no room for it, most likely: the recogniser has been loaded and works
+        log.error("no times of words", reason=first_line(error), exc_info=error)
+    return None
+
+
+def _drain(inbox: SimpleQueue[ToEngine], *, wait: bool) -> Iterator[ToEngine]:
+    if wait:
+        yield inbox.get()
+    while not inbox.empty():
+        yield inbox.get()
+
+
+def _send(channel: socket.socket, message: FromEngine) -> None:
+    try:
+        channel.sendall(encode(message))
+    except OSError:
+        os._exit(0)
+
+
+def _configure_log(settings: Configure) -> None:
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    if settings.log_format == "json":
+        processors.append(structlog.processors.JSONRenderer())
+    else:
+        processors.append(ConsoleRenderer())
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    sys.excepthook = lambda kind, error, trace: log.critical("uncaught exception", exc_info=(kind, error, trace))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The endpointers of all legs as arrays: `audio.endpointing.table.TABLE` applied to all due legs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio.detections import Detection, EndReason
+from audio.endpointing.table import (
+    LAPSE_WINDOWS,
+    NOWHERE,
+    TABLE,
+    WINDOW,
+    Action,
+    Event,
+    Limits,
+    State,
+    UndefinedTransition,
+    Utterance,
+    act,
+    finish,
+)
+
+if TYPE_CHECKING:
+    from audio.leg import Leg
+
+_UNDEFINED = 255
+_IDLE = int(State.IDLE)
+# The table flat, indexed by state · number of events + event.
+_NEXT = np.full(len(State) * len(Event), _UNDEFINED, np.uint8)
+_ACTION = np.zeros(len(State) * len(Event), np.uint8)
+for (_state, _event), (_next, _action) in TABLE.items():
+    _NEXT[_state * len(Event) + _event], _ACTION[_state * len(Event) + _event] = _next, _action
+Rows = NDArray[np.intp]
+Legs = Callable[[int], "Leg"]
+
+
+class EndpointBank:
+    """`rows` endpointers. Equal, detection for detection, to one `audio.endpointing.table.Endpointer` for each row."""
+
+    def __init__(self, rows: int) -> None:
+        self._limits: dict[int, Limits] = {}
+        self._enter, self._exit = np.zeros(rows), np.zeros(rows)
+        self._min_speech = np.zeros(rows, np.int32)
+        # Silent windows from which LAPSE, PAUSE and END hold; the count of those reached is the event.
+        self._silences = np.zeros((rows, 3), np.int32)
+        self._pre_roll, self._room = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._state = np.zeros(rows, np.uint8)
+        self._states: Any = memoryview(self._state)  # type: ignore[arg-type]
+        self._voiced, self._silent = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+        self._start, self._audio_start = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._end, self._previous_end = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._quiet_at, self._quiet_p = np.zeros(rows, np.int64), np.zeros(rows)
+
+    def open(self, row: int, limits: Limits) -> None:
+        """A fresh endpointer in this row."""
+        self.limit(row, limits)
+        for values in self._values():
+            values[row] = 0
+
+    def limit(self, row: int, limits: Limits) -> None:
+        """Another profile for what comes. Only of a fresh or `idle` row: a state may have no such event any more."""
+        self._limits[row] = limits
+        self._enter[row], self._exit[row] = limits.enter, limits.exit
+        self._min_speech[row] = limits.min_speech_windows
+        end, pause = limits.min_silence_windows, min(limits.speculate_windows, limits.min_silence_windows)
+        self._silences[row] = min(LAPSE_WINDOWS, pause), pause, end
+        self._pre_roll[row], self._room[row] = limits.pre_roll, limits.room
+
+    def move(self, row: int, other_row: int) -> None:
+        """Go on in `row` with the endpointer in `other_row`."""
+        self.open(row, self._limits.pop(other_row))
+        for values in self._values():
+            values[row] = values[other_row]
+
+    def bar(self, row: int, position: int) -> None:
+        """No utterance of this row reaches back before `position`."""
+        self._previous_end[row] = max(int(self._previous_end[row]), position)
+
+    def idle(self, row: int) -> bool:
+        """Neither in an utterance nor at its onset."""
+        state: int = self._states[row]
+        return state == _IDLE
+
+    def at_rest(self, rows: Rows) -> NDArray[np.bool_]:
+        """`idle` of each."""
+        rest: NDArray[np.bool_] = self._state[rows] == _IDLE
+        return rest
+
+    def step(
+        self, rows: Rows, starts: NDArray[np.int64], probabilities: NDArray[np.float32], legs: Legs
+    ) -> list[Detection]:
+        """One window for each of `rows` (distinct), beginning at `starts`; `legs` gives the leg of a row."""
+        state, silent = self._state[rows], self._silent[rows]
+        speaking = ((state == State.ONSET) | (state == State.SPEECH)) & (silent == 0)
+        voiced = probabilities >= np.where(speaking, self._exit[rows], self._enter[rows])
+        stops = starts + WINDOW
+        silent = np.where(voiced, 0, silent + 1)
+        event = (silent[:, None] >= self._silences[rows]).sum(axis=1)
+        if voiced.any():
+            event[voiced] = self._hear(rows[voiced], state[voiced], starts[voiced])
+        key = state * len(Event) + event
+        following = _NEXT[key]
+        if (following == _UNDEFINED).any():
+            first = int(key[following == _UNDEFINED][0])
+            raise UndefinedTransition(f"{Event(first % len(Event)).name} in {State(first // len(Event)).name}")
+        self._state[rows] = following
+        busy = following != State.IDLE
+        self._silent[rows] = np.where(busy, silent, 0)
+        self._voiced[rows[~busy]] = 0
+
+        late = 3 * (starts - self._audio_start[rows]) >= 2 * self._room[rows]
+        acting = np.flatnonzero(_ACTION[key])
+        detections: list[Detection] = []
+        for index in acting.tolist():
+            action = Action(int(_ACTION[key[index]]))
+            detections += self._act(int(rows[index]), action, legs)
+            # A split starts the search for a quiet spot anew, from the next window on.
+            late[index] &= action not in (Action.SPLIT, Action.RESUME_AND_SPLIT)
+        quieter = np.flatnonzero(late & busy & (probabilities < self._quiet_p[rows]))
+        if len(quieter):
+            self._quiet_at[rows[quieter]] = stops[quieter] - WINDOW // 2
+            self._quiet_p[rows[quieter]] = probabilities[quieter]
+        return detections
+
+    def _hear(self, rows: Rows, state: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The events of voiced windows."""
+        stops = starts + WINDOW
+        fresh = state == State.IDLE
+        if fresh.any():
+            new, begin = rows[fresh], starts[fresh]
+            self._start[new] = begin
+            self._audio_start[new] = np.maximum(self._previous_end[new], begin - self._pre_roll[new])
+            self._quiet_at[new], self._quiet_p[new] = NOWHERE, 2.0
+        self._end[rows] = stops
+        self._voiced[rows] += 1
+        confirmed = self._voiced[rows] >= self._min_speech[rows]
+        full = (state >= State.SPEECH) & (stops - self._audio_start[rows] > self._room[rows])
+        return np.where(full, Event.FULL, np.where(confirmed, Event.CONFIRMED, Event.VOICED))
+
+    def _act(self, row: int, action: Action, legs: Legs) -> list[Detection]:
+        leg, limits, utterance = legs(row), self._limits[row], self._utterance(row)
+        detections = act(action, leg, limits, utterance)
+        self._store(row, utterance)
+        if action in (Action.SPLIT, Action.RESUME_AND_SPLIT):
+            self._quiet_p[row] = 2.0
+        return detections
+
+    def finish(self, row: int, reason: EndReason, leg: Leg, consumed: int) -> list[Detection]:
+        """End the row's open utterance, if there is one; the row goes on from IDLE."""
+        limits, utterance = self._limits[row], self._utterance(row)
+        detections = finish(State(int(self._state[row])), reason, leg, limits, utterance, consumed)
+        self._store(row, utterance)
+        self._state[row] = State.IDLE
+        self._voiced[row] = self._silent[row] = 0
+        return detections
+
+    def _values(self) -> tuple[NDArray[np.generic], ...]:
+        return (
+            self._state, self._voiced, self._silent, self._start, self._audio_start, self._end, self._previous_end,
+            self._quiet_at, self._quiet_p,
+        )  # fmt: skip
+
+    def _utterance(self, row: int) -> Utterance:
+        return Utterance(
+            start=int(self._start[row]), audio_start=int(self._audio_start[row]), end=int(self._end[row]),
+            quiet_at=int(self._quiet_at[row]), previous_end=int(self._previous_end[row]),
+        )  # fmt: skip
+
+    def _store(self, row: int, utterance: Utterance) -> None:
+        self._start[row], self._audio_start[row] = utterance.start, utterance.audio_start
+        self._end[row], self._previous_end[row] = utterance.end, utterance.previous_end
+        self._quiet_at[row] = utterance.quiet_at

@@ -1,0 +1,247 @@
+"""Endpointing: speech probabilities, one per window of 32 ms, become utterances.
+
+The one rule: a window is *voiced* when its probability reaches `enter`, or `exit` while the window before was voiced
+too; counters of voiced and of silent windows turn that into an event, and `TABLE` says what an event does in a state.
+
+    IDLE    nothing                     ONSET   voiced, but not yet for `min_speech_ms`
+    SPEECH  an utterance                PAUSED  an utterance, silent for `speculate_ms`
+
+An utterance that would outgrow `max_utterance_s` is split at the quietest spot of its last third, and what follows the
+spot is the next utterance. `Endpointer` is one leg in plain Python; `audio.endpointing.batch` runs the same table over
+all legs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from audio.detections import Detection, EndReason, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from config import Endpointing
+
+if TYPE_CHECKING:
+    from audio.leg import Leg
+
+WINDOW = 256
+"""Positions per window."""
+WINDOW_MS = 32
+LAPSE_WINDOWS = 3
+"""An onset survives shorter gaps, so that a stop consonant does not swallow a "yes"."""
+SILENT_WINDOWS = 16
+"""Of digital silence, after which more need not be heard. Half a second: as long as an utterance is waited for."""
+NOWHERE = -1
+LOUDEST = float("inf")
+
+
+class State(IntEnum):
+    IDLE = 0
+    ONSET = 1
+    SPEECH = 2
+    PAUSED = 3
+
+
+class Event(IntEnum):
+    QUIET = 0
+    """Not voiced."""
+    LAPSE = 1
+    """Not voiced for `LAPSE_WINDOWS`."""
+    PAUSE = 2
+    """Not voiced for `speculate_ms`."""
+    END = 3
+    """Not voiced for `min_silence_ms`."""
+    VOICED = 4
+    CONFIRMED = 5
+    """Voiced, and `min_speech_ms` in all."""
+    FULL = 6
+    """Voiced, and the utterance has no room left."""
+
+
+class Action(IntEnum):
+    NONE = 0
+    START = 1
+    PAUSE = 2
+    RESUME = 3
+    END = 4
+    SPLIT = 5
+    RESUME_AND_SPLIT = 6
+
+
+TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
+    (State.IDLE, Event.QUIET): (State.IDLE, Action.NONE),
+    (State.IDLE, Event.LAPSE): (State.IDLE, Action.NONE),
+    (State.IDLE, Event.PAUSE): (State.IDLE, Action.NONE),
+    (State.IDLE, Event.END): (State.IDLE, Action.NONE),
+    (State.IDLE, Event.VOICED): (State.ONSET, Action.NONE),
+    (State.IDLE, Event.CONFIRMED): (State.SPEECH, Action.START),
+    (State.ONSET, Event.QUIET): (State.ONSET, Action.NONE),
+    (State.ONSET, Event.LAPSE): (State.IDLE, Action.NONE),
+    (State.ONSET, Event.PAUSE): (State.IDLE, Action.NONE),
+    (State.ONSET, Event.END): (State.IDLE, Action.NONE),
+    (State.ONSET, Event.VOICED): (State.ONSET, Action.NONE),
+    (State.ONSET, Event.CONFIRMED): (State.SPEECH, Action.START),
+    (State.SPEECH, Event.QUIET): (State.SPEECH, Action.NONE),
+    (State.SPEECH, Event.LAPSE): (State.SPEECH, Action.NONE),
+    (State.SPEECH, Event.PAUSE): (State.PAUSED, Action.PAUSE),
+    (State.SPEECH, Event.END): (State.IDLE, Action.END),
+    (State.SPEECH, Event.CONFIRMED): (State.SPEECH, Action.NONE),
+    (State.SPEECH, Event.FULL): (State.SPEECH, Action.SPLIT),
+    (State.PAUSED, Event.PAUSE): (State.PAUSED, Action.NONE),
+    (State.PAUSED, Event.END): (State.IDLE, Action.END),
+    (State.PAUSED, Event.CONFIRMED): (State.SPEECH, Action.RESUME),
+    (State.PAUSED, Event.FULL): (State.SPEECH, Action.RESUME_AND_SPLIT),
+}
+
+
+class UndefinedTransition(AssertionError):
+    """An event that cannot happen in a state: a fault of this code, never of the audio."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A profile in windows and positions; windows are rounded up."""
+
+    enter: float
+    exit: float
+    min_speech_windows: int
+    speculate_windows: int
+    min_silence_windows: int
+    pre_roll: int
+    speculate: int
+    room: int
+    """How far voiced audio may reach from `audio_start`, so that with `speculate` it stays within `max_utterance_s`."""
+
+    @classmethod
+    def of(cls, profile: Endpointing) -> Limits:
+        silence = max(1, -(-profile.min_silence_ms // WINDOW_MS))
+        speculate_ms = min(profile.speculate_ms, max(profile.min_silence_ms, WINDOW_MS))
+        longest = int(profile.max_utterance_s * 8000)
+        room = max(longest - speculate_ms * 8, longest // 2)
+        return cls(
+            enter=profile.enter,
+            exit=profile.exit,
+            min_speech_windows=max(1, -(-profile.min_speech_ms // WINDOW_MS)),
+            speculate_windows=min(-(-speculate_ms // WINDOW_MS), silence),
+            min_silence_windows=silence,
+            pre_roll=min(profile.pre_roll_ms * 8, room // 2),
+            speculate=speculate_ms * 8,
+            room=room,
+        )
+
+
+@dataclass(slots=True)
+class Utterance:
+    """What is known of the current utterance of a leg (valid outside IDLE), and where the one before it ended."""
+
+    start: int = 0
+    audio_start: int = 0
+    end: int = 0
+    """Of the last voiced window."""
+    quiet_at: int = NOWHERE
+    """Middle of the quietest window of the last third so far, in calls of the least speech-like: where a split would
+    be."""
+    previous_end: int = 0
+
+
+def act(action: Action, leg: Leg, limits: Limits, utterance: Utterance) -> list[Detection]:
+    """The detections of an action; moves `utterance` on where it ended or was split."""
+    if action is Action.START:
+        return [SpeechStarted(leg, utterance.start, utterance.audio_start)]
+    if action is Action.PAUSE:
+        return [SpeechPaused(leg, utterance.end)]
+    if action is Action.RESUME:
+        return [SpeechResumed(leg)]
+    if action is Action.END:
+        utterance.previous_end = utterance.end
+        return [SpeechEnded(leg, utterance.start, utterance.end, utterance.end + limits.speculate, "endpoint")]
+    assert action in (Action.SPLIT, Action.RESUME_AND_SPLIT), action
+    spot = utterance.quiet_at if utterance.quiet_at != NOWHERE else utterance.end - WINDOW
+    # A pause may have carried the search past the room; its beginning, which lies within, is as quiet.
+    spot = min(spot, utterance.audio_start + limits.room)
+    ended = SpeechEnded(leg, utterance.start, spot, spot, "max_length")
+    utterance.start = utterance.audio_start = utterance.previous_end = spot
+    utterance.quiet_at = NOWHERE
+    split: list[Detection] = [ended, SpeechStarted(leg, spot, spot)]
+    return split if action is Action.SPLIT else [SpeechResumed(leg), *split]
+
+
+def finish(
+    state: State, reason: EndReason, leg: Leg, limits: Limits, utterance: Utterance, consumed: int
+) -> list[Detection]:
+    """End what is open; the leg goes on from IDLE. An unconfirmed onset is no utterance."""
+    if state not in (State.SPEECH, State.PAUSED):
+        return []
+    utterance.previous_end = utterance.end
+    audio_end = min(utterance.end + limits.speculate, consumed)
+    return [SpeechEnded(leg, utterance.start, utterance.end, audio_end, reason)]
+
+
+class Endpointer:
+    """The endpointing of one leg, window by window: the definition that `audio.endpointing.batch.EndpointBank` is
+    tested against."""
+
+    def __init__(self, profile: Endpointing, leg: Leg) -> None:
+        self.limits, self.leg = Limits.of(profile), leg
+        self.state = State.IDLE
+        self.utterance = Utterance()
+        self.consumed = 0
+        self._voiced = self._silent = 0
+        self._least = LOUDEST
+
+    def window(self, start: int, probability: float, level: float | None = None) -> list[Detection]:
+        """The window [start, start + 256) with this speech probability; windows come in order.
+
+        `level`: how loud it is, if a long utterance is to be split where it is quietest.
+        """
+        level = probability if level is None else level
+        limits, utterance, stop = self.limits, self.utterance, start + WINDOW
+        self.consumed = stop
+        speaking = self.state in (State.ONSET, State.SPEECH) and not self._silent
+        if probability >= (limits.exit if speaking else limits.enter):
+            if self.state is State.IDLE:
+                utterance.start = start
+                utterance.audio_start = max(utterance.previous_end, start - limits.pre_roll)
+                utterance.quiet_at, self._least = NOWHERE, LOUDEST
+            utterance.end = stop
+            self._voiced, self._silent = self._voiced + 1, 0
+            if self.state in (State.SPEECH, State.PAUSED) and stop - utterance.audio_start > limits.room:
+                event = Event.FULL
+            else:
+                event = Event.CONFIRMED if self._voiced >= limits.min_speech_windows else Event.VOICED
+        else:
+            self._silent += 1
+            event = Event.QUIET
+            if self._silent >= limits.min_silence_windows:
+                event = Event.END
+            elif self._silent >= limits.speculate_windows:
+                event = Event.PAUSE
+            elif self._silent >= LAPSE_WINDOWS:
+                event = Event.LAPSE
+        if (self.state, event) not in TABLE:
+            raise UndefinedTransition(f"{event.name} in {self.state.name}")
+        self.state, action = TABLE[self.state, event]
+        detections = [] if action is Action.NONE else act(action, self.leg, limits, utterance)
+        if action in (Action.SPLIT, Action.RESUME_AND_SPLIT):
+            self._least = LOUDEST
+        elif level < self._least and 3 * (start - utterance.audio_start) >= 2 * limits.room:
+            utterance.quiet_at, self._least = start + WINDOW // 2, level
+        if self.state is State.IDLE:
+            self._voiced = self._silent = 0
+        return detections
+
+    @property
+    def at_rest(self) -> bool:
+        return self.state is State.IDLE
+
+    @property
+    def earliest(self) -> int:
+        """Audio before this position is of no utterance that is open or to come."""
+        if self.at_rest:
+            return max(self.utterance.previous_end, self.consumed - self.limits.pre_roll)
+        return self.utterance.audio_start
+
+    def finish(self, reason: EndReason) -> list[Detection]:
+        """No more windows for now: ends the open utterance, if there is one."""
+        detections = finish(self.state, reason, self.leg, self.limits, self.utterance, self.consumed)
+        self.state, self._voiced, self._silent = State.IDLE, 0, 0
+        return detections

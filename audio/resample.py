@@ -1,0 +1,70 @@
+"""To 16 kHz, for any cuts: a causal half-band FIR from 8 kHz, and the bytes of a format as samples of a model."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.server.samples import decode
+from asr.utterance import Format
+
+_TAPS_ABOUT = 16
+"""Input samples on either side of an interpolated one."""
+LAG = 2 * _TAPS_ABOUT
+"""Samples at 16 kHz by which the output is late: 2 ms."""
+
+
+def _half_band() -> NDArray[np.float32]:
+    """One side of a Kaiser-windowed half-band interpolator, nearest to the centre first: flat to 3.4 kHz within 0.1 dB,
+    images 60 dB down from 4.6 kHz on."""
+    distance = np.arange(_TAPS_ABOUT) + 0.5
+    taps = np.sinc(distance) * np.kaiser(4 * _TAPS_ABOUT + 1, 6.0)[2 * _TAPS_ABOUT + 1 :: 2]
+    return np.asarray(taps * (0.5 / taps.sum()), np.float32)
+
+
+_TAPS = _half_band()
+
+
+class Upsampler:
+    """Doubles the rate of one stream."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(2 * _TAPS_ABOUT - 1, np.float32)
+
+    def feed(self, samples: NDArray[np.int16]) -> NDArray[np.float32]:
+        """int16 of shape (n,) → float32 in [-1, 1) of shape (2n,). Bit for bit the same however the stream is cut."""
+        count = len(samples)
+        held = np.concatenate([self._memory, samples.astype(np.float32) * np.float32(1 / 32768)])
+        self._memory = held[count:]
+        out = np.empty(2 * count, np.float32)
+        out[::2] = held[_TAPS_ABOUT - 1 : _TAPS_ABOUT - 1 + count]
+        between, pair = np.zeros(count, np.float32), np.empty(count, np.float32)
+        for index, tap in enumerate(_TAPS):
+            low, high = _TAPS_ABOUT - 1 - index, _TAPS_ABOUT + index
+            np.add(held[low : low + count], held[high : high + count], out=pair)
+            pair *= tap
+            between += pair
+        out[1::2] = between
+        return out
+
+
+class Wideband:
+    """One stream of bytes in a format, as samples."""
+
+    __slots__ = ("_format", "_rest", "_upsampler")
+
+    def __init__(self, format: Format) -> None:
+        self._format = format
+        self._upsampler = Upsampler() if format != "L16" else None
+        self._rest = b""
+
+    def feed(self, data: bytes) -> NDArray[np.float32]:
+        """→ float32 in [-1, 1) at 16 kHz. Half of a sample waits for the other."""
+        if self._upsampler is not None:
+            return self._upsampler.feed(decode(self._format, data))
+        data = self._rest + data
+        whole = len(data) // 2 * 2
+        self._rest = data[whole:]
+        return decode("L16", data[:whole]).astype(np.float32) * np.float32(1 / 32768)

@@ -1,0 +1,86 @@
+"""RFC 4733 digits out of telephone-event packets, which repeat themselves and get lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from audio.detections import Digit
+from audio.rtp.packet import TelephoneEvent
+
+if TYPE_CHECKING:
+    from audio.leg import Leg
+
+DIGIT_S, DIGIT_BURST = 0.05, 40
+"""Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
+SILENCE_S = 0.2
+"""An event without packets for so long is over: its last three packets, all marked end, were lost."""
+
+
+@dataclass(slots=True)
+class Press:
+    """One key press; its timestamp tells it from others."""
+
+    timestamp: int
+    digit: str
+    position: int
+    duration: int
+    """In positions, the longest seen."""
+    now: float
+    """Of its latest packet."""
+
+    def of(self, leg: Leg) -> Digit:
+        return Digit(leg, self.position, self.digit, self.duration // 8)
+
+
+class DigitRate:
+    """At most 20 digits a second, 40 at once."""
+
+    __slots__ = ("_until_s", "refused")
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._until_s = 0.0
+
+    def allow(self, now: float) -> bool:
+        until_s = max(self._until_s, now) + DIGIT_S
+        if until_s > now + DIGIT_S * DIGIT_BURST:
+            self.refused += 1
+            return False
+        self._until_s = until_s
+        return True
+
+
+class DigitCollector:
+    """Yields each press once: at its end, at the next press, or when its packets stop."""
+
+    __slots__ = ("_done", "open", "rate")
+
+    def __init__(self) -> None:
+        self.open: Press | None = None
+        self.rate = DigitRate()
+        self._done: deque[int] = deque(maxlen=8)
+
+    def receive(self, event: TelephoneEvent, timestamp: int, position: int, now: float) -> list[Press]:
+        """`timestamp`: of the packet, the same for all packets of a press. The marker bit is not needed."""
+        if event.digit is None or timestamp in self._done:
+            return []
+        finished: list[Press] = []
+        if self.open is not None and self.open.timestamp != timestamp:
+            finished += self._finish()
+        if self.open is None:
+            self.open = Press(timestamp, event.digit, position, 0, now)
+        self.open.duration = max(self.open.duration, event.duration)
+        self.open.now = now
+        return finished + self._finish() if event.end else finished
+
+    def expire(self, now: float) -> list[Press]:
+        return self._finish() if self.open is not None and now - self.open.now >= SILENCE_S else []
+
+    def _finish(self) -> list[Press]:
+        if (press := self.open) is None:
+            return []
+        self.open = None
+        self._done.append(press.timestamp)
+        return [press] if self.rate.allow(press.now) else []

@@ -1,0 +1,134 @@
+"""Plain RTP packets of many legs at once: the next in sequence and in time, straight into their rings.
+
+A packet is plain when nothing about it needs a decision: the expected payload type, SSRC, sequence number and
+timestamp, no padding, extension or CSRC, no gap before it, and its place in the ring within reach. Nearly all packets
+of nearly all calls are. What is not plain goes to `Leg.receive_rtp`, which takes any packet; for a plain one both do
+the same, and a test holds them to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio.leg_table import LegTable
+from audio.ring import AHEAD, RING, ROWS
+from audio.rtp.clock import DRIFT, DRIFT_MASK
+from audio.rtp.packet import HEADER
+
+if TYPE_CHECKING:
+    from audio.block import Block
+
+STRIDE = 1600
+"""Bytes for one datagram, more than an Ethernet frame brings; no power of two, so that rows share no cache sets."""
+LEAD = 4
+"""A datagram begins here in its row: the payload after the 12 bytes of header is then aligned to words of 8 bytes."""
+MAX_BYTES = STRIDE - 8
+_PAYLOAD = LEAD + HEADER.size
+_MARKER = np.uint32(0xFF7FFFFF)
+_ALL_BYTES = np.uint64(0x0101010101010101)
+Ints = NDArray[np.int64]
+Index = NDArray[np.intp]
+
+
+class Datagrams:
+    """Room for `count` datagrams: row i holds one in `data[i, LEAD:LEAD + sizes[i]]`, which came at `arrivals[i]`."""
+
+    def __init__(self, count: int) -> None:
+        self.data = np.zeros((count, STRIDE), np.uint8)
+        self.words: NDArray[np.uint32] = self.data.view(">u4")
+        self.longs: NDArray[np.uint64] = self.data.view(np.uint64)
+        self.sizes = np.zeros(count, np.int64)
+        self.arrivals = np.zeros(count)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def datagram(self, index: int) -> bytes:
+        return self.data[index, LEAD : LEAD + int(self.sizes[index])].tobytes()
+
+    def put(self, index: int, datagram: bytes, arrival_s: float) -> None:
+        """Place one that did not come from a socket."""
+        self.data[index, LEAD : LEAD + len(datagram)] = np.frombuffer(datagram, np.uint8)
+        self.sizes[index], self.arrivals[index] = len(datagram), arrival_s
+
+
+def receive(
+    table: LegTable, blocks: Sequence[Block], datagrams: Datagrams, which: Index, rows: Index
+) -> NDArray[np.bool_]:
+    """Take the plain ones of the datagrams `which`, for the legs in `rows` (distinct). Says of each: taken?"""
+    words = datagrams.words[which, LEAD // 4 : _PAYLOAD // 4]
+    first = words[:, 0].astype(np.uint32) & _MARKER
+    sizes = datagrams.sizes[which] - HEADER.size
+    position, consumed = table.next_position[rows], table.consumed[rows]
+    end, offset, last = position + sizes, position % RING, table.transit[rows]
+    room = table.room[rows]
+    if (room != RING).any():
+        offset = position % np.maximum(room, 1)
+    plain: NDArray[np.bool_] = first == (table.head[rows] << 16 | table.next_sequence[rows])
+    plain &= words[:, 1] == table.next_timestamp[rows]
+    plain &= words[:, 2] == table.ssrc[rows]
+    looks = first & DRIFT_MASK == 0
+    if looks.any():  # each 64th packet: the sender's clock is looked at, and seldom anything is to be done
+        drift = np.abs(table.min_transit[rows])
+        plain &= ~looks | (drift <= DRIFT) | np.isinf(drift)
+    plain &= position == table.received[rows]  # no gap, neither here nor before
+    plain &= (consumed <= position) & (end <= consumed + AHEAD)
+    plain &= (sizes > 0) & (offset + sizes <= room)
+    plain &= last == last  # NaN: not known
+    if not plain.all():
+        which, rows, sizes, end = which[plain], rows[plain], sizes[plain], end[plain]
+        position, offset, last, looks = position[plain], offset[plain], last[plain], looks[plain]
+    if not len(rows):
+        return plain
+    _store(table, blocks, datagrams, which, rows, offset, sizes)
+    table.next_sequence[rows] += 1
+    table.next_timestamp[rows] += sizes
+    table.next_position[rows] = table.end[rows] = table.received[rows] = end
+    table.packets[rows] += 1
+    transit = (datagrams.arrivals[which] - table.origin_s[rows]) * 8000.0 - position
+    jitter = table.jitter[rows]
+    table.jitter[rows] = jitter + (np.abs(transit - last) - jitter) * 0.0625
+    table.transit[rows] = transit
+    table.min_transit[rows] = np.where(looks, transit, np.minimum(table.min_transit[rows], transit))
+    return plain
+
+
+def _store(
+    table: LegTable, blocks: Sequence[Block], datagrams: Datagrams, which: Index, rows: Index, offset: Ints, sizes: Ints
+) -> None:
+    number = rows // ROWS
+    for each in range(int(number.min()), int(number.max()) + 1):
+        mine = np.flatnonzero(number == each)
+        if not len(mine):
+            continue
+        block = blocks[each]
+        here, own, at = which[mine], rows[mine] - each * ROWS, offset[mine]
+        if block.wide:
+            for index, row, start, size in zip(here.tolist(), own.tolist(), at.tolist(), sizes[mine], strict=True):
+                leg = block.legs[row]
+                assert leg is not None
+                leg.keep(start, datagrams.data[index, _PAYLOAD : _PAYLOAD + size])
+            continue
+        target = own * RING + at
+        lengths, masks = sizes[mine], table.mask[rows[mine]]
+        while len(lengths):
+            size = int(lengths[0])
+            group, rest = np.flatnonzero(lengths == size), np.flatnonzero(lengths != size)
+            group_target, group_here, group_masks = target[group], here[group], masks[group]
+            target, here, masks, lengths = target[rest], here[rest], masks[rest], lengths[rest]
+            if size % 8 == 0 and not (group_target & 7).any():
+                payloads = datagrams.longs[group_here, _PAYLOAD // 8 : (_PAYLOAD + size) // 8]
+                block.plane.longs[(group_target >> 3)[:, None] + np.arange(size // 8)] = payloads ^ group_masks[:, None]
+            else:
+                codes = datagrams.data[group_here, _PAYLOAD : _PAYLOAD + size]
+                narrow = group_masks.astype(np.uint8)[:, None]
+                block.plane.codes[group_target[:, None] + np.arange(size)] = codes ^ narrow
+
+
+def spread(code: int) -> int:
+    """The code eight times, as a word."""
+    return int(np.uint64(code) * _ALL_BYTES)

@@ -1,0 +1,164 @@
+"""Speech in a recording: the VAD and the endpointing of calls over audio that is all there already.
+
+The windows go through the network in blocks of 128: all but its recurrent cell sees them at once, which costs a third
+of one call each. Where a block begins depends on the position alone, so a second scan finds the same utterances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio.detections import Detection, EndReason, SpeechEnded, SpeechStarted
+from audio.endpointing.table import SILENT_WINDOWS, WINDOW, Endpointer
+from audio.vad.decimate import LAG, MEMORY, decimate
+from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, SileroVad
+from config import Endpointing
+
+BLOCK = MAX_BATCH * WINDOW
+"""Positions: 4.1 s."""
+LOUD_SPAN = 400
+"""Positions about a cut that say whether it lies in a sound: 50 ms."""
+LOUD_PART = 0.1
+"""And from which part of the utterance's level on (RMS) it does: -20 dB."""
+
+_NO_LEG: Any = None
+
+Samples = NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """An utterance of a recording. Positions are 8 kHz samples since its beginning."""
+
+    start: int
+    end: int
+    """Of the speech."""
+    audio_start: int
+    """Of what is to be recognised; no two stretches share a sample."""
+    samples: Samples
+    """int16 at 16 kHz, from `audio_start` on."""
+    reason: EndReason
+    torn: bool
+    """It goes on where the one before it was cut for its length, in the middle of a sound."""
+
+
+class Scanner:
+    """One channel. Feed it in any pieces; what it finds does not depend on them."""
+
+    def __init__(self, vad: SileroVad, profile: Endpointing) -> None:
+        self._vad = vad
+        self._endpointer = Endpointer(profile, _NO_LEG)
+        self._hidden, self._cell = np.zeros(HIDDEN, np.float32), np.zeros(HIDDEN, np.float32)
+        # What the decimator and the network remember of the samples before a block.
+        self._memory, self._context = np.zeros(MEMORY, np.float32), np.zeros(CONTEXT, np.float32)
+        self._kept = np.zeros(0, np.int16)
+        """Samples from `_floor` on: of the open utterance, or as many as the pre-roll of the next one takes."""
+        self._floor = 0
+        self._fed = self._scanned = 0
+        self._started: SpeechStarted | None = None
+        self._taken = 0
+        """Where the audio of the last stretch ended."""
+        self._torn = False
+        self._power = 0.0
+        """Of the last window."""
+        self._silent = 0
+        """Windows of digital silence just before `_scanned`."""
+
+    @property
+    def position(self) -> int:
+        """Samples so far, in positions."""
+        return self._fed
+
+    def feed(self, samples: Samples) -> Iterator[Stretch]:
+        """Any number of samples, int16 at 16 kHz."""
+        self._kept = np.concatenate([self._kept, samples])
+        self._fed = self._floor + len(self._kept) // 2  # an odd one out waits for the next
+        while self._fed - self._scanned >= BLOCK:
+            yield from self._scan(BLOCK)
+
+    def finish(self) -> Iterator[Stretch]:
+        """The recording is over: the last windows, and what is open."""
+        left = self._fed - self._scanned
+        if left:
+            yield from self._scan(left)
+        yield from self._take(self._endpointer.finish("endpoint"))
+
+    def _scan(self, positions: int) -> Iterator[Stretch]:
+        windows = -(-positions // WINDOW)
+        first = 2 * (self._scanned - self._floor)
+        wide = np.zeros(MEMORY + 2 * windows * WINDOW, np.float32)
+        wide[:MEMORY] = self._memory
+        samples = self._kept[first : first + 2 * positions]
+        np.multiply(samples, np.float32(1 / 32768), out=wide[MEMORY : MEMORY + len(samples)])
+        self._memory = wide[-MEMORY:].copy()
+        start, self._scanned = self._scanned, self._scanned + positions
+        sounds = np.flatnonzero(samples)
+        if not len(sounds) and self._silent >= SILENT_WINDOWS and self._endpointer.at_rest:
+            self._endpointer.consumed = start + windows * WINDOW - LAG
+        else:
+            probabilities = self._hear(wide, windows)
+            levels = self._levels(wide[MEMORY:])
+            for number, (probability, level) in enumerate(zip(probabilities.tolist(), levels.tolist(), strict=True)):
+                at = start + number * WINDOW
+                yield from self._take(self._endpointer.window(max(at - LAG, 0), probability, level))
+        last = int(sounds[-1]) // 2 // WINDOW + 1 if len(sounds) else -self._silent
+        self._silent = windows - last
+        self._forget()
+
+    def _hear(self, wide: NDArray[np.float32], windows: int) -> NDArray[np.float32]:
+        signal = np.empty(CONTEXT + windows * WINDOW, np.float32)
+        signal[:CONTEXT] = self._context
+        decimate(wide[None], signal[None, CONTEXT:])
+        self._context = signal[-CONTEXT:].copy()
+        shape, strides = (windows, CONTEXT + WINDOW), (WINDOW * signal.itemsize, signal.itemsize)
+        return self._vad.follow(np.lib.stride_tricks.as_strided(signal, shape, strides), self._hidden, self._cell)
+
+    def _levels(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Of each window, the power of the 96 ms about it: between two words it falls for so long."""
+        power = np.square(samples).reshape(-1, 2 * WINDOW).mean(axis=1)
+        about = np.concatenate([[self._power], power, power[-1:]])
+        self._power = float(power[-1])
+        levels: NDArray[np.float32] = about[:-2] + about[1:-1] + about[2:]
+        return levels
+
+    def _take(self, detections: list[Detection]) -> Iterator[Stretch]:
+        for detection in detections:
+            if isinstance(detection, SpeechStarted):
+                self._started = detection
+            elif isinstance(detection, SpeechEnded):
+                yield self._stretch(detection)
+
+    def _stretch(self, ended: SpeechEnded) -> Stretch:
+        assert self._started is not None, "an end without a start"
+        audio_start = max(self._started.audio_start, self._taken)
+        audio_end = min(ended.audio_end, self._fed)
+        samples = self._kept[2 * (audio_start - self._floor) : 2 * (audio_end - self._floor)].copy()
+        torn, self._torn = self._torn, ended.reason == "max_length" and self._loud(audio_end, samples)
+        self._taken, self._started = audio_end, None
+        end = min(ended.end, audio_end)
+        return Stretch(max(ended.start, audio_start), end, audio_start, samples, ended.reason, torn)
+
+    def _loud(self, cut: int, samples: Samples) -> bool:
+        """Whether the utterance is cut in the middle of a sound."""
+        at = 2 * (cut - self._floor)
+        about = self._kept[max(0, at - LOUD_SPAN) : at + LOUD_SPAN]
+        return _rms(about) > LOUD_PART * _rms(samples)
+
+    def _forget(self) -> None:
+        """Keep what an utterance may still want."""
+        if self._started is not None:
+            wanted = self._started.audio_start
+        else:
+            wanted = self._endpointer.earliest
+        wanted = max(self._floor, min(wanted, self._scanned))
+        self._kept = self._kept[2 * (wanted - self._floor) :].copy()
+        self._floor = wanted
+
+
+def _rms(samples: Samples) -> float:
+    return float(np.sqrt(np.mean(np.square(samples, dtype=np.float64)))) if len(samples) else 0.0

@@ -1,1 +1,0 @@
-"""Benchmarks that ship with the worker: `mediaworker bench`. Figures are CPU time per unit of work, or ratios."""

@@ -1,0 +1,147 @@
+"""The media tick: every 32 ms, the due windows of all legs through the detector, and what was heard to its leg."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from audio import WHOLE, Detector, Turn
+from mediaworker.calls.call import Call
+from mediaworker.calls.transcriber import LegTranscriber
+from mediaworker.ops.latency import LatencyParts
+from mediaworker.ops.overload import LoadGuard
+
+TICK_S = 0.032
+
+log = structlog.get_logger()
+
+
+class MediaLoop:
+    """Runs the detector on the event loop; between batches of at most 128 windows the loop serves its sockets.
+
+    `stalls_s` keeps how late the latest ticks began, what other work did to this loop, and `lags_s` how long after it
+    was due each was over, what the tick before it took too long included. `sweep` reads what has come on the RTP
+    sockets, a batch at a time; `stepped` is called when the due windows have been taken.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        calls: Callable[[], Iterable[Call]],
+        *,
+        metrics_s: float = 5.0,
+        latency: LatencyParts | None = None,
+        guard: LoadGuard | None = None,
+        sweep: Callable[[float, Turn], Iterable[None]] = lambda now, turn: (),
+        stepped: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
+        self._sweep, self._stepped = sweep, stepped
+        self._latency, self._guard = latency or LatencyParts(), guard
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._speaking: dict[LegTranscriber, int] = {}
+        """Legs with an open utterance, and the tick at which there is more to hand on."""
+        self._reports: deque[Call] = deque()
+        """Calls whose figures are still to be published in this period, `_share` of them a tick."""
+        self._share, self._report_s = 0, 0.0
+        self.ticks = 0
+        self.errors = 0
+        """Ticks that were cut short by an error of ours."""
+        self.lag_max_s = 0.0
+        """The longest that a tick took from when it was due until its last window was through the VAD."""
+        self.stalls_s: deque[float] = deque(maxlen=4096)
+        self.lags_s: deque[float] = deque(maxlen=4096)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="media")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        self._report_s = due + self._metrics_s
+        quiet_until = due
+        turn = Turn()
+        while True:
+            turn = Turn(turn.number + 1, turn.of) if turn.number + 1 < turn.of else Turn(0, self._detector.turns)
+            if self._idle():
+                self._woken.clear()
+                if self._guard is not None:
+                    self._guard.calm()
+                await self._woken.wait()
+                due = loop.time()
+                self._report_s = due + self._metrics_s
+            now = loop.time()
+            # Behind by more than a tick: what is due is taken now, and there is no burst of ticks to make up for it.
+            due = max(due + TICK_S / turn.of, now - TICK_S)
+            ready = max(due, now)
+            await asyncio.sleep(ready - now)
+            now = loop.time()
+            self.stalls_s.append(now - ready)
+            self._latency.tick(ready, now)
+            try:
+                await self.tick(now, turn)
+                self._latency.ticked(due, done := loop.time())
+                self.lags_s.append(done - due)
+                if self._guard is not None:
+                    self._guard.lagged(done - due, 1 / turn.of)
+                self.lag_max_s = max(self.lag_max_s, done - due)
+                if turn.number == 0:
+                    self._report(now)
+            except Exception:
+                # Every call's audio comes through here: the next tick must come, whatever went wrong in this one.
+                self.errors += 1
+                if now >= quiet_until:
+                    quiet_until = now + 60.0
+                    log.exception("media tick failed", errors=self.errors)
+
+    def wake(self) -> None:
+        """A call has come: without one there are no ticks."""
+        self._woken.set()
+
+    def _idle(self) -> bool:
+        return not (self._detector.legs or self._speaking)
+
+    async def tick(self, now: float, turn: Turn = WHOLE) -> None:
+        """One step of all that hear and speak; `start` makes one every 32 ms, or several of a part each."""
+        self.ticks += turn.number == 0
+        for _ in self._sweep(now, turn):
+            await asyncio.sleep(0)
+        for detections in self._detector.step(now, turn):
+            for detection in detections:
+                transcriber: LegTranscriber | None = detection.leg.key
+                if transcriber is not None:
+                    transcriber.on(detection)
+                    self._speaking[transcriber] = self.ticks
+            await asyncio.sleep(0)
+        if turn.number == 0:
+            self._feed()
+        self._stepped()
+
+    def _feed(self) -> None:
+        """Hand on what has been said since, of the legs where it is enough to be worth it."""
+        for transcriber in [each for each, tick in self._speaking.items() if tick <= self.ticks]:
+            if steps := transcriber.feed():
+                self._speaking[transcriber] = self.ticks + steps
+            else:
+                del self._speaking[transcriber]
+
+    def _report(self, now: float) -> None:
+        """Each call's figures once a period, a few calls at a time: all at once would hold up the audio."""
+        if now >= self._report_s:
+            self._report_s = now + self._metrics_s
+            self._reports = deque(self._calls())
+            self._share = math.ceil(2 * len(self._reports) * TICK_S / self._metrics_s)
+        for _ in range(min(self._share, len(self._reports))):
+            call = self._reports.popleft()
+            if not call.ending:
+                call.publish_metrics()

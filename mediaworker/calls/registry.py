@@ -1,0 +1,272 @@
+"""The live calls: who may open one, and what happens on the way to the last one's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import structlog
+from uuid_utils import uuid7
+
+from audio import Detector
+from config import Settings
+from mediaworker.calls import routing
+from mediaworker.calls.call import Call, CallInfo, CallLeg, LegSpec
+from mediaworker.calls.transcriber import LegTranscriber, Recognizer, Stats
+from mediaworker.calls.word_timestamps import Aligner, LegWords
+from mediaworker.events import schema as events
+from mediaworker.ops import logs
+from mediaworker.ops.latency import LatencyParts
+from mediaworker.ops.overload import Load, LoadGuard
+from mediaworker.policy.alerts.call import CallAlerts
+from mediaworker.policy.alerts.rules import Rules
+from mediaworker.policy.redaction.call import CallPrivacy, Policy
+
+log = structlog.get_logger()
+
+
+NO_MEMORY_S = 30.0
+"""So long a worker that had no memory for a call is not ready for the next, unless one succeeds meanwhile."""
+FINALS_S = 30.0
+"""An engine that hangs must not hold up the end; the store then closes the calls as after a kill."""
+
+
+class Refused(Exception):
+    """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`.
+
+    `challenge`: `WWW-Authenticate` of a 401 or 403. `delay_s`: the answer is held back for so long.
+    """
+
+    def __init__(
+        self, status: int, reason: str, *, busy: bool = False, challenge: str = "", delay_s: float = 0.0
+    ) -> None:
+        self.status, self.reason, self.busy, self.challenge = status, reason, busy, challenge
+        self.delay_s = delay_s
+        super().__init__(reason)
+
+
+class CallRegistry:
+    """Opens calls, keeps them until they have ended, and counts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        detector: Detector,
+        recognizer: Recognizer,
+        publish: Callable[[str, int, events.EventBody], None],
+        clock: Callable[[], float],
+        latency: LatencyParts | None = None,
+        guard: LoadGuard | None = None,
+        aligner: Aligner | None = None,
+        calls_changed: Callable[[int], None] = lambda count: None,
+        rules: Callable[[], Rules] | None = None,
+    ) -> None:
+        """`rules`: those for alerts, as they are now. Raises ConfigError for settings that only their use can judge."""
+        self.stats = Stats()
+        self.opened = 0
+        self.refused = 0
+        self.draining = False
+        self.masked: Counter[str] = Counter()
+        """What was taken out of texts and digits, by kind."""
+        self._settings, self._detector, self._recognizer = settings, detector, recognizer
+        self._policy, self._rules = Policy(settings), rules
+        self._aligner = aligner
+        self._publish, self._clock = publish, clock
+        self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
+        self._guard = guard or LoadGuard(shed_s=float("inf"), refuse_s=float("inf"))
+        self._no_memory_s: float | None = None
+        """When the last call was opened for which there was no memory; None: the last one was given some."""
+        self._calls: dict[str, Call] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(list(self._calls.values()))
+
+    def get(self, call_id: str) -> Call | None:
+        return self._calls.get(call_id)
+
+    def use(self, settings: Settings) -> None:
+        """For the calls that begin from now on: routes, profiles, privacy, and how many. Raises ConfigError."""
+        self._policy = Policy(settings)
+        self._settings = settings
+
+    def refusal(self) -> Refused | None:
+        """Why a new call would be refused now, or None."""
+        if self.draining:
+            return Refused(503, "the worker is shutting down")
+        if len(self._calls) >= self._settings.max_calls:
+            return Refused(503, f"all {self._settings.max_calls} calls are taken", busy=True)
+        if self._guard.load is Load.FULL:
+            return Refused(503, "the worker cannot keep up with the calls it has")
+        return None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the next call is likely to fail, though it is not refused; None: nothing says so."""
+        if self._no_memory_s is None or self._clock() - self._no_memory_s >= NO_MEMORY_S:
+            return None
+        return "there was no memory for the last call"
+
+    def open(
+        self,
+        *,
+        source: str,
+        legs: Sequence[LegSpec],
+        external_id: str = "",
+        from_: str = "",
+        to: str = "",
+        direction: str = "inbound",
+        account: str = "",
+        custom: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        participants: Sequence[str] = (),
+        overrides: Mapping[str, str] | None = None,
+    ) -> Call:
+        """A new call whose legs take audio from now on; `headers` and `participants` are for routes. Raises Refused."""
+        if refusal := self.refusal():
+            self.refused += 1
+            raise refusal
+
+        def plan(overrides: Mapping[str, str] | None) -> routing.Plan:
+            return routing.plan(
+                self._settings,
+                source=source,
+                calling=from_,
+                called=to,
+                account=account,
+                headers=headers,
+                participants=participants,
+                overrides=overrides,
+            )
+
+        def grow(call: Call, spec: LegSpec) -> CallLeg:
+            return self._leg(call, spec, plan(overrides))
+
+        info = CallInfo(
+            id=str(uuid7()),
+            source=source,
+            external_id=external_id,
+            direction=direction,
+            from_=from_,
+            to=to,
+            account=account,
+            custom=dict(custom or {}),
+        )
+        now = self._clock()
+        call = Call(
+            info,
+            start_s=now,
+            publish=self._publish,
+            clock=self._clock,
+            closed=self._closed,
+            plan=plan,
+            later=_later,
+            words_wait_s=self._settings.asr.words_wait_s,
+            grow=grow,
+            privacy=CallPrivacy(self._policy, self.masked),
+            alerts=CallAlerts(self._rules) if self._rules is not None else None,
+        )
+        first = plan(overrides)
+        try:
+            for spec in legs:
+                call.add(self._leg(call, spec, first))
+        except BaseException as error:
+            for leg in call.legs.values():
+                leg.close()
+            if not isinstance(error, MemoryError | OSError):
+                raise
+            self.refused += 1
+            self._no_memory_s = now
+            log.error("no memory for a call", error=str(error), external_id=external_id)
+            raise Refused(503, "there is no memory for another call") from error
+        self._no_memory_s = None
+        self._calls[call.id] = call
+        if external_id:
+            logs.calls[external_id] = call.id
+        self.opened += 1
+        self._empty.clear()
+        self._calls_changed(len(self._calls))
+        log.info("call started", call_id=call.id, source=source, external_id=external_id, legs=len(legs))
+        call.started()
+        return call
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new calls, let the open ones run for `grace_s`, end the rest, and wait up to 30 s for their finals."""
+        self.draining = True
+        try:
+            await asyncio.wait_for(self._empty.wait(), grace_s)
+        except TimeoutError:
+            for call in self:
+                call.hangup("shutdown")
+            try:
+                await asyncio.wait_for(self._empty.wait(), FINALS_S)
+            except TimeoutError:
+                log.error("finals did not come: the next start will end these calls", calls=len(self))
+
+    def _leg(self, call: Call, spec: LegSpec, plan: routing.Plan) -> CallLeg:
+        audio = self._detector.open(
+            spec.codec,
+            plan.endpointing,
+            transport=spec.transport,
+            telephone_event=spec.telephone_event,
+            payload_type=spec.payload_type,
+            event_clock_hz=spec.event_clock_hz,
+        )
+        role = plan.roles.get(spec.leg, spec.role)
+        transcriber = LegTranscriber(
+            name=spec.leg,
+            role=role,
+            leg=audio,
+            prefix=f"{call.id}/{spec.leg}/",
+            language=plan.language,
+            context=plan.context,
+            partial_ms=self._settings.asr.partial_ms,
+            endpointing=plan.endpointing,
+            recognizer=self._recognizer,
+            publish=call.publish,
+            call_ms=lambda position: call.leg_ms(audio, position),
+            clock=self._clock,
+            drained=call.drained,
+            stats=self.stats,
+            latency=self._latency,
+            takes_partial=self._guard.takes_partial,
+            words=self._words(call),
+        )
+        return CallLeg(
+            spec=spec,
+            role=role,
+            name=plan.names.get(spec.leg, spec.name),
+            audio=audio,
+            transcriber=transcriber,
+            role_is_set=spec.leg in plan.roles,
+            name_is_set=spec.leg in plan.names,
+        )
+
+    def _words(self, call: Call) -> LegWords | None:
+        if self._aligner is None:
+            return None
+        return LegWords(
+            self._aligner, publish=call.publish, clock=self._clock, done=call.drained, latency=self._latency
+        )
+
+    def _closed(self, call: Call) -> None:
+        del self._calls[call.id]
+        for leg in call.media:
+            if leg.packets:
+                self._latency.jitter.observe(leg.jitter_ms / 1000)
+        if not self._calls:
+            self._empty.set()
+        self._calls_changed(len(self._calls))
+        if logs.calls.get(call.info.external_id) == call.id:
+            del logs.calls[call.info.external_id]
+        log.info("call ended", call_id=call.id, external_id=call.info.external_id)
+
+
+def _later(delay_s: float, run: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(delay_s, run)

@@ -1,0 +1,438 @@
+"""One leg's speech becomes text: detections in, recognition requests and transcript events out.
+
+What is promised here: every `speech.started` is followed by exactly one `transcript.final`, in the order in which they
+were spoken; revisions of an utterance increase and end with the final; a hypothesis for audio that has been superseded
+is dropped by its revision.
+
+A fault in here costs the leg the utterance it happened to, which ends in a final that says so; it does not reach the
+media tick, which serves all other calls, nor the end of this one.
+
+The engine hears an utterance up to `end + speculate_ms` and no further, so that a speculative final, the real one and
+one replayed after a crash decode the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from asr.text import takes_back
+from asr.utterance import Format, Hypothesis, Utterance
+from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from config import Endpointing
+from mediaworker.calls.word_timestamps import LegWords, Said
+from mediaworker.events import schema as events
+from mediaworker.ops.latency import Endpoint, LatencyParts
+
+log = structlog.get_logger()
+
+POSITIONS_PER_MS = 8
+APPEND_MS = 200
+"""Audio travels to the engine in pieces of this length: long enough to be cheap, short enough that little is left
+to decode when the speaker stops."""
+FIRST_PARTIAL_MS = 300
+
+
+class Recognizer(Protocol):
+    """What a leg needs of `asr.client.recognizer.Recognizer`."""
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None: ...
+    def append(self, utterance_id: str, audio: bytes) -> None: ...
+    def partial(self, utterance_id: str, revision: int) -> None: ...
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None: ...
+    def withdraw(self, utterance_id: str) -> None: ...
+    def commit(self, utterance_id: str) -> None: ...
+    def cancel(self, utterance_id: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters over all legs, scraped by the metrics."""
+
+    utterances: int = 0
+    finals: int = 0
+    empty_finals: int = 0
+    failed_finals: int = 0
+    partials: int = 0
+    speculative_hits: int = 0
+    """Finals whose text was ready when the endpoint fired."""
+    resumed: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """An utterance without its final. Positions are the leg's."""
+
+    id: str
+    engine_id: str
+    """The engine's name for it: differs after a cut at the maximum length, where the engine starts over."""
+    start: int
+    audio_start: int
+    start_ms: int
+    sent: int
+    next_partial: int
+    revision: int = 0
+    """Of the newest request to the engine."""
+    shown: int = 0
+    """Of the newest event."""
+    text: str = ""
+    stable_chars: int = 0
+    language: str = ""
+    paused: int | None = None
+    """End of speech while a speculative final is with the engine or has come back."""
+    guess: Hypothesis | None = None
+    ended: SpeechEnded | None = None
+    end_ms: int = 0
+    end_s: float = 0.0
+    lost_ms: int = 0
+    words: bool = False
+    """The engine keeps its audio for the times of its words."""
+    asked_s: float = 0.0
+    """When its newest final was asked for."""
+    engine_s: float = 0.0
+    """How long the answer to it took."""
+    endpoint: Endpoint | None = None
+    last: Hypothesis | None = None
+    """What its final says: it is over. The event waits while an earlier utterance of the leg has none."""
+
+
+class LegTranscriber:
+    """The recognition side of one leg.
+
+    Args:
+        publish: takes (at_ms, event body).
+        call_ms: turns a leg position into milliseconds of call time.
+        drained: called whenever the last open utterance has got its final.
+        takes_partial: may a partial be asked for? Not when the worker has too much to do.
+        words: asks when the words of finals were said, if that is wanted.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        role: str,
+        leg: Leg,
+        prefix: str,
+        language: str,
+        context: str,
+        partial_ms: int,
+        endpointing: Endpointing,
+        recognizer: Recognizer,
+        publish: Callable[[int, events.EventBody], None],
+        call_ms: Callable[[int], int],
+        clock: Callable[[], float],
+        drained: Callable[[], None],
+        stats: Stats,
+        latency: LatencyParts | None = None,
+        takes_partial: Callable[[], bool] = lambda: True,
+        words: LegWords | None = None,
+    ) -> None:
+        self.name, self.role, self.leg = name, role, leg
+        self.language, self.context = language, context
+        self.segments: list[tuple[int, int]] = []
+        """Finished speech in call milliseconds; whoever adds it up may take away what is old."""
+        self._prefix, self._count = prefix, 0
+        self._partial = partial_ms * POSITIONS_PER_MS
+        self.endpointing = endpointing
+        """The profile of the leg."""
+        self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
+        self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
+        self._takes_partial, self.words = takes_partial, words
+        self._open: dict[str, _Open] = {}
+        self._current: _Open | None = None
+        self._given_up = False
+        """The utterance that the detector is at has got its final already."""
+        self._previous = ""
+        """Text of the latest final: engines tend to say it again when they hear nothing."""
+
+    @property
+    def open_utterances(self) -> int:
+        return len(self._open)
+
+    @property
+    def speaking_since_ms(self) -> int | None:
+        return self._current.start_ms if self._current else None
+
+    # -- from the detector ------------------------------------------------------------------------------------------
+
+    def on(self, detection: Detection) -> None:
+        if self._given_up and isinstance(detection, SpeechPaused | SpeechResumed | SpeechEnded):
+            return
+        utterance = self._current
+        try:
+            match detection:
+                case SpeechStarted():
+                    self._started(detection)
+                case SpeechPaused():
+                    self._paused(detection)
+                case SpeechResumed():
+                    self._resumed()
+                case SpeechEnded():
+                    self._ended(detection)
+                case Digit():
+                    at_ms = self._call_ms(detection.position)
+                    self._publish(at_ms, events.Dtmf(self.name, detection.digit, detection.duration_ms))
+        except Exception:
+            self._give_up(utterance or self._current)
+
+    def feed(self) -> int:
+        """Hand on what has been said since, if it is enough. 0: nobody speaks, until a detection says otherwise.
+
+        Else the number of detector steps at real-time speed after which there is more to hand on; to be called as many
+        steps later, or earlier, and at once after a detection.
+        """
+        utterance = self._current
+        if utterance is None:
+            return 0
+        if utterance.paused is not None:
+            return 1
+        try:
+            self._hand_on(utterance)
+        except Exception:
+            self._give_up(utterance)
+            return 1
+        due = min(utterance.next_partial, utterance.sent + APPEND_MS * POSITIONS_PER_MS)
+        return max(1, -(-(due - self.leg.position) // WINDOW))
+
+    def _hand_on(self, utterance: _Open) -> None:
+        position = self.leg.position
+        if position >= utterance.next_partial:
+            self._append(utterance, position)
+            utterance.next_partial = position + self._partial
+            if self._takes_partial():
+                utterance.revision += 1
+                self._recognizer.partial(utterance.engine_id, utterance.revision)
+        elif position - utterance.sent >= APPEND_MS * POSITIONS_PER_MS:
+            self._append(utterance, position)
+
+    def _started(self, detection: SpeechStarted) -> None:
+        assert self._current is None, "an utterance starts before the previous one has ended"
+        self._given_up = False
+        self._count += 1
+        name = f"{self._prefix}{self._count}"
+        utterance = _Open(
+            id=name,
+            engine_id=name,
+            start=detection.start,
+            audio_start=detection.audio_start,
+            start_ms=self._call_ms(detection.start),
+            sent=detection.audio_start,
+            next_partial=detection.start + FIRST_PARTIAL_MS * POSITIONS_PER_MS,
+            language=self.language,
+        )
+        self._stats.utterances += 1
+        self._current = self._open[name] = utterance
+        at_ms = self._call_ms(self.leg.position)
+        self._publish(at_ms, events.SpeechStarted(self.name, name, utterance.start_ms))
+        self._engine_open(utterance)
+
+    def _paused(self, detection: SpeechPaused) -> None:
+        utterance = self._expect_current()
+        self._append(utterance, detection.end + self.endpointing.speculate_ms * POSITIONS_PER_MS)
+        utterance.revision += 1
+        utterance.paused = detection.end
+        utterance.guess = None
+        utterance.asked_s = self._clock()
+        left_ms = max(0, self.endpointing.min_silence_ms - self.endpointing.speculate_ms)
+        self._recognizer.final(utterance.engine_id, utterance.revision, commit=False, wanted_in_ms=left_ms)
+
+    def _resumed(self) -> None:
+        utterance = self._expect_current()
+        if utterance.guess is None:
+            self._recognizer.withdraw(utterance.engine_id)
+        utterance.paused = utterance.guess = None
+        utterance.revision += 1  # an answer that is still on its way dies by its number
+        # The speculative final has most likely shown what was said before the pause.
+        utterance.next_partial = self.leg.position + FIRST_PARTIAL_MS * POSITIONS_PER_MS
+        self._stats.resumed += 1
+
+    def _ended(self, detection: SpeechEnded) -> None:
+        utterance = self._expect_current()
+        self._close(utterance, detection)
+        if utterance.paused == detection.end and utterance.sent == detection.audio_end:
+            if utterance.guess is not None:
+                self._stats.speculative_hits += 1
+                self._finish(utterance, utterance.guess)
+            return  # else the speculative final is on its way, and will do
+        utterance.revision += 1
+        if detection.audio_end < utterance.sent:
+            self._start_over(utterance, detection.audio_end)
+        else:
+            self._append(utterance, detection.audio_end)
+        utterance.asked_s = self._clock()
+        self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
+
+    def _close(self, utterance: _Open, detection: SpeechEnded) -> None:
+        """Nothing more is said in it; its final is still to come."""
+        self._current = None
+        utterance.ended = detection
+        utterance.end_ms = self._call_ms(detection.end)
+        origin_s, rate_hz = self.leg.origin_s or 0.0, 1000 * POSITIONS_PER_MS
+        utterance.end_s = origin_s + detection.end / rate_hz
+        if detection.reason == "endpoint":
+            utterance.endpoint = self._latency.endpoint(
+                speech_end_s=utterance.end_s,
+                window_end_s=origin_s + self.leg.position / rate_hz,
+                now_s=self._clock(),
+            )
+        utterance.lost_ms = self.leg.lost(utterance.audio_start, detection.audio_end) // POSITIONS_PER_MS
+        self.segments.append((utterance.start_ms, utterance.end_ms))
+        at_ms = self._call_ms(self.leg.position)
+        self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms))
+
+    def _give_up(self, utterance: _Open | None) -> None:
+        """In an exception handler: end the utterance here and now, if it is not over."""
+        call_id = self._prefix.partition("/")[0]
+        about = utterance.id if utterance else None
+        log.exception("an utterance failed", call_id=call_id, leg=self.name, utterance_id=about)
+        if utterance is None or utterance.last is not None:
+            return
+        if utterance.ended is None:
+            self._given_up = True
+            position = self.leg.position
+            self._close(utterance, SpeechEnded(self.leg, utterance.start, position, position, "flush"))
+        self._finish(
+            utterance, Hypothesis(utterance.engine_id, utterance.revision, "", "", 0, True, "an error in the worker")
+        )
+
+    def _start_over(self, utterance: _Open, end: int) -> None:
+        """A cut at the maximum length lies in the past: the engine has heard words of the next utterance already."""
+        self._recognizer.cancel(utterance.engine_id)
+        utterance.engine_id = f"{utterance.id}/cut"
+        self._engine_open(utterance)
+        utterance.sent = utterance.audio_start
+        self._append(utterance, end)
+
+    def _engine_open(self, utterance: _Open) -> None:
+        codec = self.leg.codec
+        form: Format = "L16" if codec.wide else "PCMA" if codec is Codec.PCMA else "PCMU"
+        request = Utterance(
+            id=utterance.engine_id,
+            format=form,
+            language=self.language,
+            context=self.context,
+            live=True,
+            previous=self._previous,
+            words=self.words is not None and self.words.wanted,
+        )
+        utterance.words = request.words
+        self._recognizer.open(request, lambda hypothesis: self._heard(utterance, hypothesis))
+
+    def _append(self, utterance: _Open, end: int) -> None:
+        if end > utterance.sent:
+            self._recognizer.append(utterance.engine_id, self.leg.read(utterance.sent, end))
+            utterance.sent = end
+
+    def _expect_current(self) -> _Open:
+        assert self._current is not None, "a detection without an open utterance"
+        return self._current
+
+    # -- from the engine --------------------------------------------------------------------------------------------
+
+    def _heard(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        if utterance.last is not None or hypothesis.utterance_id != utterance.engine_id:
+            return
+        if hypothesis.final and hypothesis.revision == utterance.revision:
+            utterance.engine_s = self._clock() - utterance.asked_s
+            if utterance.ended is not None:
+                self._finish(utterance, hypothesis)
+                return
+            utterance.guess = hypothesis
+            if takes_back(utterance.text, hypothesis.text):
+                return  # the final will say it, if the utterance ends here
+        if utterance.ended is None and hypothesis.error is None and hypothesis.revision <= utterance.revision:
+            self._show(utterance, hypothesis)
+
+    def _show(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        shown = (utterance.text, utterance.stable_chars)
+        if not hypothesis.text or (hypothesis.text, hypothesis.stable_chars) == shown:
+            return
+        utterance.text, utterance.stable_chars = hypothesis.text, hypothesis.stable_chars
+        utterance.shown += 1
+        utterance.language = hypothesis.language or utterance.language
+        self._stats.partials += 1
+        position = utterance.sent
+        self._publish(
+            self._call_ms(position),
+            events.TranscriptPartial(
+                leg=self.name,
+                role=self.role,
+                utterance_id=utterance.id,
+                revision=utterance.shown,
+                start_ms=utterance.start_ms,
+                end_ms=self._call_ms(utterance.paused if utterance.paused is not None else position),
+                text=hypothesis.text,
+                stable_chars=hypothesis.stable_chars,
+                language=utterance.language,
+            ),
+        )
+
+    def _finish(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        """It is over. Its event waits for those of what was said before: a batch may answer a short one first."""
+        assert utterance.ended is not None
+        if not self._asks_words(utterance, hypothesis):
+            self._recognizer.commit(utterance.engine_id)
+        utterance.last = hypothesis
+        while (oldest := next(iter(self._open.values()), None)) is not None and oldest.last is not None:
+            del self._open[oldest.id]
+            self._show_last(oldest, oldest.last)
+        if not self._open:
+            self._drained()
+
+    def _asks_words(self, utterance: _Open, hypothesis: Hypothesis) -> bool:
+        if self.words is None or not utterance.words or hypothesis.error is not None:
+            return False
+        lead_ms = (utterance.start - utterance.audio_start) // POSITIONS_PER_MS
+        return self.words.ask(
+            Said(
+                utterance_id=utterance.id,
+                engine_id=utterance.engine_id,
+                text=hypothesis.text,
+                language=hypothesis.language or utterance.language,
+                start_ms=utterance.start_ms,
+                end_ms=utterance.end_ms,
+                audio_ms=utterance.start_ms - lead_ms,
+                end_s=utterance.end_s,
+            )
+        )
+
+    def _show_last(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+        assert utterance.ended is not None
+        now_s = self._clock()
+        latency_s = max(0.0, now_s - utterance.end_s)
+        failed = hypothesis.error is not None
+        self._previous = hypothesis.text
+        self._stats.finals += 1
+        self._stats.failed_finals += failed
+        self._stats.empty_finals += not hypothesis.text
+        self._latency.finished(
+            utterance.endpoint,
+            latency_s=latency_s,
+            queue_s=hypothesis.queue_s,
+            engine_s=utterance.engine_s,
+            now_s=now_s,
+        )
+        self._publish(
+            utterance.end_ms + round(latency_s * 1000),
+            events.TranscriptFinal(
+                leg=self.name,
+                role=self.role,
+                utterance_id=utterance.id,
+                revision=utterance.shown + 1,
+                start_ms=utterance.start_ms,
+                end_ms=utterance.end_ms,
+                text=hypothesis.text,
+                stable_chars=len(hypothesis.text),
+                language=hypothesis.language or utterance.language,
+                lost_ms=utterance.lost_ms,
+                latency_ms=round(latency_s * 1000),
+                reason="failed" if failed else utterance.ended.reason,
+                error=hypothesis.error,
+            ),
+        )
+        if self.words is not None:
+            self.words.shown(utterance.id)

@@ -1,0 +1,187 @@
+"""A call's record from its events: a fold, used for the snapshot in `hello`, the store's table and recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from mediaworker.calls import talk
+from mediaworker.events.schema import (
+    SEVERITIES,
+    Alert,
+    CallEnded,
+    CallHeld,
+    CallRecord,
+    CallResumed,
+    CallStarted,
+    Event,
+    EventBody,
+    LegInfo,
+    LegUpdated,
+    Metrics,
+    Raised,
+    Said,
+    Speech,
+    SpeechEnded,
+    SpeechStarted,
+    TranscriptFinal,
+)
+
+HISTORY = frozenset({"speech.started", "speech.ended", "call.held", "call.resumed", "metrics"})
+"""Types of the events that `closing` reads."""
+RESTART_REVISION = 1_000_000
+"""Partials are not stored, so the final written for a dead process cannot know the last revision. An utterance lasts
+at most 30 s, and no engine makes a million revisions in that."""
+
+
+def apply(record: CallRecord | None, event: Event) -> CallRecord:
+    """The record after a durable event. Raises ValueError when the call has not begun, or begins twice."""
+    body = event.body
+    if isinstance(body, CallStarted):
+        if record is not None:
+            raise ValueError(f"call {event.call_id} starts twice")
+        assert event.call_id is not None
+        return CallRecord(
+            call_id=event.call_id,
+            state="live",
+            source=body.source,
+            direction=body.direction,
+            from_=body.from_,
+            to=body.to,
+            external_id=body.external_id,
+            legs=body.legs,
+            custom=body.custom,
+            started_at=event.time,
+            seq=event.seq,
+            at_ms=event.at_ms,
+        )
+    if record is None:
+        raise ValueError(f"call {event.call_id} has no call.started")
+    at_ms = max(record.at_ms, event.at_ms)  # a digit is dated by its leg, which may run behind
+    return msgspec.structs.replace(record, seq=event.seq, at_ms=at_ms, **_changes(record, event, body))
+
+
+def _changes(record: CallRecord, event: Event, body: EventBody) -> dict[str, object]:
+    match body:
+        case LegUpdated():
+            info = LegInfo(leg=body.leg, role=body.role, label=body.label, name=body.name, codec=body.codec)
+            known = any(leg.leg == body.leg for leg in record.legs)
+            legs = [info if leg.leg == body.leg else leg for leg in record.legs]
+            return {"legs": legs if known else [*legs, info]}
+        case CallHeld():
+            added = [leg.leg for leg in record.legs] if body.leg is None else [body.leg]
+            return _held(record, [*record.held, *(leg for leg in added if leg not in record.held)])
+        case CallResumed():
+            return _held(record, [] if body.leg is None else [leg for leg in record.held if leg != body.leg])
+        case SpeechStarted():
+            speech = Speech(leg=body.leg, utterance_id=body.utterance_id, start_ms=body.start_ms)
+            return {"speaking": [*record.speaking, speech]}
+        case TranscriptFinal():
+            speaking = [speech for speech in record.speaking if speech.utterance_id != body.utterance_id]
+            if not body.text or (record.said is not None and record.said.start_ms > body.start_ms):
+                return {"speaking": speaking}
+            return {"speaking": speaking, "said": Said(body.leg, body.role, body.start_ms, body.text)}
+        case Alert():
+            return {"alert": _worst(record.alert, body)}
+        case CallEnded():
+            ended = {"ended_at": event.time, "duration_ms": body.duration_ms, "reason": body.reason}
+            return {"state": "ended", "held": [], "speaking": [], **ended}
+    return {}
+
+
+def _worst(before: Raised | None, alert: Alert) -> Raised:
+    """The worst alert so far, of equally bad ones the latest, and how many there were."""
+    count = 1 if before is None else before.count + 1
+    rank = {severity: number for number, severity in enumerate(SEVERITIES)}
+    if before is not None and rank.get(before.severity, -1) > rank.get(alert.severity, -1):
+        return msgspec.structs.replace(before, count=count)
+    return Raised(alert.rule, alert.severity, count)
+
+
+def _held(record: CallRecord, held: list[str]) -> dict[str, object]:
+    everyone = bool(held) and all(leg.leg in held for leg in record.legs)
+    return {"held": held, "state": "held" if everyone else "live"}
+
+
+def closing(record: CallRecord, history: Iterable[Event]) -> Iterator[EventBody]:
+    """What a call that a dead process left open still owes, as far as its stored events can tell: an end and a final
+    for all speech, its figures, then its own end. What nobody has written down ended with the last event.
+
+    `history`: its stored events of the types in `HISTORY`.
+    """
+    past = _Past(record, history)
+    roles = {leg.leg: leg.role for leg in record.legs}
+    for speech in record.speaking:
+        end_ms = past.ends.get(speech.utterance_id)
+        if end_ms is None:
+            end_ms = past.end(speech.leg, speech.utterance_id, record.at_ms)
+            yield SpeechEnded(speech.leg, speech.utterance_id, end_ms)
+        yield TranscriptFinal(
+            leg=speech.leg,
+            role=roles.get(speech.leg, "unknown"),
+            utterance_id=speech.utterance_id,
+            revision=RESTART_REVISION,
+            start_ms=speech.start_ms,
+            end_ms=end_ms,
+            text="",
+            stable_chars=0,
+            language="",
+            lost_ms=0,
+            latency_ms=0,
+            reason="failed",
+            error="the worker was restarted",
+        )
+    if not past.told:
+        yield past.metrics(record.at_ms)
+    yield CallEnded(reason="worker_restart", duration_ms=record.at_ms, legs=[])
+
+
+class _Past:
+    """What a call's stored events say about who talked when."""
+
+    def __init__(self, record: CallRecord, history: Iterable[Event]) -> None:
+        self.told = False
+        """Its figures are stored already: it died between them and the end, or a restart did."""
+        self.ends: dict[str, int] = {}
+        self._starts = {speech.utterance_id: speech.start_ms for speech in record.speaking}
+        self._segments: dict[str, list[talk.Segment]] = {leg.leg: [] for leg in record.legs}
+        self._hold_ms = 0
+        everyone = {leg.leg for leg in record.legs}
+        held: set[str] = set()
+        hold_since: int | None = None
+        for event in history:
+            match event.body:
+                case SpeechStarted(utterance_id=name, start_ms=start_ms):
+                    self._starts[name] = start_ms
+                case SpeechEnded(leg=leg, utterance_id=name, end_ms=end_ms):
+                    self.end(leg, name, end_ms)
+                case CallHeld(leg=one):
+                    held |= everyone if one is None else {one}
+                    if hold_since is None and held >= everyone:
+                        hold_since = event.at_ms
+                case CallResumed(leg=one):
+                    held -= everyone if one is None else {one}
+                    if hold_since is not None and not held >= everyone:
+                        self._hold_ms, hold_since = self._hold_ms + event.at_ms - hold_since, None
+                case Metrics():
+                    self.told = True
+        self._hold_since = hold_since
+
+    def end(self, leg: str, utterance_id: str, end_ms: int) -> int:
+        start_ms = self._starts.get(utterance_id, end_ms)
+        self.ends[utterance_id] = end_ms = max(start_ms, end_ms)
+        self._segments.setdefault(leg, []).append((start_ms, end_ms))
+        return end_ms
+
+    def metrics(self, at_ms: int) -> Metrics:
+        hold_ms = self._hold_ms + (0 if self._hold_since is None else max(0, at_ms - self._hold_since))
+        sums = talk.totals(self._segments, at_ms, hold_ms)
+        return Metrics(
+            talk_ms=sums.talk_ms,
+            overtalk_ms=sums.overtalk_ms,
+            silence_ms=sums.silence_ms,
+            hold_ms=hold_ms,
+            talk_ratio=sums.talk_ratio,
+            durable=True,
+        )

@@ -1,0 +1,154 @@
+"""The child that reads a file: `python -m mediaworker.files.decoder FILE REQUESTS ANSWERS NAME`, three descriptors.
+
+It is niced, confined (`sandbox`) before it reads the first byte, and ends with its parent or when its requests do.
+Torch-free: decoding and the VAD are all it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+from asr.bond import end_with_parent
+from asr.messages import Frames, encode
+from mediaworker.files import sandbox
+from mediaworker.files.messages import (
+    Begin,
+    Chunk,
+    Ended,
+    Failed,
+    FromReader,
+    Grant,
+    Opened,
+    Progress,
+    ToReader,
+    decode_to_reader,
+)
+
+if TYPE_CHECKING:
+    from audio.vad.silero import SileroVad
+
+NICE = 10
+PROGRESS_S = 1.0
+"""Said at least so often, and with every so much audio: a child that says nothing hangs."""
+PROGRESS_AUDIO_S = 30.0
+
+
+class Parent:
+    """The other side: what it has granted, and where answers go."""
+
+    def __init__(self, requests: socket.socket, answers: socket.socket) -> None:
+        self._requests, self._answers = requests, answers
+        self._frames, self._granted = Frames(), 0
+        self._bodies: deque[bytes] = deque()
+
+    def begin(self) -> Begin:
+        message = self._next()
+        assert isinstance(message, Begin), "the first message begins"
+        return message
+
+    def send(self, message: FromReader) -> None:
+        try:
+            self._answers.sendall(encode(message))
+        except OSError:
+            os._exit(0)  # nobody is left to hear it
+
+    def send_granted(self, message: Chunk) -> None:
+        """When there is a grant for it."""
+        while not self._granted:
+            grant = self._next()
+            assert isinstance(grant, Grant), "begun twice"
+            self._granted += grant.chunks
+        self._granted -= 1
+        self.send(message)
+
+    def _next(self) -> ToReader:
+        while not self._bodies:
+            data = self._requests.recv(65536)
+            if not data:
+                os._exit(0)
+            self._bodies += self._frames.feed(data)
+        return decode_to_reader(self._bodies.popleft())
+
+
+def main() -> None:
+    file, requests, answers = map(int, sys.argv[1:4])
+    end_with_parent()
+    with contextlib.suppress(OSError):  # where that is forbidden it is as good as the others
+        os.nice(NICE)
+    vad = _load()
+    with (
+        socket.socket(fileno=requests) as reads,
+        socket.socket(fileno=answers) as writes,
+        os.fdopen(file, "rb") as source,
+    ):
+        parent = Parent(reads, writes)
+        begin = parent.begin()
+        try:
+            sandbox.confine(memory_bytes=begin.memory_bytes, cpu_s=begin.cpu_s)
+            _read(parent, begin, source, sys.argv[4], vad)
+        except sandbox.SandboxError as error:
+            parent.send(Failed("internal", f"the process that reads files cannot be confined: {error}"))
+        except MemoryError:
+            limit = begin.memory_bytes >> 20
+            parent.send(Failed("too_large", f"decoding it takes more than {limit} MB (files.memory_mb)"))
+        except Exception:  # the standard error stream may be a file, and this process may write to none
+            reason = "the process that reads files failed; the worker's log says why"
+            parent.send(Failed("internal", reason, traceback.format_exc()))
+
+
+def _load() -> SileroVad:
+    """Import and open all that reading needs: behind the lower priority, and before the process is confined."""
+    import audio.segmentation  # noqa: F401
+    import mediaworker.files.media  # noqa: F401
+    from audio.vad.silero import SileroVad
+
+    return SileroVad()
+
+
+def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: SileroVad) -> None:
+    from audio.segmentation import Scanner, Stretch
+    from mediaworker.files.media import RATE_HZ, Media, MediaError
+
+    known, index = frozenset(begin.skip), 0
+
+    def tell(channel: int, stretches: Iterator[Stretch]) -> None:
+        nonlocal index
+        for each in stretches:
+            audio = b"" if index in known else each.samples.tobytes()
+            chunk = Chunk(index, channel, each.start, each.end, each.audio_start, audio, each.torn)
+            if index in known:
+                parent.send(chunk)
+            else:
+                parent.send_granted(chunk)
+            index += 1
+
+    try:
+        media = Media(source, name, channels=begin.channels, max_s=begin.max_s)
+        parent.send(Opened(media.duration_s, media.channels, media.codec, media.container))
+        scanners = [Scanner(vad, begin.endpointing) for _ in range(media.channels)]
+        said_s, said_at = 0.0, time.monotonic()
+        for block in media.blocks():
+            for channel, (scanner, samples) in enumerate(zip(scanners, block, strict=True)):
+                tell(channel, scanner.feed(samples))
+            position_s = scanners[0].position * 2 / RATE_HZ
+            now = time.monotonic()
+            if position_s - said_s >= PROGRESS_AUDIO_S or now - said_at >= PROGRESS_S:
+                said_s, said_at = position_s, now
+                parent.send(Progress(position_s))
+        for channel, scanner in enumerate(scanners):
+            tell(channel, scanner.finish())
+        parent.send(Ended(scanners[0].position * 2 / RATE_HZ, media.damaged))
+    except MediaError as error:
+        parent.send(Failed(error.fault, error.reason))
+
+
+if __name__ == "__main__":
+    main()

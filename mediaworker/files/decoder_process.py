@@ -1,0 +1,202 @@
+"""The worker's side of the child that reads a file: chunks as they are granted, or a `Refused`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+
+import structlog
+
+from asr.messages import FrameError, Frames, encode
+from config import Endpointing, child_process
+from config.settings import Files
+from mediaworker.files.messages import (
+    Begin,
+    Channels,
+    Chunk,
+    Ended,
+    Failed,
+    Fault,
+    FromReader,
+    Grant,
+    Opened,
+    Progress,
+    decode_from_reader,
+)
+
+RECEIVE_BYTES = 256 * 1024
+MB = 1024 * 1024
+ENVIRONMENT = frozenset(("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV"))
+"""What the child sees of ours, with Python's own."""
+log = structlog.get_logger()
+
+
+class Refused(Exception):
+    """There is no text of this file; `reason` is for whoever has sent it."""
+
+    def __init__(self, fault: Fault, reason: str) -> None:
+        self.fault, self.reason = fault, reason
+        super().__init__(f"{fault}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a file is read."""
+
+    channels: Channels
+    endpointing: Endpointing
+    skip: Collection[int] = ()
+    """Chunks whose samples are not wanted."""
+
+
+class Reading:
+    """One reading of one file: once, by one child. `async with`; iterate to its end, granting chunks."""
+
+    def __init__(self, file: int, name: str, plan: Plan, settings: Files) -> None:
+        """`file`: a descriptor, seekable; it stays the caller's."""
+        self._file, self._name, self._plan, self._settings = file, name, plan, settings
+        self.opened: Opened | None = None
+        self.ended: Ended | None = None
+        self.position_s = 0.0
+        self._granted = self._came = 0
+        self._process: Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Reading:
+        """Raises OSError when no process is to be had."""
+        async with contextlib.AsyncExitStack() as stack:
+            theirs = stack.enter_context(contextlib.ExitStack())
+            ends = []
+            for _ in ("requests", "answers"):
+                one, other = socket.socketpair()
+                ends.append((stack.enter_context(one), theirs.enter_context(other)))
+            (requests, reads), (answers, writes) = ends
+            # A description of its own: the child seeks in it.
+            file = os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
+            theirs.callback(os.close, file)
+            self._process = await _spawn(file, reads, writes, self._name)
+            stack.push_async_callback(self._end, self._process)
+            theirs.close()
+            self._reader, listening = await asyncio.open_connection(sock=answers)
+            _, self._writer = await asyncio.open_connection(sock=requests)
+            for stream in (self._writer, listening):
+                stack.push_async_callback(_close, stream)
+            self._stack = stack.pop_all()
+        settings, plan = self._settings, self._plan
+        self._send(
+            Begin(
+                plan.channels,
+                plan.endpointing,
+                max_s=settings.max_hours * 3600,
+                memory_bytes=settings.memory_mb * MB,
+                cpu_s=settings.cpu_s,
+                skip=tuple(plan.skip),
+            )
+        )
+        if self._granted:
+            self._send(Grant(self._granted))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def grant(self, chunks: int) -> None:
+        """So many more may come; before it has begun, too."""
+        self._granted += chunks
+        self._send(Grant(chunks))
+
+    async def messages(self) -> AsyncIterator[Opened | Chunk | Progress | Ended]:
+        """What the child says, to its end. Raises Refused."""
+        frames = Frames()
+        while True:
+            try:
+                async with asyncio.timeout(self._patience_s) as deadline:
+                    data = await self._reader.read(RECEIVE_BYTES)
+            except TimeoutError:
+                if not deadline.expired():
+                    raise
+                raise Refused("stalled", f"decoding it stood still for {self._settings.stall_s:g} s") from None
+            except ConnectionError:
+                data = b""
+            try:
+                messages = [decode_from_reader(body) for body in frames.feed(data)]
+            except FrameError as error:
+                raise Refused("internal", f"the reader of the file went wrong ({error})") from None
+            for message in messages:
+                yield self._noted(message)
+                if isinstance(message, Ended):
+                    return
+            if not data:
+                raise await self._died()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def _patience_s(self) -> float | None:
+        """None while it waits for us: it has used up what it was granted."""
+        return self._settings.stall_s if self._granted > self._came else None
+
+    def _noted(self, message: FromReader) -> Opened | Chunk | Progress | Ended:
+        match message:
+            case Failed():
+                if message.detail:
+                    log.error("the reader of a file failed", file=self._name, detail=message.detail)
+                raise Refused(message.fault, message.reason)
+            case Opened():
+                self.opened = message
+            case Chunk():
+                self._came += bool(message.audio)
+            case Progress():
+                self.position_s = max(self.position_s, message.position_s)
+            case Ended():
+                self.ended, self.position_s = message, message.duration_s
+        return message
+
+    async def _died(self) -> Refused:
+        assert self._process is not None
+        code = await child_process.end(self._process)
+        log.warning("the reader of a file died", how=child_process.how(code), file=self._name)
+        if code == -signal.SIGXCPU:
+            limit_s = self._settings.cpu_s
+            return Refused("too_large", f"decoding it takes more than {limit_s} s of processor time (files.cpu_s)")
+        if code < 0:  # by the file, or by somebody who wanted its memory
+            return Refused("crashed", f"decoding it ended the decoder ({child_process.how(code)})")
+        return Refused(
+            "internal", f"the reader of the file failed ({child_process.how(code)}); the worker's log says why"
+        )
+
+    def _send(self, message: Begin | Grant) -> None:
+        # It may not have begun; or it has ended, or is about to be found dead.
+        if self._writer is not None and not self._writer.transport.is_closing():
+            self._writer.write(encode(message))
+
+    async def _end(self, process: Process) -> None:
+        child_process.kill(process)
+        await child_process.end(process)
+
+
+async def _spawn(file: int, reads: socket.socket, writes: socket.socket, name: str) -> Process:
+    descriptors = (file, reads.fileno(), writes.fileno())
+    shown = name.encode("utf-8", "replace").decode().replace("\0", "")
+    return await child_process.spawn("mediaworker.files.decoder", descriptors, shown, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """Without our settings and anybody's tokens: it reads what strangers send."""
+    kept = {name: value for name, value in os.environ.items() if name in ENVIRONMENT or name.startswith("PYTHON")}
+    return kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+async def _close(stream: asyncio.StreamWriter) -> None:
+    stream.close()
+    with contextlib.suppress(ConnectionError):
+        await stream.wait_closed()

@@ -1,0 +1,68 @@
+"""The HTTP application, put together from the routes' modules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+
+from mediaworker.http.context import ApiContext, LiveCall, LiveCalls
+from mediaworker.http.openai.errors import speaking_openai
+from mediaworker.http.problem import Problem, on_disconnect, on_error, on_http_exception, on_problem
+from mediaworker.http.resources import calls, events, health, key, page, playback
+from mediaworker.http.server import HttpServer
+
+__all__ = ["ApiContext", "HttpServer", "LiveCall", "LiveCalls", "create_app"]
+
+
+def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
+    """Every route of the HTTP port. `extra_routes` are those of the ingresses, which check access themselves."""
+    routes = [
+        *health.routes(context),
+        *key.routes(context),
+        *calls.routes(context),
+        *playback.routes(context),
+        *events.routes(context),
+        *extra_routes,
+        *page.routes(context),
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            Problem: on_problem,
+            HTTPException: speaking_openai(on_http_exception),
+            ClientDisconnect: on_disconnect,
+            Exception: speaking_openai(on_error),
+        },
+    )
+    if origins := context.settings.http.cors_origins:
+        # Keys travel in a header that a page has to know: no cookies, and so nothing that another site could borrow.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Last-Event-ID"],
+            expose_headers=["Retry-After", "WWW-Authenticate", "Content-Disposition"],
+            max_age=600,
+        )
+    app.router.redirect_slashes = False
+    app.router.default = _Unrouted({route.path for route in routes if isinstance(route, WebSocketRoute)})
+    return app
+
+
+class _Unrouted:
+    """Answers what no route takes: 426 where a WebSocket is and a plain request came (RFC 9110 section 15.5.22)."""
+
+    def __init__(self, sockets: Collection[str]) -> None:
+        self._sockets = sockets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in self._sockets:
+            headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+            raise Problem(426, "this is a WebSocket: ask for an upgrade", headers=headers)
+        raise HTTPException(404, "no such route")

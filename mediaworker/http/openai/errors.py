@@ -1,0 +1,82 @@
+"""Errors of the OpenAI routes: the object that OpenAI's clients turn into their exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import msgspec
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from mediaworker.http.problem import Problem
+
+PREFIXES = ("/v1/audio/", "/v1/models")
+CODES = {401: "invalid_api_key", 403: "insufficient_permissions", 404: "not_found", 429: "rate_limit_exceeded"}
+
+
+class OpenAIError(Exception):
+    """The answer to a request that cannot be served."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status, self.headers = status, headers
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        if status == 429:
+            kind = "requests"
+        self.error: dict[str, Any] = {
+            "message": message, "type": kind, "param": param, "code": code or CODES.get(status),
+        }  # fmt: skip
+        super().__init__(f"{status} {message}")
+
+    @classmethod
+    def of(cls, problem: Problem) -> OpenAIError:
+        return cls(problem.status, problem.detail, headers=problem.headers)
+
+    @property
+    def body(self) -> bytes:
+        return msgspec.json.encode({"error": self.error})
+
+    def response(self) -> Response:
+        return Response(self.body, self.status, self.headers, "application/json")
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[HTTPConnection, Exception], Awaitable[Response]]
+
+
+def answering(endpoint: Endpoint) -> Endpoint:
+    """Problems that it raises become OpenAI's."""
+
+    @wraps(endpoint)
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except OpenAIError as error:
+            return error.response()
+        except Problem as problem:
+            return OpenAIError.of(problem).response()
+
+    return answer
+
+
+def speaking_openai(handler: Handler) -> Handler:
+    """An exception handler whose answers are OpenAI's where its clients look for them."""
+
+    async def answer(connection: HTTPConnection, error: Exception) -> Response:
+        response = await handler(connection, error)
+        if not connection.url.path.startswith(PREFIXES):
+            return response
+        detail = msgspec.json.decode(bytes(response.body))["detail"]
+        kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+        return OpenAIError(response.status_code, detail, headers=kept).response()
+
+    return answer

@@ -1,0 +1,241 @@
+"""`/v1/audio/transcriptions` and `/v1/models` as OpenAI defines them, so that its clients work unchanged; and the same
+as a stream of server-sent events, text as it is recognised.
+
+The upload comes first, whole: many containers have their index at the end. A client that goes away ends the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uuid_utils import uuid7
+
+from asr.text import joined
+from mediaworker.files.decoder_process import Refused
+from mediaworker.files.disk import DiskFull, Incoming
+from mediaworker.files.segments import Segment, arranged, mend
+from mediaworker.files.service import Busy, FileService
+from mediaworker.files.transcription import EngineUnavailable, FileTranscription
+from mediaworker.http.context import ApiContext
+from mediaworker.http.openai.errors import OpenAIError, answering
+from mediaworker.http.openai.form import ALIASES, Can, Form, is_model, no_model, parse
+from mediaworker.http.streams import EventStream, beating, begun, while_there
+from mediaworker.http.uploads import BadUpload, receive
+from mediaworker.transcripts.file import MEDIA_TYPES, Transcript, diarized_segment, render, segment_id, spoken_line
+
+MB = 1024 * 1024
+log = structlog.get_logger()
+
+
+def routes(context: ApiContext, files: FileService) -> list[Route]:
+    audio = Transcriptions(context, files)
+    return [
+        Route("/v1/audio/transcriptions", answering(audio.create), methods=["POST"]),
+        Route("/v1/audio/transcriptions/stream", answering(audio.stream), methods=["POST"]),
+        Route("/v1/audio/translations", answering(audio.translate), methods=["POST"]),
+        Route("/v1/models", answering(audio.models), methods=["GET"]),
+        Route("/v1/models/{model:path}", answering(audio.model), methods=["GET"]),
+    ]
+
+
+class Transcriptions:
+    """The endpoints. All need the scope `batch`."""
+
+    def __init__(self, context: ApiContext, files: FileService) -> None:
+        self._context, self._files = context, files
+
+    async def create(self, request: Request) -> Response:
+        return await self._serve(request, stream=False)
+
+    async def stream(self, request: Request) -> Response:
+        return await self._serve(request, stream=True)
+
+    async def translate(self, request: Request) -> Response:
+        self._context.authorize(request, "batch")
+        reason = "translation is not supported; /v1/audio/transcriptions writes what was said in its own language"
+        raise OpenAIError(400, reason, code="unsupported_operation", headers={"Connection": "close"})
+
+    async def models(self, request: Request) -> Response:
+        self._context.authorize(request, "batch")
+        return _json({"object": "list", "data": [self._model(name) for name in self._names()]})
+
+    async def model(self, request: Request) -> Response:
+        self._context.authorize(request, "batch")
+        name = request.path_params["model"]
+        if not is_model(name, self._names()):
+            raise no_model(name, self._names())
+        return _json(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        """`languages` is not OpenAI's."""
+        known = sorted(self._files.recognizer.languages)
+        return {"id": name, "object": "model", "created": 0, "owned_by": "mediaworker", "languages": known}
+
+    def _names(self) -> list[str]:
+        return [self._files.model, *ALIASES]
+
+    async def _serve(self, request: Request, *, stream: bool) -> Response:
+        access = self._context.authorize(request, "batch")
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._files.admitted(access.name))
+                file = stack.enter_context(contextlib.closing(self._incoming()))
+                name, form = await self._receive(request, file, stream=stream)
+                work = stack.enter_context(
+                    self._files.transcription(
+                        file.file.fileno(),
+                        name,
+                        form.options,
+                        stream=str(uuid7()),
+                        synchronous=True,
+                        early=form.stream,
+                    )
+                )
+                answer = Answer(work, form, self._files)
+                if not form.stream:
+                    return await while_there(request, answer.whole())
+                heartbeat_s = self._context.settings.files.heartbeat_s
+                events = await stack.enter_async_context(begun(answer.events(heartbeat_s)))
+                return EventStream(events, stack.pop_all())
+            except Busy as busy:
+                raise OpenAIError(busy.status, str(busy), headers={"Retry-After": str(busy.retry_after_s)}) from None
+            except ClientDisconnect:
+                raise
+            except DiskFull as full:
+                headers = {"Connection": "close"}
+                raise OpenAIError(507, str(full), code="insufficient_storage", headers=headers) from None
+            except OSError as error:
+                log.error("a file could not be taken in", reason=error.strerror or str(error))
+                raise OpenAIError(500, "the file could not be taken in; the worker's log says why") from None
+
+    def _incoming(self) -> Incoming:
+        settings = self._context.settings
+        return Incoming(Path(settings.data_dir), min_free_bytes=settings.files.min_free_mb * MB)
+
+    async def _receive(self, request: Request, file: Incoming, *, stream: bool) -> tuple[str, Form]:
+        """The file's name, and what was asked for with it; the file itself goes to `file`. Raises OpenAIError,
+        DiskFull."""
+        settings, recognizer = self._context.settings, self._files.recognizer
+        try:
+            upload = await receive(request, file, max_bytes=settings.files.max_upload_mb * MB)
+        except BadUpload as bad:
+            raise OpenAIError(bad.status, bad.reason, param=bad.field, headers={"Connection": "close"}) from None
+        can = Can(self._names(), recognizer.languages, bool(recognizer.words), settings.endpointing.files)
+        form = parse(upload.fields, can)
+        return upload.filename, replace(form, stream=form.stream or stream)
+
+
+class Answer:
+    """What is said about one file."""
+
+    def __init__(self, work: FileTranscription, form: Form, files: FileService) -> None:
+        self._work, self._form, self._files = work, form, files
+        self._asked_s = asyncio.get_running_loop().time()
+        self._heard = False
+
+    async def whole(self) -> Response:
+        """Raises OpenAIError."""
+        async with aclosing(self._segments()) as found:
+            segments = arranged([segment async for segment in found])
+        text = render(self._transcript(segments), self._form.format, granularities=self._form.granularities)
+        return Response(text, headers={"Content-Type": MEDIA_TYPES[self._form.format]})
+
+    async def events(self, heartbeat_s: float) -> AsyncGenerator[bytes, None]:
+        """Server-sent events. Raises OpenAIError before the first of them; later ones are events."""
+        begun, whole, languages = False, "", set[str]()
+        last: dict[int, Segment] = {}
+        try:
+            async with aclosing(beating(self._segments(), heartbeat_s)) as found:
+                async for segment in found:
+                    begun = True
+                    if segment is None:
+                        yield b": still at it\n\n"
+                        continue
+                    said = mend(last.get(segment.channel), segment)
+                    last[segment.channel] = segment
+                    longer = self._longer(whole, said)
+                    if longer != whole:
+                        languages.add(said.language)
+                        yield _event(self._delta(longer[len(whole) :], said))
+                        whole = longer
+                        if self._form.format == "diarized_json":
+                            yield _event(diarized_segment(self._transcript(()), said))
+            yield _event({"type": "transcript.text.done", "text": whole, **self._about(languages)})
+        except OpenAIError as error:
+            if not begun:
+                raise
+            yield b"event: error\ndata: " + error.body + b"\n\n"
+
+    async def _segments(self) -> AsyncGenerator[Segment, None]:
+        """In the order of the file. Raises OpenAIError."""
+        try:
+            async with aclosing(self._work.in_order()) as found:
+                async for segment in found:
+                    self._note()
+                    yield segment
+            self._note()
+        except Refused as refused:
+            status = {"too_large": 413, "crashed": 500, "internal": 500}.get(refused.fault, 400)
+            raise OpenAIError(status, refused.reason, param="file", code=refused.fault) from None
+        except EngineUnavailable as error:
+            raise _unavailable(str(error)) from None
+
+    def _note(self) -> None:
+        opened = self._work.opened
+        if self._form.format == "diarized_json" and opened is not None and opened.channels == 1:
+            reason = "the file has one channel, and speakers are told apart by channel, not by voice"
+            raise OpenAIError(400, reason, param="response_format", code="one_channel")
+        if not self._heard:
+            self._heard = True
+            self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
+
+    def _transcript(self, segments: Sequence[Segment]) -> Transcript:
+        opened, ended = self._work.opened, self._work.ended
+        return Transcript(
+            segments,
+            duration_s=ended.duration_s if ended is not None else 0.0,
+            channels=opened.channels if opened is not None else 1,
+            speakers=self._form.options.speakers,
+            damaged=ended.damaged if ended is not None else 0,
+        )
+
+    def _longer(self, whole: str, said: Segment) -> str:
+        transcript = self._transcript(())
+        if self._form.format == "text" and transcript.channels > 1 and said.text:
+            return whole + spoken_line(transcript, said)
+        return joined((whole, said.text))
+
+    def _delta(self, text: str, segment: Segment) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
+        if self._form.format == "diarized_json":
+            found["segment_id"] = segment_id(segment)
+        return found
+
+    def _about(self, languages: Collection[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {"languages": [{"code": code} for code in sorted(languages) if code]}
+        if warnings := self._transcript(()).warnings:
+            found["warnings"] = warnings
+        return found
+
+
+def _unavailable(reason: str) -> OpenAIError:
+    return OpenAIError(503, f"the recognition engine is not available: {reason}", headers={"Retry-After": "10"})
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

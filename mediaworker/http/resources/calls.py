@@ -1,0 +1,176 @@
+"""`/v1/calls`: what calls there are and were, their transcripts, and the few things that can be done to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, cast
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mediaworker.events.schema import CallRecord
+from mediaworker.events.store import StoreError
+from mediaworker.http.body import small_body
+from mediaworker.http.context import ApiContext
+from mediaworker.http.problem import Problem
+from mediaworker.http.query import choice, page_limit
+from mediaworker.transcripts.call import FORMATS, MEDIA_TYPES, Format, render, segments
+
+MAX_TEXT = 200
+FINALS = frozenset({"transcript.final", "transcript.words"})
+
+
+LANGUAGE = r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})?)?$"
+"""ISO 639, with a region or without, or empty."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """`next` is the `after` of the following page, null on the last one."""
+
+    items: list[CallRecord]
+    next: str | None
+
+
+class Patch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be changed: names by leg, and the language of the utterances to come (empty: the engine detects)."""
+
+    names: dict[str, Annotated[str, Meta(max_length=200)]] = {}
+    language: Annotated[str, Meta(pattern=LANGUAGE)] | None = None
+
+
+def routes(context: ApiContext) -> list[Route]:
+    calls = Calls(context)
+    one = "/v1/calls/{call_id}"
+    return [
+        Route("/v1/calls", calls.list, methods=["GET"]),
+        Route(one, calls.get, methods=["GET"]),
+        Route(one, calls.patch, methods=["PATCH"]),
+        Route(one, calls.delete, methods=["DELETE"]),
+        Route(f"{one}/transcript", calls.transcript, methods=["GET"]),
+        Route(f"{one}/hangup", calls.hangup, methods=["POST"]),
+    ]
+
+
+class Calls:
+    """The endpoints. Reading needs the scope `events`, changing `admin`."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context, self._hub = context, context.hub
+
+    async def list(self, request: Request) -> Response:
+        self._context.authorize(request, "events")
+        limit, after = page_limit(request.query_params.get("limit")), request.query_params.get("after")
+        if (text := request.query_params.get("text")) is not None:
+            return await self._search(text, limit, after)
+        try:
+            # One more than asked for tells whether there is a next page.
+            found = await self._hub.read(lambda database: database.calls(limit + 1, after))
+        except StoreError as error:
+            raise _unavailable(error) from None
+        more = len(found) > limit
+        return _json(Page(found[:limit], found[limit - 1].call_id if more else None))
+
+    async def _search(self, text: str, limit: int, after: str | None) -> Response:
+        """By what was said, and by names and numbers. `after` is a row of the store, as `next` was."""
+        if not text.strip() or len(text) > MAX_TEXT:
+            raise Problem(400, f"text must have 1 to {MAX_TEXT} characters")
+        if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise Problem(400, "after must be the `next` of a page of the same search")
+        row = None if after is None else int(after)
+        try:
+            found, last = await self._hub.read(lambda database: database.search(text, limit, row))
+        except StoreError as error:
+            raise _unavailable(error) from None
+        found = [self._hub.call(record.call_id) or record for record in found]
+        return _json(Page(found, None if last is None else str(last)))
+
+    async def get(self, request: Request) -> Response:
+        self._context.authorize(request, "events")
+        return _json(await self._record(request))
+
+    async def transcript(self, request: Request) -> Response:
+        self._context.authorize(request, "events")
+        format = cast(Format, choice("format", request.query_params.get("format"), FORMATS) or "json")
+        record = await self._record(request)
+        try:
+            frames = await self._hub.read(lambda database: database.frames(record.call_id, FINALS))
+        except StoreError as error:
+            raise _unavailable(error) from None
+        # A long call has thousands of words to place: not while the audio of others waits.
+        text = await asyncio.to_thread(lambda: render(record, segments(record, frames), format))
+        return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
+
+    async def patch(self, request: Request) -> Response:
+        self._context.authorize(request, "admin")
+        patch = parse_patch(await small_body(request))
+        if patch.language and (why := self._context.unknown_language(patch.language)):
+            raise Problem(400, f"language: {why}")
+        record = await self._record(request)
+        legs = {leg.leg for leg in record.legs}
+        if unknown := patch.names.keys() - legs:
+            raise Problem(400, f"no such leg: {', '.join(sorted(unknown))}; the call has {', '.join(sorted(legs))}")
+        live = self._context.calls.get(record.call_id) if record.state != "ended" else None
+        if live is None:
+            if patch.language is not None:
+                raise Problem(409, "the call has ended: its language can no longer be set")
+            try:
+                renamed = await self._hub.rename(record.call_id, patch.names)
+            except StoreError as error:
+                raise _unavailable(error) from None
+            return _json(renamed or record)
+        for leg, name in patch.names.items():
+            live.rename(leg, name)
+        if patch.language is not None:
+            live.set_language(patch.language)
+        await self._hub.flush()
+        return _json(await self._record(request))
+
+    async def hangup(self, request: Request) -> Response:
+        """202: the call ends when its last finals are out; `call.ended` tells."""
+        self._context.authorize(request, "admin")
+        record = await self._record(request)
+        live = self._context.calls.get(record.call_id)
+        if live is None:
+            raise Problem(409, "the call has ended")
+        live.hangup()
+        return _json(record, 202)
+
+    async def delete(self, request: Request) -> Response:
+        self._context.authorize(request, "admin")
+        record = await self._record(request)
+        if record.state != "ended":
+            raise Problem(409, "the call has not ended: hang it up first")
+        try:
+            await self._hub.erase(record.call_id)
+        except StoreError as error:
+            raise _unavailable(error) from None
+        return Response(status_code=204)
+
+    async def _record(self, request: Request) -> CallRecord:
+        call_id: str = request.path_params["call_id"]
+        try:
+            record = self._hub.call(call_id) or await self._hub.read(lambda database: database.call(call_id))
+        except StoreError as error:
+            raise _unavailable(error) from None
+        if record is None:
+            raise Problem(404, "no such call")
+        return record
+
+
+def parse_patch(body: bytes) -> Patch:
+    """Raises Problem 400."""
+    try:
+        return msgspec.json.decode(body, type=Patch)
+    except (ValueError, RecursionError) as error:  # not the type, not UTF-8, nested too deep
+        raise Problem(400, str(error)) from None
+
+
+def _json(value: msgspec.Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _unavailable(error: StoreError) -> Problem:
+    return Problem(503, f"the event store: {error}", headers={"Retry-After": "5"})

@@ -1,0 +1,192 @@
+"""`/v1/events`: a subscription to the hub, on a WebSocket or as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from mediaworker.events.schema import TYPES
+from mediaworker.events.store import StoreError
+from mediaworker.events.subscription import EXPIRED, Subscription, SubscriptionClosed
+from mediaworker.http.context import ApiContext
+from mediaworker.http.problem import Problem
+from mediaworker.http.streams import EventStream, beating, begun
+
+CALL_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+BURST = 32
+"""Frames sent in one turn of the loop: a send to a socket that takes it does not suspend."""
+TRY_LATER = 1013
+RETRY_MS = 1000
+"""After so long a reader of server-sent events connects anew."""
+POLICY = 1008
+SAID_S, SAID_BURST = 0.1, 100
+"""A message every so often may be some client's idea of staying alive; a flood of them is not."""
+
+
+def routes(context: ApiContext) -> list[BaseRoute]:
+    events = Events(context)
+    return [
+        WebSocketRoute("/v1/events", events.serve),
+        Route("/v1/events", events.stream, methods=["GET"]),
+    ]
+
+
+class Events:
+    """The endpoints. What is wrong with the request is answered before the upgrade; a bad cursor by close code 4009
+    after it, and by status 410 to those who asked for server-sent events.
+    """
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context, self._hub = context, context.hub
+
+    async def stream(self, request: Request) -> Response:
+        """Server-sent events (HTML Living Standard, section 9.2), each with the JSON of a WebSocket's frame.
+
+        `id` is the cursor to resume after, which `Last-Event-ID` brings back.
+        """
+        self._context.authorize(request, "events")
+        if request.method != "GET" or not _accepts_event_stream(request):
+            detail = "this is a WebSocket: ask for an upgrade, or for server-sent events (Accept: text/event-stream)"
+            raise Problem(426, detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
+        call, types, after = await self._asked(request)
+        if (last := request.headers.get("last-event-id")) is not None:
+            after = last  # a reconnect repeats the URL with which it began
+        try:
+            subscription = self._hub.subscribe(call=call, after=after, types=types)
+            async with contextlib.AsyncExitStack() as stack:
+                stack.callback(subscription.close)
+                messages = _messages(subscription, self._context.settings.events.heartbeat_s)
+                return EventStream(await stack.enter_async_context(begun(messages)), stack.pop_all())
+        except SubscriptionClosed as closed:
+            raise Problem(410 if closed.code == EXPIRED else 503, closed.reason) from None
+        except StoreError as error:
+            raise Problem(503, f"the event store: {error}", headers={"Retry-After": "5"}) from None
+
+    async def serve(self, websocket: WebSocket) -> None:
+        access = self._context.authorize(websocket, "events")
+        call, types, after = await self._asked(websocket)
+        await websocket.accept(access.subprotocol)
+        try:
+            subscription = self._hub.subscribe(call=call, after=after, types=types)
+        except SubscriptionClosed as closed:
+            await _close(websocket, closed.code, closed.reason)
+            return
+        # What a subscriber says is not listened to, but its leaving must be heard.
+        reader = asyncio.get_running_loop().create_task(_discard(websocket, subscription))
+        reader.add_done_callback(lambda _: subscription.close())
+        try:
+            await _send(websocket, subscription)
+        except SubscriptionClosed as closed:
+            await _close(websocket, closed.code, closed.reason)
+        except StoreError:
+            await _close(websocket, TRY_LATER, "the event store cannot be read")
+        except WebSocketDisconnect:
+            pass
+        finally:
+            subscription.close()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _asked(self, connection: HTTPConnection) -> tuple[str, frozenset[str] | None, str | None]:
+        """Call, types and cursor of the query. Raises Problem, also when there is no room for a subscriber."""
+        call, types = _one(connection, "call") or "*", _types(connection.query_params.getlist("types"))
+        after = _one(connection, "after")
+        await self._check_call(call)
+        if self._hub.subscribers >= self._context.settings.events.max_subscribers:
+            raise Problem(503, "all event subscriptions are taken", headers={"Retry-After": "5"})
+        return call, types, after
+
+    async def _check_call(self, call: str) -> None:
+        if call == "*":
+            return
+        if not CALL_ID.fullmatch(call):
+            raise Problem(400, "call must be a call's id, or *")
+        try:
+            known = self._hub.call(call) or await self._hub.read(lambda database: database.call(call))
+        except StoreError as error:
+            raise Problem(503, f"the event store: {error}") from None
+        if known is None:
+            raise Problem(404, "no such call")
+
+
+async def _send(websocket: WebSocket, subscription: Subscription) -> None:
+    sent = 0
+    async for frame in subscription:
+        await websocket.send_text(frame)
+        sent += 1
+        if sent % BURST == 0:
+            await asyncio.sleep(0)
+
+
+async def _messages(subscription: Subscription, heartbeat_s: float) -> AsyncGenerator[bytes, None]:
+    """The subscription as server-sent events. Raises what it raises before its first frame; later that is an event."""
+    id, retry = "", f"retry: {RETRY_MS}\n"
+    try:
+        async with aclosing(beating(_frames(subscription), heartbeat_s)) as frames:
+            async for frame in frames:
+                if frame is None:
+                    yield b": nothing has happened\n\n"
+                    continue
+                # Only durable events advance the cursor, so the others leave the reader's `Last-Event-ID` as it is.
+                cursor = str(subscription.cursor)
+                place = f"id: {cursor}\n" if cursor != id else ""
+                yield f"{retry}{place}data: {frame}\n\n".encode()
+                id, retry = cursor, ""
+    except (SubscriptionClosed, StoreError) as error:
+        if retry:
+            raise
+        code, reason = (error.code, error.reason) if isinstance(error, SubscriptionClosed) else (TRY_LATER, str(error))
+        yield b"event: close\ndata: " + msgspec.json.encode({"code": code, "reason": reason}) + b"\n\n"
+
+
+async def _frames(subscription: Subscription) -> AsyncGenerator[str, None]:
+    async for frame in subscription:
+        yield frame
+
+
+def _accepts_event_stream(request: Request) -> bool:
+    """Asked for by name: a client that takes anything would wait for the end of an answer that has none."""
+    ranges = ",".join(request.headers.getlist("accept")).split(",")
+    return any(each.partition(";")[0].strip().lower() == "text/event-stream" for each in ranges)
+
+
+async def _discard(websocket: WebSocket, subscription: Subscription) -> None:
+    clock = asyncio.get_running_loop().time
+    until = clock()
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        until = max(until, clock()) + SAID_S
+        if until > clock() + SAID_S * SAID_BURST:
+            subscription.end(POLICY, "subscribers have nothing to say")
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    try:
+        await websocket.close(code, reason[:120])  # a close frame holds 125 bytes (RFC 6455 section 5.5)
+    except (WebSocketDisconnect, RuntimeError):
+        pass  # the peer was faster
+
+
+def _one(connection: HTTPConnection, name: str) -> str | None:
+    values = connection.query_params.getlist(name)
+    if len(values) > 1:
+        raise Problem(400, f"{name} is there {len(values)} times")
+    return values[0] if values else None
+
+
+def _types(values: list[str]) -> frozenset[str] | None:
+    """`types=a,b`, or none for all. Raises Problem."""
+    if not values:
+        return None
+    types = frozenset(name.strip() for value in values for name in value.split(","))
+    if unknown := types - TYPES:
+        raise Problem(400, f"unknown event type: {', '.join(sorted(unknown))}; known: {', '.join(sorted(TYPES))}")
+    return types

@@ -1,0 +1,259 @@
+"""`/v1/jobs`: files that are transcribed in the background, by their owners.
+
+A key sees the jobs it has made; one with the scope `admin` sees all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uuid_utils import uuid7
+
+from asr import languages
+from mediaworker.files.disk import FULL, DiskFull
+from mediaworker.files.messages import Channels
+from mediaworker.files.options import Options
+from mediaworker.files.segments import arranged
+from mediaworker.files.service import FileService
+from mediaworker.http.auth import Access
+from mediaworker.http.body import small_body
+from mediaworker.http.context import ApiContext
+from mediaworker.http.problem import Problem
+from mediaworker.http.query import choice, page_limit
+from mediaworker.http.uploads import BadUpload, receive
+from mediaworker.jobs.record import Job, Source, Webhook, public
+from mediaworker.jobs.service import JobService, TooMany
+from mediaworker.jobs.sources import SourceError
+from mediaworker.storage.database_thread import StoreError
+from mediaworker.transcripts.file import MEDIA_TYPES, Format, Transcript, render
+from mediaworker.webhooks.post import wrong_with_url
+
+MB = 1024 * 1024
+RESULTS: dict[str, Format] = {
+    "json": "verbose_json", "verbose_json": "verbose_json", "diarized_json": "diarized_json",
+    "txt": "text", "text": "text", "srt": "srt", "vtt": "vtt",
+}  # fmt: skip
+STATES = ("queued", "running", "completed", "failed", "cancelled")
+Text = Annotated[str, Meta(max_length=8000)]
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked for: the body of a JSON request, or the fields beside an upload."""
+
+    path: str = ""
+    """On the worker's machine, under `jobs.roots`; without it the file is uploaded."""
+    filename: Annotated[str, Meta(max_length=255)] = ""
+    language: Annotated[str, Meta(max_length=35)] = ""
+    prompt: Text = ""
+    channels: Channels = "mix"
+    speakers: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=64)] = []
+    words: bool = True
+    """With the times of its words, where `asr.words` is on."""
+    condition_on_previous_text: bool = False
+    webhook_url: str = ""
+
+
+def routes(context: ApiContext, jobs: JobService, files: FileService) -> list[Route]:
+    api = Jobs(context, jobs, files)
+    return [
+        Route("/v1/jobs", api.create, methods=["POST"]),
+        Route("/v1/jobs", api.list, methods=["GET"]),
+        Route("/v1/jobs/{job_id}", api.get, methods=["GET"]),
+        Route("/v1/jobs/{job_id}", api.delete, methods=["DELETE"]),
+        Route("/v1/jobs/{job_id}/result", api.result, methods=["GET"]),
+    ]
+
+
+class Jobs:
+    """The endpoints. All need the scope `batch`."""
+
+    def __init__(self, context: ApiContext, jobs: JobService, files: FileService) -> None:
+        self._context, self._jobs, self._files = context, jobs, files
+
+    async def create(self, request: Request) -> Response:
+        """201 with the job, which is on disk by then."""
+        access = self._context.authorize(request, "batch")
+        if self._files.draining:
+            raise Problem(503, "the worker is shutting down", headers={"Retry-After": "5"})
+        try:
+            self._jobs.check_room(access.name)
+            if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
+                job = await self._named(request, access)
+                await self._jobs.submit(job)
+            else:
+                job = await self._uploaded(request, access)
+        except TooMany as error:
+            headers = {"Retry-After": "60", "Connection": "close"}
+            raise Problem(429, str(error), headers=headers) from None
+        except StoreError as error:
+            raise _unavailable(error) from None
+        return _json(public(job), 201, {"Location": f"/v1/jobs/{job.id}"})
+
+    async def list(self, request: Request) -> Response:
+        access = self._context.authorize(request, "batch")
+        query = request.query_params
+        limit = page_limit(query.get("limit"))
+        state = choice("status", query.get("status"), STATES)
+        owner = None if self._sees_all(access) else access.name
+        try:
+            # One more than asked for tells whether there is a next page.
+            found = await self._jobs.page(limit + 1, after=query.get("after"), owner=owner, state=state)
+        except StoreError as error:
+            raise _unavailable(error) from None
+        more = len(found) > limit
+        return _json({"items": [public(job) for job in found[:limit]], "next": found[limit - 1].id if more else None})
+
+    async def get(self, request: Request) -> Response:
+        return _json(public(await self._job(request)))
+
+    async def delete(self, request: Request) -> Response:
+        """200 and the job, cancelled; 204 when it had ended: it is erased."""
+        job = await self._job(request)
+        try:
+            if job.active and (cancelled := await self._jobs.cancel(job.id)) is not None:
+                return _json(public(cancelled))
+            await self._jobs.erase(job.id)
+        except StoreError as error:
+            raise _unavailable(error) from None
+        return Response(status_code=204)
+
+    async def result(self, request: Request) -> Response:
+        format = RESULTS[choice("format", request.query_params.get("format", "json"), tuple(RESULTS)) or "json"]
+        job = await self._job(request)
+        if job.state != "completed":
+            what = f": {job.error}" if job.state == "failed" else ""
+            raise Problem(409, f"the job is {job.state}{what}", status_of_job=job.state)
+        if format == "diarized_json" and job.channels == 1:
+            raise Problem(400, "the job has one channel: speakers are told apart by channel (channels=split)")
+        try:
+            found = await self._jobs.segments(job.id)
+        except StoreError as error:
+            raise _unavailable(error) from None
+        text = await asyncio.to_thread(_render, job, found, format)  # a film has thousands of words to place
+        return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    async def _job(self, request: Request) -> Job:
+        """Its own, or any for an admin. Raises Problem."""
+        access = self._context.authorize(request, "batch")
+        try:
+            job = await self._jobs.get(request.path_params["job_id"])
+        except StoreError as error:
+            raise _unavailable(error) from None
+        if job is None or not (job.owner == access.name or self._sees_all(access)):
+            raise Problem(404, "no such job")
+        return job
+
+    def _sees_all(self, access: Access) -> bool:
+        keys = self._context.settings.auth.api_keys
+        return any(key.name == access.name and "admin" in key.scopes for key in keys)
+
+    async def _named(self, request: Request, access: Access) -> Job:
+        try:
+            wanted = msgspec.json.decode(await small_body(request), type=Wanted)
+        except (ValueError, RecursionError) as error:
+            raise Problem(400, str(error)) from None
+        if not wanted.path:
+            raise Problem(400, "`path` is missing; to send a file use multipart/form-data")
+        try:
+            source = await asyncio.to_thread(self._jobs.sources.named, wanted.path)
+        except SourceError as error:
+            raise Problem(400, f"path: {error}") from None
+        return self._made(str(uuid7()), access, source, wanted)
+
+    async def _uploaded(self, request: Request, access: Access) -> Job:
+        """Taken in, and submitted."""
+        settings, sources = self._context.settings, self._jobs.sources
+        job_id = str(uuid7())
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                incoming = await asyncio.to_thread(sources.incoming, job_id)
+                stack.push_async_callback(asyncio.to_thread, sources.drop, job_id)
+                stack.callback(incoming.close)
+                upload = await receive(request, incoming, max_bytes=settings.files.max_upload_mb * MB)
+                wanted = parse_fields(upload.fields)
+                job = self._made(job_id, access, Source(wanted.filename or upload.filename, incoming.size), wanted)
+                await incoming.finish(sync=True)
+                await asyncio.to_thread(sources.keep, job)
+            except BadUpload as bad:
+                raise Problem(bad.status, bad.reason, headers={"Connection": "close"}) from None
+            except DiskFull as full:
+                raise Problem(507, str(full), headers={"Connection": "close"}) from None
+            except ClientDisconnect:
+                raise
+            except OSError as error:
+                status = 507 if error.errno in FULL else 500
+                reason = f"the file could not be taken in ({error.strerror})"
+                raise Problem(status, reason, headers={"Connection": "close"}) from None
+            await self._jobs.submit(job)
+            incoming.close()
+            stack.pop_all()
+        return job
+
+    def _made(self, job_id: str, access: Access, source: Source, wanted: Wanted) -> Job:
+        """Raises Problem 400."""
+        recognizer, jobs = self._files.recognizer, self._context.settings.jobs
+        if source.bytes == 0:
+            raise Problem(400, "the file is empty")
+        language = languages.base(wanted.language) if wanted.language else ""
+        if wanted.language and language not in recognizer.languages:
+            known = ", ".join(sorted(recognizer.languages))
+            raise Problem(400, f"language: {wanted.language!r} is none of the engine's: {known}")
+        if wanted.webhook_url:
+            if not jobs.webhook_secret:
+                raise Problem(400, "webhook_url: jobs.webhook_secret is not set, so nothing could be signed")
+            if wrong := wrong_with_url(wanted.webhook_url):
+                raise Problem(400, f"webhook_url {wrong}")
+        options = Options(
+            language=language,
+            prompt=wanted.prompt,
+            channels=wanted.channels,
+            speakers=wanted.speakers,
+            words=wanted.words and bool(recognizer.words),
+            condition_on_previous_text=wanted.condition_on_previous_text,
+        )
+        webhook = Webhook(wanted.webhook_url) if wanted.webhook_url else None
+        return Job(job_id, access.name, source, options, created_s=time.time(), webhook=webhook)
+
+
+def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
+    """Raises Problem 400."""
+    found: dict[str, Any] = {}
+    for name, values in fields.items():
+        bare = name.removesuffix("[]")
+        if bare == "path":
+            raise Problem(400, "path: there is a file already")
+        found[bare] = [*found.get(bare, ()), *values] if bare == "speakers" else values[-1]
+    try:
+        return msgspec.convert(found, Wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem(400, str(error)) from None
+
+
+def _render(job: Job, segments: list[Any], format: Format) -> str:
+    transcript = Transcript(
+        arranged(segments),
+        duration_s=job.duration_s or 0.0,
+        channels=job.channels,
+        speakers=job.options.speakers,
+        damaged=job.damaged,
+    )
+    return render(transcript, format, granularities=("segment", "word"))
+
+
+def _json(value: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def _unavailable(error: StoreError) -> Problem:
+    return Problem(503, f"the job store: {error}", headers={"Retry-After": "5"})

@@ -1,0 +1,71 @@
+"""`GET /` and the page's files. The page is open; the data it shows is not."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import PurePath
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mediaworker.http.context import ApiContext
+
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml; charset=utf-8",
+}
+HEADERS = {
+    # Nothing from elsewhere, nothing inline, and no text that becomes markup: the page holds a key and shows what
+    # strangers say. Its images are its icon; its audio worklet is a script of its own; downloads need nothing.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # asked for again every time, and answered 304 when nothing has changed
+}
+INDEX = "index.html"
+TOKEN = "once"
+"""The query parameter of the link that opens the page where there are no API keys."""
+
+
+def names() -> list[str]:
+    """The page's files."""
+    return sorted(file.name for file in files("mediaworker.web").iterdir() if PurePath(file.name).suffix in TYPES)
+
+
+def path_of(name: str) -> str:
+    return {INDEX: "/", "docs.html": "/docs"}.get(name, f"/{name}")
+
+
+def routes(context: ApiContext) -> list[Route]:
+    return [_route(name, context) for name in names()]
+
+
+def _route(name: str, context: ApiContext) -> Route:
+    body = (files("mediaworker.web") / name).read_bytes()
+    etag = f'"{sha256(body).hexdigest()[:32]}"'
+    headers = {"Content-Type": TYPES[PurePath(name).suffix], "ETag": etag, **HEADERS}
+
+    async def file(request: Request) -> Response:
+        token = request.query_params.get(TOKEN) if name == INDEX and request.method == "GET" else None
+        if token and not context.settings.auth.api_keys:
+            # Behind the hash, the key is told to no server, and the page takes it out of the address.
+            key = context.sessions.redeem(token)
+            headers_ = {"Location": f"/#key={key}" if key else "/#used", "Cache-Control": "no-store"}
+            return Response(status_code=303, headers=HEADERS | headers_)
+        if is_known(request.headers.get("if-none-match", ""), etag):
+            return Response(status_code=304, headers={"ETag": etag, **HEADERS})
+        return Response(body, headers=headers)
+
+    return Route(path_of(name), file, methods=["GET"], name=name)
+
+
+def is_known(if_none_match: str, etag: str) -> bool:
+    """RFC 9110 section 13.1.2: weak comparison, for a proxy that compresses weakens the tag."""
+    return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in if_none_match.split(","))

@@ -1,0 +1,84 @@
+"""`/v1/calls/{id}/audio`: what a bot says. It is played to the caller behind what is still being played."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from audio.codecs.g711 import ulaw_encode
+from mediaworker.calls.sound import SoundError, read_wav, resampled
+from mediaworker.http.body import body_of
+from mediaworker.http.context import ApiContext, Player
+from mediaworker.http.problem import Problem
+
+RATE_HZ = 8000
+MAX_SECONDS = 120
+MAX_BYTES = MAX_SECONDS * 48_000 * 2 * 2
+"""Of a WAV: two channels at 48 kHz."""
+DECODED_AT_ONCE = 2
+ULAW = ("audio/basic", "audio/x-mulaw", "audio/pcmu")
+WAV = ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")
+
+
+def routes(context: ApiContext) -> list[Route]:
+    playback = Playback(context)
+    path = "/v1/calls/{call_id}/audio"
+    return [Route(path, playback.play, methods=["POST"]), Route(path, playback.clear, methods=["DELETE"])]
+
+
+class Playback:
+    """The endpoints; scope `admin`."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._decoding = asyncio.Semaphore(DECODED_AT_ONCE)
+
+    async def play(self, request: Request) -> Response:
+        """202 with `duration_ms`: it is on its way."""
+        self._context.authorize(request, "admin")
+        clears = self._player(request).clears  # before the body is read, and again behind it
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in ULAW + WAV:
+            raise Problem(415, "audio/wav (PCM), or audio/basic: µ-law at 8 kHz")
+        body = await body_of(request, MAX_BYTES)
+        if kind in WAV:
+            async with self._decoding:
+                body = await asyncio.to_thread(_codes, body)
+        codes = body
+        if not codes or len(codes) > MAX_SECONDS * RATE_HZ:
+            raise Problem(400, f"from one sample to {MAX_SECONDS} s of sound")
+        player = self._player(request)
+        if player.clears != clears:
+            raise Problem(409, "playing has been stopped meanwhile")
+        if not player.play(codes):
+            raise Problem(429, "too much is waiting to be played", headers={"Retry-After": "5"})
+        answer = {"duration_ms": len(codes) * 1000 // RATE_HZ}
+        return Response(msgspec.json.encode(answer), 202, media_type="application/json")
+
+    async def clear(self, request: Request) -> Response:
+        """What is still to be played is not: the caller has begun to speak."""
+        self._context.authorize(request, "admin")
+        self._player(request).clear()
+        return Response(status_code=204)
+
+    def _player(self, request: Request) -> Player:
+        call = self._context.calls.get(request.path_params["call_id"])
+        if call is None:
+            raise Problem(404, "no such live call")
+        if call.player is None:
+            raise Problem(409, "nothing can be played into this call: it takes a Twilio <Connect> stream")
+        return call.player
+
+
+def _codes(body: bytes) -> bytes:
+    """A WAV as µ-law at 8 kHz. Raises Problem 400."""
+    try:
+        samples, rate_hz = read_wav(io.BytesIO(body), max_s=MAX_SECONDS)
+    except SoundError as error:
+        raise Problem(400, str(error)) from None
+    return bytes(ulaw_encode(resampled(samples, rate_hz, RATE_HZ)))

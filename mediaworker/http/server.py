@@ -1,0 +1,166 @@
+"""uvicorn, run inside the worker's own event loop and stopped by the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Generator
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from config import Settings
+from config.listen import http_host
+from mediaworker.http.protocol import SWEEP_S, Guard, HttpProtocol, WebSocketProtocol
+from mediaworker.ingress.access import INCOMING, Incoming
+from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.ops.tls import certificate
+
+CLOSE_S = 5.0
+WS_MAX_BYTES = 65536
+
+
+class _Thin(logging.Filter):
+    """uvicorn logs every peer's nonsense anew: the same message passes once a minute. Its own failures always do."""
+
+    PERIOD_S = 60.0
+    OURS = frozenset(
+        (
+            "ASGI callable returned without completing handshake.",  # said of every upgrade that was refused by us
+            "Invalid HTTP request received.",  # the connection says whose
+        )
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = str(record.msg)
+        if message in self.OURS:
+            return False
+        if record.exc_info or record.levelno < logging.WARNING:
+            return True
+        if record.created - self._said.get(message, -self.PERIOD_S) < self.PERIOD_S:
+            return False
+        self._said[message] = record.created
+        return True
+
+
+logging.getLogger("uvicorn.error").addFilter(_Thin())
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield  # signals are the worker's
+
+
+class HttpServer:
+    """The HTTP port: bound by `start`, which raises OSError when it cannot be."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        """Raises ConfigError for a certificate that cannot be used."""
+        self._settings = settings
+        self.certificate = certificate("http", settings.http)
+        self.host = http_host(settings)
+        http = settings.http
+        limit = ConnectionLimit(http.max_connections, http.max_per_peer)
+        self.guard = Guard(limit, header_timeout_s=http.header_timeout_s, stall_s=http.stall_s)
+        self._sweep: asyncio.TimerHandle | None = None
+        self._server = _Server(
+            uvicorn.Config(
+                _with_connection(app),
+                http=functools.partial(HttpProtocol, self.guard),  # type: ignore[arg-type]
+                ws=functools.partial(WebSocketProtocol, self.guard),  # type: ignore[arg-type]
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                # The peer is who is at the other end of the connection: access without keys depends on it.
+                proxy_headers=False,
+                server_header=False,
+                ws_max_size=max(WS_MAX_BYTES, settings.media.max_message_bytes),
+                ws_per_message_deflate=False,
+                ws_ping_interval=settings.events.heartbeat_s,
+                ws_ping_timeout=settings.events.heartbeat_s,
+                timeout_graceful_shutdown=int(CLOSE_S),
+                ssl_context_factory=self._context if self.certificate is not None else None,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+        self.port = 0
+        """The port bound, once started; differs from the settings' when that is 0."""
+
+    async def start(self) -> None:
+        listener = _listen(self.host, self._settings.http.port)
+        self.port = listener.getsockname()[1]
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="http")
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+            await asyncio.sleep(0.01)
+        self._look()
+
+    async def stop(self) -> None:
+        """Close the port and the connections; those that do not close within 5 s are cut."""
+        if self._task is None:
+            return
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._server.should_exit = True
+        await self._task
+        # What still has unsent bytes for a peer that does not read.
+        for connection in tuple(self._server.server_state.connections):
+            if (transport := getattr(connection, "transport", None)) is not None:
+                transport.abort()
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
+        self._task = None
+
+    def _context(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        assert self.certificate is not None
+        return self.certificate.context
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(SWEEP_S, self._look)
+        self.guard.sweep(loop.time())
+
+
+def _with_connection(app: ASGIApp) -> ASGIApp:
+    """Lets the application ask whose the connection is, and have its answer held back (`access.Incoming`)."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        incoming = Incoming(scope["http_version"], scope["client"], scope["server"])
+        scope[INCOMING] = incoming
+
+        async def later(message: Message) -> None:
+            if incoming.delay_s:
+                delay_s, incoming.delay_s = incoming.delay_s, 0.0
+                await asyncio.sleep(delay_s)
+            await send(message)
+
+        await app(scope, receive, later)
+
+    return asked
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

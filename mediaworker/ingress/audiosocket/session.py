@@ -1,0 +1,299 @@
+"""One AudioSocket connection as a state machine without I/O.
+
+    WAITING ──UUID──▶ STREAMING ──hang-up, end of the stream, silent, hung up by us──▶ CLOSED
+       └─ refused, too late ───────────────────────────────────────────────────────────┘
+
+Its one rule: what a peer sends wrongly is counted and the call goes on; only a connection that cannot become a call is
+answered by an error and closed. (To Asterisk every frame of ours but audio is the end, so an error is one as well.)
+
+The shell gives it what has come, takes `data_to_send`, and closes once it is `closed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from uuid import UUID
+
+from audio import Codec
+from audio.rtp.dtmf import DigitRate
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.registry import Refused
+from mediaworker.ingress.audiosocket import messages
+from mediaworker.ingress.audiosocket.messages import Frame, Reader
+from mediaworker.ingress.interfaces import CallOpener, LiveCall
+from mediaworker.ingress.websocket.audio import AudioIntake, Form
+
+LEG = "main"
+DIGITS = frozenset("0123456789ABCD*#")
+UNSPOKEN_S = 1.0
+"""After so long without audio from the peer we send 8 kHz: the application gives up after two seconds of nothing."""
+
+
+class State(Enum):
+    WAITING = auto()
+    """Connected; nobody has said which call this is."""
+    STREAMING = auto()
+    CLOSED = auto()
+
+
+@dataclass(slots=True)
+class AudioSocketCounters:
+    """Over all connections, since the start of the worker. Plain integers for `/metrics`."""
+
+    frames: int = 0
+    started: int = 0
+    hangups: int = 0
+    """Calls ended by the peer."""
+    disconnected: int = 0
+    """Calls whose connection broke."""
+    silent: int = 0
+    malformed: int = 0
+    """Frames whose length does not fit their kind, and digits that are none."""
+    too_long: int = 0
+    unknown: int = 0
+    unexpected: int = 0
+    """A second UUID, an error of the peer's."""
+    implausible: int = 0
+    """Digits faster than any phone."""
+    silence: int = 0
+    """Frames sent."""
+    withheld: int = 0
+    """Frames not sent because the peer had not taken those before."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Connections that did not become a call, by reason."""
+
+    def refuse(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class AudioSocketPolicy:
+    start_timeout_s: float
+    silent_s: float
+    """0: a peer may be silent for ever."""
+    sends_silence: bool
+
+
+class AudioSocketSession:
+    """`on_problem(problem, detail)` is for the log, `on_change` says that there is something to send or to close."""
+
+    def __init__(
+        self,
+        policy: AudioSocketPolicy,
+        open_call: CallOpener,
+        now: float,
+        *,
+        counters: AudioSocketCounters | None = None,
+        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.state = State.WAITING
+        self.call: LiveCall | None = None
+        self.counters = counters if counters is not None else AudioSocketCounters()
+        self._policy, self._open_call = policy, open_call
+        self._on_problem, self._on_change = on_problem, on_change
+        self._reader, self._digits = Reader(), DigitRate()
+        self._audio: AudioIntake | None = None
+        self._kind: int | None = None
+        """Of the audio that comes."""
+        self._silence = messages.silence(messages.SLIN)
+        self._begun_s = self._heard_s = self._now = now
+        self._out = bytearray()
+
+    @property
+    def closed(self) -> bool:
+        """The connection is to be closed once `data_to_send` has gone."""
+        return self.state is State.CLOSED
+
+    @property
+    def deadline(self) -> float | None:
+        """When `expire` wants to be called; it may move later without notice."""
+        if self.state is State.WAITING:
+            return self._begun_s + self._policy.start_timeout_s
+        if self.state is State.CLOSED or not self._policy.silent_s:
+            return None
+        return self._heard_s + self._policy.silent_s
+
+    def data_to_send(self) -> bytes:
+        data = bytes(self._out)
+        self._out.clear()
+        return data
+
+    def is_ahead(self) -> bool:
+        """More has come than the leg takes for now: read no further."""
+        if self.state is not State.STREAMING or self._audio is None or self.call is None or self.call.ending:
+            return False
+        if ahead := self._audio.advance():
+            self.call.defer(LEG)
+        return ahead
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take what has come. Frames wait inside while the session is ahead; call it again when it no longer is."""
+        self._now = now
+        self._reader.feed(data)
+        if self.state is State.WAITING:
+            self._look(self._reader.head)
+        while not self.closed and not self.is_ahead() and (frame := self._reader.next()) is not None:
+            self.counters.frames += 1
+            if self.state is State.WAITING:
+                self._open(frame)
+            else:
+                self._take(frame)
+
+    def silence(self, now: float) -> bytes:
+        """What is to be sent every 20 ms: nothing, or a frame of silence of the kind that comes."""
+        known = self._kind is not None or now >= self._begun_s + UNSPOKEN_S
+        speaks = self._policy.sends_silence and self.state is State.STREAMING and known
+        return self._silence if speaks else b""
+
+    def expire(self, now: float) -> None:
+        """The deadline has passed; does nothing when it has moved meanwhile."""
+        self._now = now
+        if self.is_ahead():  # it is us who do not read
+            self._heard_s = now
+        if self.deadline is None or now < self.deadline:
+            return
+        if self.state is State.WAITING:
+            self._refuse("start_timeout", f"no UUID within {self._policy.start_timeout_s:g} s")
+            return
+        self.counters.silent += 1
+        self._on_problem("AudioSocket peer is silent", f"nothing for {self._policy.silent_s:g} s")
+        self._end("media_timeout")
+        self._say(Frame(messages.ERROR))
+
+    def connection_lost(self, now: float, *, broken: bool) -> None:
+        """The connection is gone. Its end is a hang-up as well; `broken`: it did not end, it was cut. Idempotent."""
+        self._now = now
+        while self.state is State.STREAMING and (frame := self._reader.next()) is not None:
+            self._take(frame)  # there will be no other time: a leg has room for a second more
+        if self.state is State.STREAMING:
+            if broken:
+                self.counters.disconnected += 1
+            else:
+                self.counters.hangups += 1
+            self._end("disconnected" if broken else "hangup")
+        elif self.state is State.WAITING:
+            self.counters.refuse("no_uuid")
+            self.state = State.CLOSED
+
+    # -- what the peer says -------------------------------------------------------------------------------------------
+
+    def _look(self, head: tuple[int, int] | None) -> None:
+        """What speaks another protocol need not go on."""
+        if head is None or head == (messages.UUID, 16):
+            return
+        kind, length = head
+        if kind == messages.HANGUP:
+            self.counters.refuse("no_uuid")
+            self.state = State.CLOSED
+        else:
+            self._refuse("first_frame", f"kind 0x{kind:02x} of {length} bytes, where the UUID comes")
+
+    def _open(self, frame: Frame) -> None:
+        uuid = str(UUID(bytes=frame.payload))
+        try:
+            spec = LegSpec(leg=LEG, codec=Codec.L16, transport="stream")
+            self.call = self._open_call(source="audiosocket", legs=[spec], external_id=uuid)
+        except Refused as refused:
+            self.counters.refuse("capacity")
+            self._on_problem("AudioSocket call refused", refused.reason)
+            self.state = State.CLOSED
+            return
+        self.call.on_hangup = self._hung_up
+        self.state = State.STREAMING
+        self.counters.started += 1
+        self._begun_s = self._heard_s = self._now
+
+    def _take(self, frame: Frame) -> None:
+        self._heard_s = self._now
+        if frame.kind in messages.RATES_HZ:
+            self._hear(frame)
+        elif frame.kind == messages.DTMF:
+            self._digit(frame.payload)
+        elif frame.kind == messages.HANGUP:
+            self.counters.hangups += 1
+            self._end("hangup")
+        elif frame.kind in (messages.UUID, messages.ERROR):
+            self.counters.unexpected += 1
+            self._on_problem("unexpected AudioSocket frame", f"kind 0x{frame.kind:02x} {frame.payload[:16].hex()}")
+        else:
+            self.counters.unknown += 1
+            self._on_problem("unknown AudioSocket frame", f"kind 0x{frame.kind:02x} of {len(frame.payload)} bytes")
+
+    def _hear(self, frame: Frame) -> None:
+        """This frame, and those of its kind that have come with it: a resampler takes them all at the cost of one."""
+        assert self.call is not None
+        kind = frame.kind
+        if kind != self._kind:
+            form = Form("pcm_s16le", messages.RATES_HZ[kind])
+            if self._audio is None:
+                self._audio = AudioIntake(self.call, (LEG,), form)
+            else:
+                self._audio.switch(form, self._now)
+            self._kind, self._silence = kind, messages.silence(kind)
+        assert self._audio is not None
+        data, most = self._samples(frame), messages.RATES_HZ[kind] // 5
+        while len(data) < most and (more := self._reader.next(kind)) is not None:
+            self.counters.frames += 1
+            data += self._samples(more)
+        if data:
+            self._audio.take(data, self._now)
+
+    def _samples(self, frame: Frame) -> bytes:
+        """Whole ones; what is wrong is counted."""
+        payload = frame.payload
+        if frame.too_long:
+            self.counters.too_long += 1
+            self._on_problem("AudioSocket frame too long", f"{len(payload)} bytes of 0x{frame.kind:02x}")
+            return b""
+        if len(payload) % 2 or not payload:
+            # Half a sample must not move all that follows by a byte.
+            self.counters.malformed += 1
+            self._on_problem("malformed AudioSocket frame", f"{len(payload)} bytes of samples of two")
+            return payload[:-1]
+        return payload
+
+    def _digit(self, payload: bytes) -> None:
+        assert self.call is not None
+        digit = payload.decode("latin-1").upper()
+        if digit not in DIGITS:
+            self.counters.malformed += 1
+            self._on_problem("malformed AudioSocket digit", f"{len(payload)} bytes")  # what is keyed is never logged
+        elif not self._digits.allow(self._now):
+            self.counters.implausible += 1
+            self._on_problem("AudioSocket digits faster than any phone", LEG)
+        else:
+            self.call.dtmf(LEG, digit, 0)
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _hung_up(self) -> None:
+        """The worker ends the call: what is said so far still gets its final."""
+        if self.state is not State.STREAMING:
+            return
+        self._finish_audio()
+        self.state = State.CLOSED
+        self._say(Frame(messages.HANGUP))
+
+    def _refuse(self, why: str, reason: str) -> None:
+        self.counters.refuse(why)
+        self._on_problem("AudioSocket connection refused", reason)
+        self.state = State.CLOSED
+        self._say(Frame(messages.ERROR))
+
+    def _end(self, reason: str) -> None:
+        assert self.call is not None
+        self._finish_audio()
+        self.state = State.CLOSED
+        self.call.on_hangup = None
+        self.call.end(reason)
+
+    def _finish_audio(self) -> None:
+        if self._audio is not None:
+            self._audio.finish(self._now)
+
+    def _say(self, frame: Frame) -> None:
+        self._out += bytes(frame)
+        self._on_change()

@@ -1,0 +1,176 @@
+"""What a media WebSocket session is made of: the call it feeds, the socket that feeds it, and the path that opens it.
+
+A session is protocol logic without I/O. Two shells carry it: the media listener (`ingress.listener`) and the HTTP port
+(`ingress.shell.serve_starlette`). Both speak in the types of this file, so a further protocol is one session and one
+`Endpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from audio import Codec
+from config import Endpointing
+from mediaworker.calls.call import LegSpec, Player
+from mediaworker.events.schema import EventBody
+
+if TYPE_CHECKING:
+    from mediaworker.ingress.outbox import Outbox
+
+
+class StreamLeg(Protocol):
+    """The part of `audio.Leg` that a stream transport uses. Positions are 8 kHz samples since the leg's sample 0."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def ahead(self) -> int:
+        """Positions received beyond `position`."""
+
+    def anchor(self, now: float) -> None: ...
+
+    def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None: ...
+
+    def resume(self, size: int, now: float) -> None: ...
+
+
+class LiveCall(Protocol):
+    """The part of `mediaworker.calls.call.Call` that an ingress uses."""
+
+    on_hangup: Callable[[], None] | None
+    on_event: Callable[[int, EventBody], None] | None
+    player: Player | None
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def legs(self) -> Mapping[str, StreamLeg]: ...
+
+    @property
+    def ending(self) -> bool:
+        """`end` has been called, by whomever: the legs take nothing more."""
+
+    @property
+    def awaited_finals(self) -> int: ...
+
+    def flush(self, leg: str) -> None: ...
+
+    def defer(self, leg: str) -> None: ...
+
+    def retune(self, overrides: Mapping[str, str], shape: Callable[[Endpointing], Endpointing]) -> None: ...
+
+    def media_changed(self, leg: str, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None: ...
+
+    def dtmf(self, leg: str, digit: str, duration_ms: int = 0) -> None: ...
+
+    def end(self, reason: str) -> None: ...
+
+
+class CallOpener(Protocol):
+    """`CallRegistry.open`: a new call, or `mediaworker.calls.registry.Refused` when full or draining."""
+
+    def __call__(
+        self,
+        *,
+        source: str,
+        legs: Sequence[LegSpec],
+        external_id: str = "",
+        from_: str = "",
+        to: str = "",
+        direction: str = "inbound",
+        account: str = "",
+        custom: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> LiveCall: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A text message to the peer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the WebSocket with this code (RFC 6455 section 7.4.1) and reason."""
+
+    code: int
+    reason: str = ""
+
+
+Output = Send | Close
+
+
+class MediaSession(Protocol):
+    """One connection. Nothing a peer sends raises; what is wrong is counted, or answered by a `Close`."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When `expire` wants to be called; it may move later without notice, and `expire` then does nothing."""
+
+    @property
+    def streaming(self) -> bool:
+        """It is a call now, and messages are audio: they need no answer."""
+
+    def is_ahead(self) -> bool:
+        """What has arrived is more than `MAX_AHEAD_S` ahead of what the VAD has taken: read no further for now."""
+
+    def receive(self, message: str | bytes, now: float) -> Sequence[Output]: ...
+
+    def expire(self, now: float) -> Sequence[Output]: ...
+
+    def connection_lost(self, now: float) -> None:
+        """The socket is gone, for whatever reason. Idempotent."""
+
+    def on_hangup(self, hang_up: Callable[[], None]) -> None:
+        """The shell's way to close the socket; the session gives it to the call it opens."""
+
+
+@runtime_checkable
+class Talking(Protocol):
+    """A session that also speaks unasked: the shell sends what is in its `outbox` as soon as the peer takes it."""
+
+    outbox: Outbox
+
+
+MAX_AHEAD_S = 5.0
+"""A client this far ahead of the VAD is read no further until it has caught up; TCP then holds the client back."""
+
+SessionFactory = Callable[[float], MediaSession]
+"""Opens the session of an admitted upgrade; the argument is `now`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """A WebSocket upgrade request before it is answered."""
+
+    path: str
+    """Without the query."""
+    headers: tuple[tuple[str, str], ...]
+    """Names in any case; a repeated header is there as often as it was sent."""
+    peer: str
+    """The address at the other end of the TCP connection; empty when there is none (a Unix socket)."""
+    direct: bool = True
+    """What `access.is_direct` says of the connection."""
+
+    def header(self, name: str) -> str:
+        """The value, empty when the header is missing or comes more than once."""
+        values = [value for key, value in self.headers if key.lower() == name]
+        return values[0] if len(values) == 1 else ""
+
+
+class Endpoint(Protocol):
+    """What serves a path."""
+
+    subprotocols: tuple[str, ...]
+    """Those it speaks; the first one offered by the client that is among them is answered."""
+    text_as_bytes: bool
+    """The session takes text messages undecoded, which saves a copy; binary messages then look the same."""
+
+    def admit(self, upgrade: Upgrade) -> SessionFactory:
+        """Raises `mediaworker.calls.registry.Refused` with the HTTP status to answer; nothing is buffered before."""

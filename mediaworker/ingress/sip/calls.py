@@ -1,0 +1,154 @@
+"""SIP calls become Calls: the handler that the SIP endpoint reports to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from audio.rtp.dtmf import DigitRate
+from config import Settings
+from config.settings import Role
+from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.registry import CallRegistry, Refused
+from mediaworker.ingress.sip.headers import calling_uri, custom_headers, overriding_headers, user_part
+from mediaworker.ingress.sip.siprec import speaker
+from sip.pjsip.call import MediaStream, SipCall
+
+log = structlog.get_logger()
+
+
+class SipIngress:
+    """Implements `sip.handler.SipHandler` on the registry.
+
+    `settings`: those in force now; `refusal()`: why a call would be refused now, by default the registry's reason.
+    """
+
+    def __init__(
+        self,
+        registry: CallRegistry,
+        settings: Callable[[], Settings] = Settings,
+        refusal: Callable[[], Refused | None] | None = None,
+    ) -> None:
+        self._registry, self._settings = registry, settings
+        self._refusal = refusal or registry.refusal
+        self._calls: dict[SipCall, Call] = {}
+        self._dialled: dict[SipCall, DigitRate] = {}
+
+    def can_accept(self) -> int:
+        refusal = self._refusal()
+        if refusal is None:
+            return 0
+        return 486 if refusal.busy else 503
+
+    def on_call(self, sip: SipCall) -> None:
+        headers = {name.lower(): value for name, value in sip.headers.items()}
+        custom = custom_headers(headers, self._settings().sip.headers)
+        if sip.recording is not None and sip.recording.sessions:
+            custom["siprec-session"], session_id = next(iter(sip.recording.sessions.items()))
+            custom |= {"session-id": session_id} if session_id else {}
+        try:
+            call = self._registry.open(
+                source="sip" if sip.recording is None else "siprec",
+                legs=[self._leg(sip, name, stream) for name, stream in _named(sip).items()],
+                external_id=sip.call_id,
+                from_=user_part(calling_uri(sip.from_uri, headers)),
+                to=user_part(sip.to_uri),
+                account=sip.account,
+                custom=custom,
+                headers=headers,
+                participants=sip.recording.identities() if sip.recording is not None else (),
+                overrides=overriding_headers(headers),
+            )
+        except Refused as refused:
+            log.warning("call refused at its answer", reason=refused.reason, external_id=sip.call_id)
+            sip.hangup(self.can_accept() or 503)
+            return
+        self._calls[sip] = call
+        call.on_hangup = sip.hangup
+        # Straight from the socket into the ring: nothing of ours runs per packet in between.
+        for stream, leg in zip(sip.streams, call.legs.values(), strict=True):
+            stream.socket.leg = leg
+        self._hold(sip, call)  # a call may begin parked
+
+    def on_media(self, sip: SipCall) -> None:
+        call = self._calls.get(sip)
+        if call is None or call.ending:
+            return
+        streams = _named(sip)
+        for name, stream in streams.items():
+            # The peer may have moved the audio to another line of its offer, which has a socket of its own.
+            if name in call.legs:
+                stream.socket.leg = call.legs[name]
+                call.media_changed(
+                    name, stream.codec, stream.telephone_event, stream.payload_type, stream.event_clock_hz
+                )
+            else:
+                stream.socket.leg = call.add_leg(self._leg(sip, name, stream))
+        for name in call.legs.keys() - streams.keys():  # somebody has left
+            call.left(name)
+        self._hold(sip, call)
+
+    def on_metadata(self, sip: SipCall) -> None:
+        call = self._calls.get(sip)
+        if call is None or sip.recording is None:
+            return
+        for name, stream in _named(sip).items():
+            if name in call.members:
+                role, shown = self._speaker(sip, stream)
+                call.describe(name, role=role, name=shown)
+
+    def _leg(self, sip: SipCall, name: str, stream: MediaStream) -> LegSpec:
+        role, shown = self._speaker(sip, stream)
+        return LegSpec(
+            leg=name,
+            codec=stream.codec,
+            role=role,
+            label=stream.label,
+            name=shown,
+            transport="rtp",
+            telephone_event=stream.telephone_event,
+            payload_type=stream.payload_type,
+            event_clock_hz=stream.event_clock_hz,
+        )
+
+    def _speaker(self, sip: SipCall, stream: MediaStream) -> tuple[Role, str]:
+        if sip.recording is None:
+            return "unknown", ""
+        place = sip.streams.index(stream)
+        skipped = sum(index < stream.index for index in sip.mixed)
+        speakers = sip.recording.speakers(stream.label, place + skipped, unmixed_place=place, of=len(sip.streams))
+        return speaker(self._settings().siprec, speakers, stream.label)
+
+    def _hold(self, sip: SipCall, call: Call) -> None:
+        if sip.recording is None:
+            (call.held if sip.held else call.resumed)()
+            return
+        for name, stream in _named(sip).items():
+            (call.held if stream.held else call.resumed)(name)
+
+    def on_dtmf(self, sip: SipCall, digit: str, duration_ms: int) -> None:
+        call = self._calls.get(sip)
+        # By SIP INFO; the leg holds those of RFC 4733 to the same rate.
+        if call is not None and self._dialled.setdefault(sip, DigitRate()).allow(call.elapsed_ms() / 1000):
+            call.dtmf(next(iter(call.members)), digit, duration_ms)
+
+    def on_end(self, sip: SipCall, reason: str) -> None:
+        self._dialled.pop(sip, None)
+        call = self._calls.pop(sip, None)
+        if call is not None:
+            call.end(reason)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+
+def _named(sip: SipCall) -> dict[str, MediaStream]:
+    """Leg name → its stream, in the order of the m-lines: the label, where a recording client gives one of its own."""
+    if sip.recording is None:
+        return {"main": sip.streams[0]} if sip.streams else {}
+    named: dict[str, MediaStream] = {}
+    for stream in sip.streams:
+        name = stream.label or str(stream.index)
+        named[f"{name}#{stream.index}" if name in named else name] = stream
+    return named

@@ -1,0 +1,65 @@
+"""What the headers of an INVITE say of a call: who calls, what reaches `custom`, and what speaks over the routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+OVERRIDE = "x-mediaworker-"
+"""Headers `X-Mediaworker-Language`, `-Profile`, `-Context`, `-Role-LEG`, `-Name-LEG` speak over the routes."""
+CUSTOM = "x-"
+MAX_HEADERS = 64
+MAX_NAME_CHARS = 64
+MAX_VALUE_CHARS = 2048
+"""They are a stranger's text, and `custom` is stored and shown with every call."""
+_ASSERTED = ("p-asserted-identity", "remote-party-id")
+_HIDDEN = frozenset(("", "anonymous", "restricted", "unavailable", "unknown", "private"))
+_URI = re.compile(r"<((?:sips?|tel):[^<>\s]+)>|\b((?:sips?|tel):[^<>\s,;\"]+)", re.IGNORECASE)
+
+
+def custom_headers(headers: Mapping[str, str], named: Iterable[str]) -> dict[str, str]:
+    """Those of `named` (in any case), then those that begin with `X-`; `headers` are by their names in lower case."""
+    names = [name for name in map(str.lower, named) if name in headers]
+    names += [name for name in headers if name.startswith(CUSTOM) and not name.startswith(OVERRIDE)]
+    kept = [name for name in dict.fromkeys(names) if len(name) <= MAX_NAME_CHARS][:MAX_HEADERS]
+    return {name: headers[name][:MAX_VALUE_CHARS] for name in kept}
+
+
+def overriding_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Override (`language`, `role.LEG`, …) → value, for `mediaworker.calls.routing.plan`."""
+    found = [(name[len(OVERRIDE) :], value) for name, value in headers.items() if name.startswith(OVERRIDE)]
+    return {
+        name.replace("role-", "role.").replace("name-", "name."): value[:MAX_VALUE_CHARS]
+        for name, value in found[:MAX_HEADERS]
+    }
+
+
+def calling_uri(from_uri: str, headers: Mapping[str, str]) -> str:
+    """Who calls: From, or where that is anonymous (RFC 3323) the identity that the network asserts.
+
+    P-Asserted-Identity (RFC 3325), else Remote-Party-ID, the older way. Only a peer that may call says them.
+    """
+    if not _is_hidden(from_uri):
+        return from_uri
+    for name in _ASSERTED:
+        for found in _URI.finditer(headers.get(name, "")[:MAX_VALUE_CHARS]):
+            if not _is_hidden(uri := found[1] or found[2]):
+                return uri
+    return from_uri
+
+
+def _is_hidden(uri: str) -> bool:
+    """Whether it is nobody's in particular."""
+    scheme, _, rest = uri.partition(":")
+    user, at, host = rest.partition("@")
+    if not at:  # a host alone, unless it is a telephone number
+        return scheme.lower() != "tel" or not rest
+    return user.casefold() in _HIDDEN or host.split(";")[0].casefold() == "anonymous.invalid"
+
+
+def user_part(uri: str) -> str:
+    """`"Ann" <sip:100@host;p=1>` → `100`; a URI without a user gives its host."""
+    inside = uri.split("<", 1)[-1].split(">", 1)[0]
+    _, _, rest = inside.partition(":")
+    user, at, host = rest.partition("@")
+    return (user if at else rest).split(";", 1)[0].split("?", 1)[0]

@@ -1,0 +1,244 @@
+"""Twilio at the door: the voice webhook, stream status, and who may open a media stream."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from config import ConfigError, Settings
+from mediaworker.calls.registry import Refused
+from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
+from mediaworker.ingress.auth_failures import AuthFailures, Reason
+from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
+from mediaworker.ingress.notices import Notices
+from mediaworker.ingress.runner import PROBLEM, Throttle, refusal_body, refusal_headers, serve_starlette
+from mediaworker.ingress.twilio import webhook
+from mediaworker.ingress.twilio.counters import TwilioCounters
+from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
+
+log = structlog.get_logger()
+
+VOICE, STATUS, STREAM = "/twilio/voice", "/twilio/status", "/twilio/stream"
+MAX_FORM_BYTES = 65536
+MAX_FIELDS = 200
+STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
+
+
+class TwilioIngress:
+    """Implements `ports.Endpoint` for `WS /twilio/stream`, and serves the two webhooks.
+
+    `refusal` says why no call is taken now (`CallRegistry.refusal`). Raises ConfigError for settings that TwiML cannot
+    be made of.
+    """
+
+    subprotocols: tuple[str, ...] = ()
+    text_as_bytes = True
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_call: CallOpener,
+        *,
+        refusal: Callable[[], Refused | None] = lambda: None,
+        unix_time: Callable[[], float] = time.time,
+        failures: AuthFailures | None = None,
+    ) -> None:
+        self.counters = TwilioCounters()
+        self.webhooks = 0
+        self.forbidden = 0
+        """Webhooks and upgrades without a right signature, or from elsewhere when there is no auth token."""
+        self.statuses: dict[str, int] = {}
+        """Stream status callbacks by StreamEvent."""
+        self._open_call, self._refusal, self._unix_time = open_call, refusal, unix_time
+        self._tokens = webhook.CallTokens(ttl_s=0.0)
+        self._notices, self._failures = Notices(), failures or AuthFailures()
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """These settings from now on. Raises ConfigError, and then nothing changes."""
+        twilio = settings.twilio
+        auth_tokens = tuple(t for t in (str.__str__(twilio.auth_token), str.__str__(twilio.auth_token_next)) if t)
+        then = webhook.parse_then(twilio.then)
+        public_url = _checked("twilio.public_url", twilio.public_url).rstrip("/")
+        stream_url = _checked("twilio.stream_url", twilio.stream_url) or _stream_url(public_url)
+        self._tokens.use(auth_tokens, ttl_s=twilio.token_ttl_s)
+        self._settings, self._auth_tokens, self._then = settings, auth_tokens, then
+        self._public_url, self._stream_url = public_url, stream_url
+
+    # -- WS /twilio/stream --------------------------------------------------------------------------------------------
+
+    def admit(self, upgrade: Upgrade) -> SessionFactory:
+        """Raises Refused 403 for an upgrade that is neither signed nor, without an auth token, of this machine; and 503
+        while no call can be taken.
+        """
+        if self._auth_tokens:
+            allowed = webhook.verify(self._auth_tokens, upgrade.header("x-twilio-signature"), self._stream_url)
+        else:
+            allowed = upgrade.direct and is_local(upgrade.headers, upgrade.peer)
+        if not allowed:
+            raise self._forbid(upgrade.path, upgrade.peer)
+        if (refusal := self._refusal()) is not None:
+            self.counters.refuse("capacity")
+            now = asyncio.get_running_loop().time()
+            self._notices.warn(upgrade.peer, "Twilio stream refused", now, refusal.reason)
+            raise refusal
+        policy = TwilioPolicy(
+            start_timeout_s=self._settings.media.start_timeout_s,
+            trusted=not self._settings.twilio.require_token,
+            check_token=lambda token, call, stream: self._tokens.check(token, call, stream, self._unix_time()),
+            on_bad_token=lambda: self._fail("call_token", upgrade.path, upgrade.peer),
+        )
+
+        def opens(now: float) -> MediaSession:
+            clock = asyncio.get_running_loop().time
+
+            def problem(what: str, detail: str) -> None:
+                call_id = session.call.id if session.call is not None else None
+                self._notices.warn(upgrade.peer, what, clock(), detail, call_id=call_id)
+
+            session = TwilioSession(policy, self._open_call, now, counters=self.counters, on_problem=problem)
+            return session
+
+        return opens
+
+    # -- /twilio/voice and /twilio/status ------------------------------------------------------------------------
+
+    async def voice(self, request: Request) -> Response:
+        """TwiML that sends the call here; 503 when no call can be taken, and Twilio goes to its fallback URL."""
+        form = await self._form(request)
+        if isinstance(form, Response):
+            return form
+        self.webhooks += 1
+        if (refusal := self._refusal()) is not None:
+            self.counters.refuse("capacity")
+            headers = dict(refusal_headers(refusal.status))
+            return Response(webhook.busy(), refusal.status, headers=headers, media_type="text/xml")
+        host = request.headers.get("host", "")
+        tls = "s" if request.url.scheme == "https" else ""
+        twiml = webhook.StreamTwiml(
+            # Without a public URL only this machine gets here, and its Host leads back.
+            stream_url=self._stream_url or f"ws{tls}://{host}{STREAM}",
+            status_url=(self._public_url or f"http{tls}://{host}") + STATUS,
+            mode=self._settings.twilio.mode,
+            then=self._then,
+        )
+        call_sid = form.get("CallSid", "")
+        if not call_sid:  # a token is bound to it
+            return _problem(400, "no CallSid")
+        parameters = {
+            "mw_mode": self._settings.twilio.mode,
+            "mw_from": form.get("From", ""),
+            "mw_to": form.get("To", ""),
+            "mw_direction": form.get("Direction", ""),
+            "mw_token": self._tokens.issue(call_sid, self._unix_time()),
+        }
+        # Twilio keeps answers to GET that do not say that they must not be kept, and a token is good once.
+        return Response(twiml.render(parameters.items()), media_type="text/xml", headers={"Cache-Control": "no-store"})
+
+    async def status(self, request: Request) -> Response:
+        """What Twilio says of its streams, into log and counters."""
+        form = await self._form(request)
+        if isinstance(form, Response):
+            return form
+        event = form.get("StreamEvent", "")
+        known = event if event in STREAM_EVENTS else "other"
+        self.statuses[known] = self.statuses.get(known, 0) + 1
+        about = log.bind(call_sid=form.get("CallSid", "")[:64], stream_sid=form.get("StreamSid", "")[:64])
+        if event == "stream-error":
+            about.warning("twilio stream error", error=form.get("StreamError", "")[:200])
+        else:
+            about.info("twilio stream status", status=known)
+        return Response(status_code=204)
+
+    async def _form(self, request: Request) -> dict[str, str] | Response:
+        """The form of an allowed request, or the answer to one that is not."""
+        peer = request.client.host if request.client else ""
+        if not self._auth_tokens and not (is_direct_asgi(request.scope) and is_local(request.headers.items(), peer)):
+            return self._refuse(request, peer)
+        posted = request.method == "POST"
+        try:
+            # Of a GET the query is the form, and the signature, made over the URL, covers it.
+            text = await _body(request) if posted else request.url.query.encode()
+        except ClientDisconnect:
+            return _problem(400, "incomplete request")
+        if text is None:
+            return _problem(413, f"more than {MAX_FORM_BYTES} bytes")
+        try:
+            pairs = parse_qsl(text.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        except ValueError:  # not UTF-8, or too many fields
+            return _problem(400, "not a form")
+        if self._auth_tokens:
+            url = self._public_url + request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            signature = request.headers.get("x-twilio-signature", "")
+            if not webhook.verify(self._auth_tokens, signature, url, pairs if posted else ()):
+                return self._refuse(request, peer)
+        return dict(pairs)
+
+    def _refuse(self, request: Request, peer: str) -> Response:
+        refused = self._forbid(request.url.path, peer)
+        delay_answer(request.scope, refused.delay_s)
+        return _problem(refused.status, refused.reason)
+
+    def _forbid(self, path: str, peer: str) -> Refused:
+        self.forbidden += 1
+        if self._auth_tokens:
+            reason = "X-Twilio-Signature is missing or wrong"
+        else:
+            reason = "without twilio.auth_token only programs on this machine that run as the worker's user may connect"
+        self._notices.warn(peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}")
+        return Refused(403, reason, delay_s=self._fail("signature" if self._auth_tokens else "not_local", path, peer))
+
+    def _fail(self, reason: Reason, path: str, peer: str) -> float:
+        return self._failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)
+
+
+def routes(twilio: TwilioIngress, throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
+    """The routes for the HTTP port. `max_bytes` bounds a WebSocket message (`media.max_message_bytes`)."""
+
+    async def stream(websocket: WebSocket) -> None:
+        await serve_starlette(websocket, twilio, throttle, max_bytes=max_bytes)
+
+    return [
+        Route(VOICE, twilio.voice, methods=["GET", "POST"]),
+        Route(STATUS, twilio.status, methods=["POST"]),
+        WebSocketRoute(STREAM, stream),
+    ]
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body, or None when it is longer than a form of Twilio's can be."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            return None
+    return bytes(body)
+
+
+def _problem(status: int, detail: str) -> Response:
+    return Response(refusal_body(status, detail), status, media_type=PROBLEM)
+
+
+def _checked(key: str, url: str) -> str:
+    try:
+        if url and (not urlsplit(url).hostname or urlsplit(url).port == 0):
+            raise ConfigError(key, url, "has no host")
+    except ValueError as error:
+        raise ConfigError(key, url, f"not a URL: {error}") from None
+    return url
+
+
+def _stream_url(public_url: str) -> str:
+    """`https://host` → `wss://host/twilio/stream`; empty stays empty."""
+    if not public_url:
+        return ""
+    parts = urlsplit(public_url)
+    return urlunsplit(parts._replace(scheme="wss" if parts.scheme == "https" else "ws", path=parts.path + STREAM))

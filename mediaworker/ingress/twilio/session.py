@@ -1,0 +1,408 @@
+"""One Twilio Media Stream as a state machine without I/O.
+
+    WAITING ──start──▶ STREAMING ──stop──▶ STOPPED ──▶ CLOSED
+       └─ refused, too late ─────┴─ lost, silent ───────┘
+
+Its one rule: what a peer sends wrongly is counted and the call goes on; only a stream that cannot become a call is
+closed. The table below names every pair of state and message; tests hold it complete.
+
+Both tracks share the stream's clock: sample 0 of each leg is the moment `start` arrived, and a chunk's `timestamp` says
+where it belongs, whatever order it comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import get_args
+
+from audio import Codec
+from config.settings import Role
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.registry import Refused
+from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, Close, LiveCall, Output, StreamLeg
+from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.twilio import messages
+from mediaworker.ingress.twilio.counters import TwilioCounters
+
+SAMPLES_PER_MS = 8
+MAX_AHEAD = round(MAX_AHEAD_S * 1000) * SAMPLES_PER_MS
+MAX_JUMP = MAX_AHEAD
+"""A chunk this far past both the clock and the audio before it is no audio of this stream."""
+SILENT_S = 60.0
+"""Twilio sends 50 messages a second, in silence and on hold too: after a minute without one the peer is gone."""
+DIGIT_S, DIGIT_BURST = 0.05, 40
+"""Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
+PLAY_CODES = 3200
+"""Of one message to Twilio, which plays them from its own buffer: 400 ms."""
+MAX_PLAYING_S = 300.0
+"""More than that has not been played: no more is taken."""
+MAX_PLAYS = 256
+"""Nor so many sounds."""
+MAX_SAID = 2048
+"""Messages that Twilio has not read: more than all of that."""
+LINGER_S = 5.0
+"""After `stop` Twilio closes; we do when it has not by then."""
+OWN_PARAMETERS = "mw_"
+OVERRIDES = ("profile", "language", "context")
+
+POLICY = 1008
+"""RFC 6455 section 7.4.1: the message goes against the server's policy."""
+UNSUPPORTED = 1003
+TRY_LATER = 1013
+GOING_AWAY = 1001
+NORMAL = 1000
+
+ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
+"""Twilio's inbound track is what the person on the phone says; a route or a parameter may say otherwise."""
+
+_NOTHING: Sequence[Output] = ()
+
+
+class State(Enum):
+    WAITING = auto()
+    """Connected; nobody has said which call this is."""
+    STREAMING = auto()
+    STOPPED = auto()
+    """The call has ended; the peer is about to close."""
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TwilioPolicy:
+    """What the shell knows when it accepts the upgrade."""
+
+    start_timeout_s: float
+    trusted: bool
+    """The upgrade was signed, or came from this machine, and that is enough: a `start` may come without a token."""
+    check_token: Callable[[str, str, str], bool]
+    """(token, callSid, streamSid) → it was made for this call, is fresh, and has not been used by another stream."""
+    on_bad_token: Callable[[], object] = lambda: None
+    """A `start` without a token that was needed, or with a wrong one."""
+
+
+@dataclass(slots=True)
+class _Track:
+    leg: StreamLeg
+    end: int = 0
+    """Position after the furthest chunk so far."""
+    clear_to: int = MAX_AHEAD
+    """Up to here the track is not ahead of the VAD, as of the last look; the VAD only goes on."""
+
+
+class TwilioSession:
+    """Implements `ports.MediaSession`. `on_problem(problem, detail)` is for the log; all sessions share `counters`."""
+
+    def __init__(
+        self,
+        policy: TwilioPolicy,
+        open_call: CallOpener,
+        now: float,
+        *,
+        counters: TwilioCounters | None = None,
+        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
+    ) -> None:
+        self.state = State.WAITING
+        self.call: LiveCall | None = None
+        self.bidirectional = False
+        """`<Connect>`: the peer takes media, mark and clear. Anything on a `<Start>` stream is error 31924."""
+        self.outbox = Outbox(MAX_SAID)
+        self._plays = self.clears = 0
+        self._waiting_s: dict[str, float] = {}
+        """Length of what is being played, by the mark behind it."""
+        self.counters = counters if counters is not None else TwilioCounters()
+        self._policy, self._open_call, self._on_problem = policy, open_call, on_problem
+        self._hang_up: Callable[[], None] | None = None
+        self._stream_sid = ""
+        self._tracks: dict[str, _Track] = {}
+        self._maybe_ahead = False
+        self._row = ROWS[State.WAITING]
+        self._origin_s = now
+        self._waits_from, self._patience_s = now, policy.start_timeout_s
+        self._digits_until = now
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self.state is State.CLOSED else self._waits_from + self._patience_s
+
+    @property
+    def streaming(self) -> bool:
+        return self.state is State.STREAMING
+
+    def is_ahead(self) -> bool:
+        if not self._maybe_ahead:
+            return False
+        ahead = False
+        if self.state is State.STREAMING and self.call is not None and not self.call.ending:
+            for track in self._tracks.values():
+                track.clear_to = track.leg.position + MAX_AHEAD
+                ahead |= track.end > track.clear_to
+        self._maybe_ahead = ahead
+        return ahead
+
+    def on_hangup(self, hang_up: Callable[[], None]) -> None:
+        self._hang_up = hang_up
+
+    def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
+        """Take one text message (bytes: not decoded yet)."""
+        if self.state is State.CLOSED:
+            return _NOTHING
+        self.counters.messages += 1
+        try:
+            typed = messages.parse(message)
+        except messages.Malformed as error:
+            self.counters.malformed += 1
+            self._on_problem("malformed Twilio message", str(error))
+            return _NOTHING
+        except messages.Unknown as error:
+            self.counters.unknown += 1
+            self._on_problem("unknown Twilio message", str(error))
+            return _NOTHING
+        return self._row[type(typed)](self, typed, now)
+
+    def play(self, codes: bytes) -> bool:
+        """Implements `call.Player`. A mark behind it comes back when it has been played."""
+        pieces = len(codes) // PLAY_CODES + 3
+        if self._playing_s > MAX_PLAYING_S or len(self._waiting_s) >= MAX_PLAYS or self.outbox.room < pieces:
+            return False
+        self._plays += 1
+        for first in range(0, len(codes), PLAY_CODES):
+            piece = messages.PlayMedia(codes[first : first + PLAY_CODES])
+            self._send(messages.SendMedia(stream_sid=self._stream_sid, media=piece))
+        name = f"play {self._plays}"
+        self._waiting_s[name] = len(codes) / 8000
+        self._send(messages.SendMark(stream_sid=self._stream_sid, mark=messages.MarkBody(name)))
+        return True
+
+    def clear(self) -> None:
+        """Twilio sends the marks of what it drops back at once."""
+        self.clears += 1
+        self._send(messages.SendClear(stream_sid=self._stream_sid))
+
+    @property
+    def _playing_s(self) -> float:
+        """Sent, and not known to have been played."""
+        return sum(self._waiting_s.values())
+
+    def _send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> None:
+        """Nothing when this stream does not take it."""
+        if not self.bidirectional or self.state is not State.STREAMING:
+            self.counters.withheld += 1
+            return
+        self.outbox.say(messages.render(message))
+
+    def expire(self, now: float) -> Sequence[Output]:
+        """The deadline has passed; does nothing when it has moved meanwhile."""
+        deadline = self.deadline
+        if deadline is None or now < deadline:
+            return _NOTHING
+        if self.state is State.WAITING:
+            return self._refuse("start_timeout", POLICY, f"no start message within {self._policy.start_timeout_s:g} s")
+        if self.state is State.STREAMING:
+            self.counters.silent += 1
+            self._end("media_timeout")
+            return self._close(GOING_AWAY, f"no message for {SILENT_S:g} s")
+        return self._close(NORMAL, "")
+
+    def connection_lost(self, now: float) -> None:
+        if self.state is State.STREAMING:
+            self.counters.disconnected += 1
+            self._end("disconnected")
+        elif self.state is State.WAITING:
+            self.counters.refuse("no_start")
+        self._enter(State.CLOSED)
+
+    # -- one method per kind of message; TABLE says when each is right ------------------------------------------------
+
+    def _greet(self, message: messages.Connected, now: float) -> Sequence[Output]:
+        return _NOTHING
+
+    def _open(self, message: messages.Start, now: float) -> Sequence[Output]:
+        start = message.start
+        form = start.media_format
+        if (form.encoding, form.sample_rate, form.channels) != ("audio/x-mulaw", 8000, 1):
+            reason = f"mediaFormat {form.encoding} {form.sample_rate} Hz, {form.channels} channels is not supported"
+            return self._refuse("media_format", UNSUPPORTED, reason)
+        tracks = tuple(dict.fromkeys(start.tracks))
+        if not tracks or not set(tracks) <= set(ROLES):
+            return self._refuse("tracks", UNSUPPORTED, f"tracks {list(tracks)[:4]} are not supported")
+        parameters = start.custom_parameters
+        token = parameters.get("mw_token")
+        if token is None and not self._policy.trusted:
+            self._policy.on_bad_token()
+            return self._refuse("token", POLICY, "no mw_token parameter")
+        if token is not None and not self._policy.check_token(token, start.call_sid, message.stream_sid):
+            self._policy.on_bad_token()
+            return self._refuse("token", POLICY, "mw_token is not valid for this call")
+        try:
+            call = self._open_call(
+                source="twilio",
+                legs=[
+                    LegSpec(leg=track, codec=Codec.PCMU, role=ROLES[track], label=track, transport="stream")
+                    for track in tracks
+                ],
+                external_id=start.call_sid,
+                from_=parameters.get("mw_from", ""),
+                to=parameters.get("mw_to", ""),
+                # Twilio says inbound, outbound-api or outbound-dial.
+                direction="outbound" if parameters.get("mw_direction", "").startswith("outbound") else "inbound",
+                account=start.account_sid,
+                custom={name: value for name, value in parameters.items() if not name.startswith(OWN_PARAMETERS)},
+                overrides={name: value for name, value in parameters.items() if _overrides(name)},
+            )
+        except Refused as refused:
+            # Access (403) will not change by waiting; a full or draining worker will.
+            return self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
+        self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
+        call.on_hangup = self._hung_up
+        self._tracks = {name: _Track(call.legs[name]) for name in tracks}
+        for track in self._tracks.values():
+            track.leg.anchor(now)
+        # <Connect> forks the caller's side only. Whoever says neither is taken for <Start>: silence harms nobody.
+        self.bidirectional = parameters.get("mw_mode") == "connect" and tracks == ("inbound",)
+        if self.bidirectional:
+            call.player = self
+        self._enter(State.STREAMING)
+        self.counters.started += 1
+        self._waits_from, self._patience_s = now, SILENT_S
+        return _NOTHING
+
+    def _take(self, message: messages.Media, now: float) -> Sequence[Output]:
+        media = message.media
+        assert self.call is not None
+        if self.call.ending:  # ended from our side: its legs are gone
+            return self._ignore(message, now)
+        track = self._tracks.get(media.track)
+        if track is None:
+            self.counters.wrong_track += 1
+            self._on_problem("Twilio media of a track that was not announced", media.track)
+            return _NOTHING
+        if message.stream_sid != self._stream_sid:
+            return self._stray(message, now)
+        self._waits_from = now
+        position = media.timestamp * SAMPLES_PER_MS
+        if position - track.end > MAX_JUMP and position - int((now - self._origin_s) * 8000) > MAX_JUMP:
+            self.counters.implausible += 1
+            self._on_problem("Twilio media with an implausible timestamp", str(media.timestamp))
+            return _NOTHING
+        self.counters.media += 1
+        end = position + len(media.payload)
+        if end > track.end:
+            track.end = end
+            if end > track.clear_to:
+                self._maybe_ahead = True
+        track.leg.receive_chunk(position, media.payload, now)
+        return _NOTHING
+
+    def _digit(self, message: messages.Dtmf, now: float) -> Sequence[Output]:
+        if message.stream_sid != self._stream_sid:
+            return self._stray(message, now)
+        self._waits_from = now
+        track = message.dtmf.track.removesuffix("_track")
+        assert self.call is not None
+        if track not in self._tracks or self.call.ending:
+            self.counters.wrong_track += 1
+            return _NOTHING
+        self._digits_until = max(self._digits_until, now) + DIGIT_S
+        if self._digits_until > now + DIGIT_S * DIGIT_BURST:
+            self._digits_until -= DIGIT_S
+            self.counters.implausible += 1
+            self._on_problem("Twilio digits faster than any phone", track)
+            return _NOTHING
+        self.counters.dtmf += 1
+        # Twilio tells of a digit when it is over, and not how long it was.
+        self.call.dtmf(track, message.dtmf.digit, 0)
+        return _NOTHING
+
+    def _mark(self, message: messages.Mark, now: float) -> Sequence[Output]:
+        self.counters.marks += 1
+        self._waits_from = now
+        self._waiting_s.pop(message.mark.name, None)
+        return _NOTHING
+
+    def _stop(self, message: messages.Stop, now: float) -> Sequence[Output]:
+        if message.stream_sid not in ("", self._stream_sid):
+            return self._stray(message, now)
+        self.counters.stopped += 1
+        self._end("hangup")
+        self._enter(State.STOPPED)
+        self._waits_from, self._patience_s = now, LINGER_S
+        return _NOTHING
+
+    def _leave(self, message: messages.Stop, now: float) -> Sequence[Output]:
+        return self._refuse("no_start", NORMAL, "stopped before it started")
+
+    def _too_early(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+        return self._refuse("media_before_start", POLICY, f"{type(message).__name__.lower()} before start")
+
+    def _ignore(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+        self.counters.unexpected += 1
+        self._on_problem("unexpected Twilio message", type(message).__name__.lower())
+        return _NOTHING
+
+    def _stray(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+        self.counters.wrong_stream += 1
+        self._on_problem("Twilio message of another stream", type(message).__name__.lower())
+        return _NOTHING
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _enter(self, state: State) -> None:
+        self.state, self._row = state, ROWS[state]
+        if state is not State.STREAMING and self.call is not None:
+            self.call.player = None
+
+    def _refuse(self, why: str, code: int, reason: str) -> Sequence[Output]:
+        self.counters.refuse(why)
+        self._on_problem("Twilio stream refused", reason)
+        return self._close(code, reason)
+
+    def _close(self, code: int, reason: str) -> Sequence[Output]:
+        self._enter(State.CLOSED)
+        # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
+        return (Close(code, reason.encode()[:123].decode(errors="ignore")),)
+
+    def _hung_up(self) -> None:
+        """The worker ends the call: nothing more is taken, the socket closes, and the call ends with its own reason."""
+        self._enter(State.CLOSED)
+        if self._hang_up is not None:
+            self._hang_up()
+
+    def _end(self, reason: str) -> None:
+        assert self.call is not None
+        self.call.end(reason)
+
+
+def _overrides(name: str) -> bool:
+    return name in OVERRIDES or name.startswith(("role.", "name."))
+
+
+Handler = Callable[[TwilioSession, object, float], Sequence[Output]]
+
+
+def _table() -> dict[tuple[State, type], Handler]:
+    session, kinds = TwilioSession, messages
+    handlers = {
+        (State.WAITING, kinds.Connected): session._greet,
+        (State.WAITING, kinds.Start): session._open,
+        (State.WAITING, kinds.Media): session._too_early,
+        (State.WAITING, kinds.Dtmf): session._too_early,
+        (State.WAITING, kinds.Mark): session._too_early,
+        (State.WAITING, kinds.Stop): session._leave,
+        (State.STREAMING, kinds.Connected): session._ignore,
+        (State.STREAMING, kinds.Start): session._ignore,
+        (State.STREAMING, kinds.Media): session._take,
+        (State.STREAMING, kinds.Dtmf): session._digit,
+        (State.STREAMING, kinds.Mark): session._mark,
+        (State.STREAMING, kinds.Stop): session._stop,
+    }
+    handlers |= {(State.STOPPED, kind): session._ignore for kind in get_args(kinds.FromTwilio)}
+    return handlers  # type: ignore[return-value]  # each handler takes the message of its own key
+
+
+TABLE = _table()
+# Hashing an Enum member takes a Python call: the hot path looks up the row once per state, not once per message.
+ROWS: dict[State, dict[type, Handler]] = {
+    state: {kind: handler for (at, kind), handler in TABLE.items() if at is state} for state in State
+}

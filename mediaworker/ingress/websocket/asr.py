@@ -1,0 +1,81 @@
+"""`WS /ws/asr`: a configuration, then audio; partials and finals come back with times and revisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mediaworker.events import schema as events
+from mediaworker.ingress.websocket import messages
+from mediaworker.ingress.websocket.audio import Form
+from mediaworker.ingress.websocket.limits import POLICY, State
+from mediaworker.ingress.websocket.session import StreamSession
+
+CONFIG_FIRST = "config_first"
+
+
+class AsrSession(StreamSession):
+    reader = messages.ASR
+    _told_off = False
+
+    @property
+    def _quiet_until_s(self) -> float:
+        if self.state is State.WAITING:
+            return self._begun_s + self._policy.start_timeout_s
+        return super()._quiet_until_s
+
+    def _opened(self, form: Form, warming_up: bool) -> None:
+        assert self.call is not None
+        created = messages.SessionCreated(self._policy.session_id, self.call.id, form.encoding, form.rate_hz)
+        self.outbox.say(created.text())
+        if warming_up:
+            self.outbox.say(messages.WarmingUp().text())
+
+    def _told(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
+        final = isinstance(body, events.TranscriptFinal)
+        kind = messages.Final if final else messages.Partial
+        return kind(
+            utterance_id=body.utterance_id,
+            revision=body.revision,
+            text_=body.text,
+            language=body.language,
+            start_ms=body.start_ms,
+            end_ms=body.end_ms,
+            timestamp=events.timestamp(self._policy.unix_time()),
+            # An utterance that was cut because it had become too long goes on in the next one.
+            is_speech_final=isinstance(body, events.TranscriptFinal) and body.reason != "max_length",
+            leg=body.leg,
+        )
+
+    def _early_audio(self, data: bytes) -> None:
+        """Said once: a client that streams would otherwise be told with every message."""
+        if not self._told_off:
+            self._told_off = True
+            self._error(CONFIG_FIRST, "audio before config is not taken")
+
+    def _early(self, message: object = None) -> None:
+        self._error(CONFIG_FIRST, "config comes first")
+
+    def _idle(self) -> None:
+        if self.state is not State.WAITING:
+            super()._idle()
+            return
+        self.counters.refuse("no_config")
+        self._error(CONFIG_FIRST, f"no config within {self._policy.start_timeout_s:g} s")
+        self._close(POLICY, "config first")
+
+
+TABLE: dict[tuple[State, type], Callable[[Any, Any], None]] = {
+    (State.WAITING, bytes): AsrSession._early_audio,
+    (State.WAITING, messages.AsrConfig): AsrSession._configure,
+    (State.WAITING, messages.AsrFlush): AsrSession._early,
+    (State.WAITING, messages.AsrReset): AsrSession._early,
+    (State.WAITING, messages.AsrFinalize): AsrSession._early,
+    (State.STREAMING, bytes): AsrSession._take,
+    (State.STREAMING, messages.AsrConfig): AsrSession._configure,
+    (State.STREAMING, messages.AsrFlush): AsrSession._flush,
+    (State.STREAMING, messages.AsrReset): AsrSession._reset,
+    (State.STREAMING, messages.AsrFinalize): AsrSession._finalize,
+}
+"""In the other states nothing is taken any more."""
+AsrSession.table = TABLE

@@ -1,0 +1,232 @@
+"""What a client sends as audio, as the bytes of a leg: G.711 as it is, all else int16 at 16 kHz, resampled once.
+
+Bytes may be cut anywhere: what makes no whole sample, or no whole position of the leg, waits for the rest, and the
+samples that come out do not depend on the cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio import WINDOW, Codec
+from audio.resample import Upsampler
+from mediaworker.ingress.interfaces import LiveCall, StreamLeg
+from mediaworker.ingress.websocket import messages
+from mediaworker.ingress.websocket.messages import Encoding
+
+WIDE_HZ = 16000
+MAX_AHEAD = 8 * WINDOW
+"""Positions that a leg is given ahead of the VAD. A media tick takes all that has come, window after window, and all
+calls wait for it: so a file that is sent at once goes in eight times as fast as it was spoken, and no faster."""
+TAIL = 8000
+"""What a resampler held back goes in beyond that."""
+SAMPLE_BYTES: dict[Encoding, int] = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
+G711: dict[Encoding, Codec] = {"mulaw": Codec.PCMU, "alaw": Codec.PCMA}
+SAME = 1.0 / 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the client's bytes mean."""
+
+    encoding: Encoding
+    rate_hz: int
+    channels: int = 1
+    """Interleaved, sample by sample; each is a leg."""
+
+    @property
+    def codec(self) -> Codec:
+        """Of the leg that takes it."""
+        return G711.get(self.encoding, Codec.L16)
+
+
+def form_of(config: messages.Settings, before: messages.Settings) -> Form | str:
+    """What the audio is under this configuration, or why it cannot be."""
+    after = config.over(before)
+    encoding = after.encoding if isinstance(after.encoding, str) else "pcm_s16le"
+    own_hz = 8000 if encoding in G711 else 16000
+    given = config if isinstance(config.encoding, str) else after
+    rate_hz = given.sample_rate if isinstance(given.sample_rate, int) else own_hz
+    if encoding in G711 and rate_hz != 8000:
+        return f"{encoding} has a sample_rate of 8000"
+    return Form(encoding, rate_hz, after.channels if isinstance(after.channels, int) else 1)
+
+
+class Converter:
+    """One stream of bytes. `nonfinite` counts samples that were no number; they become silence."""
+
+    def __init__(self, form: Form, nonfinite: int = 0) -> None:
+        self.form, self.nonfinite = form, nonfinite
+        self._sample_bytes = SAMPLE_BYTES[form.encoding]
+        self._restart()
+
+    def _restart(self) -> None:
+        self._rest = self._odd = b""
+        self._upsampler: Upsampler | None = None
+        self._resampler: Any = None
+        rate_hz = self.form.rate_hz
+        if self.form.codec.wide and rate_hz == WIDE_HZ // 2:
+            self._upsampler = Upsampler()  # late by 2 ms, where soxr holds back 100
+        elif self.form.codec.wide and rate_hz != WIDE_HZ:
+            import soxr  # only for such a client
+
+            self._resampler = soxr.ResampleStream(rate_hz, WIDE_HZ, 1, dtype="float32", quality="HQ")
+
+    def feed(self, data: bytes) -> bytes:
+        """→ whole positions of the leg's codec."""
+        if not self.form.codec.wide:
+            return data
+        data = self._rest + data
+        whole = len(data) // self._sample_bytes * self._sample_bytes
+        self._rest = data[whole:]
+        return self._whole(self._resampled(data[:whole]))
+
+    def finish(self) -> bytes:
+        """The end for now: what was held back, to a whole position. Half a sample is left out; `feed` starts anew."""
+        if not self.form.codec.wide:
+            return b""
+        tail = b""
+        if self._resampler is not None:
+            tail = _int16(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+        tail = self._whole(tail) + (self._odd + b"\0\0" if self._odd else b"")
+        self._restart()
+        return tail
+
+    def _resampled(self, data: bytes) -> bytes:
+        if self.form.encoding == "pcm_s16le":
+            if self.form.rate_hz == WIDE_HZ:
+                return data
+            samples = np.frombuffer(data, "<i2").astype(np.float32) * np.float32(SAME)
+        else:
+            samples = self._finite(np.frombuffer(data, "<f4").astype(np.float32))
+        if self._upsampler is not None:
+            return _int16(self._upsampler.feed(np.frombuffer(_int16(samples), "<i2").astype(np.int16)))
+        if self._resampler is not None:
+            samples = self._resampler.resample_chunk(samples)
+        return _int16(samples)
+
+    def _finite(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        wrong = ~np.isfinite(samples)
+        if wrong.any():
+            self.nonfinite += int(wrong.sum())
+            samples[wrong] = 0.0
+        # Beyond full scale it is clipped once; a resampler would ring for a number near the largest there is.
+        return np.clip(samples, -1.0, 1.0)
+
+    def _whole(self, samples: bytes) -> bytes:
+        """Two samples make a position."""
+        samples = self._odd + samples
+        whole = len(samples) // 4 * 4
+        self._odd = samples[whole:]
+        return samples[:whole]
+
+
+def _int16(samples: NDArray[np.float32]) -> bytes:
+    pcm: bytes = np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype("<i2").tobytes()
+    return pcm
+
+
+class AudioIntake:
+    """Takes a client's audio apart and feeds it to the legs of its call, a channel each."""
+
+    def __init__(self, call: LiveCall, legs: tuple[str, ...], form: Form) -> None:
+        assert len(legs) == form.channels
+        self.form = form
+        self._channels = [_Channel(call, leg, form) for leg in legs]
+        self._rest = b""
+        """What has come of a sample of all channels."""
+
+    def take(self, data: bytes, now: float) -> None:
+        for channel, part in zip(self._channels, self._parts(data), strict=True):
+            channel.take(part, now)
+
+    def _parts(self, data: bytes) -> Sequence[bytes]:
+        if len(self._channels) == 1:
+            return [data]
+        data, size = self._rest + data, SAMPLE_BYTES[self.form.encoding]
+        frame = size * len(self._channels)
+        whole = len(data) // frame * frame
+        self._rest = data[whole:]
+        samples = np.frombuffer(data[:whole], np.uint8).reshape(-1, len(self._channels), size)
+        return [samples[:, number].tobytes() for number in range(len(self._channels))]
+
+    def finish(self, now: float) -> None:
+        """Give the legs all there is; a sample that has come in part is left out."""
+        self._rest = b""
+        for channel in self._channels:
+            channel.finish(now)
+
+    def switch(self, form: Form, now: float) -> None:
+        """Another encoding or rate from here on. Another codec ends what is being said."""
+        self.finish(now)
+        self.form = form
+        for channel in self._channels:
+            channel.switch(form, now)
+
+    @property
+    def nonfinite(self) -> int:
+        """Samples so far that were no number."""
+        return sum(channel.nonfinite for channel in self._channels)
+
+    def advance(self) -> bool:
+        """Give the legs what they have room for; whether something still waits."""
+        return any([channel.advance() for channel in self._channels])
+
+
+class _Channel:
+    """Feeds one leg of a call, never more than `MAX_AHEAD` ahead of the VAD: what is too much waits here.
+
+    Its positions count samples: audio goes on where the audio before it ended, or, when the leg's timeline has gone on
+    as silence meanwhile, where the clock is now.
+    """
+
+    def __init__(self, call: LiveCall, leg: str, form: Form) -> None:
+        self.form = form
+        self._call, self._name = call, leg
+        self._leg: StreamLeg = call.legs[leg]
+        self._converter = Converter(form)
+        self._pending = b""
+        self._now = 0.0
+
+    def take(self, data: bytes, now: float) -> None:
+        self._now = now
+        if not self._pending:
+            self._leg.resume(len(data) * 8000 // (SAMPLE_BYTES[self.form.encoding] * self.form.rate_hz), now)
+        self._pending += self._converter.feed(data)
+        self.advance()
+
+    def finish(self, now: float) -> None:
+        """Give the leg all there is."""
+        self._now = now
+        self._pending += self._converter.finish()
+        self.advance(MAX_AHEAD + TAIL)
+
+    def switch(self, form: Form, now: float) -> None:
+        """Another encoding or rate from here on. Another codec ends what is being said."""
+        self.finish(now)
+        if form.codec is not self.form.codec:
+            self._pending = b""  # nothing waits unless the shell has read on all the same
+            self._call.media_changed(self._name, form.codec, None, None)
+        self.form, self._converter = form, Converter(form, self._converter.nonfinite)
+
+    @property
+    def nonfinite(self) -> int:
+        """Samples so far that were no number."""
+        return self._converter.nonfinite
+
+    def advance(self, limit: int = MAX_AHEAD) -> bool:
+        """Give the leg what it has room for; whether something still waits."""
+        size = self.form.codec.position_bytes
+        while self._pending and not self._call.ending:
+            room = (limit - self._leg.ahead) * size
+            if room <= 0:
+                return True
+            part, self._pending = self._pending[:room], self._pending[room:]
+            self._leg.receive_chunk(None, part, self._now)
+        self._pending = b""
+        return False

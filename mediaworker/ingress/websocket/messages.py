@@ -1,0 +1,239 @@
+"""The messages of `WS /ws/asr` (by `type`) and `WS /ws/transcribe` (commands by `action`), typed.
+
+Both say the same things: a configuration, flush, reset, finalize. A value that is not allowed is an error of that
+message: nothing of it takes effect, and the session goes on. `/ws/asr` refuses unknown fields in the same way, while
+`/ws/transcribe` ignores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from asr import languages
+from config import Endpointing
+from config.settings import Role
+
+Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
+Rate = Annotated[int, Meta(ge=8000, le=48000)]
+EXIT_BELOW = 0.15
+"""A speaker who has begun is heard down to this much below `threshold`, as in the profiles."""
+
+
+class Vad(Struct, frozen=True, forbid_unknown_fields=True):
+    """What differs from the profile's endpointing; see `config.Endpointing` for the values."""
+
+    threshold: Annotated[float, Meta(gt=0, le=1)] | None = None
+    min_speech_ms: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+    min_silence_ms: Annotated[int, Meta(ge=32, le=10_000)] | None = None
+    pre_roll_ms: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    max_utterance_s: Annotated[float, Meta(ge=1, le=30)] | None = None
+
+    def shape(self, profile: Endpointing) -> Endpointing:
+        wanted = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if (enter := wanted.pop("threshold", None)) is not None:
+            wanted |= {"enter": enter, "exit": max(0.0, enter - EXIT_BELOW)}
+        known = {name: getattr(profile, name) for name in Endpointing.__struct_fields__} | wanted
+        known["speculate_ms"] = min(known["speculate_ms"], known["min_silence_ms"])
+        return Endpointing(**known)
+
+
+ENDLESS_MS = 10**8
+
+
+def everything(profile: Endpointing) -> Endpointing:
+    """`vad: false`: all that comes is one utterance, until the client ends it or it is as long as one may be."""
+    return Endpointing(
+        enter=0.0,
+        exit=0.0,
+        min_speech_ms=0,
+        min_silence_ms=ENDLESS_MS,
+        pre_roll_ms=0,
+        speculate_ms=profile.speculate_ms,
+        max_utterance_s=profile.max_utterance_s,
+    )
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a configuration may hold. What is absent stays as it is; at first, as the routes have it."""
+
+    encoding: Encoding | UnsetType = UNSET
+    sample_rate: Rate | UnsetType = UNSET
+    channels: Literal[1, 2] | UnsetType = UNSET
+    """Of the first configuration: 2 for interleaved stereo, whose speakers stay apart."""
+    language: Annotated[str, Meta(pattern=r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8}){0,3})?\Z")] | UnsetType | None = UNSET
+    """ISO 639, what a browser adds (`pt-BR`) is left out; empty or null: detected, unless a route says otherwise."""
+    context: Annotated[str, Meta(max_length=4000)] | UnsetType | None = UNSET
+    vad: bool | Vad | UnsetType | None = UNSET
+    profile: Literal["bot", "assist", "dictation"] | UnsetType = UNSET
+    role: Role | UnsetType = UNSET
+    """Role and name are those of the first configuration."""
+    name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+
+    def over(self, before: Settings) -> Settings:
+        """This configuration after the one before it."""
+        fields = {name: getattr(self, name) for name in Settings.__struct_fields__}
+        return Settings(**{n: getattr(before, n) if value is UNSET else value for n, value in fields.items()})
+
+    def overrides(self, leg: str) -> dict[str, str]:
+        """As `mediaworker.calls.routing.plan` takes them."""
+        language = languages.base(self.language) if isinstance(self.language, str) else None
+        given = {"language": language, "context": self.context, "profile": self.profile}
+        given |= {f"role.{leg}": self.role, f"name.{leg}": self.name}
+        return {key: value for key, value in given.items() if isinstance(value, str)}
+
+    def shape(self, profile: Endpointing) -> Endpointing:
+        if isinstance(self.vad, Vad):
+            return self.vad.shape(profile)
+        return everything(profile) if self.vad is False else profile
+
+
+class Flush(Struct, frozen=True):
+    """End what is being said."""
+
+
+class Reset(Struct, frozen=True):
+    """Forget what is being said."""
+
+
+class Finalize(Struct, frozen=True):
+    """That was all."""
+
+
+class AsrConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="config"): ...
+
+
+class AsrFlush(Flush, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush"): ...
+
+
+class AsrReset(Reset, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="reset"): ...
+
+
+class AsrFinalize(Finalize, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="finalize"): ...
+
+
+class TranscribeConfig(Settings, frozen=True, kw_only=True, tag_field="action", tag="config"): ...
+
+
+class TranscribeFlush(Flush, frozen=True, tag_field="action", tag="flush"): ...
+
+
+class TranscribeReset(Reset, frozen=True, tag_field="action", tag="reset"): ...
+
+
+class TranscribeFinalize(Finalize, frozen=True, tag_field="action", tag="finalize"): ...
+
+
+Command = Settings | Flush | Reset | Finalize
+KINDS = frozenset({"config", "flush", "reset", "finalize"})
+
+
+class Malformed(Exception):
+    """The peer's mistake. `code` is for machines: `bad_json`, `unknown_type` or `bad_value`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+# Deep nesting ends in RecursionError; lone surrogates in UnicodeError (a ValueError).
+_ERRORS = (ValueError, RecursionError)
+
+
+class Reader:
+    """Reads the commands of one protocol; `field` names the kind."""
+
+    def __init__(self, field: str, kinds: Any) -> None:
+        self.field = field
+        self._decode: Callable[[str], Command] = msgspec.json.Decoder(kinds).decode
+
+    def read(self, text: str) -> Command:
+        """One message. Raises Malformed, nothing else."""
+        try:
+            return self._decode(text)
+        except _ERRORS as error:
+            raise self._explain(text, str(error)) from None
+
+    def _explain(self, text: str, reason: str) -> Malformed:
+        try:
+            message = msgspec.json.decode(text)
+        except _ERRORS:
+            return Malformed("bad_json", "not JSON")
+        kind = message.get(self.field) if isinstance(message, dict) else None
+        if not isinstance(kind, str) or kind not in KINDS:
+            return Malformed("unknown_type", f"expected an object whose `{self.field}` is one of {sorted(KINDS)}")
+        return Malformed("bad_value", reason)
+
+
+ASR = Reader("type", AsrConfig | AsrFlush | AsrReset | AsrFinalize)
+TRANSCRIBE = Reader("action", TranscribeConfig | TranscribeFlush | TranscribeReset | TranscribeFinalize)
+
+
+class Told(Struct, frozen=True, omit_defaults=False):
+    """Base of what is sent."""
+
+    def text(self) -> str:
+        return _encoder.encode(self).decode()
+
+
+_encoder = msgspec.json.Encoder()
+
+
+class SessionCreated(Told, frozen=True, tag_field="type", tag="session_created"):
+    session_id: str
+    call_id: str
+    """The session as a call: in `/v1/events` and `/v1/calls`."""
+    encoding: Encoding
+    sample_rate: int
+
+
+class WarmingUp(Told, frozen=True, tag_field="type", tag="warming_up"):
+    """The engine is loading its model; audio is kept until it can be recognised."""
+
+
+class Hypothesis(Told, frozen=True, tag_field="type"):
+    """`start_ms`, `end_ms`: since the session's call began, by the audio; `timestamp`: RFC 3339."""
+
+    utterance_id: str
+    revision: int
+    text_: str = msgspec.field(name="text")
+    language: str
+    start_ms: int
+    end_ms: int
+    timestamp: str
+    is_speech_final: bool
+    leg: str
+    """`main`, or `left` and `right` of two channels."""
+
+
+class Partial(Hypothesis, frozen=True, tag="partial"): ...
+
+
+class Final(Hypothesis, frozen=True, tag="final"): ...
+
+
+class Error(Told, frozen=True, tag_field="type", tag="error"):
+    code: str
+    message: str
+
+
+class Ready(Told, frozen=True, tag_field="type", tag="ready"):
+    """Of `/ws/transcribe`: what audio it takes until it is told otherwise."""
+
+    sample_rate: int
+    encoding: Encoding
+    session_id: str
+
+
+class Text(Told, frozen=True):
+    text_: str = msgspec.field(name="text")
+    is_final: bool
+    utterance_id: str
+    language: str
+    revision: int
+    start_ms: int
+    end_ms: int
+    leg: str

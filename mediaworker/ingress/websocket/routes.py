@@ -1,0 +1,167 @@
+"""`/ws/asr` and `/ws/transcribe` at the door: who may open a session, how many there are, and where they are served."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
+
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket
+from uuid_utils import uuid7
+
+from config import Settings
+from mediaworker.calls.registry import Refused
+from mediaworker.http.auth import SUBPROTOCOL, decide
+from mediaworker.ingress.auth_failures import AuthFailures
+from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
+from mediaworker.ingress.notices import Notices
+from mediaworker.ingress.runner import Throttle, serve_starlette
+from mediaworker.ingress.websocket.asr import AsrSession
+from mediaworker.ingress.websocket.limits import StreamCounters, StreamPolicy
+from mediaworker.ingress.websocket.session import StreamSession
+from mediaworker.ingress.websocket.transcribe import TranscribeSession
+
+SESSIONS: dict[str, type[StreamSession]] = {"/ws/asr": AsrSession, "/ws/transcribe": TranscribeSession}
+
+
+class StreamIngress:
+    """Admits sessions of both protocols.
+
+    `refusal` says why no call is taken now (`CallRegistry.refusal`), `settled` returns when all that has been published
+    is in the store (`EventHub.flush`), `sessions` has the keys of pages that were opened without an API key.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_call: CallOpener,
+        *,
+        engine_ready: Callable[[], bool],
+        languages: Callable[[], Collection[str]],
+        settled: Callable[[], Awaitable[None]],
+        refusal: Callable[[], Refused | None] = lambda: None,
+        unix_time: Callable[[], float] = time.time,
+        sessions: Callable[[], Collection[str]] = tuple,
+        failures: AuthFailures | None = None,
+    ) -> None:
+        self.counters = StreamCounters()
+        self._sessions, self._failures = sessions, failures or AuthFailures()
+        self._open: Counter[str] = Counter()
+        """Sessions by key."""
+        self._open_call, self._refusal = open_call, refusal
+        self._languages = languages
+        self._engine_ready, self._settled, self._unix_time = engine_ready, settled, unix_time
+        self._settling: set[asyncio.Future[None]] = set()
+        self._notices = Notices()
+        self._settings = settings
+
+    @property
+    def sessions(self) -> int:
+        return self._open.total()
+
+    def use(self, settings: Settings) -> None:
+        """For the sessions that begin from now on."""
+        self._settings = settings
+
+    def admit(self, kind: type[StreamSession], upgrade: Upgrade) -> SessionFactory:
+        """Raises Refused 401, 403, 429 or 503."""
+        access = decide(
+            upgrade.headers,
+            upgrade.peer,
+            self._settings.auth.api_keys,
+            "stream",
+            direct=upgrade.direct,
+            sessions=self._sessions(),
+        )
+        if access.failure is not None:
+            self.counters.refuse("unauthorized" if access.status == 401 else "forbidden")
+            now = asyncio.get_running_loop().time()
+            delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
+            raise Refused(access.status, access.reason, challenge=access.challenge, delay_s=delay_s)
+        if (full := self._refusal()) is not None:
+            raise self._refuse("capacity", upgrade, full)
+        limits = self._settings.stream
+        if self.sessions >= limits.max_sessions:
+            raise self._refuse("sessions", upgrade, Refused(503, f"all {limits.max_sessions} sessions are taken"))
+        if self._open[access.name] >= limits.max_sessions_per_key:
+            most = f"a key may have {limits.max_sessions_per_key} sessions at once"
+            raise self._refuse("key_sessions", upgrade, Refused(429, most))
+
+        def opens(now: float) -> MediaSession:
+            policy = StreamPolicy(
+                session_id=str(uuid7()),
+                caller=access.name,
+                start_timeout_s=self._settings.media.start_timeout_s,
+                idle_s=limits.idle_s,
+                max_s=limits.max_s,
+                engine_ready=self._engine_ready,
+                unix_time=self._unix_time,
+                languages=self._languages,
+            )
+
+            def problem(what: str, detail: str) -> None:
+                call_id = session.call.id if session.call is not None else None
+                self._notices.warn(upgrade.peer, what, asyncio.get_running_loop().time(), detail, call_id=call_id)
+
+            session = kind(
+                policy,
+                self._open_call,
+                now,
+                counters=self.counters,
+                on_problem=problem,
+                on_lost=lambda: self._left(access.name),
+                settle=self._settle,
+            )
+            self._open[access.name] += 1
+            return session
+
+        return opens
+
+    def _settle(self, done: Callable[[], None]) -> None:
+        waiting = asyncio.ensure_future(self._settled())
+        self._settling.add(waiting)
+        waiting.add_done_callback(self._settling.discard)
+        waiting.add_done_callback(lambda _: done())
+
+    def _left(self, name: str) -> None:
+        self._open[name] -= 1
+        if not self._open[name]:
+            del self._open[name]
+
+    def _refuse(self, why: str, upgrade: Upgrade, refused: Refused) -> Refused:
+        self.counters.refuse(why)
+        now = asyncio.get_running_loop().time()
+        self._notices.warn(upgrade.peer, "stream refused", now, f"{upgrade.path}: {refused.reason}")
+        return refused
+
+
+class StreamEndpoint:
+    """Implements `ports.Endpoint` for one of the protocols."""
+
+    subprotocols: tuple[str, ...] = (SUBPROTOCOL,)
+    text_as_bytes = False
+
+    def __init__(self, ingress: StreamIngress, kind: type[StreamSession]) -> None:
+        self._ingress, self._kind = ingress, kind
+
+    def admit(self, upgrade: Upgrade) -> SessionFactory:
+        return self._ingress.admit(self._kind, upgrade)
+
+
+def endpoints(ingress: StreamIngress) -> dict[str, StreamEndpoint]:
+    """By path, for the media listener."""
+    return {path: StreamEndpoint(ingress, kind) for path, kind in SESSIONS.items()}
+
+
+def routes(ingress: StreamIngress, throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
+    """The same for the HTTP port. `max_bytes` bounds a WebSocket message (`media.max_message_bytes`)."""
+
+    def route(path: str, endpoint: StreamEndpoint) -> WebSocketRoute:
+        async def serve(websocket: WebSocket) -> None:
+            await serve_starlette(websocket, endpoint, throttle, max_bytes=max_bytes)
+
+        return WebSocketRoute(path, serve)
+
+    return [route(path, endpoint) for path, endpoint in endpoints(ingress).items()]

@@ -1,0 +1,344 @@
+"""A client that sends audio and reads its words, as a state machine without I/O: what `/ws/asr` and `/ws/transcribe`
+share.
+
+    WAITING ──a call is opened──▶ STREAMING ──finalize, too long, silent, hung up──▶ FINISHING ──call.ended──▶ CLOSED
+       └─ too late, refused ─────────┴─ lost, does not read ───────────────────────────┴──────────────────────────┘
+
+Its one rule: what a peer sends wrongly is answered by an error and the session goes on; whichever way it ends, its call
+ends with all its finals, and while the peer listens it is told them first. The table of each protocol names every pair
+of state and command.
+
+A session is a call of one leg, or of two where the client sends two channels: what is said reaches `/v1/events` and the
+store as of any other call, and the session hears it from its call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from asr import languages
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.registry import Refused
+from mediaworker.events import schema as events
+from mediaworker.ingress.interfaces import CallOpener, LiveCall, Output
+from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.websocket import messages
+from mediaworker.ingress.websocket.audio import AudioIntake, Form, form_of
+from mediaworker.ingress.websocket.limits import (
+    FINISH_S,
+    GOING_AWAY,
+    INTERNAL,
+    LINGER_S,
+    MAX_AWAITED,
+    MAX_ERRORS,
+    NORMAL,
+    POLICY,
+    TRY_LATER,
+    State,
+    StreamCounters,
+    StreamPolicy,
+)
+from mediaworker.ingress.websocket.texts import Texts, Transcript
+
+LEGS = {1: ("main",), 2: ("left", "right")}
+"""By the number of channels."""
+_NOTHING: Sequence[Output] = ()
+
+
+class StreamSession:
+    """Implements `ports.MediaSession` and `ports.Talking`; a protocol is a subclass.
+
+    `on_problem(problem, detail)` is for the log, `on_lost` is called once when the socket is gone, `settle` calls back
+    when all that was published is in the store; all sessions share `counters`.
+    """
+
+    reader: messages.Reader
+    table: Mapping[tuple[State, type], Callable[..., None]]
+
+    def __init__(
+        self,
+        policy: StreamPolicy,
+        open_call: CallOpener,
+        now: float,
+        *,
+        counters: StreamCounters | None = None,
+        on_problem: Callable[[str, str], None] = lambda problem, detail: None,
+        on_lost: Callable[[], None] = lambda: None,
+        settle: Callable[[Callable[[], None]], None] = lambda done: done(),
+    ) -> None:
+        self.state = State.WAITING
+        self.call: LiveCall | None = None
+        self.outbox = Outbox()
+        self.counters = counters if counters is not None else StreamCounters()
+        self._policy, self._open_call = policy, open_call
+        self._on_problem, self._on_lost, self._settle = on_problem, on_lost, settle
+        self._settings = messages.Settings()
+        self._audio: AudioIntake | None = None
+        self._legs = LEGS[1]
+        self._begun_s = self._active_s = now
+        self._until_s = now
+        """In FINISHING and CLOSED: when patience ends."""
+        self._now = now
+        self._wrong = 0
+        """Errors in a row."""
+        self._texts = Texts(self.outbox, self._told, lambda why: self._say_error("recognition_failed", why))
+        self._lost = False
+        self._code, self._reason = NORMAL, ""
+        """For the close behind the last final."""
+        self.counters.sessions += 1
+
+    # -- ports.MediaSession -------------------------------------------------------------------------------------------
+
+    streaming = False
+    """Its messages are not all audio: each is looked at."""
+
+    @property
+    def deadline(self) -> float | None:
+        if self.state in (State.FINISHING, State.CLOSED):
+            return self._until_s
+        return min(self._begun_s + self._policy.max_s, self._quiet_until_s)
+
+    @property
+    def _quiet_until_s(self) -> float:
+        return self._active_s + self._policy.idle_s
+
+    def is_ahead(self) -> bool:
+        if self.state is not State.STREAMING or self._audio is None or self.call is None or self.call.ending:
+            return False
+        ahead = self._audio.advance() or self.call.awaited_finals > MAX_AWAITED
+        if ahead:
+            for leg in self._legs:
+                self.call.defer(leg)
+        return ahead
+
+    def on_hangup(self, hang_up: Callable[[], None]) -> None:
+        """The call's end comes as an event, and the close behind it."""
+
+    def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
+        """Take one message: audio as bytes, a command as text. What is to be said goes to the outbox."""
+        self._now = now
+        if self.state in (State.WAITING, State.STREAMING):
+            if isinstance(message, bytes):
+                self._handle(bytes, message)
+            else:
+                self._command(message)
+            self._check_outbox()
+        return _NOTHING
+
+    def expire(self, now: float) -> Sequence[Output]:
+        """The deadline has passed; does nothing when it has moved meanwhile."""
+        self._now = now
+        if self.is_ahead():  # it is us who do not read
+            self._active_s = now
+        if self.deadline is None or now < self.deadline:
+            return _NOTHING
+        if self.state is State.CLOSED:
+            self.outbox.cut()
+            self._until_s = now + LINGER_S
+        elif self.state is State.FINISHING:
+            self._close(INTERNAL, f"finals did not come within {FINISH_S:g} s")
+        elif now >= self._begun_s + self._policy.max_s:
+            self._error("session_expired", f"a session lasts at most {self._policy.max_s:g} s")
+            self._leave("expired", NORMAL, "session expired")
+        else:
+            self._idle()
+        self._check_outbox()
+        return _NOTHING
+
+    def connection_lost(self, now: float) -> None:
+        if self._lost:
+            return
+        self._lost, self._now = True, now
+        if self.state is State.STREAMING:
+            self._finish_audio()
+            self._end("disconnected")
+        self.state, self._until_s = State.CLOSED, float("inf")
+        self.outbox.close(NORMAL, "")
+        if self.call is not None:
+            self.call.on_event = self.call.on_hangup = None
+        if self._audio is not None:
+            self.counters.nonfinite += self._audio.nonfinite
+        self._on_lost()
+
+    # -- what the peer says -------------------------------------------------------------------------------------------
+
+    def _command(self, text: str) -> None:
+        try:
+            command = self.reader.read(text)
+        except messages.Malformed as error:
+            self._error(error.code, str(error))
+            self._active_s = self._now
+            return
+        self._handle(type(command), command)
+
+    def _handle(self, kind: type, message: object) -> None:
+        wrong = self._wrong
+        self._active_s = self._now
+        self.table[self.state, kind](self, message)
+        if self._wrong == wrong:
+            self._wrong = 0
+
+    def _configure(self, config: messages.Settings) -> None:
+        """The first opens the call, a later one changes what is to come."""
+        if isinstance(config.language, str) and (wrong := self._unknown_language(config.language)):
+            self._error("bad_value", wrong)
+            return
+        settings = config.over(self._settings)
+        form = form_of(config, self._settings)
+        if isinstance(form, str):
+            self._error("bad_value", form)
+            return
+        settings = messages.Settings(encoding=form.encoding, sample_rate=form.rate_hz).over(settings)
+        if self.call is None:
+            self._start(settings, form)
+            return
+        assert self._audio is not None
+        if form.channels != self._audio.form.channels:
+            self._error("bad_value", "channels are those of the first configuration")
+            return
+        self._settings = settings
+        if form != self._audio.form:
+            self._audio.switch(form, self._now)
+        self.call.retune(settings.overrides(self._legs[0]), settings.shape)
+
+    def _unknown_language(self, code: str) -> str:
+        """Why it cannot be recognised; empty when it can, or when it says that the engine detects."""
+        known = self._policy.languages()
+        if not code or languages.base(code) in known:
+            return ""
+        return f"the engine does not know the language {code!r}; it knows {', '.join(sorted(known))}"
+
+    def _start(self, settings: messages.Settings, form: Form) -> None:
+        warming_up = not self._policy.engine_ready()
+        self._legs = LEGS[form.channels]
+        try:
+            call = self._open_call(
+                source="websocket",
+                legs=[LegSpec(leg=leg, codec=form.codec, transport="stream") for leg in self._legs],
+                external_id=self._policy.session_id,
+                from_=self._policy.caller,
+                direction="inbound",
+                overrides=settings.overrides(self._legs[0]),
+            )
+        except Refused as refused:
+            self.counters.refuse("capacity")
+            self._error("capacity", refused.reason)
+            self._close(TRY_LATER, refused.reason)
+            return
+        self.call, self._settings = call, settings
+        self._audio = AudioIntake(call, self._legs, form)
+        call.on_event, call.on_hangup = self._heard, self._hung_up
+        call.retune(settings.overrides(self._legs[0]), settings.shape)
+        self.state = State.STREAMING
+        self._opened(form, warming_up)
+
+    def _opened(self, form: Form, warming_up: bool) -> None:
+        """There is a call now."""
+
+    def _take(self, data: bytes) -> None:
+        assert self._audio is not None
+        self._audio.take(data, self._now)
+
+    def _flush(self, message: object = None) -> None:
+        assert self._audio is not None and self.call is not None
+        self._finish_audio()
+        for leg in self._legs:
+            self.call.flush(leg)
+
+    def _reset(self, message: object = None) -> None:
+        assert self.call is not None
+        with self._texts.hiding():
+            self._flush()
+        self.call.retune(self._settings.overrides(self._legs[0]), self._settings.shape)
+
+    def _finalize(self, message: object = None) -> None:
+        self._flush()
+        self._leave("hangup", NORMAL, "finalized")
+
+    def _ignore(self, message: object = None) -> None:
+        """Nothing is open that it could be about."""
+
+    # -- what the call says -------------------------------------------------------------------------------------------
+
+    def _heard(self, at_ms: int, body: events.EventBody) -> None:
+        self._texts.hear(body)
+        if isinstance(body, events.CallEnded):
+            self._ended(at_ms, body)
+        self._check_outbox()
+
+    def _ended(self, at_ms: int, body: events.CallEnded) -> None:
+        """All finals are out."""
+        if self.state is State.CLOSED:
+            return
+        if not self._texts.answered:
+            assert self.call is not None
+            leg = self._legs[0]
+            empty = f"{self.call.id}/{leg}/0"
+            self._texts.hear(events.TranscriptFinal(leg, "unknown", empty, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush"))
+        code, reason = GOING_AWAY if body.reason == "shutdown" else self._code, self._reason or body.reason
+
+        def close() -> None:
+            if self.state is not State.CLOSED:
+                self._close(code, reason)
+
+        self._settle(close)  # whoever then asks for the call's transcript finds all of it
+
+    def _told(self, body: Transcript) -> messages.Told:
+        raise NotImplementedError
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _idle(self) -> None:
+        self._error("idle_timeout", f"neither audio nor a command for {self._policy.idle_s:g} s")
+        self._leave("idle_timeout", NORMAL, "idle")
+
+    def _hung_up(self) -> None:
+        """The worker ends the call: what is said so far still gets its final."""
+        if self.state is State.STREAMING:
+            self._finish_audio()
+            self._wind_up()
+
+    def _leave(self, reason: str, code: int, why: str) -> None:
+        """End the call, if there is one; the close follows its last final."""
+        if self.call is None:
+            self._close(code, why)
+            return
+        self._code, self._reason = code, why
+        self._wind_up()
+        self._end(reason)
+
+    def _wind_up(self) -> None:
+        self.state, self._until_s = State.FINISHING, self._now + FINISH_S
+
+    def _finish_audio(self) -> None:
+        if self._audio is not None:
+            self._audio.finish(self._now)
+
+    def _close(self, code: int, reason: str) -> None:
+        self.state, self._until_s = State.CLOSED, self._now + LINGER_S
+        self.outbox.close(code, reason)
+
+    def _end(self, reason: str) -> None:
+        assert self.call is not None
+        self.call.end(reason)
+
+    def _error(self, code: str, message: str) -> None:
+        self._wrong += 1
+        self._say_error(code, message)
+        if self._wrong > MAX_ERRORS:
+            self._leave("too_many_errors", POLICY, "too many errors in a row")
+
+    def _say_error(self, code: str, message: str) -> None:
+        self.counters.error(code)
+        self._on_problem(f"stream: {code}", message)
+        self.outbox.say(messages.Error(code, message[:500]).text())
+
+    def _check_outbox(self) -> None:
+        """Who does not take what was promised is cut off; nothing of it is lost but to that peer."""
+        if not self.outbox.overrun or self.state is State.CLOSED:
+            return
+        self.counters.slow += 1
+        before, self.state, self._until_s = self.state, State.CLOSED, self._now + LINGER_S
+        self.outbox.cut()
+        if before is State.STREAMING:
+            self._end("slow_client")

@@ -1,0 +1,62 @@
+"""What the peer of a stream session is told of what is said: of each utterance partials and a final, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mediaworker.events import schema as events
+from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.websocket import messages
+
+Transcript = events.TranscriptPartial | events.TranscriptFinal
+
+
+class Texts:
+    """`told` makes the message of a partial or final, `failed` takes why the engine made nothing of an utterance."""
+
+    def __init__(
+        self, outbox: Outbox, told: Callable[[Transcript], messages.Told], failed: Callable[[str], None]
+    ) -> None:
+        self.answered = False
+        """The peer has been told a final."""
+        self._outbox, self._told, self._failed = outbox, told, failed
+        self._open: set[str] = set()
+        """Utterances without their final."""
+        self._hidden: set[str] = set()
+        """Of these, what the peer has asked to forget."""
+        self._hiding = False
+
+    @contextmanager
+    def hiding(self) -> Iterator[None]:
+        """What is open, or is said within, is not told any more."""
+        self._hiding = True
+        try:
+            yield
+        finally:
+            self._hiding = False
+        for utterance_id in self._open:
+            self._outbox.hide(utterance_id)
+        self._hidden |= self._open
+
+    def hear(self, body: events.EventBody) -> None:
+        match body:
+            case events.SpeechStarted():
+                self._open.add(body.utterance_id)
+            case events.TranscriptPartial():
+                if not self._hiding and body.utterance_id not in self._hidden:
+                    self._outbox.show(body.utterance_id, self._told(body).text())
+            case events.TranscriptFinal():
+                self._final(body)
+
+    def _final(self, body: events.TranscriptFinal) -> None:
+        self._open.discard(body.utterance_id)
+        self._outbox.hide(body.utterance_id)
+        hidden = self._hiding or body.utterance_id in self._hidden
+        self._hidden.discard(body.utterance_id)
+        if hidden:
+            return
+        self.answered = True
+        if body.error is not None:
+            self._failed(body.error)
+        self._outbox.say(self._told(body).text())

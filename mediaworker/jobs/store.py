@@ -1,0 +1,252 @@
+"""The book of jobs: the open ones in memory as they are on disk, the ended ones on disk.
+
+Its file is written anew when it is damaged, deleted or replaced, with the open jobs; while it cannot be opened at all,
+there are no jobs, and calls are taken all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from msgspec.structs import replace
+
+from mediaworker.events.schema import timestamp
+from mediaworker.files.segments import Segment
+from mediaworker.jobs.database import JobDatabase
+from mediaworker.jobs.record import Job, State
+from mediaworker.jobs.sources import Sources
+from mediaworker.storage.database_thread import DatabaseThread, StoreError, say
+from mediaworker.storage.sqlite import (
+    REASONS,
+    Reason,
+    Unusable,
+    erase_set_aside,
+    files_set_aside,
+    make_way,
+    open_file,
+    save_log,
+)
+
+T = TypeVar("T")
+FILE = "jobs.sqlite3"
+UNKNOWN_S = 86400.0
+"""So long an upload is kept that no job knows of: somebody may bring the store back from a copy."""
+LOG_EVERY_S = 60.0
+log = structlog.get_logger()
+
+
+class Book:
+    """See the module. `clock`: Unix time."""
+
+    def __init__(self, folder: Path, sources: Sources, *, clock: Callable[[], float]) -> None:
+        self.sources, self.clock = sources, clock
+        self.open: dict[str, Job] = {}
+        """Not ended, or ended and somebody waits to be told. Ahead of the disk while that is full."""
+        self.ended: dict[State, int] = {"completed": 0, "failed": 0, "cancelled": 0}
+        self.trouble: str | None = None
+        """Why jobs cannot be written down, since the last time they could."""
+        self.renewed: dict[Reason, int] = dict.fromkeys(REASONS, 0)
+        """How often a new file has taken the place of one that was not usable, by what was wrong with that."""
+        self.damaged_records = 0
+        self.set_aside: tuple[str, ...] = ()
+        """Names of damaged files that lie beside the store, as of the latest look."""
+        self.warning: str | None = None
+        """What is to be known about the latest renewal, None when there was none."""
+        self._folder = folder
+        self._database: DatabaseThread[JobDatabase] | None = None
+        self._carried: dict[str, list[tuple[str, int, str]]] = {}
+        """Segments out of a file that is closed already, while no new one could be opened."""
+        self._logged_s = -LOG_EVERY_S
+
+    @property
+    def _path(self) -> Path:
+        return Path(os.path.realpath(self._folder / FILE))
+
+    @property
+    def is_open(self) -> bool:
+        return self._database is not None
+
+    async def start(self) -> None:
+        """Open jobs are at their places in the queue again. Raises StoreError; it may be tried again."""
+        try:
+            self._database = await DatabaseThread.open("jobs", self._open)
+            await self._begin()
+        except (OSError, sqlite3.Error, StoreError) as error:
+            await self.close()
+            self.trouble = f"{FILE}: {say(error)}"
+            raise StoreError(self.trouble) from error
+        self.trouble = None
+
+    def _open(self) -> JobDatabase:
+        database, damage = open_file(self._path, self._made, JobDatabase.probe)
+        if damage is not None:
+            self._note_renewal("damaged", f"{damage}: results from before are not in the new one")
+        self._look_aside()
+        return database
+
+    def _made(self, path: Path) -> JobDatabase:
+        return JobDatabase(path, on_damage=self._on_damage)
+
+    async def _begin(self) -> None:
+        """Raises StoreError, OSError."""
+        for job in await self.read(JobDatabase.active):
+            self.open[job.id] = job
+            if job.state == "running":
+                await self.remember(replace(job, state="queued"))
+        lost = await asyncio.to_thread(self.sources.erase_incomplete)
+        again = await self._take_up_again()
+        kept = await self.sweep_uploads()
+        active = sum(job.active for job in self.open.values())
+        log.info("jobs", open=active, incomplete_uploads=lost, taken_up_again=again, unknown_uploads=kept)
+
+    async def _take_up_again(self) -> int:
+        """Jobs of which the store has lost its row: they are made anew of what lies beside their uploads."""
+        again, uploads = 0, await asyncio.to_thread(self.sources.uploads)
+        for job_id in sorted(uploads - (await self.read(lambda database: database.activity(uploads))).keys()):
+            job = await asyncio.to_thread(self.sources.requested, job_id)
+            if job is not None:
+                await self.put(replace(job, chunks=len(await self.segments(job_id))))
+                log.warning("a job that the store had lost is taken up again", job=job_id)
+                again += 1
+        return again
+
+    async def sweep_uploads(self) -> int:
+        """Erase the uploads of jobs that have ended, and after a day those that no job knows of; how many of these are
+        left. Raises StoreError, OSError."""
+        uploads = await asyncio.to_thread(self.sources.uploads)
+        known = await self.read(lambda database: database.activity(uploads))
+        for job_id, active in known.items():
+            if not active:
+                await asyncio.to_thread(self.sources.drop, job_id)
+        unknown = uploads - known.keys()
+        return await asyncio.to_thread(self.sources.erase_unknown, unknown, self.clock() - UNKNOWN_S)
+
+    async def sweep_set_aside(self, keep_s: float) -> None:
+        """Damaged files hold what was said in the recordings: they are erased when an ended job would be."""
+        if names := await asyncio.to_thread(erase_set_aside, self._path, self.clock() - keep_s):
+            log.info("damaged job stores erased", names=names)
+
+    async def close(self) -> None:
+        if self._database is not None:
+            with contextlib.suppress(sqlite3.Error):
+                await self._database.close()
+            self._database = None
+
+    # -- the file under it --------------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Raises StoreUnusable when the file has to be written anew."""
+        await self.read(lambda database: self._look_aside())
+
+    async def renew(self, error: Unusable) -> set[str]:
+        """Go on in a new file, with the open jobs. Those whose segments are lost, which begin anew. Raises StoreError;
+        it may be tried again."""
+        if self._database is None:
+            raise StoreError(self.trouble or "the job store is closed")
+        jobs, lost = dict(self.open), set[str]()
+
+        def renewed(old: JobDatabase | None) -> JobDatabase:
+            return self._made(self._path) if save_log(error, old) else self._anew(old, jobs, lost)
+
+        try:
+            await self._database.reopen(renewed)
+        except (OSError, sqlite3.Error) as failed:
+            self.trouble = f"{FILE}: {say(failed)}"
+            raise StoreError(self.trouble) from failed
+        what = "nothing is missing" if error.log_only else "a new one was begun, with the jobs that have not ended"
+        self._note_renewal(error.reason, f"{error}; {what}")
+        self.trouble, self._carried = None, {}
+        for job in tuple(self.open.values()):
+            if job is not jobs.get(job.id):  # put meanwhile, perhaps into the old file
+                await self.put(_from_the_beginning(job) if job.id in lost else job)
+        return lost
+
+    def _anew(self, old: JobDatabase | None, jobs: dict[str, Job], lost: set[str]) -> JobDatabase:
+        if old is not None:
+            self._carried = old.carry(jobs)
+        carried = self._carried
+        lost |= {job_id for job_id, job in jobs.items() if job_id not in carried and job.active}
+        make_way(self._path, old)
+        database = self._made(self._path)
+        kept = [_from_the_beginning(job) if job.id in lost else job for job in jobs.values()]
+        try:
+            database.restore(kept, (row for rows in carried.values() for row in rows))
+        except BaseException:
+            database.close()
+            raise
+        self._look_aside()
+        return database
+
+    def begin_anew(self, job_ids: Collection[str]) -> None:
+        """As `renew` has written them down."""
+        for job_id in job_ids:
+            if (job := self.open.get(job_id)) is not None and job.active:
+                self.open[job_id] = _from_the_beginning(job)
+
+    def _look_aside(self) -> None:
+        with contextlib.suppress(OSError):
+            self.set_aside = tuple(path.name for path in files_set_aside(self._path))
+
+    def _note_renewal(self, reason: Reason, text: str) -> None:
+        self.renewed[reason] += 1
+        self.warning = f"{timestamp(self.clock())}: {text}"
+        log.error("the job store was written anew", reason=text)
+
+    def _on_damage(self, what: str) -> None:
+        self.damaged_records += 1
+        if time.monotonic() - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = time.monotonic()
+            log.error("the job store is damaged", what=what, damaged_so_far=self.damaged_records)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def read(self, query: Callable[[JobDatabase], T]) -> T:
+        """Raises StoreError."""
+        if self._database is None:
+            raise StoreError(self.trouble or "the job store is closed")
+        return await self._database.run(query)
+
+    async def segments(self, job_id: str) -> list[Segment]:
+        """Raises StoreError."""
+        return await self.read(lambda database: database.segments(job_id))
+
+    async def put(self, job: Job, segment: Segment | None = None, *, anew: bool = False) -> None:
+        """As `JobDatabase.put`. Raises StoreError."""
+        await self.read(lambda database: database.put(job, segment, anew=anew))
+        self.trouble = None
+        self.open[job.id] = job
+
+    async def remember(self, job: Job) -> None:
+        """Put, or kept in memory alone when that is not possible."""
+        self.open[job.id] = job
+        try:
+            await self.put(job)
+        except StoreError as error:
+            self.trouble = str(error)
+
+    async def end(self, job: Job, state: State) -> Job:
+        """The upload goes; a webhook keeps the job open. Raises StoreError."""
+        job = replace(job, state=state, ended_s=self.clock(), not_before_s=0.0, waits_since_s=0.0)
+        await self.put(job)
+        self.ended[state] += 1
+        if job.webhook is None:
+            del self.open[job.id]
+        log.info("job ended", job=job.id, state=state, segments=job.chunks, seconds=job.duration_s, reason=job.error)
+        if not job.source.path:
+            try:
+                await asyncio.to_thread(self.sources.drop, job.id)
+            except OSError as error:  # the next start tries again
+                log.warning("an upload could not be erased", job=job.id, reason=say(error))
+        return job
+
+
+def _from_the_beginning(job: Job) -> Job:
+    return replace(job, state="queued", chunks=0, failed_chunks=0, done_s=0.0)

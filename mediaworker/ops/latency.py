@@ -1,0 +1,90 @@
+"""Where the time goes between the end of speech and its final, and how the media tick keeps up.
+
+Per utterance and per tick, never per packet. The parts follow each other and add up:
+
+| part | from → to |
+|---|---|
+| `endpoint` | end of speech → end of the window that made the endpointer sure: the configured silence, in audio time |
+| `reorder` | that window's end → its tick: the wait for late packets, and for the tick |
+| `vad` | the tick's begin → the endpoint is known |
+| `queue` | → the engine begins with what was still to be decoded; 0 when the speculative final was ready |
+| `engine` | → the hypothesis is here, its way between the processes included |
+| `commit` | the final is published → it is on disk |
+| `fan_out` | → it waits at every subscriber's socket |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mediaworker.ops.metrics import Histogram
+
+PARTS = ("endpoint", "reorder", "vad", "queue", "engine", "commit", "fan_out")
+TICK_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The moment in which an utterance's end was known, and what it had taken until then."""
+
+    known_s: float
+    silence_s: float
+    reorder_s: float
+    vad_s: float
+
+
+class LatencyParts:
+    """Histograms over all finals that end at an endpoint; those cut by hang-up or length have no such parts."""
+
+    def __init__(self) -> None:
+        self.parts = {name: Histogram() for name in PARTS if name not in ("commit", "fan_out")}
+        """The rest is measured where it happens, in the hub."""
+        self.final = Histogram()
+        """From the end of speech until the final is published, of every final."""
+        self.queue, self.decode = Histogram(), Histogram()
+        """Of the hypotheses that became finals, speculative or not: what the engine's side took."""
+        self.stall, self.vad_lag = Histogram(TICK_BOUNDS_S), Histogram(TICK_BOUNDS_S)
+        self.jitter = Histogram((0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5))
+        """Of a leg, at the end of its call."""
+        self.words, self.words_queue = Histogram(), Histogram()
+        """Of the times of a final's words: from the question to the answer, and until it was begun with."""
+        self._tick_s: float | None = None
+
+    def tick(self, ready_s: float, now_s: float) -> None:
+        """A media tick begins, that might have begun then."""
+        self._tick_s = now_s
+        self.stall.observe(max(0.0, now_s - ready_s))
+
+    def ticked(self, due_s: float, now_s: float) -> None:
+        """The last window of a tick that was due then is through the VAD."""
+        self.vad_lag.observe(max(0.0, now_s - due_s))
+
+    def endpoint(self, *, speech_end_s: float, window_end_s: float, now_s: float) -> Endpoint:
+        """An utterance's end is known now; both times are the leg's, on the loop's clock."""
+        tick_s = now_s if self._tick_s is None else min(self._tick_s, now_s)
+        return Endpoint(
+            known_s=now_s,
+            silence_s=max(0.0, window_end_s - speech_end_s),
+            reorder_s=max(0.0, tick_s - window_end_s),
+            vad_s=now_s - max(tick_s, window_end_s) if now_s > window_end_s else 0.0,
+        )
+
+    def finished(
+        self, endpoint: Endpoint | None, *, latency_s: float, queue_s: float, engine_s: float, now_s: float
+    ) -> None:
+        """The final is published. `queue_s` and `engine_s` are what the hypothesis took since it was asked for."""
+        self.final.observe(latency_s)
+        self.queue.observe(queue_s)
+        self.decode.observe(max(0.0, engine_s - queue_s))
+        if endpoint is None:
+            return
+        waited_s = max(0.0, now_s - endpoint.known_s)
+        decoding_s = min(waited_s, max(0.0, engine_s - queue_s))
+        for name, value in (
+            ("endpoint", endpoint.silence_s),
+            ("reorder", endpoint.reorder_s),
+            ("vad", endpoint.vad_s),
+            ("queue", waited_s - decoding_s),
+            ("engine", decoding_s),
+        ):
+            self.parts[name].observe(value)

@@ -1,0 +1,129 @@
+"""One call under the rules. Its events and the call's clock go in, alerts come out. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from mediaworker.events import schema as events
+from mediaworker.policy.alerts.rules import Rule, Rules
+
+
+@dataclass(slots=True)
+class _Leg:
+    role: str
+    since_ms: int | None = None
+    """Speaks since then."""
+    quiet_ms: int = 0
+    """Has not spoken since then."""
+
+
+class CallAlerts:
+    """`rules` gives those of now: they may change while the call goes on."""
+
+    def __init__(self, rules: Callable[[], Rules]) -> None:
+        self._rules = rules
+        self._legs: dict[str, _Leg] = {}
+        self._held: set[str] = set()
+        self._said: dict[tuple[str, str], int] = {}
+        """(rule, leg) → the start of the stretch that it has been told of."""
+        self._last_ms: dict[str, int] = {}
+        """Rule → its latest alert."""
+
+    def heard(self, at_ms: int, body: events.EventBody) -> list[events.Alert]:
+        """What a published event raises."""
+        match body:
+            case events.TranscriptFinal():
+                return list(self._spotted(body))
+            case events.SpeechStarted(leg=name, start_ms=start_ms):
+                if (leg := self._legs.get(name)) is not None:
+                    leg.since_ms = start_ms
+            case events.SpeechEnded(leg=name, end_ms=end_ms):
+                found = list(self._overtalk(max(at_ms, end_ms), end_ms=end_ms))
+                if (leg := self._legs.get(name)) is not None:
+                    leg.since_ms, leg.quiet_ms = None, end_ms
+                return found
+            case events.CallStarted(legs=legs):
+                self._legs = {leg.leg: _Leg(leg.role) for leg in legs}
+            case events.LegUpdated():
+                known = self._legs.setdefault(body.leg, _Leg(body.role, quiet_ms=at_ms))
+                known.role = body.role
+            case events.CallHeld(leg=name):
+                self._held |= set(self._legs) if name is None else {name}
+            case events.CallResumed(leg=name):
+                resumed = set(self._legs) if name is None else {name}
+                self._held -= resumed
+                for each in resumed & self._legs.keys():
+                    self._legs[each].quiet_ms = max(self._legs[each].quiet_ms, at_ms)
+        return []
+
+    def check(self, now_ms: int) -> list[events.Alert]:
+        """What the time raises; to be called now and then while the call lives."""
+        return [*self._silence(now_ms), *self._overtalk(now_ms)]
+
+    def _spotted(self, body: events.TranscriptFinal) -> Iterator[events.Alert]:
+        for each in self._rules().spotting:
+            if each.rule.role not in (None, body.role) or not body.text or not self._free(each.rule, body.end_ms):
+                continue
+            if found := each.find(body.text):
+                self._told_at(each.rule, body.end_ms)
+                yield events.Alert(
+                    rule=each.rule.name,
+                    leg=body.leg,
+                    utterance_id=body.utterance_id,
+                    text=body.text,
+                    start_ms=body.start_ms,
+                    end_ms=body.end_ms,
+                    severity=each.rule.severity,
+                    match=found,
+                )
+
+    def _silence(self, now_ms: int) -> Iterator[events.Alert]:
+        if not self._legs or self._held >= self._legs.keys():
+            return
+        for rule in self._rules().silence:
+            assert rule.silence_s is not None
+            if rule.role is None:
+                legs = [("", list(self._legs.values()))]
+            else:
+                legs = [
+                    (name, [leg])
+                    for name, leg in self._legs.items()
+                    if leg.role == rule.role and name not in self._held
+                ]
+            for name, silent in legs:
+                if any(leg.since_ms is not None for leg in silent):
+                    continue
+                start_ms = max(leg.quiet_ms for leg in silent)
+                if now_ms - start_ms >= rule.silence_s * 1000:
+                    yield from self._told(rule, name, start_ms, now_ms)
+
+    def _overtalk(self, now_ms: int, end_ms: int | None = None) -> Iterator[events.Alert]:
+        """Whoever began later talks over the other. `end_ms`: one of them has just ended, then."""
+        speaking = sorted(
+            ((leg.since_ms, name) for name, leg in self._legs.items() if leg.since_ms is not None), reverse=True
+        )
+        if len(speaking) < 2:
+            return
+        start_ms, name = speaking[0]
+        until_ms = now_ms if end_ms is None else end_ms
+        for rule in self._rules().overtalk:
+            assert rule.overtalk_s is not None
+            if rule.role in (None, self._legs[name].role) and until_ms - start_ms >= rule.overtalk_s * 1000:
+                yield from self._told(rule, name, start_ms, until_ms)
+
+    def _told(self, rule: Rule, leg: str, start_ms: int, end_ms: int) -> Iterator[events.Alert]:
+        """Once for each stretch."""
+        if self._said.get((rule.name, leg)) == start_ms or not self._free(rule, end_ms):
+            return
+        self._said[rule.name, leg] = start_ms
+        self._told_at(rule, end_ms)
+        yield events.Alert(rule.name, leg, "", "", start_ms, end_ms, rule.severity)
+
+    def _told_at(self, rule: Rule, at_ms: int) -> None:
+        self._last_ms[rule.name] = max(at_ms, self._last_ms.get(rule.name, at_ms))
+
+    def _free(self, rule: Rule, at_ms: int) -> bool:
+        last_ms = self._last_ms.get(rule.name)
+        # Of two legs the later final may be of what was said earlier.
+        return last_ms is None or not rule.cooldown_s or at_ms - last_ms >= rule.cooldown_s * 1000

@@ -1,0 +1,119 @@
+"""The rules file: `[[rules]]`, each with one condition. No I/O."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from config.settings import Name, Role
+from mediaworker.policy.phrases import TIMEOUT_S, PatternError, pattern, phrases
+
+if TYPE_CHECKING:
+    import regex
+
+MAX_RULES = 1000
+Severity = Literal["info", "warning", "critical"]
+_CONDITIONS = ("phrases", "pattern", "silence_s", "overtalk_s")
+
+
+class RulesError(ValueError):
+    """The file cannot be used; the text names the rule and says why."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry. Of `phrases`, `pattern`, `silence_s` and `overtalk_s` exactly one is there."""
+
+    name: Name
+    severity: Severity = "warning"
+    role: Role | None = None
+    """Whose words, whose silence, who talks over the other; None: anybody's."""
+    phrases: tuple[str, ...] = ()
+    pattern: str = ""
+    silence_s: Annotated[float, Meta(gt=0)] | None = None
+    overtalk_s: Annotated[float, Meta(gt=0)] | None = None
+    cooldown_s: Annotated[float, Meta(ge=0)] = 0.0
+    """After an alert this rule says nothing for so long, in the same call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spotting:
+    """A rule about words, ready."""
+
+    rule: Rule
+    pattern: regex.Pattern[str]
+
+    def find(self, text: str) -> str:
+        """The words that match; empty when none do."""
+        try:
+            match = self.pattern.search(text, timeout=TIMEOUT_S)
+        except TimeoutError:
+            return ""
+        return match.group() if match is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    spotting: tuple[Spotting, ...] = ()
+    silence: tuple[Rule, ...] = ()
+    overtalk: tuple[Rule, ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        """Some are about what does not happen: somebody has to look at the clock."""
+        return bool(self.silence or self.overtalk)
+
+    def __len__(self) -> int:
+        return len(self.spotting) + len(self.silence) + len(self.overtalk)
+
+
+NONE = Rules()
+
+
+def parse(text: str) -> Rules:
+    """Raises RulesError."""
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise RulesError(f"not TOML: {error}") from None
+    if unknown := tree.keys() - {"rules"}:
+        raise RulesError(f"unknown key `{min(unknown)}`; only [[rules]] stand here")
+    entries = tree.get("rules", [])
+    if not isinstance(entries, list) or len(entries) > MAX_RULES:
+        raise RulesError(f"`rules` must be a list of at most {MAX_RULES}: [[rules]]")
+    made = [_rule(number, entry) for number, entry in enumerate(entries, 1)]
+    names = [rule.name for rule in made]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise RulesError(f"two rules have the name `{min(twice)}`")
+    return Rules(
+        tuple(_spotting(rule) for rule in made if rule.phrases or rule.pattern),
+        tuple(rule for rule in made if rule.silence_s is not None),
+        tuple(rule for rule in made if rule.overtalk_s is not None),
+    )
+
+
+def _rule(number: int, entry: Any) -> Rule:
+    about = f"rule {number}"
+    if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+        about += f" (`{entry['name'][:64]}`)"
+    try:
+        rule = msgspec.convert(entry, Rule)
+    except msgspec.ValidationError as error:
+        raise RulesError(f"{about}: {error}") from None
+    conditions = [name for name in _CONDITIONS if getattr(rule, name)]
+    if len(conditions) != 1:
+        found = ", ".join(conditions) or "none"
+        raise RulesError(f"{about}: exactly one of {', '.join(_CONDITIONS)} is needed, there is {found}")
+    return rule
+
+
+def _spotting(rule: Rule) -> Spotting:
+    try:
+        compiled = pattern(rule.pattern) if rule.pattern else phrases(rule.phrases)
+    except PatternError as error:
+        raise RulesError(f"rule `{rule.name}`: {error}") from None
+    assert compiled is not None
+    return Spotting(rule, compiled)

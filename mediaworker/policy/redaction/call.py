@@ -1,0 +1,280 @@
+"""One call's events on their way out: texts without what nobody should read, digits without their value.
+
+Everything that leaves the call passes here, before anybody sees it and before it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from msgspec.structs import replace
+
+from config import ConfigError, Settings
+from config.settings import Privacy
+from mediaworker.events import schema as events
+from mediaworker.policy.phrases import TIMEOUT_S, PatternError, phrases
+from mediaworker.policy.redaction import digits
+from mediaworker.policy.redaction.digits import Run
+from mediaworker.policy.redaction.text import ELLIPSIS, Redactor, Span, merged, stable, without
+
+if TYPE_CHECKING:
+    import regex
+
+log = structlog.get_logger()
+
+MASKED = "X"
+"""Stands for a digit, on the wire and in the store."""
+KEYS = 32
+"""So many of the latest digits are looked at for a sequence that begins or ends masking."""
+WAIT_MS = 8000
+"""A number goes on in the next utterance of its leg when that begins so soon."""
+GROUP = 4
+REMEMBERED = 64
+"""Utterances whose words may still come."""
+FOR_EVER = float("inf")
+Said = events.TranscriptPartial | events.TranscriptFinal
+
+
+class Policy:
+    """The section `privacy`, made ready. Raises ConfigError."""
+
+    def __init__(self, settings: Settings) -> None:
+        privacy = self.settings = settings.privacy
+        try:
+            self.redactor = Redactor(privacy)
+        except PatternError as error:
+            raise ConfigError("privacy.patterns", None, str(error)) from None
+        self.mask = _compiled("mask_after_phrases", privacy)
+        self.unmask = _compiled("unmask_after_phrases", privacy)
+        self.masked_ms = privacy.mask_s * 1000 or FOR_EVER
+        for name in ("mask_after_digits", "unmask_after_digits"):
+            for keys in getattr(privacy, name):
+                if not re.fullmatch(f"[0-9A-D*#]{{1,{KEYS}}}", keys):
+                    raise ConfigError(f"privacy.{name}", keys, f"expected 1 to {KEYS} of 0-9 * # A-D")
+
+
+def _compiled(key: str, privacy: Privacy) -> regex.Pattern[str] | None:
+    try:
+        return phrases(getattr(privacy, key))
+    except PatternError as error:
+        raise ConfigError(f"privacy.{key}", list(getattr(privacy, key)), str(error)) from None
+
+
+@dataclass(slots=True)
+class _Tail:
+    """A leg's latest utterance ended within a number."""
+
+    digits: str
+    end_ms: int
+    in_fours: bool
+
+
+class CallPrivacy:
+    """`masked` counts what was taken out, by kind; all calls share it."""
+
+    def __init__(self, policy: Policy, masked: Counter[str]) -> None:
+        self._policy, self._masked = policy, masked
+        always = policy.settings.dtmf == "mask"
+        self._keys = ""
+        self._keys_hidden = always
+        self._since_ms, self._until_ms = FOR_EVER, -FOR_EVER
+        """Digits are masked in between."""
+        self._begun_ms = -FOR_EVER
+        """The latest that began it."""
+        self._tails: dict[str, _Tail] = {}
+        self._spoken: OrderedDict[str, tuple[str, list[Span]]] = OrderedDict()
+        """Texts of utterances that something was taken out of."""
+
+    def screen(self, at_ms: int, body: events.EventBody) -> events.EventBody:
+        """The event as it may be seen. A fault in here costs its text, and nothing else of the call."""
+        try:
+            return self._screened(at_ms, body)
+        except Exception:
+            log.exception("an event could not be screened: its text is left out")
+            match body:
+                case events.Dtmf():
+                    return replace(body, digit=MASKED, masked=True)
+                case events.TranscriptPartial() | events.TranscriptFinal():
+                    return replace(body, text="", stable_chars=0)
+                case events.TranscriptWords():
+                    return replace(body, words=[])
+            return body
+
+    def _screened(self, at_ms: int, body: events.EventBody) -> events.EventBody:
+        match body:
+            case events.Dtmf():
+                return self._key(at_ms, body)
+            case events.TranscriptPartial():
+                return self._partial(body)
+            case events.TranscriptFinal():
+                return self._final(body)
+            case events.TranscriptWords():
+                return self._words(body)
+        return body
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def _key(self, at_ms: int, body: events.Dtmf) -> events.Dtmf:
+        settings = self._policy.settings
+        hidden = self._keys_hidden or self._masks(at_ms, at_ms)
+        self._keys = (self._keys + body.digit)[-KEYS:]
+        if self._keys.endswith(settings.mask_after_digits):
+            self._begin(at_ms)
+        elif self._keys.endswith(settings.unmask_after_digits):
+            self._end(at_ms)
+        if not hidden:
+            return body
+        self._masked["dtmf"] += 1
+        return replace(body, digit=MASKED, masked=True)
+
+    def _begin(self, at_ms: int) -> None:
+        self._since_ms = min(self._since_ms, at_ms)
+        self._until_ms = max(self._until_ms, at_ms + self._policy.masked_ms)
+        self._begun_ms = max(self._begun_ms, at_ms)
+
+    def _end(self, at_ms: int) -> None:
+        """Nothing, when it is older news than the latest beginning: finals come late."""
+        if at_ms >= self._begun_ms:
+            self._until_ms = min(self._until_ms, at_ms)
+
+    def _masks(self, start_ms: int, end_ms: int) -> bool:
+        return self._since_ms <= end_ms and start_ms < self._until_ms
+
+    # -- texts --------------------------------------------------------------------------------------------------------
+
+    def _partial(self, body: events.TranscriptPartial) -> events.TranscriptPartial:
+        text, chars = body.text, body.stable_chars
+        runs, spans = self._look(body)
+        known = runs and spans and spans[-1].end >= runs[-1].end
+        cut = None if known else self._policy.redactor.cut(text, runs)
+        if cut is not None:
+            text, chars = text[:cut] + ELLIPSIS, min(chars, cut)
+            spans = [span._replace(end=min(span.end, cut)) for span in spans if span.start < cut]
+        elif not spans:
+            return body
+        return replace(body, text=without(text, spans), stable_chars=stable(chars, spans))
+
+    def _final(self, body: events.TranscriptFinal) -> events.TranscriptFinal:
+        runs, spans = self._look(body)
+        self._tails[body.leg] = self._tail(body, runs)
+        self._hear(body)
+        if not spans:
+            return body
+        self._spoken[body.utterance_id] = (body.text, spans)
+        while len(self._spoken) > REMEMBERED:
+            self._spoken.popitem(last=False)
+        text = without(body.text, spans)
+        kinds = [span.kind for span in spans]
+        self._masked.update(kinds)
+        redactions = [events.Redaction(kind, body.start_ms, body.end_ms) for kind in dict.fromkeys(kinds)]
+        return replace(body, text=text, stable_chars=len(text), redactions=redactions)
+
+    def _look(self, body: Said) -> tuple[list[Run], list[Span]]:
+        """Its digits, where they could matter, and what is not to be seen."""
+        redactor, tail = self._policy.redactor, self._tails.get(body.leg)
+        masked_from = 0 if self._masks(body.start_ms, body.end_ms) else _end_of(self._policy.mask, body.text)
+        carried = len(tail.digits) if tail is not None else 0
+        some = digits.at_most(body.text)
+        # A final may be the beginning of a number that goes on behind a pause.
+        many = redactor.cards and (carried + some >= GROUP or (some > 0 and isinstance(body, events.TranscriptFinal)))
+        runs = list(digits.runs(body.text)) if many or masked_from is not None else []
+        spans = redactor.spans(body.text, runs, masked_from=masked_from)
+        if (more := self._continued(body, runs)) is not None:
+            spans = merged([*spans, more])
+        return runs, spans
+
+    def _continued(self, body: Said, runs: list[Run]) -> Span | None:
+        """The digits that this utterance begins with, when with those before the pause they are a card's number."""
+        tail = self._tails.get(body.leg)
+        if not self._policy.redactor.cards or tail is None or body.start_ms - tail.end_ms > WAIT_MS:
+            return None
+        head = runs[0] if runs else None
+        if head is None or head.signed or any(each.isalnum() for each in body.text[: head.start]):
+            return None
+        whole = tail.digits + head.digits
+        in_fours = tail.in_fours and head.in_fours and len(tail.digits) >= 2 * GROUP
+        if digits.is_card(whole) or (in_fours and digits.may_become_card(whole)):
+            return Span(head.start, head.end, "card")
+        return None
+
+    def _tail(self, body: events.TranscriptFinal, runs: list[Run]) -> _Tail:
+        before = self._tails.get(body.leg)
+        if before is not None and digits.says_nothing(body.text):  # a cough
+            return _Tail(before.digits, body.end_ms, before.in_fours)
+        run = runs[-1] if runs else None
+        if run is None or run.signed or not digits.is_open(body.text, run):
+            return _Tail("", body.end_ms, in_fours=False)
+        alone = not any(each.isalnum() for each in body.text[: run.start])
+        if before is None or not alone or body.start_ms - before.end_ms > WAIT_MS:
+            return _Tail(run.digits, body.end_ms, run.in_fours)
+        whole = (before.digits + run.digits)[-2 * digits.MAX_CARD :]
+        return _Tail(whole, body.end_ms, run.in_fours and (before.in_fours or not before.digits))
+
+    def _hear(self, body: events.TranscriptFinal) -> None:
+        """Whether somebody has said what masking begins or ends with; what comes last counts."""
+        begun, ended = _end_of(self._policy.mask, body.text), _end_of(self._policy.unmask, body.text, unknown=None)
+        if ended is not None and (begun is None or begun < ended):
+            self._end(body.end_ms)
+        elif begun is not None:
+            self._begin(body.end_ms)
+
+    # -- times of words -----------------------------------------------------------------------------------------------
+
+    def _words(self, body: events.TranscriptWords) -> events.TranscriptWords:
+        text, spans = self._spoken.pop(body.utterance_id, ("", []))
+        if not spans:  # nothing was in the final, or it is long ago
+            text = " ".join(word.word for word in body.words)
+            spans = self._policy.redactor.spans(text, list(digits.runs(text)))
+        if not spans:
+            return body
+        words: list[events.Word] = []
+        redactions: list[events.Redaction] = []
+        open_span: Span | None = None
+        for word, place in zip(body.words, _places(text, body.words), strict=True):
+            span = next((each for each in spans if place[0] < each.end and each.start < place[1]), None)
+            if span is None:
+                words.append(word)
+            elif span is open_span:
+                words[-1] = replace(words[-1], end_ms=word.end_ms)
+                redactions[-1] = replace(redactions[-1], end_ms=word.end_ms)
+            else:
+                words.append(events.Word(f"[{span.kind}]", word.start_ms, word.end_ms))
+                redactions.append(events.Redaction(span.kind, word.start_ms, word.end_ms))
+            open_span = span
+        return replace(body, words=words, redactions=redactions)
+
+
+def _places(text: str, words: list[events.Word]) -> list[tuple[int, int]]:
+    """Where in the text each word is: the aligner leaves out punctuation. One that is not there may be anywhere."""
+    places, at = [], 0
+    for word in words:
+        start = None
+        look = at
+        for char in word.word:
+            look = text.find(char, look)
+            if look < 0:
+                break
+            start = look if start is None else start
+            look += 1
+        if look < 0 or start is None:
+            places.append((at, len(text)))
+        else:
+            places.append((start, look))
+            at = look
+    return places
+
+
+def _end_of(pattern: regex.Pattern[str] | None, text: str, *, unknown: int | None = 0) -> int | None:
+    """Where its last match ends; `unknown` when it takes too long to say."""
+    last = None
+    if pattern is not None:
+        try:
+            for match in pattern.finditer(text, timeout=TIMEOUT_S):
+                last = match.end()
+        except TimeoutError:
+            return unknown
+    return last

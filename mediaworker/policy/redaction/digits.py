@@ -1,0 +1,216 @@
+"""Runs of digits in a text, written or spoken, and whether one is a card's number. No I/O."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mediaworker.policy.redaction.spoken_digits import FILLERS, HAN, HESITATION, PORTUGUESE, REPEATS, ROUND, WORDS
+
+_HAN = "".join(HAN)
+_TOKEN = re.compile(rf"(?P<digits>\d+)|(?P<han>[{_HAN}])|(?P<word>[^\W\d_{_HAN}]+)")
+_WRITTEN = re.compile(rf"[\d{_HAN}]")
+_LETTERS = re.compile(rf"[^\W\d_{_HAN}]+")
+_GAP = re.compile(r"[\W_]{0,4}")
+MAX_FILLERS = 3
+"""In a row."""
+MIN_CARD, MAX_CARD = 13, 19
+"""ISO/IEC 7812-1."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Digits with nothing but separators and fillers between them: text[start:end], offsets in code points."""
+
+    start: int
+    end: int
+    digits: str = ""
+    ends: list[int] = field(default_factory=list)
+    """Where in the text each digit ends."""
+    groups: list[int] = field(default_factory=list)
+    """How many digits were written together; of words nothing is known."""
+    signed: bool = False
+    """Behind a plus: a telephone number."""
+    written: bool = False
+    """With at least one digit that is no word."""
+
+    @property
+    def in_fours(self) -> bool:
+        """As the numbers on cards are printed."""
+        return sum(self.groups) == len(self.digits) and all(size % 4 == 0 for size in self.groups)
+
+
+def at_most(text: str) -> int:
+    """So many digits there may be at most: a look that costs a tenth of reading them."""
+    words = _LETTERS.findall(text.casefold())
+    spoken = sum(word in WORDS or word in ROUND for word in words)
+    return len(_WRITTEN.findall(text)) + 2 * spoken + 4 * sum(word in REPEATS for word in words)
+
+
+def runs(text: str) -> Iterator[Run]:
+    """Every run of the text, in order."""
+    reader = _Reader(text)
+    for token in _TOKEN.finditer(text):
+        if (run := reader.read(token)) is not None:
+            yield run
+    if (run := reader.end()) is not None:
+        yield run
+
+
+class _Reader:
+    """Takes the tokens of a text one by one; a run comes back once it is over."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._run: Run | None = None
+        self._last = 0
+        """End of the latest token."""
+        self._fillers = 0
+        self._portuguese = False
+        """As the latest digit was said."""
+        self._tens, self._tens_end = "", 0
+        """Forty: what comes next says whether it is 40 or the start of 42."""
+        self._repeat = 1
+
+    def read(self, token: re.Match[str]) -> Run | None:
+        near = self._run is not None and _GAP.fullmatch(self._text, self._last, token.start()) is not None
+        self._last = token.end()
+        word = token.group().casefold() if token["word"] else ""
+        digits, tens, repeat = _digits(token), ROUND.get(word, ""), REPEATS.get(word, 0)
+        if word == HESITATION and not (near and self._portuguese):
+            digits = ""
+        if not (digits or tens or repeat):
+            if near and self._fillers < MAX_FILLERS and word in FILLERS:
+                self._fillers += 1
+                return None
+            return self.end()
+        over = None if near else self.end()
+        self._fillers, self._portuguese = 0, word in PORTUGUESE
+        if self._run is None:
+            signed = self._text[: token.start()].rstrip().endswith("+")
+            self._run = Run(token.start(), token.start(), signed=signed)
+        if digits:
+            self._add(digits, token)
+        elif tens:
+            self._settle()
+            self._tens, self._tens_end = tens, token.end()
+        else:
+            self._repeat = repeat
+        return over
+
+    def end(self) -> Run | None:
+        self._settle()
+        run, self._run, self._fillers, self._repeat = self._run, None, 0, 1
+        return run if run is not None and run.digits else None
+
+    def _settle(self) -> None:
+        tens, self._tens = self._tens, ""
+        if tens and self._run is not None:
+            self._put(tens + "0", [self._tens_end] * 2)
+
+    def _add(self, digits: str, token: re.Match[str]) -> None:
+        assert self._run is not None
+        if self._tens and token["word"] and len(digits) == 1 and digits != "0":
+            digits, self._tens = self._tens + digits, ""
+        self._settle()
+        repeat, self._repeat = self._repeat if len(digits) == 1 else 1, 1
+        if token["digits"] and repeat == 1:
+            self._put(digits, range(token.start() + 1, token.end() + 1))
+            self._run.groups.append(len(digits))
+        else:
+            self._put(digits * repeat, [token.end()] * (len(digits) * repeat))
+        self._run.written |= not token["word"]
+
+    def _put(self, digits: str, ends: Sequence[int]) -> None:
+        assert self._run is not None
+        self._run.digits += digits
+        self._run.ends += ends
+        self._run.end = ends[-1]
+
+
+def _digits(token: re.Match[str]) -> str:
+    if written := token["digits"]:
+        return "".join(str(unicodedata.digit(digit)) for digit in written)
+    return HAN[token["han"]] if token["han"] else WORDS.get(token.group().casefold(), "")
+
+
+def is_open(text: str, run: Run, *, growing: bool = False) -> bool:
+    """Nothing that would end it comes behind it: its next digit may be on its way.
+
+    `growing`: the text's last word may be half of one.
+    """
+    behind = [token for token in _TOKEN.finditer(text, run.end)]
+    if growing and behind and behind[-1].end() == len(text):
+        behind.pop()
+    return all(token.group().casefold() in FILLERS or token.group().casefold() in REPEATS for token in behind)
+
+
+def says_nothing(text: str) -> bool:
+    """Neither a digit nor a word that would part two."""
+    return all(token.group().casefold() in FILLERS for token in _TOKEN.finditer(text))
+
+
+def is_card(digits: str) -> bool:
+    """Whether these are the number of a payment card, right or with one digit heard wrongly."""
+    if not _network(digits):
+        return False
+    # 14 to 17: one too many, one too few, or one for another.
+    return 14 <= len(digits) <= 17 or (MIN_CARD <= len(digits) <= MAX_CARD and luhn(digits))
+
+
+def holds_card(run: Run) -> bool:
+    """Whether there is one among its digits, which may go on with its date or begin with something else."""
+    return is_card(run.digits) or any(_network(part) and luhn(part) for part in _parts(run))
+
+
+def _parts(run: Run) -> Iterator[str]:
+    """Of written digits, from where a group begins to where one ends. Where a spoken number begins nothing says, and of
+    many tries one in ten has a right check digit: only what may stand before it is left out, and what comes behind it.
+    """
+    size, places = len(run.digits), [0]
+    for group in run.groups:
+        places.append(places[-1] + group)
+    if places[-1] == size:
+        for at, first in enumerate(places):
+            for last in places[at + 1 : at + 1 + MAX_CARD]:
+                if MIN_CARD <= last - first <= MAX_CARD:
+                    yield run.digits[first:last]
+        return
+    starts = {lead(run.digits), 0, size - 16, size - 15}
+    for first in sorted(starts):
+        for last in (first + 15, first + 16):
+            if 0 <= first and last <= size:
+                yield run.digits[first:last]
+
+
+def lead(digits: str) -> int:
+    """How many of them do not belong to a card's number: oh, one."""
+    return next((at for at in range(min(3, len(digits))) if digits[at] not in "01"), 0)
+
+
+def may_become_card(digits: str) -> bool:
+    return digits[:1] in ("2", "3", "4", "5", "6")
+
+
+def luhn(digits: str) -> bool:
+    """ISO/IEC 7812-1 annex B."""
+    total = 0
+    for place, digit in enumerate(reversed(digits)):
+        value = int(digit) << (place & 1)
+        total += value - 9 if value > 9 else value
+    return total % 10 == 0
+
+
+def _network(digits: str) -> bool:
+    """Begins as the numbers of the large networks do."""
+    two, four = int(digits[:2] or 0), int(digits[:4] or 0)
+    return (
+        digits[:1] == "4"
+        or 50 <= two <= 69  # Mastercard, Maestro, Discover, UnionPay
+        or two in (34, 37, 36, 38)
+        or 2221 <= four <= 2720
+        or 3000 <= four <= 3059
+        or 3528 <= four <= 3589
+    )

@@ -1,0 +1,100 @@
+"""Which parts of a text are not for anybody, and the text without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from config.settings import Privacy
+from mediaworker.policy.phrases import TIMEOUT_S, PatternError, pattern
+from mediaworker.policy.redaction import digits
+from mediaworker.policy.redaction.digits import Run
+
+if TYPE_CHECKING:
+    import regex
+
+SHOWN_DIGITS = 6
+"""So many of a card's first digits may be seen (PCI DSS 4.0, requirement 3.4.1), and of a run that may become one."""
+ELLIPSIS = "…"
+
+
+class Span(NamedTuple):
+    """text[start:end], in code points."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class Redactor:
+    """What the configuration asks for. Raises PatternError, naming the pattern."""
+
+    def __init__(self, settings: Privacy) -> None:
+        self.cards = settings.cards
+        self._patterns: list[tuple[str, regex.Pattern[str]]] = []
+        for each in settings.patterns:
+            try:
+                self._patterns.append((each.name, pattern(each.pattern)))
+            except PatternError as error:
+                raise PatternError(f"{each.name}: {error}") from None
+
+    def spans(self, text: str, runs: Sequence[Run], *, masked_from: int | None = None) -> list[Span]:
+        """Ascending, none within another. `runs`: the text's; `masked_from`: all digits from there on are to go."""
+        found = list(self._matches(text))
+        for run in runs:
+            if self.cards and digits.holds_card(run) and not (run.signed and len(run.digits) < 16):
+                found.append(Span(run.start, run.end, "card"))
+            elif masked_from is not None and run.end > masked_from:
+                start = next(at for at in range(max(run.start, masked_from), run.end) if text[at].isalnum())
+                found.append(Span(start, run.end, "digits"))
+        return merged(found)
+
+    def cut(self, text: str, runs: Sequence[Run]) -> int | None:
+        """Of a text that goes on: where to stop showing it, because what is being said may become a card's number."""
+        run = runs[-1] if self.cards and runs else None
+        if run is None or run.signed:
+            return None
+        shown = digits.lead(run.digits) + SHOWN_DIGITS
+        if len(run.digits) <= shown or not digits.may_become_card(run.digits[shown - SHOWN_DIGITS :]):
+            return None
+        return run.ends[shown - 1] if digits.is_open(text, run, growing=True) else None
+
+    def _matches(self, text: str) -> Iterable[Span]:
+        for kind, each in self._patterns:
+            try:
+                for match in each.finditer(text, timeout=TIMEOUT_S):
+                    if match.end() > match.start():
+                        yield Span(match.start(), match.end(), kind)
+            except TimeoutError:
+                # Better nothing than what should not be seen.
+                yield Span(0, len(text), kind)
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Those that overlap are one, named for the first."""
+    result: list[Span] = []
+    for span in sorted(spans):
+        if result and span.start < result[-1].end:
+            result[-1] = result[-1]._replace(end=max(result[-1].end, span.end))
+        else:
+            result.append(span)
+    return result
+
+
+def without(text: str, spans: Sequence[Span]) -> str:
+    """`[kind]` stands where a span was."""
+    parts, last = [], 0
+    for span in spans:
+        parts += [text[last : span.start], f"[{span.kind}]"]
+        last = span.end
+    return "".join([*parts, text[last:]])
+
+
+def stable(chars: int, spans: Sequence[Span]) -> int:
+    """How much of the text without the spans is as stable as `chars` of the text with them."""
+    moved = 0
+    for span in spans:
+        if span.end > chars:
+            return min(chars, span.start) + moved
+        moved += len(span.kind) + 2 - (span.end - span.start)
+    return chars + moved

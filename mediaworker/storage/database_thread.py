@@ -1,0 +1,92 @@
+"""A database on a thread of its own: the event loop never waits for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+import structlog
+
+from mediaworker.storage.sqlite import SqliteFile, Unusable, unusable
+
+log = structlog.get_logger()
+T = TypeVar("T")
+D = TypeVar("D", bound=SqliteFile)
+
+
+class StoreError(Exception):
+    """A store cannot be opened, read or written; the message says why."""
+
+
+class StoreUnusable(StoreError):
+    """The store's file is damaged, or is no longer there: it has to be opened anew."""
+
+    def __init__(self, error: Unusable) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class DatabaseThread(Generic[D]):
+    """One connection, used on its thread alone, in the order in which it is asked."""
+
+    def __init__(self, thread: ThreadPoolExecutor, database: D) -> None:
+        self._thread = thread
+        self._database: D | None = database
+
+    @classmethod
+    async def open(cls, name: str, make: Callable[[], D]) -> DatabaseThread[D]:
+        """Raises what `make` raises."""
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        try:
+            return cls(thread, await asyncio.get_running_loop().run_in_executor(thread, make))
+        except BaseException:
+            thread.shutdown()
+            raise
+
+    async def run(self, job: Callable[[D], T]) -> T:
+        """Raises StoreError; StoreUnusable when the file itself is to blame."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, job)
+        except (sqlite3.Error, OSError, MemoryError) as error:
+            if (why := unusable(error)) is not None:
+                raise StoreUnusable(why) from error
+            raise StoreError(say(error)) from error
+
+    async def reopen(self, make: Callable[[D | None], D]) -> None:
+        """Use what `make` returns from now on; it closes the database that it is given. When it raises, there is none,
+        and the next `make` is given None. Raises what `make` raises."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._reopen, make)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    def _do(self, job: Callable[[D], T]) -> T:
+        database = self._database
+        if database is None:
+            raise OSError("the store's file could not be opened anew yet")
+        database.check()
+        try:
+            return job(database)
+        except sqlite3.DatabaseError as error:
+            if not database.mended(error):
+                raise
+            log.error("a damaged part of a store was made anew", file=database.path.name, reason=str(error))
+            return job(database)
+        finally:
+            database.note_files()
+
+    def _reopen(self, make: Callable[[D | None], D]) -> None:
+        database, self._database = self._database, None
+        self._database = make(database)
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+
+
+def say(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

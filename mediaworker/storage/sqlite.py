@@ -1,0 +1,355 @@
+"""What the worker's SQLite files have in common: how one is opened, brought up to date and written, and how damage is
+noticed. No threads.
+
+A file that is damaged is set aside under its name and the date, and a new one takes its place (`open_file`): a broken
+disk must not keep the worker from taking calls. Damage of one record costs that record: see `mend`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from mediaworker.storage.durable import sync_directory
+
+Reason = Literal["damaged", "deleted", "replaced"]
+REASONS: tuple[Reason, ...] = ("damaged", "deleted", "replaced")
+SUFFIXES = ("", "-wal", "-shm")
+ASIDE = ".damaged-"
+"""Between the name of a file that was set aside and the date."""
+VERSION_MAX = 1000
+"""A larger version of the schema is damage: no newer program has written it."""
+ENVIRONMENT = frozenset(
+    (
+        sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_NOLFS,
+    )
+)  # fmt: skip
+"""Primary result codes (sqlite.org/rescode.html) that do not blame the file's content."""
+
+
+class Unusable(sqlite3.DatabaseError):
+    """The file is damaged, or is no longer the one that was opened. `log_only`: its write-ahead log alone is."""
+
+    def __init__(self, reason: Reason, message: str, *, log_only: bool = False) -> None:
+        self.reason, self.log_only = reason, log_only
+        super().__init__(message)
+
+
+class NewerFile(sqlite3.DatabaseError):
+    """The file was written by a newer program: it is left alone."""
+
+
+class MigrationFailed(sqlite3.DatabaseError):
+    """A step to the next version failed: the file is as it was."""
+
+
+def unusable(error: BaseException) -> Unusable | None:
+    """What the error of a file in use says about the file; None when its content is not to blame."""
+    if isinstance(error, Unusable):
+        return error
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code == sqlite3.SQLITE_IOERR_SHORT_READ:
+        return Unusable("damaged", str(error))
+    return Unusable("deleted", str(error)) if code == sqlite3.SQLITE_READONLY_DBMOVED else None
+
+
+class SqliteFile:
+    """One connection, for one thread. Every method may raise sqlite3.Error.
+
+    Args:
+        migrations: each brings the file from version n to n + 1 (PRAGMA user_version).
+        sync: a commit is on the disk when it returns. Without it, it survives a kill of the process, but a power cut
+            may take the last ones with it; those before are whole.
+        records: the table whose column `record` holds JSON that its indexes look into, and the table's key.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[str],
+        *,
+        read_only: bool = False,
+        sync: bool = False,
+        records: tuple[str, str],
+    ) -> None:
+        self.path, self._records = path, records
+        self._identity: dict[str, tuple[int, int]] = {}
+        uri = f"{path.absolute().as_uri()}{'?mode=ro' if read_only else ''}"
+        self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0)
+        # One damaged name must not stop a list of all.
+        self._connection.text_factory = lambda text: text.decode(errors="replace")
+        if read_only:
+            return
+        try:
+            # Pages that are emptied go back to the file system, a few at a time. Of use only before the first table is
+            # made.
+            self.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            self.execute("PRAGMA journal_mode = WAL")
+            self.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+            # What is erased is overwritten, not only unlinked.
+            self.execute("PRAGMA secure_delete = ON")
+            self._migrate(migrations)
+            self._identity = self._files()
+        except BaseException:
+            self._connection.close()  # and so rolls back
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
+        return self._connection.execute(sql, parameters)
+
+    # -- the file under the connection --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises Unusable when the file or its log has been deleted, replaced or emptied since it was opened.
+
+        SQLite would go on writing to what has no name any more, and all of that would be gone with the process.
+        """
+        if not self._identity:
+            return
+        found = self._files()
+        for suffix, known in self._identity.items():
+            now = found.get(suffix)
+            if now == known:
+                continue
+            reason: Reason = "deleted" if now is None else "replaced"
+            raise Unusable(reason, f"{self.path.name}{suffix} was {reason} while it was in use", log_only=suffix != "")
+        if os.stat(self.path).st_size == 0:
+            raise Unusable("damaged", f"{self.path.name} was emptied while it was in use")
+
+    def note_files(self) -> None:
+        """What this connection has created itself since: its log, after the first commit."""
+        if self._identity.keys() < set(SUFFIXES):
+            with contextlib.suppress(OSError):  # what has been committed must not look as if it had failed
+                self._identity = self._files() | self._identity
+
+    def _files(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        for suffix in SUFFIXES:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                status = os.stat(f"{self.path}{suffix}")
+                found[suffix] = (status.st_dev, status.st_ino)
+        return found
+
+    def checkpoint_all(self) -> None:
+        """Into the file with all that the log holds. Raises Unusable when a reader is in the way."""
+        busy, _, _ = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise Unusable("damaged", "the log is still being read")
+
+    # -- damaged records ----------------------------------------------------------------------------------------------
+
+    def mend(self) -> int:
+        """Replace or remove the records that are no JSON; how many there were.
+
+        One of them fails every statement that would change it, because the indexes look into the old record. So this
+        goes through the whole table: it is for the moment when such a statement has failed.
+        """
+        table, key = self._records
+        with self._transaction():
+            indexes = self.execute(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL",
+                (table,),
+            ).fetchall()
+            for name, _ in indexes:
+                self.execute(f"DROP INDEX {name}")
+            found = self.execute(f"SELECT {key} FROM {table} WHERE NOT ifnull(json_valid(record), 0)").fetchall()
+            for (one,) in found:
+                record = self.remade(one)
+                self.execute(f"DELETE FROM {table} WHERE {key} = ?", (one,))
+                if record is not None:
+                    self.execute(f"INSERT INTO {table} ({key}, record) VALUES (?, ?)", (one, record))
+            for _, sql in indexes:
+                self.execute(sql)
+        return len(found)
+
+    def mended(self, error: sqlite3.Error) -> bool:
+        """Whether what has failed may be tried again, because something in the file has been mended meanwhile."""
+        if "malformed JSON" not in str(error):
+            return False
+        self.mend()
+        return True
+
+    def remade(self, key: str) -> str | None:
+        """A record as far as the rest of the file tells it; None when it does not."""
+        return None
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            # A full disk may have rolled back already (sqlite.org/lang_transaction.html#immediate).
+            if self._connection.in_transaction:
+                self.execute("ROLLBACK")
+            raise
+
+    def _migrate(self, migrations: Sequence[str]) -> None:
+        """Step by step, each in a transaction: one that fails leaves the file at the version before it."""
+        version = self._pragma("user_version")
+        if not 0 <= version <= VERSION_MAX:
+            raise Unusable("damaged", f"the file cannot have version {version}")
+        if version > len(migrations):
+            raise NewerFile(
+                f"the file has version {version}, this program knows {len(migrations)}: it was written by a newer one"
+            )
+        for number, script in enumerate(migrations[version:], version + 1):
+            try:
+                self._connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+            except sqlite3.Error as error:
+                code = getattr(error, "sqlite_errorcode", None) or 0
+                if code & 0xFF != sqlite3.SQLITE_ERROR:
+                    raise
+                if "already exists" in str(error):
+                    raise Unusable("damaged", f"the version of the file is not its content's ({error})") from None
+                raise MigrationFailed(str(error)) from None
+
+    def _pragma(self, name: str) -> int:
+        return int(self.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+D = TypeVar("D", bound=SqliteFile)
+
+
+def open_file(path: Path, make: Callable[[Path], D], probe: Callable[[D], object]) -> tuple[D, str | None]:
+    """The file, opened and found good by `probe`; and when it was damaged and a new one is open in its place, one
+    sentence about that. Raises sqlite3.Error and OSError where the content of the file is not to blame.
+    """
+    path = Path(os.path.realpath(path))  # a link's target is set aside, and its place taken
+    try:
+        _check_kinds(path)
+        return _opened(path, make, probe), None
+    except (sqlite3.Error, ValueError) as error:
+        if (why := _damage(error, path)) is None:
+            raise _explained(error, path) from error
+    aside = set_aside(path)
+    return _opened(path, make, probe), f"{path.name} was damaged ({why}) and was set aside as {aside}"
+
+
+def _opened(path: Path, make: Callable[[Path], D], probe: Callable[[D], object]) -> D:
+    database = make(path)
+    try:
+        probe(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _check_kinds(path: Path) -> None:
+    for suffix in SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(f"{path}{suffix}")
+            if not stat.S_ISREG(status.st_mode):
+                raise Unusable("damaged", f"{path.name}{suffix} is not a file")
+            if not suffix and not status.st_size:
+                raise Unusable("damaged", "it is empty")
+
+
+def _damage(error: Exception, path: Path) -> str | None:
+    """Why the file's content is to blame for an error while it was being opened; None when it is not."""
+    if isinstance(error, Unusable | ValueError):
+        return str(error)
+    if isinstance(error, NewerFile | MigrationFailed):
+        return None
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    if code in (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ):
+        return str(error)  # a sector that cannot be read any more, or an end that is missing
+    if code & 0xFF == sqlite3.SQLITE_READONLY and os.access(path, os.R_OK | os.W_OK) and _writable(path.parent):
+        return "its header asks for a newer SQLite"
+    return None if code & 0xFF in ENVIRONMENT else str(error)
+
+
+def _writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK) and not os.statvfs(folder).f_flag & os.ST_RDONLY
+
+
+def _explained(error: Exception, path: Path) -> Exception:
+    """SQLite says no more than that it is unable to open a file."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
+        return error
+    for suffix in SUFFIXES:
+        name = f"{path}{suffix}"
+        if os.path.exists(name) and not os.access(name, os.R_OK | os.W_OK):
+            return PermissionError(f"{path.name}{suffix} cannot be read and written by the user that runs the worker")
+    if not _writable(path.parent):
+        return PermissionError(f"the folder of {path.name} cannot be written by the user that runs the worker")
+    return error
+
+
+def set_aside(path: Path) -> str:
+    """Rename the file, its log and its index to `<name>.damaged-<date>`; the new name. Raises OSError.
+
+    The log goes first: when it is cut short here, the next start finds the damaged file and goes on.
+    """
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    name, number = f"{path.name}{ASIDE}{date}", 1
+    while any(os.path.lexists(f"{path.with_name(name)}{suffix}") for suffix in SUFFIXES):
+        number += 1
+        name = f"{path.name}{ASIDE}{date}-{number}"
+    for suffix in reversed(SUFFIXES):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{path}{suffix}", f"{path.with_name(name)}{suffix}")
+    with contextlib.suppress(FileNotFoundError):
+        sync_directory(path.parent)
+    return name
+
+
+def save_log(error: Unusable, old: SqliteFile | None) -> bool:
+    """Whether the file is whole without its log: what a lost log held is still known to the connection and is written
+    into the file. `old` is closed then; None says that the try before has done it."""
+    if error.log_only and old is not None:
+        try:
+            old.checkpoint_all()
+            old.close()
+        except sqlite3.Error:
+            error.log_only = False  # it is not: a new file has to be begun
+    return error.log_only
+
+
+def make_way(path: Path, old: SqliteFile | None) -> str | None:
+    """Set aside what lies at `path`, and close the connection to what was there before; the new name, None when nothing
+    was there. Raises OSError.
+
+    In this order: SQLite removes a log by its name when it closes a file, whosever that is by now.
+    """
+    lies = any(os.path.lexists(f"{path}{suffix}") for suffix in SUFFIXES)
+    aside = set_aside(path) if lies else None
+    if old is not None:
+        with contextlib.suppress(sqlite3.Error):
+            old.close()
+    return aside
+
+
+def erase_set_aside(path: Path, before_s: float) -> list[str]:
+    """Erase the damaged files whose last change was before that Unix time; their names."""
+    erased = []
+    for found in files_set_aside(path):
+        with contextlib.suppress(OSError):
+            if found.is_file() and found.stat().st_mtime < before_s:
+                for suffix in SUFFIXES:
+                    Path(f"{found}{suffix}").unlink(missing_ok=True)
+                erased.append(found.name)
+    return erased
+
+
+def files_set_aside(path: Path) -> list[Path]:
+    """Those of the file that still lie beside it, oldest first, without their logs. Raises OSError."""
+    found = [one for one in path.parent.glob(f"{path.name}{ASIDE}*") if not one.name.endswith(("-wal", "-shm"))]
+    return sorted(found)

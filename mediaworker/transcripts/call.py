@@ -1,0 +1,98 @@
+"""A call's finals as a transcript: JSON, plain text, SubRip, WebVTT. Pure formatting."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from mediaworker.events.schema import (
+    CallRecord,
+    EventBody,
+    EventError,
+    TranscriptFinal,
+    TranscriptWords,
+    Word,
+    decode,
+)
+from mediaworker.transcripts.subtitles.render import Line, clock, one_line, srt, vtt
+
+Format = Literal["json", "txt", "srt", "vtt"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+MEDIA_TYPES: dict[Format, str] = {
+    "json": "application/json",
+    "txt": "text/plain; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+}
+
+
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One final. `speaker` is the leg's name, else its label, its role when known, else the leg."""
+
+    utterance_id: str
+    leg: str
+    role: str
+    speaker: str
+    start_ms: int
+    end_ms: int
+    text: str
+    language: str
+    reason: str
+    error: str | None = None
+    words: list[Word] = []
+    """Empty: nobody asked when they were said, or it could not be told."""
+
+
+class Transcript(msgspec.Struct, frozen=True):
+    call_id: str
+    state: str
+    segments: list[Segment]
+
+
+def segments(record: CallRecord, frames: Iterable[str]) -> list[Segment]:
+    """From `transcript.final` and `transcript.words` frames, in the order in which people began to speak."""
+    speakers = {leg.leg: leg.name or leg.label for leg in record.legs}
+    bodies = list(_bodies(frames))
+    words = {body.utterance_id: body.words for body in bodies if isinstance(body, TranscriptWords)}
+    found = []
+    for final in bodies:
+        if not isinstance(final, TranscriptFinal):
+            continue
+        role = final.role if final.role != "unknown" else ""
+        speaker = speakers.get(final.leg) or role or final.leg
+        found.append(
+            Segment(
+                utterance_id=final.utterance_id,
+                leg=final.leg,
+                role=final.role,
+                speaker=speaker,
+                start_ms=final.start_ms,
+                end_ms=final.end_ms,
+                text=final.text,
+                language=final.language,
+                reason=final.reason,
+                error=final.error,
+                words=words.get(final.utterance_id, []),
+            )
+        )
+    return sorted(found, key=lambda segment: (segment.start_ms, segment.end_ms))
+
+
+def _bodies(frames: Iterable[str]) -> Iterator[EventBody]:
+    for frame in frames:
+        with contextlib.suppress(EventError):  # one that is damaged on the disk costs itself
+            yield decode(frame).body
+
+
+def render(record: CallRecord, found: Sequence[Segment], format: Format) -> str:
+    """JSON has every final; the others leave out those without text, and subtitles cut the long ones."""
+    if format == "json":
+        return msgspec.json.encode(Transcript(record.call_id, record.state, list(found))).decode()
+    if format == "txt":
+        spoken = [segment for segment in found if segment.text.strip()]
+        return "".join(f"[{clock(s.start_ms, '.')}] {one_line(s.speaker)}: {one_line(s.text)}\n" for s in spoken)
+    lines = [Line(s.start_ms, s.end_ms, s.text, s.speaker, s.words) for s in found]
+    return srt(lines) if format == "srt" else vtt(lines)

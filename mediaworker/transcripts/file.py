@@ -1,0 +1,171 @@
+"""A file's transcript in the formats that it can be asked for. Pure.
+
+`json`, `verbose_json` and `diarized_json` are OpenAI's objects (its API reference, "Create transcription"), with more
+fields where there is more to say.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from asr import languages
+from mediaworker.events.schema import Word
+from mediaworker.files.segments import Segment, language, speaker, whole_text
+from mediaworker.transcripts.subtitles.render import Line, one_line, srt, vtt
+
+Format = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+MEDIA_TYPES: dict[Format, str] = {
+    "json": "application/json",
+    "text": "text/plain; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+    "verbose_json": "application/json",
+    "diarized_json": "application/json",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """All of a file."""
+
+    segments: Sequence[Segment]
+    """Arranged."""
+    duration_s: float
+    channels: int = 1
+    speakers: Sequence[str] = ()
+    damaged: int = 0
+    """Packets that could not be decoded."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is missing in it, for its reader."""
+        found = []
+        if failed := sum(segment.error is not None for segment in self.segments):
+            found.append(f"{failed} of {len(self.segments)} stretches of speech could not be recognised")
+        if self.damaged:
+            found.append(f"the file is damaged or cut off: silence stands for {self.damaged} packets")
+        return found
+
+    def speaker(self, segment: Segment) -> str:
+        """Empty when there is one channel and nobody has named it."""
+        if self.channels == 1 and not any(self.speakers):
+            return ""
+        return speaker(segment.channel, self.speakers)
+
+
+def render(transcript: Transcript, format: Format, *, granularities: Sequence[str] = ("segment",)) -> str:
+    """`granularities`: of `verbose_json`, `segment` and `word`."""
+    match format:
+        case "text" if transcript.channels > 1:
+            return "".join(spoken_line(transcript, segment) for segment in _spoken(transcript))
+        case "text":
+            return f"{whole_text(transcript.segments)}\n"
+        case "srt" | "vtt":
+            return {"srt": srt, "vtt": vtt}[format]([_line(transcript, segment) for segment in transcript.segments])
+        case "json":
+            return _encode(_with_warnings(transcript, {"text": whole_text(transcript.segments)} | _usage(transcript)))
+        case "verbose_json":
+            return _encode(_verbose(transcript, granularities))
+        case "diarized_json":
+            return _encode(_diarized(transcript))
+
+
+def spoken_line(transcript: Transcript, segment: Segment) -> str:
+    """A line of a text in which several speakers are told apart: who said it, and what."""
+    return f"{one_line(transcript.speaker(segment))}: {one_line(segment.text)}\n"
+
+
+def segment_id(segment: Segment) -> str:
+    return f"seg_{segment.index}"
+
+
+def diarized_segment(transcript: Transcript, segment: Segment) -> dict[str, Any]:
+    return {
+        "type": "transcript.text.segment",
+        "id": segment_id(segment),
+        "start": segment.start_ms / 1000,
+        "end": segment.end_ms / 1000,
+        "text": segment.text,
+        "speaker": speaker(segment.channel, transcript.speakers),
+    }
+
+
+def _verbose(transcript: Transcript, granularities: Sequence[str]) -> dict[str, Any]:
+    spoken = _spoken(transcript)
+    code = language(transcript.segments)
+    found: dict[str, Any] = {
+        "task": "transcribe",
+        "language": (languages.name(code) or "").lower(),
+        "duration": round(transcript.duration_s, 3),
+        "text": whole_text(transcript.segments),
+    }
+    if "segment" in granularities:
+        found["segments"] = [_segment(transcript, number, each) for number, each in enumerate(spoken)]
+    if "word" in granularities:
+        found["words"] = [_word(word) for segment in spoken for word in segment.words]
+    return _with_warnings(transcript, found | _usage(transcript))
+
+
+def _segment(transcript: Transcript, number: int, segment: Segment) -> dict[str, Any]:
+    # Probabilities of tokens are not kept: the fields that clients expect are there, and zero.
+    found: dict[str, Any] = {
+        "id": number,
+        "seek": segment.start_ms // 10,
+        "start": segment.start_ms / 1000,
+        "end": segment.end_ms / 1000,
+        "text": segment.text,
+        "tokens": [],
+        "temperature": 0.0,
+        "avg_logprob": 0.0,
+        "compression_ratio": _compression(segment.text),
+        "no_speech_prob": 0.0,
+        "language": segment.language,
+        "channel": segment.channel,
+    }
+    name = transcript.speaker(segment)
+    return found | ({"speaker": name} if name else {})
+
+
+def _diarized(transcript: Transcript) -> dict[str, Any]:
+    found = {
+        "task": "transcribe",
+        "duration": round(transcript.duration_s, 3),
+        "text": whole_text(transcript.segments),
+        "segments": [diarized_segment(transcript, each) for each in _spoken(transcript)],
+    }
+    return _with_warnings(transcript, found | _usage(transcript))
+
+
+def _usage(transcript: Transcript) -> dict[str, Any]:
+    return {"usage": {"type": "duration", "seconds": round(transcript.duration_s)}}
+
+
+def _with_warnings(transcript: Transcript, found: dict[str, Any]) -> dict[str, Any]:
+    return found | ({"warnings": transcript.warnings} if transcript.warnings else {})
+
+
+def _spoken(transcript: Transcript) -> list[Segment]:
+    return [segment for segment in transcript.segments if segment.text]
+
+
+def _line(transcript: Transcript, segment: Segment) -> Line:
+    return Line(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), segment.words)
+
+
+def _word(word: Word) -> dict[str, Any]:
+    return {"word": word.word, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
+
+
+def _compression(text: str) -> float:
+    data = text.encode()
+    return round(len(data) / len(zlib.compress(data)), 3) if data else 0.0
+
+
+def _encode(value: dict[str, Any]) -> str:
+    return msgspec.json.encode(value).decode()

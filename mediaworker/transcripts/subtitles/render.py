@@ -1,0 +1,99 @@
+"""What people said as a SubRip (`.srt`) or WebVTT (`.vtt`) file. Pure formatting."""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mediaworker.events.schema import Word
+from mediaworker.transcripts.subtitles.cues import Cue, cues
+from mediaworker.transcripts.subtitles.places import columns
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something said. Times before 0 are shown at 0, and a text with nothing to show is left out."""
+
+    start_ms: int
+    end_ms: int
+    text: str
+    speaker: str = ""
+    words: Sequence[Word] = ()
+    """When they were said; empty when nobody knows."""
+
+
+def srt(lines: Iterable[Line]) -> str:
+    """The speaker's name stands before the first of a line's cues, and takes its place there."""
+    blocks = []
+    for number, (cue, line, first) in enumerate(_shown(lines, named=True), 1):
+        # `-->` is SubRip's own; the name and the text may make one together.
+        said = re.sub("--+>", "->", (_prefix(line) if first else "") + "\n".join(cue.lines))
+        blocks.append(f"{number}\n{_times(cue, ',')}\n{said}\n")
+    return "\n".join(blocks)
+
+
+def vtt(lines: Iterable[Line]) -> str:
+    """The speaker's name is in a voice tag of every cue."""
+    blocks = ["WEBVTT\n"]
+    for cue, line, _ in _shown(lines, named=False):
+        voice = f"<v {_escape(line.speaker)}>" if line.speaker else ""
+        said = _escape("\n".join(cue.lines))
+        blocks.append(f"{_times(cue, '.')}\n{voice}{said}\n")
+    return "\n".join(blocks)
+
+
+def clock(ms: int, point: str) -> str:
+    """HH:MM:SS and milliseconds; SubRip wants a comma, WebVTT a point."""
+    seconds, millis = divmod(max(0, ms), 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{millis:03}"
+
+
+def one_line(text: str) -> str:
+    """A blank line would end a cue."""
+    return " ".join(text.split())
+
+
+def _shown(lines: Iterable[Line], *, named: bool) -> list[tuple[Cue, Line, bool]]:
+    """By their start, with the line of each and whether it is the line's first. One speaker's never overlap."""
+    shown: list[tuple[Cue, Line, bool]] = []
+    free_ms: dict[str, int] = {}
+    for line, next_ms in _nexts(lines):
+        start_ms = max(line.start_ms, free_ms.get(line.speaker, 0))
+        indent = columns(_prefix(line)) if named else 0
+        found = cues(line.text, line.words, start_ms, line.end_ms, indent=indent, until_ms=next_ms)
+        free_ms[line.speaker] = found[-1].end_ms
+        shown.extend((cue, line, cue is found[0]) for cue in found)
+    return sorted(shown, key=lambda each: each[0].start_ms)
+
+
+def _nexts(lines: Iterable[Line]) -> Iterator[tuple[Line, int | None]]:
+    """In order, with the start of what is next: of the same speaker, or of anybody who began when it was over."""
+    cleaned = (
+        replace(each, start_ms=max(0, each.start_ms), text=one_line(each.text), speaker=one_line(each.speaker))
+        for each in lines
+    )
+    spoken = sorted((line for line in cleaned if line.text), key=lambda line: (line.start_ms, line.end_ms))
+    starts = [line.start_ms for line in spoken]
+    own_ms: dict[str, list[int]] = {}
+    nexts: list[int | None] = []
+    for line in reversed(spoken):
+        over = bisect_left(starts, max(line.end_ms, line.start_ms + 1))
+        after = [*starts[over : over + 1], *own_ms.get(line.speaker, [])]
+        nexts.append(min(after, default=None))
+        own_ms[line.speaker] = [line.start_ms]
+    return zip(spoken, reversed(nexts), strict=True)
+
+
+def _prefix(line: Line) -> str:
+    return f"{line.speaker}: " if line.speaker else ""
+
+
+def _times(cue: Cue, point: str) -> str:
+    return f"{clock(cue.start_ms, point)} --> {clock(cue.end_ms, point)}"
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=False)

@@ -1,0 +1,208 @@
+"""A worker behind NAT: what a STUN server says of it.
+
+A call needs an answer at once, and its SDP has to say where its ports appear outside. So the next ports are asked about
+before there is a call: a few are kept at hand, bound and located, and asked about again before the NAT forgets them.
+When they are used up, or the server says nothing, the configured address or the last one known stands beside the port
+as it is, which is right where the NAT keeps ports, or forwards them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from config import ConfigError
+from config.addresses import bound_udp
+from sip.errors import PortsExhausted
+from sip.media.latching import Address
+from sip.media.rtcp_socket import ReportSocket
+from sip.protocol.stun import PORT, Binding
+
+if TYPE_CHECKING:
+    from sip.media.ports import RtpPorts
+
+log = structlog.get_logger("sip")
+
+SPARES = 8
+FRESH_S = 15.0
+"""RFC 4787 section 4.3: a NAT remembers for two minutes at least, and some for half a minute."""
+RETRY_S = 15.0
+_SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:\s]+)(?::([0-9]{1,5}))?")
+_MAX_BYTES = 2048
+
+
+@dataclass(slots=True)
+class Spare:
+    """Ports that no call has yet. Its owner closes them, with `RtpPorts.close`."""
+
+    media: socket.socket
+    reports: ReportSocket | None
+    mapped: Address
+    """Where `media` appears."""
+    mapped_reports: Address | None
+
+
+class Nat:
+    """`sip.stun`: the server, what it has said, and the ports that it has located."""
+
+    def __init__(self, server: str, *, host: str = "") -> None:
+        """`host`: where we listen. An empty `server`: there is none, and nothing is asked. Raises ConfigError."""
+        found = _SERVER.fullmatch(server)
+        if server and not (found and int(found[2] or 1) in range(1, 65536)):
+            raise ConfigError("sip.stun", server, "expected HOST or HOST:PORT")
+        self._name = found[1].strip("[]") if found else ""
+        self._port = int(found[2] or PORT) if found else 0
+        self._host = host
+        self._server: Address | None = None
+        """None: not known, or it does not answer."""
+        self._spares: deque[Spare] = deque()
+        self._taken = asyncio.Event()
+        self.address = ""
+        """The last public address that was learned; "" before that."""
+        self.answered = self.unanswered = 0
+        self.held = 0
+        """RTP ports that no call has: at hand, or being asked about."""
+
+    @property
+    def spares(self) -> int:
+        return len(self._spares)
+
+    def take(self) -> Spare | None:
+        """Ports whose place is known; None when there are none."""
+        self._taken.set()
+        if not self._spares:
+            return None
+        self.held -= 1
+        return self._spares.popleft()
+
+    async def find(self, port: int) -> None:
+        """Look the server up, and ask from this port: that of SIP, before somebody else binds it. 0: from any."""
+        if not self._name:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self._name, self._port, family=socket.AF_INET, type=socket.SOCK_DGRAM)
+            server = (str(found[0][4][0]), self._port)
+            with bound_udp(self._host, port) as own:
+                mapped = await self._ask(own.fileno(), server)
+        except OSError as error:
+            self._failed(str(error))
+            return
+        if mapped is None:
+            self._failed("no answer")
+            return
+        if self._server is None or mapped[0] != self.address:
+            log.info("public address", stun=self._name, public_address=mapped[0], before=self.address or None)
+        self._server, self.address = server, mapped[0]
+
+    def _failed(self, problem: str) -> None:
+        if self._server is not None or not self.unanswered:
+            log.warning("the STUN server does not help", stun=self._name, reason=problem)
+        self.unanswered += 1
+        self._server = None
+
+    async def follow(self, ports: RtpPorts, *, reports: bool) -> None:
+        """Keep ports at hand, `reports`: with those above; try again when the server is gone. Runs until cancelled."""
+        try:
+            while self._name:
+                if self._server is None:
+                    self._release(ports)
+                    await asyncio.sleep(RETRY_S)
+                    await self.find(0)
+                    continue
+                self._taken.clear()
+                await self._fill(ports, reports=reports)
+                try:
+                    async with asyncio.timeout(FRESH_S / SPARES):
+                        await self._taken.wait()
+                except TimeoutError:
+                    await self._refresh(ports)
+        finally:
+            self._release(ports)
+
+    async def _fill(self, ports: RtpPorts, *, reports: bool) -> None:
+        opened: list[tuple[socket.socket, ReportSocket | None]] = []
+        with contextlib.suppress(PortsExhausted):
+            for _ in range(SPARES - len(self._spares)):
+                media = ports.open(asyncio.get_running_loop().time())
+                self.held += 1
+                opened.append((media, ports.above(media) if reports else None))
+        await asyncio.gather(*(self._locate(ports, *each) for each in opened))
+
+    async def _refresh(self, ports: RtpPorts) -> None:
+        """The one that was asked about longest ago; the others stay at hand meanwhile."""
+        if self._spares:
+            spare = self._spares.popleft()
+            await self._locate(ports, spare.media, spare.reports)
+
+    async def _locate(self, ports: RtpPorts, media: socket.socket, reports: ReportSocket | None) -> None:
+        """Learn where they appear, and keep them at hand; or close them."""
+        try:
+            above = [self._where(reports.fileno())] if reports is not None else []
+            mapped, *more = await asyncio.gather(self._where(media.fileno()), *above)
+        except BaseException:
+            self._close(ports, media, reports)
+            raise
+        if mapped is None or self._server is None:
+            self._close(ports, media, reports)
+            return
+        if mapped[0] != self.address:
+            log.info("public address", stun=self._name, public_address=mapped[0], before=self.address)
+            self.address = mapped[0]
+        self._spares.append(Spare(media, reports, mapped, more[0] if more else None))
+
+    def _release(self, ports: RtpPorts) -> None:
+        while self._spares:
+            spare = self._spares.popleft()
+            self._close(ports, spare.media, spare.reports)
+
+    def _close(self, ports: RtpPorts, media: socket.socket, reports: ReportSocket | None) -> None:
+        if reports is not None:
+            reports.close()
+        ports.close(media, asyncio.get_running_loop().time())
+        self.held -= 1
+
+    async def _where(self, fileno: int) -> Address | None:
+        if self._server is None:
+            return None
+        mapped = await self._ask(fileno, self._server)
+        if mapped is None:
+            self._failed("no answer")
+        return mapped
+
+    async def _ask(self, fileno: int, server: Address) -> Address | None:
+        loop = asyncio.get_running_loop()
+        binding, over = Binding(loop.time()), asyncio.Event()
+        # A descriptor of its own: the other one may be closed meanwhile, and its number given to somebody else.
+        with socket.socket(fileno=os.dup(fileno)) as own:
+
+            def read() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        binding.heard(own.recv(_MAX_BYTES))
+                if binding.over:
+                    over.set()
+
+            loop.add_reader(own.fileno(), read)
+            try:
+                while not binding.over:
+                    if request := binding.request(loop.time()):
+                        own.sendto(request, server)
+                    if not binding.over:
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout_at(binding.next_s):
+                                await over.wait()
+            except OSError:
+                pass  # no way there
+            finally:
+                loop.remove_reader(own.fileno())
+        self.answered += binding.mapped is not None
+        return binding.mapped

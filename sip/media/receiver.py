@@ -1,0 +1,332 @@
+"""All RTP sockets read together, once per media tick: `recvmmsg` per socket, then array operations over what came.
+
+Audio is looked at once per tick, so reading it earlier would only cost a wake-up of the event loop per packet. Until
+then it lies in the sockets' buffers, which hold seconds of it; the kernel notes when each datagram came, so arrival
+times are better than those of a loop that has other things to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import socket
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio import WHOLE, Detector, Turn
+from audio.ring import ROWS
+from audio.rtp.fast_path import LEAD, MAX_BYTES, Datagrams
+from config.addresses import socket_address
+from sip.media.latching import SILENCE_S
+
+if TYPE_CHECKING:
+    from sip.media.latching import Address
+    from sip.media.rtp_socket import RtpSocket
+
+BATCH = 512
+"""Datagrams that are read before they are handed on, and the event loop may do something else."""
+ROOM = 8
+"""Datagrams that one call reads from one socket; at 50 packets a second two have come since the last tick."""
+MAX_PASSES = 32
+"""Calls per socket and tick: a flood on one port must not hold up the others, and a backlog is caught up with."""
+DEAL_S = 1.0
+"""So often sockets are dealt out to turns anew, when none came or went."""
+KEPT_S = 10.0
+"""No socket's buffer holds more than this of a call."""
+SO_TIMESTAMPNS = 35
+"""socket(7); Python has no name for it."""
+_STAMP_BYTES = 32  # a control message header of 16 bytes and a timespec
+_NAME_BYTES, _NAME_STRIDE = 28, 32
+"""Room for struct sockaddr_in, which has family, port and address in its first 8 bytes, and for struct sockaddr_in6,
+which has family, port and a flow label that is always 0 there, and its address in the next 16 (ipv6(7))."""
+_MESSAGE = np.dtype(
+    [
+        ("name", "u8"), ("name_bytes", "u4"), ("", "u4"), ("vector", "u8"), ("vectors", "u8"), ("control", "u8"),
+        ("control_bytes", "u8"), ("flags", "i4"), ("", "i4"), ("bytes", "u4"), ("", "u4"),
+    ]
+)  # fmt: skip
+"""struct mmsghdr of 64-bit Linux, recvmmsg(2)."""
+
+# Unlike CDLL, PyDLL keeps the interpreter's lock: the call never waits, and a thousand hand-overs a tick would.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_recvmmsg = _libc.recvmmsg
+_recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
+_recvmmsg.restype = ctypes.c_int
+
+_INET6 = int(socket.AF_INET6)
+_FAMILY_AT = _INET6.to_bytes(2, sys.byteorder).index(_INET6)
+
+# The arguments of the call are kept as ctypes objects: converting numbers would cost as much as the call.
+_ROOM, _NOW, _FOR_EVER = ctypes.c_uint(ROOM), ctypes.c_int(socket.MSG_DONTWAIT), ctypes.c_void_p(None)
+_Reader = tuple[int, tuple[ctypes.c_int, "RtpSocket"]]
+"""Slot, (file descriptor, socket)."""
+
+
+class RtpReceiver:
+    """Reads the sockets that are added to it whenever `sweep` is called."""
+
+    def __init__(self, detector: Detector | None = None) -> None:
+        """`detector`: of the legs that the sockets deliver to; without one every datagram goes its own way."""
+        self._detector = detector
+        self._readers: dict[int, tuple[ctypes.c_int, RtpSocket]] = {}
+        self._free = list(range(64))
+        self._source = np.zeros(64, np.uint64)
+        """The locked source per slot as the first 8 bytes of its socket address; 0: none."""
+        self._source6 = np.zeros((64, 2), np.uint64)
+        """The next 16 bytes of those that speak IPv6."""
+        self._speaks6 = np.zeros(64, np.bool_)
+        self._open6 = 0
+        """Sockets that speak IPv6: without one nothing of theirs is looked at."""
+        self.heard_s = np.zeros(64)
+        """When the locked source was last heard, per slot."""
+        self._latched = np.zeros(64, np.bool_)
+        """Slots whose stream has a source, which some datagrams may still need a decision beside."""
+        self._guarded = np.zeros(64, np.bool_)
+        """Those of them whose socket drops what comes from elsewhere."""
+        self.packets = np.zeros(64, np.int64)
+        """Taken from the right source, per slot."""
+        self.truncated = 0
+        """Datagrams longer than any RTP packet."""
+        self.errors = 0
+        self._swept_s = [0.0]
+        """When each turn was read last."""
+        self._turns: list[list[_Reader]] = []
+        self._changed, self._dealt_s = True, 0.0
+        self._buffers: _Buffers | None = None
+
+    def add(self, reader: RtpSocket, bound: socket.socket) -> int:
+        """A socket to read from now on. Returns its slot."""
+        bound.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self._source[slot] = self.packets[slot] = 0
+        self.heard_s[slot] = 0.0
+        self._latched[slot] = self._guarded[slot] = False
+        self._speaks6[slot] = bound.family == socket.AF_INET6
+        self._open6 += int(self._speaks6[slot])
+        self._readers[slot] = (ctypes.c_int(bound.fileno()), reader)
+        self._changed = True
+        return slot
+
+    def remove(self, slot: int) -> None:
+        del self._readers[slot]
+        self._latched[slot] = self._guarded[slot] = False
+        self._changed = True
+        self._open6 -= int(self._speaks6[slot])
+        self._free.append(slot)
+
+    def lock(self, slot: int, source: Address | None) -> None:
+        """Datagrams of this source need no decision any more; None: each does. No effect once the socket is closed."""
+        if slot >= 0:
+            name = b"" if source is None else socket_address(*source)
+            words = np.frombuffer(name[:24].ljust(24, b"\0"), np.uint64)
+            self._source[slot], self._source6[slot] = words[0], words[1:]
+
+    def latch(self, slot: int, latched: bool) -> None:
+        """The slot's stream has another source now, or none: what its socket is to let in is set with the next tick."""
+        if slot >= 0:
+            self._latched[slot], self._guarded[slot] = latched, False
+
+    def _guard(self, now: float) -> None:
+        """Close sockets to other sources while the stream's own is heard; in its silence another may be learned."""
+        wanted = self._latched & (now - self.heard_s < SILENCE_S)
+        for slot in np.flatnonzero(wanted != self._guarded).tolist():
+            self._readers[slot][1].guard(bool(wanted[slot]))
+            self._guarded[slot] = wanted[slot]
+
+    def _grow(self) -> None:
+        """Twice the slots."""
+        size = len(self._source)
+        self._source = np.concatenate([self._source, np.zeros(size, np.uint64)])
+        self._source6 = np.concatenate([self._source6, np.zeros((size, 2), np.uint64)])
+        self._speaks6 = np.concatenate([self._speaks6, np.zeros(size, np.bool_)])
+        self.heard_s = np.concatenate([self.heard_s, np.zeros(size)])
+        self._latched = np.concatenate([self._latched, np.zeros(size, np.bool_)])
+        self._guarded = np.concatenate([self._guarded, np.zeros(size, np.bool_)])
+        self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
+        self._free = list(range(size, 2 * size))
+
+    def sweep(self, now: float, turn: Turn = WHOLE) -> Iterator[None]:
+        """Read what has come for the legs whose turn it is. Yields after each batch: the caller's loop may breathe."""
+        if not self._readers:
+            return
+        # A leg may get another row, which its socket need not follow at once.
+        stale = self._changed or now - self._dealt_s >= DEAL_S
+        if turn.number == 0 and stale or turn.of != len(self._turns):
+            self._turns = self._deal(turn.of)
+            self._changed, self._dealt_s = False, now
+            if turn.of != len(self._swept_s):
+                self._swept_s = [0.0] * turn.of
+        if self._buffers is None:
+            self._buffers = _Buffers()
+        if turn.number == 0:
+            self._guard(now)
+        since_s, self._swept_s[turn.number] = self._swept_s[turn.number], now
+        yield from self._read_all(self._buffers, self._turns[turn.number], since_s)
+
+    def drain(self, slot: int) -> None:
+        """Read what has come to one socket: it is about to be closed."""
+        if slot in self._readers and self._buffers is not None:
+            for _ in self._read_all(self._buffers, [(slot, self._readers[slot])], 0.0):
+                pass
+
+    def _read_all(self, buffers: _Buffers, waiting: Sequence[_Reader], since_s: float) -> Iterator[None]:
+        for _ in range(MAX_PASSES):
+            waiting = yield from self._read(buffers, waiting, since_s)
+            if not waiting:
+                break
+
+    def _deal(self, turns: int) -> list[list[_Reader]]:
+        """Sockets by the turn of their legs; those without a leg come in the first."""
+        if turns == 1:
+            return [list(self._readers.items())]
+        dealt: list[list[_Reader]] = [[] for _ in range(turns)]
+        for reader in self._readers.items():
+            leg = reader[1][1].leg
+            dealt[0 if leg is None else leg.index // ROWS % turns].append(reader)
+        return dealt
+
+    def _read(
+        self, buffers: _Buffers, readers: Sequence[_Reader], since_s: float
+    ) -> Generator[None, None, Sequence[_Reader]]:
+        """Once from each. Returns those that may have more."""
+        heads = buffers.heads
+        filled = 0
+        more: list[_Reader] = []
+        sockets: list[RtpSocket] = []
+        counts: list[int] = []
+        for reader in readers:
+            slot, own = reader
+            if filled + ROOM > BATCH:
+                self._take(buffers, filled, sockets, counts, since_s)
+                filled, sockets, counts = 0, [], []
+                yield
+            if self._readers.get(slot) is not own:
+                continue  # closed while the loop had its turn
+            count = _recvmmsg(own[0], heads[filled], _ROOM, _NOW, _FOR_EVER)
+            if count < 0 and ctypes.get_errno() != errno.EAGAIN:  # ICMP about what was sent comes first, once
+                count = _recvmmsg(own[0], heads[filled], _ROOM, _NOW, _FOR_EVER)
+            if count <= 0:
+                if ctypes.get_errno() != errno.EAGAIN:
+                    self.errors += 1
+                continue
+            sockets.append(own[1])
+            counts.append(count)
+            filled += count
+            if count == ROOM:
+                more.append(reader)
+        if filled:
+            self._take(buffers, filled, sockets, counts, since_s)
+        return more
+
+    def _take(
+        self, buffers: _Buffers, filled: int, sockets: list[RtpSocket], counts: list[int], since_s: float
+    ) -> None:
+        datagrams = buffers.finish(filled, since_s)
+        runs = np.array(counts)
+        owner = np.repeat(np.arange(len(sockets)), runs)
+        slots = np.array([reader.slot for reader in sockets])[owner]
+        rows = np.array([-1 if reader.leg is None else reader.leg.index for reader in sockets])[owner]
+        turns = np.arange(filled) - (np.cumsum(runs) - runs)[owner]
+        easy = self._locked(buffers, slots) & (rows >= 0)
+        # The first datagram of each socket, then the second of each: no leg is in one round twice.
+        for turn in range(max(counts)):
+            which = np.flatnonzero(turns == turn)
+            rest = which
+            if self._detector is not None:
+                mine = which[easy[which]]
+                plain = self._detector.receive(datagrams, mine, rows[mine])
+                taken = slots[mine[plain]]
+                self.heard_s[taken] = datagrams.arrivals[mine[plain]]
+                self.packets[taken] += 1
+                if len(taken) == len(which):
+                    continue
+                if len(taken):
+                    hard = np.ones(filled, np.bool_)
+                    hard[mine[plain]] = False
+                    rest = which[hard[which]]
+            for index in rest.tolist():
+                if buffers.messages["flags"][index] & socket.MSG_TRUNC:
+                    self.truncated += 1
+                    continue
+                reader = sockets[owner[index]]
+                reader.take(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
+            easy = self._locked(buffers, slots) & (rows >= 0)
+
+    def _locked(self, buffers: _Buffers, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of each datagram read, from the slots given: whether it is of the locked source."""
+        found: NDArray[np.bool_] = buffers.keys[: len(slots)] == self._source[slots]
+        if self._open6:
+            which = np.flatnonzero(found & self._speaks6[slots])
+            sent, wanted = buffers.keys6[which], self._source6[slots[which]]
+            found[which] = (sent[:, 0] == wanted[:, 0]) & (sent[:, 1] == wanted[:, 1])
+        return found
+
+
+class _Buffers:
+    """What `recvmmsg` fills, laid out once."""
+
+    def __init__(self) -> None:
+        self.datagrams = Datagrams(BATCH)
+        self.names = np.zeros((BATCH, _NAME_STRIDE), np.uint8)
+        words = self.names.view(np.uint64)
+        self.keys: NDArray[np.uint64] = words[:, 0]
+        """Family, port and IPv4 address of each sender as one number."""
+        self.keys6: NDArray[np.uint64] = words[:, 1:3]
+        """The IPv6 address of those that have one."""
+        self._raw = self.names.data.cast("B")
+        self._stamps = np.zeros((BATCH, _STAMP_BYTES // 8), np.int64)
+        vectors = np.zeros((BATCH, 2), np.uint64)
+        vectors[:, 0] = _addresses(self.datagrams.data) + np.uint64(LEAD)
+        vectors[:, 1] = MAX_BYTES
+        self._vectors = vectors
+        self.messages = np.zeros(BATCH, _MESSAGE)
+        self.messages["name"], self.messages["control"] = _addresses(self.names), _addresses(self._stamps)
+        self.messages["vector"], self.messages["vectors"] = _addresses(vectors), 1
+        self._reset(BATCH)
+        self.heads = [ctypes.c_void_p(address) for address in _addresses(self.messages).tolist()]
+
+    def _reset(self, count: int) -> None:
+        self.messages["name_bytes"][:count] = _NAME_BYTES
+        self.messages["control_bytes"][:count] = _STAMP_BYTES
+
+    def finish(self, count: int, since_s: float) -> Datagrams:
+        """Sizes and arrival times of the first `count`, none from before `since_s`; then ready for the next batch."""
+        datagrams, (now, ahead_s) = self.datagrams, _clocks()
+        datagrams.sizes[:count] = self.messages["bytes"][:count]
+        seconds, nanoseconds = self._stamps[:count, 2], self._stamps[:count, 3]
+        # The kernel stamps wall-clock time. Bounds keep a step of that clock from reaching the calls.
+        arrivals = seconds + nanoseconds * 1e-9 + ahead_s
+        arrivals[self.messages["control_bytes"][:count] != _STAMP_BYTES] = now
+        np.clip(arrivals, min(max(since_s, now - KEPT_S), now), now, out=datagrams.arrivals[:count])
+        self._reset(count)
+        return datagrams
+
+    def address(self, index: int) -> Address:
+        at = _NAME_STRIDE * index
+        if self._raw[at + _FAMILY_AT] == _INET6:
+            name = self._raw[at : at + _NAME_BYTES]
+            return socket.inet_ntop(socket.AF_INET6, name[8:24]), name[2] << 8 | name[3]
+        name = self._raw[at : at + 8]
+        return socket.inet_ntoa(name[4:]), name[2] << 8 | name[3]
+
+
+def _clocks() -> tuple[float, float]:
+    """The monotonic clock, and how far it is ahead of the wall clock: the closest of three looks at both."""
+    looks = []
+    for _ in range(3):
+        before, wall, after = time.monotonic(), time.time(), time.monotonic()
+        looks.append((after - before, after, before - wall))
+    _, now, ahead_s = min(looks)
+    return now, ahead_s
+
+
+def _addresses(array: np.ndarray) -> NDArray[np.uint64]:
+    """Of each row in memory."""
+    return np.uint64(array.ctypes.data) + np.uint64(array.strides[0]) * np.arange(len(array), dtype=np.uint64)

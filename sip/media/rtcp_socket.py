@@ -1,0 +1,46 @@
+"""The port above a stream's RTP port, for RTCP (RFC 3550 section 11): read when there is something to send anyway."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+from config.addresses import bound_udp, family_of
+from sip.media.latching import Address
+
+_SO_TIMESTAMPNS = 35
+_MAX_DATAGRAMS = 32
+"""At one time: reports come every few seconds."""
+_MAX_BYTES = 1500
+
+
+class ReportSocket:
+    """Raises OSError when the port is another program's."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = bound_udp(host, port, family_of(host))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+    def receive(self) -> Iterator[tuple[bytes, Address, float]]:
+        """What has come since, from whom, and when (Unix time)."""
+        for _ in range(_MAX_DATAGRAMS):
+            try:
+                datagram, ancillary, _, address = self._socket.recvmsg(_MAX_BYTES, 64)
+            except OSError:
+                return
+            stamps = [data for _, kind, data in ancillary if kind == _SO_TIMESTAMPNS and len(data) == 16]
+            seconds, nanoseconds = struct.unpack("=qq", stamps[0]) if stamps else (time.time(), 0)
+            yield datagram, address[:2], seconds + nanoseconds * 1e-9
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, datagram: bytes, target: Address) -> None:
+        """Raises OSError."""
+        self._socket.sendto(datagram, target)
+
+    def close(self) -> None:
+        self._socket.close()

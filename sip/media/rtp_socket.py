@@ -1,0 +1,369 @@
+"""RTP sockets, which `sip.media.receiver` reads once per media tick, and what is sent from them: silence and reports.
+
+Opening and closing are synchronous, so that a SIP callback can do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from audio import Leg, is_rtcp
+from audio.codecs import opus
+from audio.codecs.codec import Codec
+from config.addresses import Family
+from sip.media.latching import Address, SourceLatch
+from sip.media.nat import Spare
+from sip.media.ports import RtpPorts
+from sip.media.receiver import RtpReceiver
+from sip.media.silence import SAMPLES, SilenceTicker
+from sip.media.source_filter import attach, detach, drops
+from sip.protocol.rtcp import Reception, Reporter, Sent
+from sip.protocol.srtp import Crypto, SrtpContext
+
+_REPORT_ERRORS: dict[Family, tuple[int, int]] = {"IP4": (socket.IPPROTO_IP, 11), "IP6": (socket.IPPROTO_IPV6, 25)}
+"""IP_RECVERR of ip(7) and IPV6_RECVERR of ipv6(7); Python has no names for them."""
+_MSG_ERRQUEUE = 0x2000
+"""recvmsg(2)"""
+_MAX_ERRORS = 128
+KEEPALIVE = 20
+"""Payload type of packets that carry nothing: unassigned in RFC 3551, and never offered."""
+# 20 ms of each codec that decode to silence: 0 in G.711, -2 of 32768 in G.722.
+_SILENCE = {
+    Codec.PCMU: b"\xff" * SAMPLES,
+    Codec.PCMA: b"\xd5" * SAMPLES,
+    Codec.G722: b"\xff" * SAMPLES,
+    Codec.OPUS: opus.SILENCE,
+}
+
+
+@dataclass(slots=True)
+class RtpCounters:
+    """Totals over all sockets, for metrics."""
+
+    closed_packets: int = 0
+    """Packets taken by sockets that are closed; `packets` has all."""
+    refused_source: int = 0
+    """Datagrams of a source that is not the stream's, as far as they were read."""
+    closed_filtered: int = 0
+    """Those that the kernel has dropped at sockets that are closed; `wrong_source` has all."""
+    rtcp: int = 0
+    sent: int = 0
+    send_errors: int = 0
+    rtcp_sent: int = 0
+    rtcp_malformed: int = 0
+    srtp_errors: int = 0
+    """Encrypted packets that are not the peer's, or came twice."""
+    open_sockets: set[RtpSocket] = field(default_factory=set)
+
+    @property
+    def packets(self) -> int:
+        """Taken from the right source: counted where they arrive, summed when somebody asks."""
+        return self.closed_packets + sum(socket.packets for socket in self.open_sockets)
+
+    @property
+    def wrong_source(self) -> int:
+        """Datagrams of a source that is not the stream's."""
+        filtered = self.closed_filtered + sum(socket.filtered for socket in self.open_sockets)
+        return self.refused_source + filtered
+
+
+def _ignore(datagram: bytes, now: float) -> None:
+    """Until a handler has set `on_packet`."""
+
+
+class RtpSocket:
+    """One stream's socket. Datagrams of the right source go to `leg`, else to `on_packet(datagram, now)`."""
+
+    __slots__ = (
+        "_control", "_counters", "_dropped_before", "_filtered", "_guarded", "_kept_s", "_keys", "_latch", "_marker",
+        "_octets", "_opened_s", "_payload_type", "_ports", "_receiver", "_reporter", "_reports", "_sequence",
+        "_socket", "_srtp", "_ssrc", "_ticker", "_ticks", "_time", "_timestamp", "leg", "mapped", "mapped_reports",
+        "on_packet", "port", "sent", "silence", "slot",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        ports: RtpPorts,
+        receiver: RtpReceiver,
+        counters: RtpCounters,
+        ticker: SilenceTicker,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        family: Family = "IP4",
+        cname: str = "",
+        spare: Spare | None = None,
+    ) -> None:
+        """`family`: which addresses it speaks to; `cname`: who we are in RTCP, "": no RTCP; `spare`: of these `ports`.
+
+        Raises PortsExhausted.
+        """
+        self._ports = ports
+        self._receiver = receiver
+        self._counters = counters
+        self._ticker = ticker
+        self._socket: socket.socket = ports.open(loop.time(), family) if spare is None else spare.media
+        self._socket.setsockopt(*_REPORT_ERRORS[family], 1)
+        self._latch = SourceLatch()
+        self._time = loop.time
+        self._ssrc = secrets.randbits(32)
+        self._sequence = secrets.randbits(15)  # the top bit clear: room before the first wrap (RFC 3711 section 3.3.1)
+        self._timestamp = secrets.randbits(31)
+        self._marker = 0x80
+        self._payload_type = 0
+        self._guarded, self._filtered, self._dropped_before = False, 0, 0
+        self._ticks = SAMPLES  # of the RTP clock in 20 ms
+        self._keys: tuple[Crypto, Crypto] | None = None
+        self._srtp: SrtpContext | None = None
+        self.port: int = self._socket.getsockname()[1]
+        self.leg: Leg | None = None
+        """Takes the packets once it is set, plain ones without a call for each."""
+        self.on_packet: Callable[[bytes, float], None] = _ignore
+        self.silence = b""
+        """Payload of 20 ms of silence in the codec being sent."""
+        self.sent = self._octets = 0
+        self.mapped = spare.mapped if spare is not None else None
+        """Where a NAT makes it appear; None: not known."""
+        self.mapped_reports = spare.mapped_reports if spare is not None else None
+        """The same of the port above."""
+        self._kept_s = -math.inf
+        self._opened_s = loop.time()
+        self._control: Address | None = None
+        self._reporter = Reporter(self._ssrc, cname, self._opened_s) if cname else None
+        self._reports = None
+        if cname:
+            self._reports = ports.above(self._socket) if spare is None else spare.reports
+        counters.open_sockets.add(self)
+        self.slot = receiver.add(self, self._socket)
+
+    @property
+    def packets(self) -> int:
+        """Taken from the right source; 0 again when closed."""
+        return int(self._receiver.packets[self.slot]) if self.slot >= 0 else 0
+
+    @property
+    def filtered(self) -> int:
+        """Datagrams of other sources that the kernel has dropped."""
+        return self._filtered + (drops(self._socket) - self._dropped_before if self._guarded else 0)
+
+    def guard(self, on: bool) -> None:
+        """Have the kernel drop what does not come from the source or from those that may take its place back."""
+        self._filtered, self._guarded = self.filtered, False
+        try:
+            if on:
+                attach(self._socket, self._latch.welcome)
+            else:
+                detach(self._socket)
+        except OSError:
+            return  # nothing was attached, or this kernel cannot: then every datagram is read and refused here
+        self._guarded, self._dropped_before = on, drops(self._socket)
+
+    def expect_another(self, expected: bool) -> None:
+        """An answer is about to go out that may bring another source: the kernel drops nothing until `expect`. False:
+        it has not gone out, or has changed nothing."""
+        if expected:
+            self.guard(False)
+        self._receiver.latch(self.slot, not expected and self._latch.source is not None)
+
+    @property
+    def last_packet_s(self) -> float:
+        """When a packet last came; when the socket was opened, before the first one."""
+        return max(self._opened_s, self._latch.heard_s, self._heard_s)
+
+    @property
+    def _heard_s(self) -> float:
+        return float(self._receiver.heard_s[self.slot]) if self.slot >= 0 else 0.0
+
+    @property
+    def source(self) -> Address | None:
+        """The source that the stream is locked to."""
+        return self._latch.source
+
+    def expect(
+        self,
+        remote: Address | None,
+        codec: Codec,
+        payload_type: int,
+        *,
+        silence: bool,
+        keys: tuple[Crypto, Crypto] | None = None,
+        control: Address | None = None,
+    ) -> None:
+        """Take over the outcome of an offer/answer: learn the source anew, and send silence from now on or not.
+
+        `keys`: the peer's and ours; the same as before go on where they are. None: not encrypted.
+        `control`: where RTCP goes, by the SDP.
+        """
+        self._control = control
+        if keys != self._keys:
+            self._keys, self._srtp = keys, SrtpContext(*keys) if keys is not None else None
+        self._latch.expect(remote, self._time())
+        self.guard(False)
+        self._receiver.latch(self.slot, False)
+        self._receiver.lock(self.slot, None)
+        self._payload_type = payload_type
+        self.silence = _SILENCE[codec]
+        self._ticks = SAMPLES * codec.clock_rate_hz // 8000
+        if silence:
+            self._ticker.add(self)
+        else:
+            self._ticker.remove(self)
+
+    def send(self, payload: bytes, ticks: int = 1) -> None:
+        """Send one RTP packet of 20 ms. `ticks`: how many periods have gone by since the last one."""
+        if ticks > 1:
+            self._timestamp += self._ticks * (ticks - 1)
+        if self._send(self._marker | self._payload_type, payload):
+            self._marker = 0
+        self._timestamp += self._ticks
+
+    def _send(self, second: int, payload: bytes) -> bool:
+        """`second`: byte of the header. Whether there is anybody to send to."""
+        target = self._latch.target
+        if target is None:
+            return False
+        header = struct.pack("!BBHII", 0x80, second, self._sequence & 0xFFFF, self._timestamp & 0xFFFFFFFF, self._ssrc)
+        packet = header + payload
+        sealed = packet if self._srtp is None else self._srtp.close(packet)
+        try:
+            try:
+                self._socket.sendto(sealed, target)
+            except ConnectionRefusedError:  # this says what became of an earlier packet, once
+                self._socket.sendto(sealed, target)
+        except OSError:
+            # A full buffer or an ICMP error: the packet is gone, as on any network.
+            self._counters.send_errors += 1
+        else:
+            self.sent += 1
+            self._octets += len(payload)
+            self._counters.sent += 1
+        self._sequence += 1
+        return True
+
+    def keep(self, now: float, every_s: float) -> None:
+        """Keep a NAT open where nothing else is sent: by a packet of a payload type unknown (RFC 6263 section 4.6)."""
+        if self._ticker.has(self) or now - self._kept_s < every_s:
+            return
+        self._kept_s = now
+        self._send(KEEPALIVE, b"")
+
+    def refused(self) -> bool:
+        """Whether the peer's host has said, since this was last asked, that nobody takes what is sent there (ICMP).
+
+        Only once RTP has come from there: a peer that has never opened the port has not closed it either.
+        """
+        found = False
+        for _ in range(_MAX_ERRORS):
+            try:
+                *_, address = self._socket.recvmsg(0, 0, _MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+            except OSError:
+                break
+            found = found or address[:2] == self._latch.target
+        return found and self.packets > 0
+
+    def forward(self, datagram: bytes, target: Address) -> None:
+        """Send a datagram as it is."""
+        self._socket.sendto(datagram, target)
+        self.sent += 1
+
+    def report(self, now: float, *, bye: bool = False) -> None:
+        """Say what has arrived, when it is time to. `bye`: and that this was it."""
+        reporter = self._reporter
+        if reporter is None or not (bye or reporter.due(now)):
+            return
+        wall_s = time.time()
+        for datagram, address, came_s in self._reports.receive() if self._reports is not None else ():
+            if self._latch.target is not None and address[0] == self._latch.target[0]:
+                self._heard_control(datagram, came_s)
+        target = self._control_target()
+        if target is None:
+            return
+        reception = self.leg.reception if self.leg is not None else None
+        sent = Sent(self.sent, self._octets, self._timestamp)
+        packet = reporter.report(wall_s, Reception(*reception) if reception is not None else None, sent, bye=bye)
+        sealed = packet if self._srtp is None else self._srtp.close_rtcp(packet)
+        try:
+            if self._control == self._latch.expected or self._reports is None:
+                self._socket.sendto(sealed, target)
+            else:
+                self._reports.send(sealed, target)
+        except OSError:
+            self._counters.send_errors += 1
+        else:
+            self._counters.rtcp_sent += 1
+
+    def _control_target(self) -> Address | None:
+        """The SDP's, unless the media comes from elsewhere: then beside it, where a NAT most likely has it."""
+        media, expected = self._latch.target, self._latch.expected
+        if media is None or self._control is None or expected is None or media == expected:
+            return self._control
+        return media if self._control == expected else (media[0], media[1] + 1)
+
+    def _heard_control(self, datagram: bytes, wall_s: float) -> None:
+        self._counters.rtcp += 1
+        plain = datagram if self._srtp is None else self._srtp.open_rtcp(datagram)
+        if plain is None:
+            self._counters.srtp_errors += 1
+        elif self._reporter is not None and not self._reporter.heard(plain, wall_s):
+            self._counters.rtcp_malformed += 1
+
+    def drain(self) -> None:
+        """Take what has come and waits for the next tick."""
+        self._receiver.drain(self.slot)
+
+    def close(self) -> None:
+        """Idempotent. The port rests before another stream gets it."""
+        if self._socket.fileno() < 0:
+            return
+        if self._reports is not None:
+            self.report(self._time(), bye=True)
+            self._reports.close()
+        self._ticker.remove(self)
+        self._counters.open_sockets.discard(self)
+        self._counters.closed_packets += self.packets
+        self._filtered, self._guarded = self.filtered, False
+        self._counters.closed_filtered += self._filtered
+        self._receiver.remove(self.slot)
+        self.slot = -1
+        self._ports.close(self._socket, self._time())
+        self.on_packet, self.leg = _ignore, None
+
+    def take(self, datagram: bytes, address: Address, now: float) -> None:
+        """Any datagram of the receiver's that is not a plain packet of the locked source; it came at `now`."""
+        if is_rtcp(datagram):
+            target = self._latch.target
+            if target is not None and address[0] == target[0]:
+                self._heard_control(datagram, time.time() - self._time() + now)
+            else:
+                self._counters.rtcp += 1
+            return
+        if self._srtp is not None:
+            plain = self._srtp.open(datagram)
+            if plain is None:
+                self._counters.srtp_errors += 1
+                return
+            datagram = plain
+        latch = self._latch
+        before, latch.heard_s = latch.source, max(latch.heard_s, self._heard_s)
+        accepted = latch.accept(datagram, address, now)
+        if self.slot >= 0:
+            self._receiver.packets[self.slot] += len(accepted)
+            self._receiver.heard_s[self.slot] = latch.heard_s
+            if latch.source is not before:
+                self._receiver.latch(self.slot, latch.source is not None)
+            if latch.source is not before and self._srtp is None:  # each encrypted packet is to be opened here
+                self._receiver.lock(self.slot, latch.source)
+        for each, arrival_s in accepted:
+            if self.leg is not None:
+                self.leg.receive_rtp(each, arrival_s)
+            else:
+                self.on_packet(each, arrival_s)
+        if latch.refused:
+            self._counters.refused_source += latch.refused
+            latch.refused = 0

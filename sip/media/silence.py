@@ -1,0 +1,66 @@
+"""One timer for the silence that all sockets send."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sip.media.rtp_socket import RtpSocket
+
+PTIME_S = 0.020
+SAMPLES = 160
+"""RTP clock ticks of 20 ms at 8 kHz, for G.722 too."""
+_PHASES = 4
+
+
+class SilenceTicker:
+    """One timer for the silence of all sockets: 20 ms each, spread over four phases so that no tick is long."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._phases: list[dict[RtpSocket, int]] = [{} for _ in range(_PHASES)]
+        self._timer: asyncio.TimerHandle | None = None
+        self._start_s = 0.0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._phases))
+
+    def add(self, sender: RtpSocket) -> None:
+        if self.has(sender):
+            return
+        if self._timer is None:
+            self._start_s = self._loop.time()
+            self._arm(0)
+        due = self._index(self._loop.time())
+        phase = min(range(_PHASES), key=lambda i: len(self._phases[i]))
+        self._phases[phase][sender] = due
+
+    def has(self, sender: RtpSocket) -> bool:
+        return any(sender in phase for phase in self._phases)
+
+    def remove(self, sender: RtpSocket) -> None:
+        for phase in self._phases:
+            phase.pop(sender, None)
+        if self._timer is not None and not any(self._phases):
+            self._timer.cancel()
+            self._timer = None
+
+    def _index(self, now: float) -> int:
+        return int((now - self._start_s) / (PTIME_S / _PHASES))
+
+    def _arm(self, index: int) -> None:
+        self._timer = self._loop.call_at(self._start_s + index * PTIME_S / _PHASES, self._tick, index)
+
+    def _tick(self, index: int) -> None:
+        # The schedule is absolute: a late tick does not move the next ones, and periods that were missed altogether
+        # show in the RTP timestamp only.
+        index += max(0, self._index(self._loop.time()) - index) // _PHASES * _PHASES
+        senders = self._phases[index % _PHASES]
+        for sender, last in senders.items():
+            sender.send(sender.silence, max(1, (index - last) // _PHASES))
+            senders[sender] = index
+        index += 1
+        while not self._phases[index % _PHASES]:
+            index += 1
+        self._arm(index)

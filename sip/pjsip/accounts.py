@@ -1,0 +1,234 @@
+"""Accounts: one per registration, and a local one that takes the INVITEs of everybody else who may call.
+
+A registrar's name is resolved here, not by PJSIP, whose own look-up would block the loop; the addresses are what the
+access list trusts, and requests go there through a loose route that is not written into them (PJSIP's `hide`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pjsua2 as pj
+import structlog
+
+from config.addresses import Family, bracketed
+from config.settings import SipAccount
+from sip.access import AccessList
+from sip.errors import PeerError
+from sip.pjsip.callbacks import guarded
+from sip.pjsip.registrar import Registrar, Rotation, Target
+from sip.protocol.message import SipMessage
+
+log = structlog.get_logger("sip")
+
+RESOLVE_S = 60.0
+_UNRESOLVED_S = 30.0
+OnInvite = Callable[["Account", Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """State of one account's registration, for readiness, metrics and the log."""
+
+    account: str
+    state: Literal["resolving", "registering", "registered", "failed", "unregistered"]
+    code: int = 0
+    """Of the registrar's last answer; 0 before one has come."""
+    reason: str = ""
+    registrar: str = ""
+    """Of those in its list, the one that this is about."""
+
+
+class Account(pj.Account):  # type: ignore[misc]
+    """A pjsua2 account that hands its INVITEs to `on_invite`; without registration unless a subclass adds one."""
+
+    def __init__(self, name: str, on_invite: OnInvite) -> None:
+        super().__init__()
+        self.name = name
+        self._on_invite = on_invite
+        self._created = False
+
+    def open(self, config: Any, *, default: bool = False) -> None:
+        self._created = True
+        self.create(config, default)
+
+    def close(self) -> None:
+        """Take the account out of PJSIP, before PJSIP ends: a later one would find it under the same number."""
+        if self._created:
+            self._created = False
+            self.shutdown()
+            # Its destructor would take out whoever has the number by then.
+            self.this.disown()
+
+    @guarded
+    def onIncomingCall(self, prm: Any) -> None:
+        self._on_invite(self, prm)
+
+
+class RegisteredAccount(Account):
+    """Registers with digest credentials (RFC 3261 section 22) where it can, and goes elsewhere when it no longer can.
+
+    PJSIP refreshes; what happens after a failure is decided here.
+    """
+
+    def __init__(
+        self,
+        settings: SipAccount,
+        on_invite: OnInvite,
+        on_change: Callable[[Registration], None],
+        families: tuple[Family, ...] = ("IP4",),
+        keepalive_s: int = 15,
+    ) -> None:
+        """`families`: by which it may register; `keepalive_s`: between two line ends that keep a NAT open for UDP.
+
+        Raises ConfigError.
+        """
+        name = settings.name or settings.user
+        super().__init__(name, on_invite)
+        self._settings = settings
+        self._on_change = on_change
+        self._rotation = Rotation()
+        self._retry: asyncio.TimerHandle | None = None
+        self._following = False
+        self.left = asyncio.Event()
+        self._families, self._keepalive_s = families, keepalive_s
+        self.registrars = [Registrar.parse(uri, families) for uri in (settings.registrar, *settings.backups)]
+        self.registration = Registration(name, "resolving")
+
+    async def follow(self, access: AccessList) -> None:
+        """Resolve the registrars' names again and again, and register. Runs until cancelled."""
+        self._following = True
+        try:
+            while True:
+                found = await asyncio.gather(*(registrar.resolve(self._families) for registrar in self.registrars))
+                targets = [
+                    Target(registrar, address)
+                    for registrar, addresses in zip(self.registrars, found, strict=True)
+                    for address in addresses
+                ]
+                if targets:
+                    access.set_registrar(self.name, [target.address for target in targets])
+                    if self._rotation.found(targets):
+                        self._register()
+                elif self._rotation.current is None:
+                    names = ", ".join(registrar.host for registrar in self.registrars)
+                    self._change("failed", 0, f"cannot resolve {names}")
+                await asyncio.sleep(RESOLVE_S if targets else _UNRESOLVED_S)
+        finally:
+            self._following = False
+            if self._retry is not None:
+                self._retry.cancel()
+
+    def unregister(self) -> bool:
+        """Take the registration back; False when there is none. `left` is set when the registrar has answered."""
+        if not self._created or self.registration.state != "registered":
+            return False
+        self.left.clear()
+        self.setRegistration(False)
+        return True
+
+    def lost(self, address: str, port: int) -> None:
+        """A connection that went there has ended. When it was this account's, nobody can call by it any more."""
+        at = self._rotation.current
+        if self.registration.state != "registered" or at is None or at.registrar.transport == "udp":
+            return
+        if (address, port) == (at.address, at.registrar.port or (5061 if at.registrar.transport == "tls" else 5060)):
+            self._change("failed", 0, "the connection was lost")
+            self._again(0)
+
+    @guarded
+    def onRegState(self, prm: Any) -> None:
+        if not self._created:
+            return
+        active = self.getInfo().regIsActive
+        if prm.code // 100 == 2:
+            self._rotation.registered()
+            self._change("registered" if active else "unregistered", prm.code, prm.reason)
+            return
+        self._change("failed", prm.code, prm.reason)
+        # Without an answer the status is PJSIP's own.
+        answer = prm.rdata.wholeMsg
+        self._again(prm.code if answer else 0, _retry_after_s(answer) if answer else 0)
+
+    def _again(self, code: int, retry_after_s: int = 0) -> None:
+        if not self._following:
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+        wait_s = self._rotation.failed(code, retry_after_s)
+        self._retry = asyncio.get_running_loop().call_later(wait_s, self._register)
+
+    def _register(self) -> None:
+        target = self._rotation.current
+        assert target is not None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        config = account_config(f"sip:{self._settings.user}@{bracketed(target.registrar.host)}")
+        config.regConfig.registrarUri = str(target.registrar)
+        config.regConfig.timeoutSec = self._settings.expires_s
+        config.regConfig.retryIntervalSec = 0
+        config.natConfig.udpKaIntervalSec = self._keepalive_s
+        # Nobody takes leave of a registrar that does not answer.
+        config.regConfig.disableRegOnModify = self._created and self.registration.state == "failed"
+        config.sipConfig.proxies.append(target.registrar.route(target.address))
+        credentials = pj.AuthCredInfo(
+            "digest", self._settings.realm, self._settings.user, 0, str.__str__(self._settings.password)
+        )
+        config.sipConfig.authCreds.append(credentials)
+        self._change("registering", 0, "", str(target))
+        try:
+            if not self._created:
+                self.open(config)
+            else:
+                self.modify(config)
+                if config.regConfig.disableRegOnModify:
+                    self.setRegistration(True)
+        except pj.Error as error:
+            self._change("failed", 0, error.reason)
+            self._again(0)
+
+    def _change(self, state: Any, code: int, reason: str, registrar: str | None = None) -> None:
+        where = self.registration.registrar if registrar is None else registrar
+        before, self.registration = (
+            self.registration,
+            replace(self.registration, state=state, code=code, reason=reason, registrar=where),
+        )
+        if before != self.registration:
+            write = log.warning if state == "failed" else log.info
+            write("registration", account=self.name, state=state, code=code, reason=reason, registrar=where)
+        if state != "registered":
+            self.left.set()
+        self._on_change(self.registration)
+
+
+def _retry_after_s(answer: str) -> int:
+    """Retry-After (RFC 3261 section 20.33), which may have a comment and parameters behind it; 0 without a good one."""
+    with contextlib.suppress(ValueError, PeerError):
+        header = SipMessage.parse(answer).header("retry-after")
+        return max(0, int(header.split("(")[0].split(";")[0]))
+    return 0
+
+
+def account_config(uri: str, *, incoming: bool = True) -> Any:
+    """What all accounts share: PJSIP's own media goes nowhere (a loop-back transport needs no socket).
+
+    `incoming`: the account takes calls, and asks for session timers in them.
+    """
+    config = pj.AccountConfig()
+    config.idUri = uri
+    config.mediaConfig.useLoopMedTp = True
+    config.mediaConfig.enableLoopback = False
+    # So that encrypted media is not refused; which of it is taken, and the keys, is our own SDP's business.
+    config.mediaConfig.srtpUse = pj.PJMEDIA_SRTP_OPTIONAL
+    config.mediaConfig.srtpSecureSignaling = 0
+    config.mediaConfig.lockCodecEnabled = False
+    config.mediaConfig.streamKaEnabled = False
+    # A session timer where the caller can refresh it: PJSIP is patched not to ask anybody else (RFC 4028 section 9).
+    config.callConfig.timerUse = pj.PJSUA_SIP_TIMER_ALWAYS if incoming else pj.PJSUA_SIP_TIMER_OPTIONAL
+    config.callConfig.siprecUse = pj.PJSUA_SIP_SIPREC_OPTIONAL
+    return config

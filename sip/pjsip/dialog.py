@@ -1,0 +1,223 @@
+"""A call's side in pjsua2: callbacks in, answers and hang-ups out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pjsua2 as pj
+import structlog
+
+from audio.codecs.codec import Codec
+from config.addresses import ANYWHERE, Family, family_of
+from sip.access import split_address
+from sip.errors import SipError
+from sip.pjsip.call import SipCall
+from sip.pjsip.callbacks import guarded
+from sip.pjsip.liveness import UNKNOWN_CALL
+from sip.pjsip.stack import RETRY_AFTER_S
+from sip.protocol.message import SipMessage, dtmf_info
+from sip.protocol.offer_answer import TELEPHONE_EVENT, NegotiatedStream
+from sip.protocol.sdp import Direction, SessionDescription
+
+log = structlog.get_logger("sip")
+
+_CAUSE = re.compile(r"cause\s*=\s*([0-9]{3})")
+"""In the Reason header (RFC 3326) that PJSIP gives a BYE of its own."""
+
+Later = Callable[..., object]
+
+NOWHERE = ("0.0.0.1", "100::1")
+"""What PJSIP, as it is built here, takes a name in SDP for."""
+_DIRECTIONS = {
+    pj.PJMEDIA_DIR_ENCODING: Direction.SENDONLY,
+    pj.PJMEDIA_DIR_DECODING: Direction.RECVONLY,
+    pj.PJMEDIA_DIR_ENCODING_DECODING: Direction.SENDRECV,
+}
+
+
+class Dialog(pj.Call):  # type: ignore[misc]
+    """The pjsua2 side of a call. Without a `call` it only exists to refuse an INVITE.
+
+    What a callback reports is handled after PJSIP has returned: a handler may then hang up, which PJSIP would only
+    half do from within its own callback.
+    """
+
+    def __init__(self, account: Any, call_id: int, forget: Callable[[Dialog], None], later: Later) -> None:
+        """`forget` is called, in the callback, when PJSIP is done with the call; `later` is the loop's call_soon."""
+        super().__init__(account, call_id)
+        self._later = later
+        self.call: SipCall | None = None
+        self.audio_lines = 1
+        """PJSIP must keep as many audio lines open as are offered: which of them is used is not its decision."""
+        self.over = False
+        """PJSIP has ended it; set at once, while the call hears of it a little later."""
+        self._forget = forget
+
+    def ring(self) -> None:
+        """180, without a description: nothing is agreed upon before the 200."""
+        prm = pj.CallOpParam()
+        prm.statusCode = 180
+        try:
+            self.answer(prm)
+        except pj.Error as error:
+            raise SipError(error.reason) from None
+
+    def accept(self) -> None:
+        prm = pj.CallOpParam(True)
+        prm.statusCode = 200
+        prm.opt.audioCount = self.audio_lines
+        prm.opt.videoCount = prm.opt.textCount = 0
+        try:
+            self.answer(prm)
+        except pj.Error as error:
+            raise SipError(error.reason) from None
+
+    def ask(self) -> None:
+        """OPTIONS (RFC 3261 section 11.2). What comes of it, `call.asked` is told."""
+        prm = pj.CallSendRequestParam()
+        prm.method = "OPTIONS"
+        try:
+            self.sendRequest(prm)
+        except pj.Error as error:
+            log.debug("OPTIONS", reason=error.reason)
+            if self.call is not None:
+                self._later(self.call.asked, 0)
+
+    def finish(self, code: int = 0) -> None:
+        """Hang up or refuse, with 503 for a while only; harmless when the peer was faster."""
+        if self.over:
+            return
+        prm = pj.CallOpParam()
+        prm.statusCode = code
+        if code == 503:
+            header = pj.SipHeader()
+            header.hName, header.hValue = "Retry-After", str(RETRY_AFTER_S)
+            prm.txOption.headers.append(header)
+        try:
+            self.hangup(prm)
+        except pj.Error as error:
+            log.debug("hangup", reason=error.reason)
+
+    @guarded
+    def onCallSdpCreated(self, prm: Any) -> None:
+        if self.call is None or self.call.ended:
+            return
+        template = SessionDescription.parse(prm.sdp.wholeSdp)
+        try:
+            prm.sdp.wholeSdp = str(self.call.describe(prm.remSdp.wholeSdp, template))
+        except SipError as error:  # PJSIP may have understood less of an offer than there was in it
+            log.info("call refused", external_id=self.call.call_id, reason=str(error))
+            self._later(self.finish, error.status)
+
+    @guarded
+    def onCallRxOffer(self, prm: Any) -> None:
+        prm.statusCode = 500
+        if self.call is None:
+            return
+        try:
+            prm.opt.audioCount = self.call.check(prm.offer.wholeSdp)
+        except SipError as error:
+            prm.statusCode = error.status
+        else:
+            prm.statusCode = 200
+
+    @guarded
+    def onCallMediaState(self, prm: Any) -> None:
+        if self.call is not None:
+            self._later(self.call.confirmed, self._streams(self.call.family))
+
+    @guarded
+    def onCallTsxState(self, prm: Any) -> None:
+        event = prm.e.body.tsxState
+        if self.call is None:
+            return
+        if event.tsx.role == pj.PJSIP_ROLE_UAC:
+            self._on_own_request(self.call, event)
+            return
+        method = event.tsx.method
+        if self.call.recording is not None and method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
+            # The first INVITE's has been read before there was a dialog.
+            self._later(self.call.described, SipMessage.parse(event.src.rdata.wholeMsg))
+        elif method == "INFO" and event.type == pj.PJSIP_EVENT_RX_MSG:
+            message = SipMessage.parse(event.src.rdata.wholeMsg)
+            if found := dtmf_info(message.header("content-type"), message.body):
+                self._later(self.call.digit, *found)
+        elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG:
+            if 100 < event.tsx.statusCode < 300:
+                message = SipMessage.parse(event.src.tdata.wholeMsg)
+                self.call.responded(message)
+                if event.tsx.statusCode >= 200:
+                    self._later(self.call.sent, self.call.take_pending(), message.body)
+            elif event.tsx.statusCode >= 300:
+                self.call.dropped()
+
+    def _on_own_request(self, call: SipCall, event: Any) -> None:
+        """OPTIONS, and PJSIP's own: refreshes of the session (RFC 4028), and the BYE when they fail or no ACK comes."""
+        if event.tsx.method == "BYE" and event.type == pj.PJSIP_EVENT_TX_MSG and not self.over:
+            # Not when it is answered: who has gone answers nothing for 32 s.
+            found = _CAUSE.search(SipMessage.parse(event.src.tdata.wholeMsg).header("reason"))
+            self._later(call.disconnected, int(found[1]) if found else 408)
+        elif event.tsx.method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
+            if event.tsx.statusCode // 100 == 2:
+                self._later(call.refreshed, SipMessage.parse(event.src.rdata.wholeMsg).body)
+        elif event.tsx.method == "OPTIONS" and event.type == pj.PJSIP_EVENT_TRANSPORT_ERROR:
+            self._later(call.asked, 0)
+        elif event.tsx.method == "OPTIONS" and event.type == pj.PJSIP_EVENT_RX_MSG and event.tsx.statusCode >= 200:
+            if event.tsx.statusCode == UNKNOWN_CALL:
+                call.forgotten()
+            else:
+                self._later(call.asked, event.tsx.statusCode)
+
+    @guarded
+    def onCallState(self, prm: Any) -> None:
+        info = self.getInfo()
+        if info.state == pj.PJSIP_INV_STATE_DISCONNECTED and not self.over:
+            self.over = True
+            if self.call is not None:
+                self._later(self.call.disconnected, info.lastStatusCode)
+            self._forget(self)
+
+    @guarded
+    def onCallTransferRequest(self, prm: Any) -> None:
+        # REFER: nobody may make the worker call somewhere.
+        prm.statusCode = 603
+
+    @guarded
+    def onCallReplaceRequest(self, prm: Any) -> None:
+        # Replaces (RFC 3891): a third party that takes over a running call.
+        prm.statusCode = 603
+
+    def _streams(self, family: Family) -> tuple[NegotiatedStream, ...]:
+        """What PJSIP negotiated, for the case that the peer's answer came in an ACK, which no callback shows."""
+        streams: list[NegotiatedStream] = []
+        call_info = self.getInfo()  # the vector lives in it
+        for media in call_info.media:
+            if media.type != pj.PJMEDIA_TYPE_AUDIO or media.dir == pj.PJMEDIA_DIR_NONE:
+                continue
+            try:
+                info = self.getStreamInfo(media.index)
+            except pj.Error:  # negotiated, and without a stream all the same
+                continue
+            address, port = split_address(info.remoteRtpAddress)
+            direction = _DIRECTIONS[media.dir]
+            unknown = address in (*ANYWHERE.values(), *NOWHERE) or family_of(address) != family
+            remote = None if unknown else (address, port)
+            if (codec := Codec.__members__.get(info.codecName.upper())) is None:
+                continue  # an answer may give the payload type of a codec to telephone-event
+            streams.append(
+                NegotiatedStream(
+                    media.index,
+                    "",
+                    codec,
+                    info.rxPt,
+                    TELEPHONE_EVENT[codec.clock_rate_hz],
+                    direction,
+                    remote,
+                    not direction.sends,
+                    event_clock_hz=codec.clock_rate_hz,
+                    family=family,
+                )
+            )
+        return tuple(streams)

@@ -1,0 +1,154 @@
+"""Where an account registers: the registrars of its list, their addresses, which one is next, and how long to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from config import ConfigError
+from config.addresses import SOCKETS, Family, bracketed, canonical, family_of
+
+_BASE_S = 4.0
+_REFUSED_S = 30.0
+_MAX_S = 120.0
+_NEXT_S = 0.5
+MAX_RETRY_AFTER_S = 3600
+_URI = re.compile(
+    r"(?:(sips?):)?(?:[^@]*@)?([^@:;>\[\]\s]+|\[[0-9a-f.]*:[0-9a-f:.]*\])(?::([0-9]{1,5}))?(?:;transport=(udp|tcp|tls))?",
+    re.IGNORECASE,
+)
+
+
+_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registrar:
+    """Where an account registers."""
+
+    host: str
+    port: int
+    """0: the transport's default."""
+    transport: Literal["udp", "tcp", "tls"]
+
+    @classmethod
+    def parse(cls, text: str, families: Sequence[Family] = ("IP4", "IP6")) -> Registrar:
+        """`sip:HOST[:PORT][;transport=udp|tcp|tls]`, with or without the scheme; `sips:` is TLS. Raises ConfigError.
+
+        `families`: of ours; an address of another one cannot be reached.
+        """
+        found = _URI.fullmatch(text.strip())
+        transport = (found[4] or "").lower() if found else ""
+        secure = found and (found[1] or "").lower() == "sips"
+        if not found or (secure and transport in ("udp", "tcp")):
+            raise ConfigError("sip.accounts.registrar", text, "expected sip:HOST[:PORT][;transport=udp|tcp|tls]")
+        kind: Any = "tls" if secure else transport or "udp"
+        host = found[2]
+        if host.startswith("["):
+            try:
+                host = canonical(host[1:-1])
+            except ValueError:
+                raise ConfigError("sip.accounts.registrar", text, "expected an IPv6 address in the brackets") from None
+        literal = ":" in host or _IPV4.fullmatch(host)
+        if literal and family_of(host) not in families:
+            key = "sip.host6" if ":" in host else "sip.host"
+            raise ConfigError("sip.accounts.registrar", text, f"cannot be reached without {key}")
+        return cls(host, int(found[3] or 0), kind)
+
+    def __str__(self) -> str:
+        port = f":{self.port}" if self.port else ""
+        name = f"sip:{bracketed(self.host)}{port}"
+        return name + (f";transport={self.transport}" if self.transport != "udp" else "")
+
+    def route(self, address: str) -> str:
+        """The name stays beside the address where a certificate is held to it."""
+        port = f":{self.port}" if self.port else ""
+        if self.transport == "tls":
+            # PJSIP takes an IPv6 address here without brackets only, and this is not sent to anybody.
+            return f"<sip:{bracketed(self.host)}{port};lr;hide;maddr={address};transport=tls>"
+        return f"<sip:{bracketed(address)}{port};lr;hide;transport={self.transport}>"
+
+    async def resolve(self, families: Sequence[Family]) -> list[str]:
+        """Addresses, IPv4 first and sorted so that the choice is stable; none when there are none, or nobody to ask."""
+        try:
+            literal = canonical(self.host)
+        except ValueError:
+            pass
+        else:
+            return [literal] if family_of(literal) in families else []
+        kind = socket.SOCK_DGRAM if self.transport == "udp" else socket.SOCK_STREAM
+        family = SOCKETS[families[0]] if len(families) == 1 else socket.AF_UNSPEC
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(self.host, self.port or 5060, family=family, type=kind)
+        except OSError:
+            return []
+        return in_order([str(entry[4][0]) for entry in found], families)
+
+
+def in_order(addresses: Iterable[str], families: Sequence[Family]) -> list[str]:
+    """Each once, of these families; without those of one interface ("%"), which no URI can name."""
+    usable = {each for each in addresses if family_of(each) in families and "%" not in each}
+    return sorted(usable, key=lambda each: (":" in each, each))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A registrar at one of its addresses."""
+
+    registrar: Registrar
+    address: str
+
+    def __str__(self) -> str:
+        named = "" if self.registrar.host == self.address else f" ({self.address})"
+        return f"{self.registrar}{named}"
+
+
+class Rotation:
+    """Which target is tried, and when, as registrations fail. No I/O.
+
+    The one that works is kept. After a failure the next of the list has its turn at once; when all have failed, the
+    wait doubles with every round, between half of it and all of it by chance, so that workers that have lost their
+    registrar together do not come back together (after RFC 5626 section 4.5).
+    """
+
+    def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
+        self._uniform = uniform
+        self._targets: tuple[Target, ...] = ()
+        self._failures = 0
+        self.current: Target | None = None
+
+    def found(self, targets: Sequence[Target]) -> bool:
+        """These there are now; whether `current` is another one than before. None at all: `current` stays."""
+        if not targets:
+            return False
+        self._targets = tuple(targets)
+        if self.current in self._targets:
+            return False
+        self.current = self._targets[0]
+        return True
+
+    def registered(self) -> None:
+        self._failures = 0
+
+    def failed(self, code: int, retry_after_s: int = 0) -> float:
+        """Goes on to the next target; returns after how many seconds it may be tried.
+
+        code: SIP status of the answer, 0 for none; 408 and 5xx are a registrar in trouble, another 4xx or 6xx is a
+        refusal, which one does not repeat quickly.
+        """
+        self._failures += 1
+        if self.current in self._targets:
+            at = self._targets.index(self.current)
+            self.current = self._targets[(at + 1) % len(self._targets)]
+        rounds, rest = divmod(self._failures, max(1, len(self._targets)))
+        if rest:
+            return _NEXT_S
+        refused = code // 100 in (4, 6) and code != 408
+        limit_s = min(_MAX_S, (_REFUSED_S if refused else _BASE_S) * 2.0 ** min(rounds - 1, 10))
+        wait_s = self._uniform(limit_s / 2, limit_s)
+        return max(wait_s, min(retry_after_s, MAX_RETRY_AFTER_S)) if len(self._targets) <= 1 else wait_s

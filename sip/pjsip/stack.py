@@ -1,0 +1,330 @@
+"""pjsua2 on the event loop: signalling only, no threads, no media.
+
+PJSIP keeps its sockets in one epoll set. The loop watches that set, so a message is handled when it arrives and an idle
+worker sleeps; a slow timer drives PJSIP's own timers (T1 is 500 ms). Every callback therefore runs on the loop's
+thread. `null` sound device and loop-back media transports: pjsua opens no media socket and has no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import socket
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import _pjsua2
+import pjsua2 as pj
+import structlog
+
+from config.addresses import ANYWHERE, Family, bracketed, family_of
+from sip.admission import CONNECTED, DISCONNECTED, Door
+from sip.errors import SipError
+from sip.pjsip.callbacks import StackLog, guarded
+from sip.pjsip.native import Hook, caller, other_end
+from sip.pjsip.resolver import Resolver
+from sip.protocol import trace
+
+log = structlog.get_logger("sip")
+
+TIMER_S = 0.020
+_EVENTS_PER_POLL = 32
+_MAX_CALLS = 1024
+"""PJSUA_MAX_CALLS of the build."""
+_DESTROY_NO_NETWORK = 3
+RETRY_AFTER_S = 10
+EXPIRE_S = 1.0
+_BACKLOG = 1024
+_HANDSHAKE_MS = 5000
+_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+
+_TRANSPORTS = {
+    "IP4": {"udp": pj.PJSIP_TRANSPORT_UDP, "tcp": pj.PJSIP_TRANSPORT_TCP, "tls": pj.PJSIP_TRANSPORT_TLS},
+    "IP6": {"udp": pj.PJSIP_TRANSPORT_UDP6, "tcp": pj.PJSIP_TRANSPORT_TCP6, "tls": pj.PJSIP_TRANSPORT_TLS6},
+}
+
+# The C functions below have no counterpart in the Python binding, which exports them all the same.
+_library = ctypes.CDLL(_pjsua2.__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files, and what they are for. Without a certificate nobody who connects gets in."""
+
+    cert: str = ""
+    key: str = ""
+    """"": in the file of the certificate."""
+    ca: str = ""
+    """Authorities that others' certificates are held to; "": those of the system."""
+    verify: bool = True
+    """Whom we connect to."""
+    clients: bool = False
+    """Who connects to us, too."""
+
+
+class Stack:
+    """The process's one pjsua2 endpoint: PJSIP keeps its state in globals."""
+
+    _alive = False
+
+    def __init__(
+        self,
+        *,
+        max_calls: int,
+        log_level: int = 0,
+        traced: bool = False,
+        on_rejected: Callable[[int], None] | None = None,
+        on_lost: Callable[[str, int], None] = lambda address, port: None,
+        door: Door | None = None,
+        families: Sequence[Family] = ("IP4", "IP6"),
+        user_agent: str = "mediaworker",
+    ) -> None:
+        """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked.
+
+        `on_lost(address, port)`: a connection that went there has ended.
+
+        `families`: of the addresses that names are looked up for.
+
+        `door` sees every request before PJSIP does; without one everybody is let in.
+        """
+        if Stack._alive:
+            raise SipError("this process has a SIP endpoint already")
+        Stack._alive = True
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._descriptor = -1
+        # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
+        _library.pj_log_set_level(0)
+        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._transport_changed)
+        self._door, self._on_lost = door, on_lost
+        self._hook: Hook | None = None
+        self._resolver: Resolver | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._log = StackLog(log_level)
+        self._endpoint.libCreate()
+        try:
+            self._endpoint.libInit(_config(max_calls, self._log, user_agent))
+            self.trace(traced)
+            self._endpoint.audDevManager().setNoDev()
+            self._resolver = Resolver(_library, families)
+            if door is not None:
+                self._hook = Hook(_library, door.judge, door.spoke, door.failed, retry_after_s=RETRY_AFTER_S)
+        except pj.Error as error:
+            self.destroy()
+            raise SipError(error.reason) from None
+        except SipError:
+            self.destroy()
+            raise
+
+    def trace(self, on: bool) -> None:
+        """Log every message from now on, or no longer."""
+        self._log.traced = on
+        # PJSIP formats nothing that lies above its own level.
+        _library.pj_log_set_level(max(self._log.level, trace.LEVEL) if on else self._log.level)
+
+    def listen(
+        self,
+        kind: Literal["udp", "tcp", "tls"],
+        host: str,
+        port: int,
+        *,
+        public_address: str = "",
+        files: TlsFiles | None = None,
+    ) -> tuple[int, int]:
+        """Open a transport at an address; `port` 0: any. Returns its id and its port. `files`: for TLS.
+
+        One for an IPv6 address speaks no IPv4, so the port may be open for both.
+
+        PJSIP connects by no TLS without a port that listens, so there is one without a certificate too.
+
+        Raises:
+            SipError: naming the address.
+        """
+        config = pj.TransportConfig()
+        config.port = port
+        config.boundAddress = _bound(host)
+        config.publicAddress = public_address
+        if kind == "tls":
+            _secure(config.tlsConfig, files or TlsFiles())
+        problem = ""
+        try:
+            transport = self._endpoint.transportCreate(_TRANSPORTS[family_of(host)][kind], config)
+        except pj.Error as error:
+            problem = error.reason
+        if problem:  # raised here: in there it would keep PJSIP's frame, and with it the endpoint
+            raise SipError(f"cannot listen on {kind} {bracketed(host)}:{port}: {problem}")
+        info = self._endpoint.transportGetInfo(transport)
+        bound = int(info.localName.rpartition(":")[2])
+        if kind != "udp":
+            _queue_more(bound)
+        return transport, bound
+
+    def renew(self, transport: int, host: str) -> None:
+        """Read the files of a TLS transport on `host` again; connections that are open go on. Raises SipError."""
+        port = int(self._endpoint.transportGetInfo(transport).localName.rpartition(":")[2])
+        if status := _library.mediaworker_tls_restart(transport, _bound(host).encode()):
+            raise SipError(f"cannot listen on tls port {port} again: {self._endpoint.utilStrError(status)}")
+        _queue_more(port)
+
+    def start(self) -> None:
+        self._endpoint.libStart()
+        # The handle is the address of the epoll descriptor.
+        handle = self._endpoint.libGetSipIoqueueHandle()
+        self._descriptor = ctypes.c_int.from_address(int(handle)).value
+        self._loop.add_reader(self._descriptor, self._poll)
+        self._tick()
+        if self._hook is not None:
+            self._expire()
+
+    def transports(self) -> dict[str, int]:
+        """Description and reference count of every transport: dialogs and transactions hold one each."""
+        infos = [self._endpoint.transportGetInfo(transport) for transport in self._endpoint.transportEnum()]
+        return {f"{info.typeName} {info.info} {info.id}": info.usageCount for info in infos}
+
+    @property
+    def transactions(self) -> int:
+        """Transactions alive; over UDP each stays for 32 s after its end, against repetitions (RFC 3261 section 17)."""
+        return int(_library.pjsip_tsx_layer_get_tsx_count())
+
+    @property
+    def calls(self) -> int:
+        """Calls whose last message is not settled: one that was hung up counts until its BYE is answered."""
+        return int(_library.pjsua_call_get_count())
+
+    @property
+    def dialogs(self) -> int:
+        return int(_library.pjsip_ua_get_dlg_set_count())
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until every BYE and CANCEL is answered, but no longer than `timeout_s`."""
+        deadline = self._loop.time() + timeout_s
+        await asyncio.sleep(0)  # what callbacks have put off until later
+        while self.calls and self._loop.time() < deadline:  # noqa: ASYNC110 - PJSIP says nothing of it
+            await asyncio.sleep(TIMER_S)
+
+    def destroy(self) -> None:
+        """End it without waiting for the network. Another Stack may be made afterwards."""
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._expiry = None
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            self._descriptor = -1
+        if self._resolver is not None:
+            self._resolver.close()
+            self._resolver = None
+        if self._endpoint is not None:
+            self._endpoint.libDestroy(_DESTROY_NO_NETWORK)
+            self._endpoint = None  # the C++ object goes with it, and only one may exist
+            Stack._alive = False
+
+    def _transport_changed(self, handle: int, state: int) -> None:
+        """In PJSIP's callback: what is to be closed is closed from the loop, if it is still there then."""
+        if self._door is None or self._hook is None:
+            return
+        if state == DISCONNECTED:
+            self._loop.call_soon(self._on_lost, *other_end(handle))
+        if state != CONNECTED:
+            self._door.left(handle)
+        elif (peer := caller(handle)) and not self._door.arrived(handle, peer):
+            self._loop.call_soon(self._close_transport, handle)
+
+    def _close_transport(self, handle: int) -> None:
+        if self._door is not None and self._hook is not None and self._door.has(handle):
+            self._door.left(handle)
+            self._hook.close_transport(handle)
+
+    def _expire(self) -> None:
+        assert self._door is not None
+        self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
+        for handle in self._door.overdue():
+            self._close_transport(handle)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TIMER_S, self._tick)
+        self._poll()
+
+    def _poll(self) -> None:
+        # Bounded: what is left makes the descriptor readable again, and the loop breathes in between.
+        for _ in range(_EVENTS_PER_POLL):
+            if self._endpoint.libHandleEvents(0) <= 0:
+                return
+
+
+def _bound(host: str) -> str:
+    return "" if host in ANYWHERE.values() else host
+
+
+def _secure(config: Any, files: TlsFiles) -> None:
+    config.certFile, config.privKeyFile = files.cert, files.key or files.cert
+    if files.verify or files.clients:
+        config.CaListFile = files.ca or next(filter(os.path.exists, _AUTHORITIES), "")
+        if not config.CaListFile:
+            raise SipError("this system has no list of certificate authorities: set sip.tls_ca")
+    config.verifyServer = files.verify
+    config.verifyClient = config.requireClientCert = files.clients
+    config.proto = pj.PJ_SSL_SOCK_PROTO_TLS1_2 | pj.PJ_SSL_SOCK_PROTO_TLS1_3
+    config.msecTimeout = _HANDSHAKE_MS
+
+
+def _queue_more(port: int) -> None:
+    """PJSIP lets five connections wait to be accepted: with somebody knocking all the time nobody else gets in."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as found:
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
+                found.listen(_BACKLOG)
+
+
+class _Endpoint(pj.Endpoint):  # type: ignore[misc]
+    def __init__(self, on_rejected: Callable[[int], None], on_transport: Callable[[int, int], None]) -> None:
+        super().__init__()
+        self._on_rejected, self._on_transport = on_rejected, on_transport
+
+    @guarded
+    def onTransportState(self, prm: Any) -> None:
+        self._on_transport(int(prm.hnd), prm.state)
+
+    @guarded
+    def onRejectedIncomingCall(self, prm: Any) -> None:
+        self._on_rejected(prm.statusCode)
+
+
+def numbers(max_calls: int) -> int:
+    """Numbers of calls that PJSIP has: those that are allowed, and room for others.
+
+    Some are being refused, and those of a peer that is gone are kept for the 32 s in which PJSIP repeats its BYE, while
+    new ones may come.
+    """
+    return min(_MAX_CALLS, 2 * max_calls + 64)
+
+
+def _config(max_calls: int, writer: StackLog, user_agent: str) -> Any:
+    config = pj.EpConfig()
+    config.uaConfig.threadCnt = 0
+    config.uaConfig.mainThreadOnly = True
+    config.uaConfig.maxCalls = numbers(max_calls)
+    config.uaConfig.userAgent = user_agent
+    config.medConfig.threadCnt = 0
+    config.medConfig.hasIoqueue = False
+    # PJSIP sets up a stream for each call that never sees a packet: keep its resampler cheap, or unneeded.
+    config.medConfig.clockRate = config.medConfig.sndClockRate = 8000
+    config.medConfig.quality = 1
+    # PJSIP deletes the writer: Python must not.
+    config.logConfig.writer = writer.__disown__()
+    # What is printed is settled while running (`Stack.trace`); the message printer sleeps below its level.
+    config.logConfig.level = config.logConfig.consoleLevel = 6
+    config.logConfig.msgLogging = 1
+    config.logConfig.decor = pj.PJ_LOG_HAS_SENDER
+    return config

@@ -1,0 +1,96 @@
+"""Requests within calls that PJSIP has no place for: which call they belong to, and what is answered. No I/O.
+
+A dialog is known by its Call-ID and both tags (RFC 3261 section 12). PJSIP compares only the tags, so every request
+with a tag in its To header is looked at here before PJSIP gets it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from sip.errors import PeerError
+from sip.pjsip.call import SipCall
+from sip.protocol.message import SipMessage, dtmf_info, tag_of
+from sip.request_filter import DROP, PASS, Request
+
+_SERVED = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSAGE"))
+"""By PJSIP; to anything else within a dialog it would say 500."""
+_ANSWERS = {"OPTIONS": 200, "SUBSCRIBE": 489, "NOTIFY": 489}
+"""A keep-alive, and events that nobody has here. Any other method is 501 (RFC 3261 section 21.5.2)."""
+_MAX_ANSWERED = 32
+"""INFO requests of a call that are remembered, so that a repetition of one is answered and not taken again."""
+
+
+class DialogRequests:
+    """Judges requests within the dialogs of the calls that are `opened` and not yet `closed`."""
+
+    def __init__(self, on_digit: Callable[[SipCall, str, int], object]) -> None:
+        """`on_digit(call, digit, duration_ms)`: an INFO had one."""
+        self._on_digit = on_digit
+        self._calls: dict[str, SipCall] = {}
+        self._answered: dict[SipCall, OrderedDict[int, int]] = {}
+        """CSeq → status of the INFO requests that were answered last."""
+
+    def opened(self, call: SipCall) -> None:
+        """Its `local_tag` is known now."""
+        self._calls[call.local_tag.lower()] = call
+
+    def closed(self, call: SipCall) -> None:
+        self._calls.pop(call.local_tag.lower(), None)
+        self._answered.pop(call, None)
+
+    def judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
+        """The status to answer with, `gate.PASS` to leave the request to PJSIP, or `gate.DROP`.
+
+        `text()` is the whole request.
+        """
+        call = self._calls.get(request.to_tag.lower())
+        if call is not None and call.call_id != request.call_id:
+            return DROP if request.method == "ACK" else 481
+        if request.method in _SERVED:
+            return PASS  # PJSIP compares both tags
+        if call is None:
+            return 481
+        try:
+            message = SipMessage.parse(text())
+        except PeerError:
+            return 400
+        if tag_of(message.header("from")).lower() != call.remote_tag.lower():
+            return 481
+        if request.method == "INFO":
+            return self._on_info(call, message, cseq)
+        if request.method == "PRACK":
+            # To a PRACK of nothing PJSIP would say 200 (RFC 3262 section 3).
+            return PASS if call.reliable == message.header("rack").split()[:2] else 481
+        return _ANSWERS.get(request.method, 501)
+
+    def find(self, request: Request, text: str) -> SipCall | None:
+        """The call that a request, whose text it is, belongs to by its Call-ID and both tags.
+
+        Raises PeerError when the text cannot be read.
+        """
+        call = self._calls.get(request.to_tag.lower())
+        if call is None or call.call_id != request.call_id:
+            return None
+        remote_tag = tag_of(SipMessage.parse(text).header("from"))
+        return call if remote_tag.lower() == call.remote_tag.lower() else None
+
+    def _on_info(self, call: SipCall, message: SipMessage, cseq: int) -> int:
+        answered = self._answered.setdefault(call, OrderedDict())
+        if cseq in answered:
+            return answered[cseq]
+        if answered and cseq < max(answered):
+            return 500  # out of order (RFC 3261 section 12.2.2)
+        found = dtmf_info(message.header("content-type"), message.body)
+        if found is not None:
+            status = 200
+            self._on_digit(call, *found)
+        elif message.header("info-package"):
+            status = 469
+        else:
+            status = 415 if message.body.strip() else 200  # without a body it is a keep-alive
+        answered[cseq] = status
+        if len(answered) > _MAX_ANSWERED:
+            answered.popitem(last=False)
+        return status

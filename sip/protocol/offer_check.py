@@ -1,0 +1,126 @@
+"""The session description in a request, judged before PJSIP sees it. No I/O.
+
+PJSIP finds out late, with a call half set up, that it cannot use what is offered. So a request whose description has no
+line for us is refused here, and lines that are not for us are closed (port 0, RFC 3264 section 6) before PJSIP reads
+them: it never begins with a transport that it cannot bring up, and our answer refuses those lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from audio.codecs.codec import Codec
+from config.addresses import Family
+from sip.errors import NotAcceptable, PeerError, SdpError, UnsupportedBody
+from sip.protocol.message import BLANK_LINE, SipMessage, locate_part
+from sip.protocol.offer_answer import SrtpUse, match_lines, negotiate
+from sip.protocol.sdp import SessionDescription
+from sip.protocol.siprec import CONTENT_TYPES
+
+METHODS = frozenset(("INVITE", "UPDATE", "PRACK", "ACK"))
+"""Requests whose body may be an offer or an answer (RFC 3261, RFC 3311, RFC 3262)."""
+MAX_BYTES = 32000
+"""Of a description: PJSIP hands over no more (PJSUA2_MAX_SDP_BUF_LEN of the build)."""
+MAX_LINES = 16
+"""PJSIP drops any m-lines beyond these (its PJMEDIA_MAX_SDP_MEDIA), so they could not be answered."""
+MAX_ATTRIBUTES = 256
+"""Of a line or of the session (PJMEDIA_MAX_SDP_ATTR of the build)."""
+MAX_FORMAT = 256
+"""Characters of one format of a line: a number, or a name."""
+EVENTS = "TELEPHONE-EVENT"
+FIRST_UNASSIGNED = 35
+"""Payload types below it are those of codecs (RFC 3551 section 6), and PJSIP goes by them."""
+MAX_KEYS = 32
+"""`a=crypto` of a line: an offer has one for each suite that the peer knows."""
+_ONCE = ("content-type", "content-length", "content-encoding")
+_PORT = re.compile(r"^m=[ \t]*\S+[ \t]+([0-9]+)", re.MULTILINE)
+
+
+def check(
+    packet: bytes,
+    codecs: Sequence[Codec],
+    *,
+    use: SrtpUse = "optional",
+    families: Sequence[Family] = ("IP4",),
+) -> tuple[slice, ...]:
+    """Where in the packet, a request with one of `METHODS`, the ports lie that must be overwritten with zeros.
+
+    Without a body there are none. What only brings metadata of a recording within a dialog is left alone.
+
+    Raises:
+        PeerError: the request cannot be accepted for its body; the error has the status and headers of the response.
+    """
+    where = described(packet)
+    if where is None:
+        return ()
+    text = packet.decode("latin-1")  # an index is that of a byte
+    offer = SessionDescription.parse(text[where])
+    _bound(offer, where.stop - where.start)
+    lines = match_lines(offer, codecs, use=use, families=families)
+    if all(isinstance(line, NotAcceptable) for line in lines):
+        negotiate(offer, codecs, use=use, families=families)  # raises the reason
+    ports = list(_PORT.finditer(text, where.start, where.stop))
+    if len(ports) != len(lines):
+        raise SdpError("a media line with white space other than blanks")
+    return tuple(
+        slice(port.start(1), port.end(1))
+        for port, line in zip(ports, lines, strict=True)
+        if isinstance(line, NotAcceptable)
+    )
+
+
+def described(packet: bytes) -> slice | None:
+    """Where in a request its session description lies; None without one. Raises PeerError as `check` does."""
+    text = packet.decode("latin-1")
+    message = SipMessage.parse(text)
+    names = [name for name, _ in message.headers]
+    if any(names.count(name) > 1 for name in _ONCE):
+        raise PeerError(f"more than one {', or '.join(_ONCE)}")
+    blank = BLANK_LINE.search(text)
+    start = blank.end() if blank else len(text)
+    length = message.header("content-length")
+    body = text[start : start + int(length)] if length.isdecimal() and len(length) < 10 else text[start:]
+    if not body.strip():
+        return None
+    if message.header("content-encoding").lower() not in ("", "identity"):
+        raise UnsupportedBody("the body is encoded")
+    kind = message.header("content-type")
+    part = locate_part(kind, body, "application/sdp")
+    if part is None:
+        if ";tag=" in message.header("to") and any(locate_part(kind, body, each) for each in CONTENT_TYPES):
+            return None
+        raise UnsupportedBody("the body is no session description")
+    return slice(start + part.start, start + part.stop)
+
+
+def is_described(packet: bytes, found: slice | None) -> bool:
+    """Whether the description that PJSIP has found in a request is the one that was judged here.
+
+    Whoever makes the two see different ones gets past `check`.
+    """
+    if found is None:
+        return True
+    try:
+        where = described(packet)
+    except PeerError:
+        return False
+    return where is not None and where.start == found.start and packet[where].rstrip() == packet[found].rstrip()
+
+
+def _bound(offer: SessionDescription, size: int) -> None:
+    """Raises NotAcceptable for more than PJSIP takes, or anybody has."""
+    if size > MAX_BYTES:
+        raise NotAcceptable(f"a description of more than {MAX_BYTES} bytes")
+    if len(offer.media) > MAX_LINES:
+        raise NotAcceptable(f"more than {MAX_LINES} media lines")
+    if any(len(each) > MAX_FORMAT for media in offer.media for each in media.formats):
+        raise NotAcceptable(f"a format of more than {MAX_FORMAT} characters")
+    events = [each.payload_type for media in offer.media for each in media.rtp_formats() if each.encoding == EVENTS]
+    if any(each < FIRST_UNASSIGNED for each in events):
+        raise NotAcceptable("telephone-event with the payload type of a codec", 305)
+    for attributes in (offer.attributes, *(media.attributes for media in offer.media)):
+        if len(attributes) > MAX_ATTRIBUTES:
+            raise NotAcceptable(f"more than {MAX_ATTRIBUTES} attributes of one line")
+        if sum(name == "crypto" for name, _ in attributes) > MAX_KEYS:
+            raise NotAcceptable(f"more than {MAX_KEYS} a=crypto of one line", 306)

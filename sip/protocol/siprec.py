@@ -1,0 +1,267 @@
+"""SIPREC metadata (RFC 7865): who speaks in which stream of a recording session. No I/O.
+
+A recording client sends all of it once, and then what has changed, each time as XML in a body of its own beside the
+SDP. `Recording` is what it all adds up to. Element and attribute names are those of the RFC and of the drafts before
+it, in any namespace, because clients of ten years are in the field.
+
+    participant ──send──▶ stream ──label──▶ a=label of the m-line
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sip.errors import PeerError
+from sip.protocol.message import SipMessage
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+CONTENT_TYPES = ("application/rs-metadata+xml", "application/rs-metadata")
+MAX_CHARS = 65_536
+MAX_ITEMS = 256
+"""Participants, and streams, of one recording."""
+_MIXED = frozenset(("mix", "mixed"))
+"""Labels of a stream that carries everybody, and its `mode` in the drafts."""
+_SCHEME = re.compile(r"(?:sips?|tel):", re.IGNORECASE)
+
+
+class MetadataError(PeerError):
+    """Text that is no recording metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """One who takes part in the recorded call: the URI as it came, and the name that is displayed; "" without."""
+
+    id: str
+    aor: str = ""
+    name: str = ""
+
+    @property
+    def user(self) -> str:
+        """`sip:1001@pbx.example;user=phone` → `1001`; a URI without a user gives its host."""
+        rest = _SCHEME.sub("", self.aor, count=1)
+        user, at, host = rest.partition("@")
+        return (user if at else rest).split(";")[0].split("?")[0]
+
+
+@dataclass(slots=True)
+class Metadata:
+    """One document. None stands for what is gone."""
+
+    complete: bool
+    participants: dict[str, Participant | None] = field(default_factory=dict)
+    streams: dict[str, str | None] = field(default_factory=dict)
+    """Stream id → label."""
+    mixed: set[str] = field(default_factory=set)
+    """Ids of the streams that are said to be a mix."""
+    sends: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Participant id → ids of the streams that carry it."""
+    sessions: dict[str, str] = field(default_factory=dict)
+    """Id of the recorded session → its Session-ID (RFC 7989), "" without."""
+
+
+def is_recording(message: SipMessage) -> bool:
+    """Whether an INVITE opens a recording session: it says so in one of three places (RFC 7866 section 6.1)."""
+    if any(part.strip().lower() == "siprec" for part in message.joined("require").split(",")):
+        return True
+    return "+sip.src" in message.header("contact").lower() or bool(metadata_of(message))
+
+
+def metadata_of(message: SipMessage) -> str:
+    """The XML that a message carries, "" for none. Some clients encode it in base64, with or without saying so."""
+    text = next(filter(None, map(message.part, CONTENT_TYPES)), "")
+    if not text.strip() or "<" in text:
+        return text
+    try:
+        decoded = base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
+        return text
+    return decoded.decode("utf-8-sig", "surrogateescape")
+
+
+def parse(text: str) -> Metadata:
+    """Raises MetadataError."""
+    from xml.etree.ElementTree import ParseError
+
+    from defusedxml import DefusedXmlException
+    from defusedxml.ElementTree import fromstring
+
+    if len(text) > MAX_CHARS:
+        raise MetadataError(f"metadata of {len(text)} characters; at most {MAX_CHARS} are read")
+    source: str | bytes = text.strip()
+    try:
+        if not text.isascii() and any("\udc80" <= each <= "\udcff" for each in text):
+            source = text.strip().encode("utf-8", "surrogateescape")  # no UTF-8: the XML may say what it is
+        root: Element = fromstring(source, forbid_dtd=True)
+    except (ParseError, DefusedXmlException, ValueError, LookupError, RecursionError) as error:
+        raise MetadataError(f"no XML: {str(error)[:200]}") from None
+    if _name(root) != "recording":
+        raise MetadataError(f"the element is {_name(root)[:40]!r}, not 'recording'")
+    mode = next((_text(child) for child in root if _name(child) in ("datamode", "datatype")), "")
+    metadata = Metadata(complete=mode.lower() != "partial")
+    for element in root:
+        match _name(element):
+            case "participant":
+                _participant(element, metadata)
+            case "stream":
+                identity = _id(element, "stream")
+                metadata.streams[identity] = None if _gone(element) else _child(element, "label")
+                if _child(element, "mode").lower() in _MIXED:
+                    metadata.mixed.add(identity)
+            case "session" if not _gone(element):
+                metadata.sessions[_id(element, "session")] = _child(element, "sipsessionid")
+            case "participantstreamassoc":
+                _association(_id(element, "participant"), element, metadata)
+            case "participantsessionassoc" if _gone(element):
+                metadata.participants[_id(element, "participant")] = None
+    if max(len(metadata.participants), len(metadata.streams), len(metadata.sends)) > MAX_ITEMS:
+        raise MetadataError(f"more than {MAX_ITEMS} participants or streams")
+    return metadata
+
+
+class Recording:
+    """What all metadata of a recording session adds up to."""
+
+    def __init__(self) -> None:
+        self._participants: dict[str, Participant] = {}
+        self._streams: dict[str, str] = {}
+        self._sends: dict[str, frozenset[str]] = {}
+        self._said_mixed: frozenset[str] = frozenset()
+        self._mixes: frozenset[str] = frozenset()
+        self.sessions: dict[str, str] = {}
+        """Id of the recorded session → its Session-ID (RFC 7989), "" without; of all that were named so far."""
+
+    def update(self, metadata: Metadata) -> None:
+        """Take a document over: instead of all that came before it, or on top of that. Raises MetadataError."""
+        participants = {} if metadata.complete else dict(self._participants)
+        streams = {} if metadata.complete else dict(self._streams)
+        sends = {} if metadata.complete else dict(self._sends)
+        for identity, participant in metadata.participants.items():
+            if participant is None:
+                participants.pop(identity, None)
+            else:
+                participants[identity] = _merged(participants.get(identity), participant)
+        for identity, label in metadata.streams.items():
+            if label is None:
+                streams.pop(identity, None)
+            else:
+                streams[identity] = label or streams.get(identity, "")
+        sends |= metadata.sends
+        if max(len(participants), len(streams), len(sends)) > MAX_ITEMS:
+            raise MetadataError(f"more than {MAX_ITEMS} participants or streams in all")
+        self._participants, self._streams, self._sends = participants, streams, sends
+        before = frozenset() if metadata.complete else self._said_mixed
+        self._said_mixed = (before | metadata.mixed) & streams.keys()
+        self._mixes = _mixes(streams, sends, self._said_mixed)
+        self.sessions = dict(list((self.sessions | metadata.sessions).items())[-MAX_ITEMS:])
+
+    def speakers(
+        self, label: str, place: int, *, unmixed_place: int | None = None, of: int = 0
+    ) -> tuple[Participant, ...]:
+        """Who is heard in the stream of that label, in the order of the metadata.
+
+        `place`: of a stream without a label among all streams; the metadata's streams are taken to be in that order.
+        `unmixed_place` and `of`: its place among those that are no mix, and how many those are. Metadata that says of
+        nobody which streams are theirs pairs participants and such streams in their order, when they are as many.
+        """
+        wanted = self._wanted(label, place)
+        if self._sends:
+            return tuple(
+                self._participants[identity]
+                for identity, streams in self._sends.items()
+                if identity in self._participants and streams & wanted
+            )
+        people = list(self._participants.values())
+        if self._streams:
+            single = [identity for identity in self._streams if identity not in self._mixes]
+            places = [number for number, identity in enumerate(single) if identity in wanted]
+            of = len(single)
+        else:
+            places = [place if unmixed_place is None else unmixed_place]
+        return tuple(people[number] for number in places[:1] if len(people) == of and number < of)
+
+    def is_mixed(self, label: str, place: int) -> bool:
+        """Whether a stream carries everybody who is heard in the others. `label` and `place` as for `speakers`."""
+        return label.casefold() in _MIXED or not self._mixes.isdisjoint(self._wanted(label, place))
+
+    def identities(self) -> tuple[str, ...]:
+        """URIs, their user parts, and names of all participants."""
+        found = (text for each in self._participants.values() for text in (each.aor, each.user, each.name))
+        return tuple(dict.fromkeys(filter(None, found)))
+
+    def _wanted(self, label: str, place: int) -> set[str]:
+        """The metadata's streams that a stream of the SDP is."""
+        if not label:
+            return set(list(self._streams)[place : place + 1])
+        # Some name the label where the stream's id belongs.
+        return {identity for identity, named in self._streams.items() if named == label} | {label}
+
+
+def _mixes(streams: Mapping[str, str], sends: Mapping[str, frozenset[str]], said: Collection[str]) -> frozenset[str]:
+    """The streams that are said to be a mix, and those of several speakers each of whom has another stream alone."""
+    found = {stream for stream, label in streams.items() if stream in said or label.casefold() in _MIXED}
+    senders = Counter(stream for each in sends.values() for stream in each)
+    shared = {stream for stream, number in senders.items() if number > 1}
+    not_alone = {stream for each in sends.values() if each <= shared for stream in each}
+    return frozenset(found | shared - not_alone)
+
+
+def _participant(element: Element, metadata: Metadata) -> None:
+    identity = _id(element, "participant")
+    if _gone(element):
+        metadata.participants[identity] = None
+        return
+    name_id = next((child for child in element if _name(child) == "nameid"), None)
+    holder = element if name_id is None else name_id
+    aor = holder.get("aor", "") or _child(holder, "aor") or _child(element, "aor")
+    metadata.participants[identity] = Participant(identity, _clean(aor), _child(holder, "name"))
+    if any(_name(child) == "send" for child in element):  # as the drafts had it
+        _association(identity, element, metadata)
+
+
+def _association(identity: str, element: Element, metadata: Metadata) -> None:
+    streams = frozenset(_text(child) for child in element if _name(child) == "send") - {""}
+    metadata.sends[identity] = metadata.sends.get(identity, frozenset()) | (frozenset() if _gone(element) else streams)
+
+
+def _merged(before: Participant | None, now: Participant) -> Participant:
+    """A partial update may repeat the identity alone."""
+    if before is None:
+        return now
+    return Participant(now.id, now.aor or before.aor, now.name or before.name)
+
+
+def _id(element: Element, of: str) -> str:
+    """The id of the participant or stream that an element is, or is about."""
+    for name in (f"{of}_id", of, "id"):
+        if value := element.get(name, "").strip():
+            return value
+    raise MetadataError(f"a {_name(element)} without an id")
+
+
+def _gone(element: Element) -> bool:
+    return any(_name(child) in ("disassociate-time", "stop-time", "end-time") for child in element)
+
+
+def _child(element: Element, name: str) -> str:
+    return next((_text(child) for child in element if _name(child) == name), "")
+
+
+def _text(element: Element) -> str:
+    return _clean("".join(element.itertext()))
+
+
+def _clean(text: str) -> str:
+    return " ".join(text.split())[:500]
+
+
+def _name(element: Element) -> str:
+    """Without its namespace, in small letters."""
+    return element.tag.rpartition("}")[2].lower() if isinstance(element.tag, str) else ""

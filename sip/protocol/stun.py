@@ -1,0 +1,68 @@
+"""Where a NAT makes a socket appear: a STUN Binding request (RFC 8489) and its answer. No I/O; time is an argument."""
+
+from __future__ import annotations
+
+import struct
+
+from aioice.stun import Class, Message, Method, parse_message
+
+from sip.media.latching import Address
+
+PORT = 3478
+REQUESTS_S = (0.0, 0.1, 0.3)
+"""When a request goes out, from the first one on: a call waits for the answer, so not RFC 8489's half a second."""
+GIVE_UP_S = 0.7
+
+
+class Binding:
+    """One question, repeated until it is answered or given up."""
+
+    def __init__(self, now: float) -> None:
+        self._message = Message(Method.BINDING, Class.REQUEST)
+        self._times = [now + wait_s for wait_s in (*REQUESTS_S, GIVE_UP_S)]
+        self._sent = 0
+        self.mapped: Address | None = None
+        """Where the socket appears, once that is known."""
+        self.refused = False
+
+    @property
+    def over(self) -> bool:
+        """Answered, refused or given up."""
+        return self.mapped is not None or self.refused or self._sent > len(REQUESTS_S)
+
+    @property
+    def next_s(self) -> float:
+        """When `request` has something to say again; valid until it is over."""
+        return self._times[self._sent]
+
+    def request(self, now: float) -> bytes:
+        """What to send now; empty: nothing, not yet or any more."""
+        if self.over or now < self.next_s:
+            return b""
+        self._sent += 1
+        return b"" if self.over else bytes(self._message)
+
+    def heard(self, datagram: bytes) -> bool:
+        """Whether it is the answer. Anything else is somebody else's, and changes nothing."""
+        if not is_stun(datagram):
+            return False
+        try:
+            message = parse_message(datagram)
+        except (ValueError, struct.error):  # of an attribute that is too short
+            return False
+        if message.transaction_id != self._message.transaction_id or message.message_method != Method.BINDING:
+            return False
+        if message.message_class == Class.ERROR:
+            self.refused = True
+            return True
+        # A server of RFC 3489 knows the plain one only.
+        found = message.attributes.get("XOR-MAPPED-ADDRESS") or message.attributes.get("MAPPED-ADDRESS")
+        if message.message_class != Class.RESPONSE or found is None:
+            return False
+        self.mapped = (str(found[0]), int(found[1]))
+        return True
+
+
+def is_stun(datagram: bytes) -> bool:
+    """On a port shared with RTP (RFC 7983 section 7): the first byte is below 4, as that of no RTP packet is."""
+    return len(datagram) >= 20 and datagram[0] < 4 and datagram[4:8] == b"\x21\x12\xa4\x42"
