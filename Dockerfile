@@ -13,24 +13,24 @@ ARG VARIANT
 ENV MEDIAWORKER_CACHE=/var/cache/mediaworker
 WORKDIR /src
 # From what changes seldom to what changes always: PJSIP, the locked packages, the worker.
-COPY scripts/install_packages.sh scripts/
-RUN ["scripts/install_packages.sh", "build"]
-COPY scripts/build_pjsip.sh scripts/
-COPY scripts/pjsip/ scripts/pjsip/
-RUN ["scripts/build_pjsip.sh", "python3"]
-COPY scripts/install_app.sh scripts/install_moonshine.sh scripts/
+COPY tools/install_packages.sh tools/
+RUN ["tools/install_packages.sh", "build"]
+COPY tools/build_pjsip.sh tools/
+COPY tools/pjsip/ tools/pjsip/
+RUN ["tools/build_pjsip.sh", "python3"]
+COPY tools/install_app.sh tools/install_moonshine.sh tools/
 COPY requirements/ requirements/
-RUN scripts/install_app.sh /opt/mediaworker "${VARIANT}" --dependencies
+RUN tools/install_app.sh /opt/mediaworker "${VARIANT}" --dependencies
 COPY pyproject.toml README.md LICENSE ./
 COPY config/ config/
 COPY audio/ audio/
 COPY sip/ sip/
 COPY asr/ asr/
 COPY mediaworker/ mediaworker/
-RUN scripts/install_app.sh /opt/mediaworker "${VARIANT}"
+RUN tools/install_app.sh /opt/mediaworker "${VARIANT}"
 
 FROM debian:${DEBIAN} AS runtime-cpu
-COPY scripts/install_packages.sh scripts/create_user.sh /usr/local/lib/mediaworker/
+COPY tools/install_packages.sh tools/create_user.sh /usr/local/lib/mediaworker/
 RUN ["/usr/local/lib/mediaworker/install_packages.sh", "run"]
 RUN ["/usr/local/lib/mediaworker/create_user.sh", "mediaworker", "/data"]
 

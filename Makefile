@@ -29,15 +29,15 @@ help:
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
 
 setup:
-	@scripts/bootstrap.sh run
+	@tools/bootstrap.sh run
 
 setup-dev:
-	@scripts/bootstrap.sh dev
+	@tools/bootstrap.sh dev
 
 # Qwen3-ASR needs torch, which is part of what the tests need.
 demo:
-	@scripts/bootstrap.sh $(if $(filter tiny,$(ENGINE)),dev,demo)
-	@$(RUN)/python -m scripts.demo --engine $(ENGINE)
+	@tools/bootstrap.sh $(if $(filter tiny,$(ENGINE)),dev,demo)
+	@$(RUN)/python -m tools.demo --engine $(ENGINE)
 
 run: setup
 	$(RUN)/mediaworker serve
@@ -62,41 +62,41 @@ words: setup-dev
 	@$(RUN)/python -m benchmarks.words $(WORDS)
 
 soak: setup-dev
-	$(RUN)/python scripts/soak.py $(SOAK)
+	$(RUN)/python tools/soak.py $(SOAK)
 
 # What is guided by coverage needs atheris, which is not part of the lock; without it the mutations alone run.
 fuzz: setup-dev
 	$(RUN)/python -m pytest -q -m hypothesis --hypothesis-profile anew
-	$(RUN)/python -m fuzz --inputs 1000000
+	$(RUN)/python -m tools.fuzz --inputs 1000000
 	FUZZ_WIRE=150000 $(RUN)/python -m pytest -q --timeout 3600 tests/test_hostile_sip.py -k mutated
-	$(RUN)/python -m scripts.fuzz_api
-	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m fuzz --guided --inputs 200000; \
+	$(RUN)/python -m tools.fuzz_api
+	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m tools.fuzz --guided --inputs 200000; \
 	  else echo "fuzz: no atheris for this Python: nothing is guided by coverage"; fi
 
 # With a PJSIP of its own, beside the one that is installed. An error of memory ends the worker, with a report in its log.
 fuzz-asan: setup-dev
-	@wheel=$$(PJSIP_SANITIZE=address scripts/build_pjsip.sh $(RUN)/python | tail -n1) && site=$$(mktemp -d) && \
+	@wheel=$$(PJSIP_SANITIZE=address tools/build_pjsip.sh $(RUN)/python | tail -n1) && site=$$(mktemp -d) && \
 	  trap 'rm -rf "$$site"' EXIT && $(RUN)/python -m pip install -q --no-deps --target "$$site" "$$wheel" && \
 	  PYTHONPATH=$$site LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:quarantine_size_mb=64 \
 	  FUZZ_WIRE=$${FUZZ_WIRE:-150000} $(RUN)/python -m pytest -q --timeout 3600 tests/test_hostile_sip.py -k 'mutated or room_for'
 
 reference: setup-dev
-	@$(RUN)/python -m scripts.reference
+	@$(RUN)/python -m tools.reference
 
 # 0.6B at full size with random numbers, written and loaded: 1.6 GB of disk for each layout.
 checkpoint: setup-dev
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && for layout in original hf; do \
-	  $(RUN)/python -m scripts.make_checkpoint "$$folder/$$layout" --model 0.6B --layout $$layout && \
-	  $(RUN)/python -m scripts.gpu.checkpoints --load "$$folder/$$layout" cpu bfloat16 || exit 1; done
+	  $(RUN)/python -m tools.make_checkpoint "$$folder/$$layout" --model 0.6B --layout $$layout && \
+	  $(RUN)/python -m tools.gpu.checkpoints --load "$$folder/$$layout" cpu bfloat16 || exit 1; done
 
 # With the machine's own torch, and without a network: docs/gpu.md.
 gpu:
-	@scripts/gpu.sh $(GPU)
+	@tools/gpu.sh $(GPU)
 
 interop: setup-dev
-	@scripts/install_packages.sh interop
-	@scripts/interop/asterisk.sh >/dev/null
+	@tools/install_packages.sh interop
+	@tools/interop/asterisk.sh >/dev/null
 	$(RUN)/python -m pytest tests/interop
 
 # Not requirements/moonshine.txt and torch.txt, which are kept by hand: they say why.
@@ -112,10 +112,10 @@ lock: setup-dev
 	  -c requirements/run.lock --extra qwen pyproject.toml -o requirements/cuda.lock
 
 screenshot: setup-dev
-	@$(RUN)/python -m scripts.screenshot
+	@$(RUN)/python -m tools.screenshot
 
 schema: setup-dev
-	$(RUN)/python scripts/gen_docs.py
+	$(RUN)/python tools/gen_docs.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

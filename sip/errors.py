@@ -66,7 +66,7 @@ class PortsExhausted(SipError):
 
 
 NO_PJSUA2 = (
-    "SIP needs pjsua2, which no package index has: run `scripts/build_pjsip.sh PYTHON` of mediaworker's sources and "
+    "SIP needs pjsua2, which no package index has: run `tools/build_pjsip.sh PYTHON` of mediaworker's sources and "
     "install the wheel that it prints with pip"
 )
 """What to do where pjsua2 cannot be imported, as after a plain `pip install mediaworker`."""

@@ -14,8 +14,8 @@ from asr import languages
 from asr.engines.aligner import Spoken
 from asr.engines.qwen.aligner_loader import Loaded
 from audio.resample import Wideband
-from scripts.reference import checkpoints
 from tests.qwen_models import TINY, random_model, tokenizer
+from tools.reference import checkpoints
 
 CLASSES = 512
 """Of 80 ms: 41 s."""

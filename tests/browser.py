@@ -36,7 +36,7 @@ OPTIONS = [
 @asynccontextmanager
 async def chromium(*options: str) -> AsyncIterator[Browser]:
     path = shutil.which("chromium")
-    assert path, "scripts/install_packages.sh dev installs Chromium"
+    assert path, "tools/install_packages.sh dev installs Chromium"
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=[*OPTIONS, *options])
         try:

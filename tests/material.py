@@ -121,7 +121,7 @@ def _draw(seed: int) -> tuple[tuple[str, ...], np.random.Generator]:
 
 
 def _speak(seed: int) -> tuple[Samples, NDArray[np.int64]]:
-    from scripts.train_tiny import espeak  # only in the process that speaks
+    from tools.train_tiny import espeak  # only in the process that speaks
 
     words, rng = _draw(seed)
     speaker = espeak.Speaker(_VOICES[seed % len(_VOICES)], int(rng.integers(140, 181)), int(rng.integers(40, 61)))

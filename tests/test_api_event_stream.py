@@ -189,7 +189,7 @@ async def test_a_stop_of_the_worker_is_an_event(tmp_path: Path) -> None:
 
 async def test_an_event_source_resumes_without_a_gap(tmp_path: Path) -> None:
     """Node's EventSource, over a cut: what it has missed comes first, and nothing twice."""
-    install = ROOT / "scripts" / "install_node.sh"
+    install = ROOT / "tools" / "install_node.sh"
     nodes = await asyncio.to_thread(subprocess.run, [install, sys.executable], capture_output=True, text=True)
     assert nodes.returncode == 0, nodes.stderr
     node = Path(nodes.stdout.splitlines()[-1]) / "24" / "node"

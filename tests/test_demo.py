@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts import prompts
-from scripts.demo import STREAM
+from tools import prompts
+from tools.demo import STREAM
 
 
 def test_one_speaks_while_the_other_is_silent(tmp_path: Path) -> None:

@@ -215,9 +215,9 @@ def test_compose_and_image_agree() -> None:
     assert len(steps) == 6
     allowed = (ROOT / ".dockerignore").read_text().splitlines()
     for step in steps:
-        (script,) = re.findall(r"(?:scripts|mediaworker)/(\w+\.sh)", step)
-        assert (ROOT / "scripts" / script).stat().st_mode & 0o111, script
-        assert f"!scripts/{script}" in allowed
+        (script,) = re.findall(r"(?:tools|mediaworker)/(\w+\.sh)", step)
+        assert (ROOT / "tools" / script).stat().st_mode & 0o111, script
+        assert f"!tools/{script}" in allowed
     for source in re.findall(r"(?m)^COPY (?!--from)(.*) \S+$", image):
         for name in source.split():
             assert (ROOT / name).exists() and f"!{name.rstrip('/')}" in allowed, name
@@ -239,6 +239,6 @@ def test_what_a_gpu_gets_is_what_was_tested() -> None:
 
 
 def test_scripts_are_sound() -> None:
-    for script in (ROOT / "scripts").glob("*.sh"):
+    for script in (ROOT / "tools").glob("*.sh"):
         subprocess.run(["bash", "-n", str(script)], check=True)
         assert script.read_text().startswith("#!/usr/bin/env bash\n") and "set -euo pipefail" in script.read_text()

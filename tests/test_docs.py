@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_generated_documents_are_current() -> None:
-    done = subprocess.run([sys.executable, "scripts/gen_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "tools/gen_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"run `make schema`: {done.stdout}{done.stderr}"
 
 

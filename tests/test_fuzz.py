@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.__main__ import FOUND, run
-from fuzz.targets import TARGETS
+from tools.fuzz.__main__ import FOUND, run
+from tools.fuzz.targets import TARGETS
 
 INPUTS = 20_000
 SHARES = sum(target.share for target in TARGETS.values())

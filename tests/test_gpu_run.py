@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scripts.gpu import page, runner
-from scripts.gpu.parts import PARTS, Context, Part
-from scripts.gpu.tests import items
+from tools.gpu import page, runner
+from tools.gpu.parts import PARTS, Context, Part
+from tools.gpu.tests import items
 
 ROOT = Path(__file__).parent.parent
 ROW = {"name", "title", "settles", "status", "seconds", "limit_s", "error", "figures", "output"}
 
 
 def test_a_rehearsal_writes_figures_and_a_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "scripts.gpu", "--rehearse", "--parts", "environment,together", "--minutes", "1"]
+    command = [sys.executable, "-m", "tools.gpu", "--rehearse", "--parts", "environment,together", "--minutes", "1"]
     done = subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads((tmp_path / "gpu.json").read_text())
@@ -42,7 +42,7 @@ def test_a_rehearsal_writes_figures_and_a_page(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU here")
 def test_without_a_gpu_it_says_so_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "scripts.gpu", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "tools.gpu", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "GPU=--rehearse" in done.stderr and list(tmp_path.iterdir()) == []
 
@@ -168,12 +168,12 @@ import torch
 from transformers import AutoTokenizer, Qwen3ASRForConditionalGeneration
 known = set(sys.modules)
 import benchmarks.command, benchmarks.engine.random_weights, mediaworker.cli.bench
-import asr.engines.qwen.build, scripts.gpu.together, scripts.gpu.steps
+import asr.engines.qwen.build, tools.gpu.together, tools.gpu.steps
 print(*{name.split(".")[0] for name in set(sys.modules) - known} - set(sys.stdlib_module_names))"""
     new = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
     lines = (ROOT / "requirements" / "gpu.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    ours = {"config", "audio", "asr", "mediaworker", "benchmarks", "scripts", "transformers", "greenlet", "torch"}
+    ours = {"config", "audio", "asr", "mediaworker", "benchmarks", "tools", "transformers", "greenlet", "torch"}
     assert new - ours <= {name.replace("-", "_") for name in pins}
     locked = (ROOT / "requirements" / "dev.lock").read_text()
     assert [pin for pin in pins.items() if "{}=={} ".format(*pin) not in locked] == [], "as the tests have them"
@@ -184,11 +184,11 @@ def test_without_wheels_the_command_says_where_they_come_from(tmp_path: Path) ->
     lacking.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without any installed package
     lacking.chmod(0o755)
     checkout = tmp_path / "checkout"
-    (checkout / "scripts").mkdir(parents=True)
-    (checkout / "scripts" / "gpu.sh").write_text((ROOT / "scripts" / "gpu.sh").read_text())
+    (checkout / "tools").mkdir(parents=True)
+    (checkout / "tools" / "gpu.sh").write_text((ROOT / "tools" / "gpu.sh").read_text())
     environment = os.environ | {"PYTHON": str(lacking), "WHEELS": "none"}
     start_s = time.monotonic()
     done = subprocess.run(
-        ["bash", "scripts/gpu.sh"], cwd=checkout, env=environment, capture_output=True, text=True, timeout=60
+        ["bash", "tools/gpu.sh"], cwd=checkout, env=environment, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 2 and "scripts/gpu_wheels.sh" in done.stderr and time.monotonic() - start_s < 60
+    assert done.returncode == 2 and "tools/gpu_wheels.sh" in done.stderr and time.monotonic() - start_s < 60

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import profiles
-from fuzz.mutate import MAX_BYTES, Mutator
-from fuzz.text import MULTIPART
 from sip.request_filter import STRANGER_BURST
 from tests.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
 from tests.peers import until, worker
+from tools.fuzz import profiles
+from tools.fuzz.mutate import MAX_BYTES, Mutator
+from tools.fuzz.text import MULTIPART
 
 TORTURE = Path(__file__).parent / "data/torture"
 LIMITS = {"SIP__MAX_CALLS": "4", "SIP__MAX_INVITES_PER_S": "20", "SIP__MAX_TCP": "64"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mediaworker.cli import main
-from scripts.make_checkpoint import write
 from tests.qwen_models import TINY
+from tools.make_checkpoint import write
 
 DIGITS = Path(__file__).parent / "data" / "digits"
 WORDS = {"customer": "four seven one two", "agent": "zero six two"}

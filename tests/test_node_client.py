@@ -38,8 +38,8 @@ const stream = client.events({
 
 @pytest.fixture(scope="module")
 def nodes() -> Path:
-    done = subprocess.run([ROOT / "scripts" / "install_node.sh", sys.executable], capture_output=True, text=True)
-    assert done.returncode == 0, f"scripts/install_node.sh: {done.stderr}"
+    done = subprocess.run([ROOT / "tools" / "install_node.sh", sys.executable], capture_output=True, text=True)
+    assert done.returncode == 0, f"tools/install_node.sh: {done.stderr}"
     return Path(done.stdout.splitlines()[-1])
 
 

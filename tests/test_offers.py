@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from audio.codecs.codec import Codec
-from fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, described
 from sip.errors import PeerError
 from sip.protocol import offer_check
 from sip.protocol.offer_answer import SrtpUse, negotiate
 from sip.protocol.sdp import SessionDescription
+from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, described
 
 CODECS = (Codec.PCMU, Codec.PCMA)
 DTLS = ("m=audio 40002 UDP/TLS/RTP/SAVPF 0", *FINGERPRINT)

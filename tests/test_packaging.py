@@ -81,7 +81,7 @@ def test_without_pjsua2_there_is_a_sentence(arguments: tuple[str, ...], tmp_path
     environ = os.environ | {"PYTHONPATH": str(tmp_path), "MEDIAWORKER_DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run([*COMMAND, *arguments], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    assert "run `scripts/build_pjsip.sh PYTHON` of mediaworker's sources" in done.stderr
+    assert "run `tools/build_pjsip.sh PYTHON` of mediaworker's sources" in done.stderr
     assert ("MEDIAWORKER_SIP__ENABLED=false" in done.stderr) == (arguments[0] == "serve")
 
 
@@ -101,7 +101,7 @@ def test_without_a_wheel_of_moonshine_the_setup_goes_on(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import platform\nplatform.libc_ver = lambda: ('glibc', '2.31')\n")
     (tmp_path / "pip.py").write_text("raise SystemExit('pip was run')")
     environ = os.environ | {"PYTHONPATH": str(tmp_path)}
-    script = [ROOT / "scripts/install_moonshine.sh", sys.executable]
+    script = [ROOT / "tools/install_moonshine.sh", sys.executable]
     done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
     assert "glibc 2.34" in done.stderr and "goes on without this engine" in done.stderr
@@ -119,10 +119,10 @@ def test_the_wheel_of_moonshine_is_the_one_of_the_extra() -> None:
 
 def test_what_the_tests_have_installed_serves_the_demo(tmp_path: Path) -> None:
     """The setup's bookkeeping, with a pip and a build of PJSIP that note that they were run."""
-    for name in ("requirements", "scripts", "tests/node"):
+    for name in ("requirements", "tools", "tests/node"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    scripts, log = tmp_path / "scripts", tmp_path / "log"
+    scripts, log = tmp_path / "tools", tmp_path / "log"
     for name in ("install_packages", "install_moonshine", "install_node", "build_pjsip"):
         (scripts / f"{name}.sh").write_text(f'#!/bin/sh\necho {name} "$@" >>"{log}"\n')
     python = tmp_path / ".venv/bin/python"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pjsua2
 
-SCRIPT = Path(__file__).parent.parent / "scripts/build_pjsip.sh"
+SCRIPT = Path(__file__).parent.parent / "tools/build_pjsip.sh"
 BINDING = Path(sys.modules["_pjsua2"].__file__ or "")
 
 

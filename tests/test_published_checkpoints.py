@@ -13,8 +13,8 @@ from asr.engines.qwen import aligner_loader, loader
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from scripts.make_checkpoint import ADDED, VOCABULARY, Layout, Model, write
 from tests.qwen_models import noise
+from tools.make_checkpoint import ADDED, VOCABULARY, Layout, Model, write
 
 
 @pytest.fixture(scope="module")

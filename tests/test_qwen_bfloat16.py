@@ -20,9 +20,9 @@ from asr.engines.qwen.graphs import Eager
 from asr.engines.qwen.packed import Input, Packed, Row
 from asr.engines.qwen.slots import Slots
 from asr.engines.qwen.staging import staging
-from scripts.reference import checkpoints
 from tests.aligner_models import random_aligner, save, save_original
 from tests.qwen_models import TINY, random_model
+from tools.reference import checkpoints
 
 POSITIONS = (30, 140, 400, 2000)
 LIMIT = 0.04

@@ -20,8 +20,8 @@ from asr.engines.plugin import find
 from asr.engines.qwen.build import build
 from asr.engines.qwen.loader import load
 from config.settings import Asr, Qwen
-from scripts.reference.checkpoints import old
 from tests.qwen_models import TINY, ends, random_model, tokenizer
+from tools.reference.checkpoints import old
 
 ROOT = Path(__file__).parent.parent
 PARTS = (

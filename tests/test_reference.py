@@ -16,12 +16,12 @@ import torch
 from asr.engines.qwen import aligner_loader
 from asr.engines.qwen.loader import load, renamed
 from asr.engines.qwen.session import longest
-from scripts.reference import checkpoints, environment, times, words
-from scripts.reference.cases import DIGITS, Case, cases, cut_at_pauses
-from scripts.reference.deviations import SWITCHES, agreement, switches
-from scripts.reference.ours import Timed
 from tests.aligner_models import random_aligner
 from tests.qwen_models import TINY, random_model
+from tools.reference import checkpoints, environment, times, words
+from tools.reference.cases import DIGITS, Case, cases, cut_at_pauses
+from tools.reference.deviations import SWITCHES, agreement, switches
+from tools.reference.ours import Timed
 
 ROOT = Path(__file__).parent.parent
 
@@ -150,7 +150,7 @@ def test_every_package_of_the_reference_has_its_version_and_its_hashes() -> None
 
 def test_without_the_package_there_is_a_sentence() -> None:
     environ = os.environ | {"XDG_CACHE_HOME": "/dev/null"}
-    command = [sys.executable, "-m", "scripts.reference"]
+    command = [sys.executable, "-m", "tools.reference"]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert re.fullmatch(r"reference: the environment cannot be made: .+\n", done.stderr)

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, Sample, described
 from tests.peers import Worker, until, worker
 from tests.sip_peer import SipPeer
+from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, Sample, described
 
 LIMITS = {"SIP__MAX_CALLS": "400", "SIP__MAX_INVITES_PER_S": "0", "SIP__ANSWER_DELAY_S": "0.05"}
 AT_ONCE = 12

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fuzz.sdp_samples import SAMPLES
 from sip.pjsip.endpoint import SipEndpoint
 from tests.pjsip_clock import PjsipClock, pjsip_clock
 from tests.rtp_sender import RtpSender
 from tests.sip_peer import SipPeer, sdp
 from tests.test_sip_endpoint import Recorder, until, worker
 from tests.test_sip_life import STARTED, media
+from tools.fuzz.sdp_samples import SAMPLES
 
 WORKER_REFRESHES = ("Session-Expires: 90;refresher=uas", "Supported: timer")
 PEER_REFRESHES = ("Session-Expires: 90;refresher=uac", "Supported: timer")

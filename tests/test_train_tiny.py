@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scripts.train_tiny import espeak
-from scripts.train_tiny.utterances import CLEAN, Recipe, utterance
-from scripts.train_tiny.words import DIGITS, HELD_OUT_VOICES, TRAINING_VOICES, WORDS
+from tools.train_tiny import espeak
+from tools.train_tiny.utterances import CLEAN, Recipe, utterance
+from tools.train_tiny.words import DIGITS, HELD_OUT_VOICES, TRAINING_VOICES, WORDS
 
 
 def test_held_out_voices_are_in_no_training() -> None:

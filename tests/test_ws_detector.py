@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from audio import Detector
 from audio.codecs.g711 import ulaw_decode
 from config import Settings
-from fuzz.media import Engine
 from mediaworker.calls.media_loop import TICK_S, MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.ingress.interfaces import Send
 from mediaworker.ingress.websocket.asr import AsrSession
 from mediaworker.ingress.websocket.limits import MAX_AWAITED, StreamPolicy
+from tools.fuzz.media import Engine
 
 CODES = (Path(__file__).parent / "data/digits/customer.ulaw").read_bytes()
 MULAW = {"type": "config", "encoding": "mulaw", "sample_rate": 8000}

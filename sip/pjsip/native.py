@@ -18,7 +18,7 @@ from sip.protocol.offer_check import METHODS, is_described
 from sip.request_filter import DROP, PASS, Request, Verdict
 
 VERSION = "2.17"
-_BUILD = "build it with scripts/build_pjsip.sh"
+_BUILD = "build it with tools/build_pjsip.sh"
 PACKET_BYTES = 65536
 """PJSIP_MAX_PKT_LEN of the build."""
 _PRIORITY = 12

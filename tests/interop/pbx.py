@@ -17,7 +17,7 @@ from audio.codecs.g711 import ulaw_encode
 from tests.authority import Authority
 from tests.peers import ROOT, ports, until
 
-SCRIPTS = ROOT / "scripts" / "interop"
+SCRIPTS = ROOT / "tools" / "interop"
 CONFIGURATION = Path(__file__).parent / "asterisk"
 DIGITS = ROOT / "tests" / "data" / "digits"
 INSIDE = "/mnt"

@@ -46,7 +46,7 @@ def test_it_works_without_torch_and_says_what_is_missing(installed: Path, tmp_pa
     assert run(installed, tmp_path, "mediaworker", "--version").stdout.startswith("mediaworker ")
     assert "[sip]" in run(installed, tmp_path, "mediaworker", "config").stdout
     refused = run(installed, tmp_path, "mediaworker", "serve")
-    assert refused.returncode == 1 and "scripts/build_pjsip.sh" in refused.stderr and refused.stderr.count("\n") == 1
+    assert refused.returncode == 1 and "tools/build_pjsip.sh" in refused.stderr and refused.stderr.count("\n") == 1
     (tmp_path / "said.ulaw").write_bytes((ROOT / "tests/data/digits/agent.ulaw").read_bytes())
     http, media = ports(2)
     environ = os.environ | {

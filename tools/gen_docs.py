@@ -1,0 +1,167 @@
+"""Regenerate what is made from the code and from other documents: docs/, the dashboard, and the page at /docs.
+
+python tools/gen_docs.py            write
+python tools/gen_docs.py --check    exit 1 when a committed file differs
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from config import settings as schema
+from config.load import PREFIX
+from mediaworker.events import jsonschema
+
+sys.path.insert(0, str(Path(__file__).parent))
+import openapi_page  # noqa: E402
+from dashboard import dashboard  # noqa: E402
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def configuration() -> str:
+    lines = [
+        "# Configuration",
+        "",
+        "<!-- Generated from config/settings.py by `make schema`; do not edit. -->",
+        "",
+        "One TOML file: `mediaworker serve --config FILE`, else `./mediaworker.toml` when it is there. Every key can",
+        f"be set in the environment as `{PREFIX}<SECTION>__<KEY>` with a TOML literal or a bare string:",
+        f"`{PREFIX}SIP__PORT=5070`, `{PREFIX}SIP__ALLOW='[\"10.0.0.0/8\"]'`, `{PREFIX}DATA_DIR=/var/lib/mediaworker`.",
+        "The environment wins. An unknown key or a bad value stops the start with one line. `mediaworker config`",
+        "prints what is in force, secrets masked.",
+    ]
+    _section(lines, "", schema.Settings)
+    return "\n".join(lines) + "\n"
+
+
+def _section(lines: list[str], path: str, kind: type[schema.Section]) -> None:
+    notes = _notes(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    rows, inner = [], []
+    for field in msgspec.structs.fields(kind):
+        hint = hints[field.name]
+        nested = _nested(hint)
+        if nested is not None:
+            inner.append((field.name, hint, nested))
+            continue
+        default = "**required**" if field.required else f"`{_literal(field.default)}`"
+        rows.append(f"| `{field.name}` | {_describe(hint)} | {default} | {notes.get(field.name, '')} |")
+    title = path or "Top level"
+    lines += ["", f"## {title}" if not path else f"## `{path}`", ""]
+    if path and kind.__doc__ and not kind.__doc__.startswith(kind.__name__ + "("):
+        lines += [" ".join(kind.__doc__.split()), ""]
+    if rows:
+        lines += ["| key | value | default | |", "|---|---|---|---|", *rows]
+    for name, hint, nested in inner:
+        many = get_origin(hint) is tuple
+        here = f"{path.strip('[]')}.{name}" if path else name
+        _section(lines, f"[[{here}]]" if many else f"[{here}]", nested)
+
+
+def _nested(hint: Any) -> type[schema.Section] | None:
+    for candidate in (hint, *get_args(hint)):
+        if isinstance(candidate, type) and issubclass(candidate, schema.Section):
+            return candidate
+    return None
+
+
+def _notes(kind: type) -> dict[str, str]:
+    """The string literal under each field, from the class and its bases."""
+    notes: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not issubclass(base, schema.Section) or base is schema.Section:
+            continue
+        body = ast.parse(inspect.getsource(base)).body[0].body  # type: ignore[attr-defined]
+        for field, note in zip(body, body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(note, ast.Expr) and isinstance(note.value, ast.Constant):
+                notes[field.target.id] = " ".join(str(note.value.value).split())  # type: ignore[union-attr]
+    return notes
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        inner, *meta = get_args(hint)
+        limits = [
+            f"{sign} {getattr(item, name)}"
+            for item in meta
+            for name, sign in (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("max_length", "length ≤"))
+            if getattr(item, name, None) is not None
+        ]
+        return f"{_describe(inner)} {', '.join(limits)}".strip()
+    if get_origin(hint) is Literal:
+        return " \\| ".join(f"`{_literal(choice)}`" for choice in get_args(hint))
+    if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
+        return " \\| ".join(_describe(choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"list of {_describe(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"table of {_describe(get_args(hint)[1])}"
+    if isinstance(hint, types.GenericAlias):
+        return str(hint)
+    return {"str": "text", "Secret": "text (secret)", "int": "integer", "float": "number", "bool": "true/false"}[
+        hint.__name__
+    ]
+
+
+def _literal(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode().replace("|", "\\|")
+
+
+def metrics() -> str:
+    """Everything `/metrics` may show, from a worker that is made and not started."""
+    from config.load import parse
+    from mediaworker.worker import Worker
+
+    async def table() -> list[tuple[str, str, str, str]]:
+        return sorted(Worker(parse({})).metrics.table())
+
+    lines = [
+        "# Metrics",
+        "",
+        "<!-- Generated from the worker by `make schema`; do not edit. -->",
+        "",
+        "What `GET /metrics` shows. How to scrape it, alerts and a dashboard: [operations.md](operations.md).",
+        "",
+        "| name | kind | labels | |",
+        "|---|---|---|---|",
+    ]
+    for name, kind, labels, help in asyncio.run(table()):
+        lines.append(f"| `{name}` | {kind} | {labels and f'`{labels}`'} | {help} |")
+    return "\n".join(lines) + "\n"
+
+
+FILES = {
+    "configuration.md": configuration,
+    "metrics.md": metrics,
+    "schemas/events.schema.json": jsonschema.generate,
+    "../deploy/grafana/mediaworker.json": dashboard,
+    "../mediaworker/web/openapi.json": openapi_page.as_json,
+    "../mediaworker/web/docs.html": openapi_page.page,
+}
+
+
+def main(check: bool) -> int:
+    wrong = []
+    for name, make in FILES.items():
+        path, text = DOCS / name, make()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            wrong.append(name)
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    if wrong:
+        sys.stdout.write(("out of date: " if check else "wrote: ") + ", ".join(wrong) + "\n")
+    return 1 if wrong and check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

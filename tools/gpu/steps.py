@@ -1,0 +1,158 @@
+"""A forward of the text model by itself: the host's time and the device's, with graphs and without, by kind of
+attention; the kernels that take longest; and what is in memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.attention import Name
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import for_device
+from asr.engines.qwen.packed import Input, Row
+from benchmarks.engine.device import covered, ran
+from benchmarks.engine.run import MODEL
+from benchmarks.engine.weights import build
+from tools.gpu.options import Options, options, process_peak_mb
+
+ROWS, REHEARSED = (1, 8, 32, 64, 128), (1, 8)
+SEEN = 200
+"""Positions that are in each slot before the forward: an utterance of some ten seconds."""
+PARTIAL = 40
+"""New positions of a row that is no decoding: a second of audio, the end of the prompt and a draft."""
+WARM, COUNTED, PROFILED = 3, 20, 10
+SHOWN = 10
+VARIANTS: tuple[tuple[Name, bool], ...] = (("auto", True), ("auto", False), ("varlen", True), ("flash", True))
+
+
+def memory_mb(device: str) -> dict[str, float]:
+    """Of the GPU: what tensors take now, what torch holds, and the most that tensors took. On a CPU the most that this
+    process took."""
+    if device == "cpu":
+        return {"peak_process_mb": process_peak_mb()}
+    read: dict[str, Callable[[], int]] = {
+        "tensors_mb": torch.cuda.memory_allocated,
+        "held_mb": torch.cuda.memory_reserved,
+        "peak_tensors_mb": torch.cuda.max_memory_allocated,
+    }
+    return {name: round(count() / 2**20, 1) for name, count in read.items()}
+
+
+def forward(made: QwenEngine, rows: int, length: int) -> Callable[[], None]:
+    slots = [made.slots.of(f"u{row}") for row in range(rows)]
+    inputs = [Row(slot, SEEN, Input([7] * length), 1) for slot in slots if slot is not None]
+
+    @torch.inference_mode()
+    def run() -> None:
+        made.packed(inputs)
+
+    return run
+
+
+def timed(made: QwenEngine, run: Callable[[], None], device: str) -> dict[str, float | None]:
+    """Medians: ms of a forward, of the host's own work in it, and of the device from the first kernel to the last."""
+    whole, host, busy = [], [], []
+    staging = made.packed.staging
+    for number in range(WARM + COUNTED):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device != "cpu" else []  # type: ignore[no-untyped-call]
+        waited_s, start_s = staging.waited_s, time.perf_counter()
+        for mark in marks[:1]:
+            mark.record()
+        run()
+        for mark in marks[1:]:
+            mark.record()
+        took_s = time.perf_counter() - start_s
+        if number < WARM:
+            continue
+        whole.append(1000 * took_s)
+        host.append(1000 * (took_s - (staging.waited_s - waited_s)))
+        if marks:
+            marks[1].synchronize()
+            busy.append(marks[0].elapsed_time(marks[1]))
+    figures: dict[str, float | None] = {"ms": round(statistics.median(whole), 3), "host_ms": None, "device_ms": None}
+    if busy:
+        figures |= {"host_ms": round(statistics.median(host), 3), "device_ms": round(statistics.median(busy), 3)}
+    return figures
+
+
+def kernels(run: Callable[[], None], device: str) -> dict[str, Any]:
+    """The ten kernels that take longest in a forward; on a CPU operations, which contain each other."""
+    kind = "CPU" if device == "cpu" else "CUDA"
+    with profile(activities=[ProfilerActivity.CPU if device == "cpu" else ProfilerActivity.CUDA]) as seen:
+        for _ in range(PROFILED):
+            run()
+    found = ran(seen.events() or [], kind)
+    calls = Counter(name for name, _, _ in found)
+    time_us: dict[str, float] = {}
+    for name, start, end in found:
+        time_us[name] = time_us.get(name, 0.0) + end - start
+    most = sorted(time_us.items(), key=lambda each: -each[1])[:SHOWN]
+    return {
+        "kernels_per_forward": len(found) / PROFILED,
+        "busy_us_per_forward": round(covered((start, end) for _, start, end in found) / PROFILED, 1),
+        "top": [
+            {"name": name, "calls": calls[name] / PROFILED, "us": round(time / PROFILED, 2)} for name, time in most
+        ],
+    }
+
+
+def variant(given: Options, loaded: Any, name: Name, graphs: bool, rows: tuple[int, ...]) -> None:
+    weight = loaded.model.get_input_embeddings().weight
+    means = for_device(weight.device, weight.dtype, name=name, graphs=graphs)
+    made = QwenEngine(loaded, Shape(slots=max(rows), positions=512, batch=max(rows)), means)
+    start_s = time.perf_counter()
+    made.warm_up()
+    used = made.execution  # what its self check has left
+    head = {"attention": used.attention.name, "graphs": used.graphs.fixed, "self_check": made.checked}
+    warm = {"what": "engine, warm", **head, "warm_up_s": round(time.perf_counter() - start_s, 2)}
+    given.figures["memory"].append(warm | memory_mb(given.device))
+    for row in range(max(rows)):
+        made.slots.take(f"u{row}")
+    for work, length in (("decoding", 1), ("partials", PARTIAL)):
+        for count in rows:
+            if given.over:
+                return
+            run = forward(made, count, length)
+            row = {"work": work, **head, "rows": count, "positions": count * length}
+            given.figures["forwards"].append(row | timed(made, run, given.device))
+            given.keep()
+    if not given.figures["kernels"]:
+        for work, length in (("decoding", 1), ("partials", PARTIAL)):
+            count = min(32, max(rows))
+            run = forward(made, count, length)
+            given.figures["kernels"].append({"work": work, **head, "rows": count} | kernels(run, given.device))
+            given.keep()
+
+
+def main() -> int:
+    given = options()
+    weights = "tiny" if given.rehearse else "0.6B"
+    dtype = torch.float32 if given.rehearse else torch.bfloat16
+    torch.set_num_threads(1)
+    given.figures = {"model": weights, "dtype": str(dtype).removeprefix("torch."), "memory": []}
+    given.figures |= {"forwards": [], "kernels": [], "left_out": []}
+    start_s = time.perf_counter()
+    loaded = build(weights, MODEL, device=given.device, dtype=dtype)
+    built = {"what": "weights", "warm_up_s": None, "built_s": round(time.perf_counter() - start_s, 2)}
+    given.figures["memory"].append(built | memory_mb(given.device))
+    for name, graphs in VARIANTS[:3] if given.rehearse else VARIANTS:
+        if given.over:
+            given.figures["left_out"].append(f"{name}, graphs {'on' if graphs else 'off'}: the time was over")
+            continue
+        try:
+            variant(given, loaded, name, graphs, REHEARSED if given.rehearse else ROWS)
+        except (EngineUnusable, RuntimeError) as error:
+            given.figures["left_out"].append(f"{name}, graphs {'on' if graphs else 'off'}: {error}")
+        given.keep()
+    return 0 if given.figures["forwards"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

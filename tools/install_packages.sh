@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Debian packages, where they are missing.
+#
+#   tools/install_packages.sh build|run|demo|dev|interop
+#
+# build: what PJSIP and the worker are built with; run: what they run with when they were built elsewhere; demo: build, and
+# the recordings of the demo; dev: build, and what the tests need as well; interop: what makes and asks the system in which
+# Asterisk is, beside dev.
+set -euo pipefail
+kind=${1:?usage: tools/install_packages.sh build|run|demo|dev|interop}
+
+say() { echo "setup: $*" >&2; }
+
+case $kind in
+  # ca-certificates, git: a minimal image has neither. The -dev packages build PJSIP, and their libraries run it.
+  build | demo | dev)
+    packages=(ca-certificates build-essential patch pkg-config swig python3-dev python3-venv libssl-dev libsrtp2-dev libopus-dev
+      uuid-dev libsamplerate0-dev libseccomp2)
+    ;;
+  run) packages=(ca-certificates python3 libssl3 libsrtp2-1 libopus0 libuuid1 libsamplerate0 libseccomp2) ;;
+  interop) packages=(debootstrap curl) ;;
+  *) say "build, run, demo, dev or interop, not $kind"; exit 2 ;;
+esac
+# Recorded human speech, 8 kHz and wideband.
+[ "$kind" != demo ] || packages+=(asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722)
+if [ "$kind" = dev ]; then
+  # SIPp is the SIP peer of the tests; the prompts are recorded human speech, 8 kHz and wideband, with their words, and
+  # hold music is what must come out without any; espeak-ng speaks what the tiny model is trained on, and for the bot of
+  # the examples; ffmpeg makes media files, and reads subtitles for a check; the page is tested in Chromium; stunnel gives
+  # SIPp TLS; coturn is a STUN server; nginx and HAProxy stand before a worker, configured as they come.
+  packages+=(openssl sip-tester asterisk-core-sounds-en asterisk-core-sounds-en-wav asterisk-core-sounds-en-g722
+    asterisk-moh-opsound-wav libespeak-ng1 espeak-ng-data espeak-ng ffmpeg chromium stunnel4 coturn nginx-light haproxy)
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+command -v apt-get >/dev/null || { say "this needs apt; install these packages' equivalents by hand: ${missing[*]}"; exit 1; }
+root=()
+[ "$(id -u)" = 0 ] || root=(sudo)
+say "installing ${missing[*]}"
+"${root[@]}" apt-get update -qq
+"${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+if [ "$kind" = run ]; then # an image keeps nothing it does not need
+  "${root[@]}" apt-get clean
+  "${root[@]}" rm -rf /var/lib/apt/lists
+  "${root[@]}" mkdir -p /var/lib/apt/lists/partial
+fi
