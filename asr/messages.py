@@ -26,14 +26,14 @@ class FrameError(Exception):
     """The peer process wrote something that is no message: a bug, or memory gone wrong. The connection is closed."""
 
 
-class Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+class EngineMessage(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     """Base of all messages; the tag is the class name in lower case."""
 
 
 # -- media process → inference process ---------------------------------------------------------------------------------
 
 
-class Configure(Message, frozen=True):
+class Configure(EngineMessage, frozen=True):
     """The first message."""
 
     engine: str
@@ -43,28 +43,28 @@ class Configure(Message, frozen=True):
     log_format: str
 
 
-class Open(Message, frozen=True):
+class Open(EngineMessage, frozen=True):
     utterance: Utterance
     suspect: bool = False
     """An inference process has died over it, perhaps in the company of others. It gets steps of its own until the
     engine has answered it, so that the next death says whose fault it is."""
 
 
-class Append(Message, frozen=True):
+class Append(EngineMessage, frozen=True):
     utterance_id: str
     start: int
     """Byte offset of `audio` in the utterance: deltas are contiguous, and the receiver asserts it."""
     audio: bytes
 
 
-class Partial(Message, frozen=True):
+class PartialRequest(EngineMessage, frozen=True):
     utterance_id: str
     revision: int
     end: int
     """Byte offset up to which the answer may have heard, so that a replayed request decodes the same samples."""
 
 
-class Final(Message, frozen=True):
+class FinalRequest(EngineMessage, frozen=True):
     utterance_id: str
     revision: int
     end: int
@@ -73,15 +73,15 @@ class Final(Message, frozen=True):
     """Before that nobody waits for the answer: a speculative final's endpoint fires then at the earliest."""
 
 
-class Withdraw(Message, frozen=True):
+class Withdraw(EngineMessage, frozen=True):
     """The speaker has gone on: the answer to a speculative final is not wanted any more."""
 
     utterance_id: str
 
 
-class Align(Message, frozen=True):
-    """Instead of `Close`, for an utterance with `words`: its final is taken, and the times of its words are wanted.
-    It is done with the answer."""
+class Align(EngineMessage, frozen=True):
+    """Instead of `CloseUtterance`, for an utterance with `words`: its final is taken, and the times of its words are
+    wanted. It is done with the answer."""
 
     utterance_id: str
     revision: int
@@ -92,20 +92,20 @@ class Align(Message, frozen=True):
     """Byte offset up to which the final has heard."""
 
 
-class Close(Message, frozen=True):
+class CloseUtterance(EngineMessage, frozen=True):
     """The utterance is done (its final is taken, or it was cancelled); nothing more is answered for it."""
 
     utterance_id: str
 
 
-class Ping(Message, frozen=True):
+class Ping(EngineMessage, frozen=True):
     """Answered with `Pong` between two steps of the engine: one that hangs does not answer."""
 
 
 # -- inference process → media process ---------------------------------------------------------------------------------
 
 
-class Ready(Message, frozen=True):
+class EngineReady(EngineMessage, frozen=True):
     engine: str
     words: tuple[str, ...]
     """Languages whose words the aligner gives times; empty: there is no aligner."""
@@ -113,36 +113,36 @@ class Ready(Message, frozen=True):
     """Where the engine computes."""
 
 
-class Unusable(Message, frozen=True):
-    """Instead of `Ready`: there will be no engine, whatever is tried; the process ends."""
+class EngineFailed(EngineMessage, frozen=True):
+    """Instead of `EngineReady`: there will be no engine, whatever is tried; the process ends."""
 
     reason: str
 
 
-class Raised(Message, frozen=True):
+class EngineCrashed(EngineMessage, frozen=True):
     """The engine has raised what it may not; the process ends."""
 
     reason: str
 
 
-class Working(Message, frozen=True):
+class Working(EngineMessage, frozen=True):
     """Sent before the engine touches other utterances than last time: whoever is named here when the process dies may
     be what killed it."""
 
     utterance_ids: tuple[str, ...]
 
 
-class Heard(Message, frozen=True):
+class Heard(EngineMessage, frozen=True):
     hypothesis: Hypothesis
 
 
-class Words(Message, frozen=True):
+class Words(EngineMessage, frozen=True):
     """The answer to `Align`."""
 
     alignment: Alignment
 
 
-class Dropped(Message, frozen=True):
+class Dropped(EngineMessage, frozen=True):
     """Since the last such message."""
 
     partials: int
@@ -151,19 +151,19 @@ class Dropped(Message, frozen=True):
     """Steps that needed more memory than there was, and were done again with less in them."""
 
 
-class Pong(Message, frozen=True):
+class Pong(EngineMessage, frozen=True):
     """The engine is between two steps."""
 
 
-ToEngine = Configure | Open | Append | Partial | Final | Withdraw | Align | Close | Ping
-FromEngine = Ready | Unusable | Raised | Working | Heard | Words | Dropped | Pong
+ToEngine = Configure | Open | Append | PartialRequest | FinalRequest | Withdraw | Align | CloseUtterance | Ping
+FromEngine = EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: EngineMessage) -> bytes:
     """The message as one frame."""
     body = _encoder.encode(message)
     assert len(body) <= MAX_FRAME_BYTES, "split the audio"

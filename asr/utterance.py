@@ -42,7 +42,7 @@ class Utterance:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class TimedWord:
     """When a word of a final was said."""
 
     word: str
@@ -78,7 +78,7 @@ class Hypothesis:
     refused: bool = False
     """Nothing was tried, and nothing is wrong with the engine: it does not know the language of the utterance, or takes
     less audio."""
-    words: tuple[Word, ...] = ()
+    words: tuple[TimedWord, ...] = ()
     """Those of a final whose engine says when they were said, if `Utterance.words` asks for that."""
 
 
@@ -88,7 +88,7 @@ class Alignment:
 
     utterance_id: str
     revision: int
-    words: tuple[Word, ...]
+    words: tuple[TimedWord, ...]
     error: str | None = None
     """Why there are none."""
     queue_s: float = 0.0
@@ -97,7 +97,7 @@ class Alignment:
     """As that of a hypothesis."""
 
 
-class EngineState(StrEnum):
+class EngineStatus(StrEnum):
     """Of the inference process."""
 
     IDLE = "idle"

@@ -8,15 +8,15 @@ installation's; `ValueError` from `Leg.read` and `Detector.open` is the caller's
 """
 
 from audio.codecs.codec import Codec
-from audio.detections import Detection, Digit, EndReason, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
-from audio.detector import WHOLE, Detector, Turn
+from audio.detections import Detection, Digit, EndReason, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
+from audio.detector import ALL, Detector, Shard
 from audio.leg import Leg
 from audio.ring import WINDOW
 from audio.rtp.packet import RtpError, RtpPacket, TelephoneEvent, is_rtcp
 from audio.vad.weights import WeightsError
 
 __all__ = [
-    "WHOLE", "WINDOW", "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket",
-    "SpeechEnded", "SpeechPaused", "SpeechResumed", "SpeechStarted", "TelephoneEvent", "Turn", "WeightsError",
+    "ALL", "WINDOW", "Codec", "Detection", "Detector", "Digit", "EndReason", "Leg", "RtpError", "RtpPacket",
+    "SpeechOffset", "SpeechPaused", "SpeechResumed", "SpeechOnset", "TelephoneEvent", "Shard", "WeightsError",
     "is_rtcp",
 ]  # fmt: skip

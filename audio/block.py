@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from audio.codecs import g711
 from audio.codecs.codec import Codec
-from audio.ring import AHEAD_WINDOWS, ROWS, WINDOW, WINDOWS, Plane
+from audio.ring import AHEAD_WINDOWS, ROWS, WINDOW, WINDOWS, RingBuffer
 from audio.vad.decimate import MEMORY, decimate
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Block:
     def __init__(self, number: int, *, wide: bool) -> None:
         """`number`: its rows are 128 · `number` and those after it among all."""
         self.wide, self.base = wide, number * ROWS
-        self.plane = Plane(wide=wide)
+        self.plane = RingBuffer(wide=wide)
         self.legs: list[Leg | None] = [None] * ROWS
         self._memory = np.zeros((ROWS, MEMORY), np.float32) if wide else None
         self._law = np.zeros((ROWS, 1), np.intp)

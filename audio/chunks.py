@@ -8,7 +8,7 @@ there is room for those that it has overtaken.
 
 from __future__ import annotations
 
-from audio.timeline import Timeline
+from audio.timeline import LegTimeline
 
 SNAP = 240
 """30 ms: the most by which a stated position is corrected; for short chunks half their length."""
@@ -37,7 +37,7 @@ class ChunkClock:
         """Chunks have come, and where each said the one before had ended."""
         return self.packets > 0 and self._deviation == 0.0
 
-    def place(self, position: int, size: int, timeline: Timeline, *, silent: bool) -> int:
+    def place(self, position: int, size: int, timeline: LegTimeline, *, silent: bool) -> int:
         """Where a chunk of `size` positions that says `position` starts; `silent`: the leg is, so it may be moved."""
         if not self.packets:
             return position

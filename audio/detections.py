@@ -12,8 +12,8 @@ EndReason = Literal["endpoint", "max_length", "hangup", "flush", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechStarted:
-    """An utterance is certain; exactly one `SpeechEnded` of the same leg follows."""
+class SpeechOnset:
+    """An utterance is certain; exactly one `SpeechOffset` of the same leg follows."""
 
     leg: Leg
     start: int
@@ -38,7 +38,7 @@ class SpeechResumed:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechEnded:
+class SpeechOffset:
     leg: Leg
     start: int
     end: int
@@ -58,4 +58,4 @@ class Digit:
     duration_ms: int
 
 
-Detection = SpeechStarted | SpeechPaused | SpeechResumed | SpeechEnded | Digit
+Detection = SpeechOnset | SpeechPaused | SpeechResumed | SpeechOffset | Digit

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from audio.block import Block, Rows
 from audio.codecs.codec import Codec
 from audio.detections import Detection, EndReason
-from audio.endpointing.batch import EndpointBank
+from audio.endpointing.batch import BatchEndpointer
 from audio.endpointing.table import SILENT_WINDOWS, Limits
 from audio.leg import Leg
 from audio.leg_table import LegTable
@@ -36,7 +36,7 @@ _COUNTERS = (
 )  # fmt: skip
 
 
-class Turn(NamedTuple):
+class Shard(NamedTuple):
     """Some of the legs: those in every `of`-th block of 128, from block `number` on."""
 
     number: int = 0
@@ -47,7 +47,7 @@ class Turn(NamedTuple):
         return index // ROWS % self.of == self.number
 
 
-WHOLE = Turn()
+ALL = Shard()
 
 
 class _Heard(NamedTuple):
@@ -68,7 +68,7 @@ class Detector:
         self.skipped = 0
         """Windows of digital silence that were not."""
         self.table = LegTable(MAX_LEGS)
-        self.bank = EndpointBank(MAX_LEGS)
+        self.bank = BatchEndpointer(MAX_LEGS)
         self._blocks: list[Block] = []
         # The network's state of each leg.
         self._hidden, self._cell = np.zeros((MAX_LEGS, HIDDEN), np.float32), np.zeros((MAX_LEGS, HIDDEN), np.float32)
@@ -130,7 +130,7 @@ class Detector:
         """
         return receive(self.table, self._blocks, datagrams, which, rows)
 
-    def step(self, now: float, turn: Turn = WHOLE) -> Iterator[list[Detection]]:
+    def step(self, now: float, turn: Shard = ALL) -> Iterator[list[Detection]]:
         """Take every window that is due at `now`, of the legs whose turn it is; yields after each batch of at most 128.
 
         Between two batches the caller may let its event loop breathe; legs may be opened, fed and closed meanwhile.

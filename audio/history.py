@@ -11,7 +11,7 @@ from audio.codecs.codec import Codec
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class EpochHistory:
     """What `Leg.read` gave for [start, end) while `codec` was in force."""
 
     codec: Codec

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from audio.codecs.codec import Codec
 from audio.codecs.opus import OpusWindows
 from audio.detections import Detection, EndReason
-from audio.history import History, join
-from audio.leg_table import NEVER, Place
-from audio.reception import Intake, Transport
+from audio.history import EpochHistory, join
+from audio.leg_table import NEVER, LegRow
+from audio.reception import Reception, Transport
 from audio.ring import AHEAD, HISTORY, load
 from audio.rtp.clock import RATE_HZ
 from audio.rtp.fast_path import spread
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from config import Endpointing
 
 
-class Leg(Intake):
+class Leg(Reception):
     """Made by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
 
     __slots__ = ("_decoder", "_epoch", "_history", "key")
@@ -35,7 +35,7 @@ class Leg(Intake):
         super().__init__(detector, block, row, transport)
         self.key: Any = None
         """The owner's; unused here."""
-        self._history: list[History] = []
+        self._history: list[EpochHistory] = []
         self._epoch = 0  # where the codec of now came into force
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class Leg(Intake):
         position = self.position
         begin = max(self._epoch, position - HISTORY)
         self._history = [past for past in self._history if past.end > position - HISTORY]
-        self._history.append(History(self.codec, begin, self._load(begin, position)))
+        self._history.append(EpochHistory(self.codec, begin, self._load(begin, position)))
         self._epoch = position
         if codec.wide != self.codec.wide:
             self._detector.move(self, wide=codec.wide)
@@ -181,7 +181,7 @@ class Leg(Intake):
         """The detector is about to free the row: forget it."""
         self._closed_at = self.position
         self.index = -1
-        self.place.move(Place().table, 0)
+        self.place.move(LegRow().table, 0)
         self._ring = memoryview(bytearray(1))
         self._decoder, self._opus, self._history = None, None, []
 

@@ -70,7 +70,7 @@ class LegTable:
         self.mask[row] = other.mask[other_row]
 
 
-class Place:
+class LegRow:
     """A row of a table, shared by all that belong to one leg: moving it moves them all."""
 
     __slots__ = ("cells", "row", "table")
@@ -88,8 +88,8 @@ class Place:
         self.table, self.row, self.cells = table, row, table.cells
 
 
-class Placed(Protocol):
-    place: Place
+class HasLegRow(Protocol):
+    place: LegRow
 
 
 class Cell(Generic[T]):
@@ -100,12 +100,12 @@ class Cell(Generic[T]):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: Placed, kind: type | None = None) -> T:
+    def __get__(self, owner: HasLegRow, kind: type | None = None) -> T:
         place = owner.place
         value: T = place.cells[self._name][place.row]
         return value
 
-    def __set__(self, owner: Placed, value: T) -> None:
+    def __set__(self, owner: HasLegRow, value: T) -> None:
         place = owner.place
         place.cells[self._name][place.row] = value
 
@@ -118,11 +118,11 @@ class KnownCell:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: Placed, kind: type | None = None) -> float | None:
+    def __get__(self, owner: HasLegRow, kind: type | None = None) -> float | None:
         place = owner.place
         value: float = place.cells[self._name][place.row]
         return None if value != value else value
 
-    def __set__(self, owner: Placed, value: float | None) -> None:
+    def __set__(self, owner: HasLegRow, value: float | None) -> None:
         place = owner.place
         place.cells[self._name][place.row] = UNKNOWN if value is None else value

@@ -16,12 +16,12 @@ from audio.chunks import REACH, ChunkClock
 from audio.codecs import g711
 from audio.codecs.codec import Codec
 from audio.codecs.opus import OpusError, OpusPacket, OpusWindows
-from audio.leg_table import NEVER, Cell, Place
+from audio.leg_table import NEVER, Cell, LegRow
 from audio.ring import AHEAD, WINDOW, load, store
 from audio.rtp import packet as rtp
-from audio.rtp.clock import RATE_HZ, Arrival, Payload, RtpClock, signed
+from audio.rtp.clock import RATE_HZ, PacketArrival, Payload, RtpClock, signed
 from audio.rtp.dtmf import DigitCollector
-from audio.timeline import Timeline
+from audio.timeline import LegTimeline
 
 if TYPE_CHECKING:
     from audio.block import Block
@@ -32,7 +32,7 @@ TICKS = Codec.OPUS.clock_rate_hz // RATE_HZ
 Transport = Literal["rtp", "stream"]
 
 
-class Intake:
+class Reception:
     """The receiving half of a `audio.leg.Leg`, which is never made without the other half."""
 
     __slots__ = (
@@ -60,8 +60,8 @@ class Intake:
         self.block, self.row = block, row
         self.index = block.base + row
         """The leg's row among all, for `Detector.receive`; -1: closed."""
-        self.place = Place(detector.table, self.index)
-        self._clock, self._timeline = RtpClock(self.place), Timeline(self.place)
+        self.place = LegRow(detector.table, self.index)
+        self._clock, self._timeline = RtpClock(self.place), LegTimeline(self.place)
         self._chunks, self._digits = ChunkClock(), DigitCollector()
         self._closed_at: int | None = None
         self._refusing = False
@@ -157,7 +157,7 @@ class Intake:
             except OpusError:
                 self.malformed += 1
                 return
-        arrival = Arrival(packet.sequence, timestamp, packet.ssrc, payload, now)
+        arrival = PacketArrival(packet.sequence, timestamp, packet.ssrc, payload, now)
         for placed in clock.receive(arrival, self._consumed, partial(self._still, packet.payload)):
             self._place(placed.position, placed.payload, lost=placed.lost)
         if packet.ssrc == clock.ssrc:

@@ -27,7 +27,7 @@ HISTORY = RING - AHEAD
 ROWS = 128
 
 
-class Plane:
+class RingBuffer:
     """`windows`: (128, 1280, 256 · n) of uint8 (narrow, n = 1) or int16 (wide, n = 2); `codes` and `longs`: the same
     memory, flat, as bytes and as words of 8 bytes.
 

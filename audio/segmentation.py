@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.detections import Detection, EndReason, SpeechEnded, SpeechStarted
+from audio.detections import Detection, EndReason, SpeechOffset, SpeechOnset
 from audio.endpointing.table import SILENT_WINDOWS, WINDOW, Endpointer
 from audio.vad.decimate import LAG, MEMORY, decimate
 from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, SileroVad
@@ -32,7 +32,7 @@ Samples = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SpeechSegment:
     """An utterance of a recording. Positions are 8 kHz samples since its beginning."""
 
     start: int
@@ -60,7 +60,7 @@ class Scanner:
         """Samples from `_floor` on: of the open utterance, or as many as the pre-roll of the next one takes."""
         self._floor = 0
         self._fed = self._scanned = 0
-        self._started: SpeechStarted | None = None
+        self._started: SpeechOnset | None = None
         self._taken = 0
         """Where the audio of the last stretch ended."""
         self._torn = False
@@ -74,21 +74,21 @@ class Scanner:
         """Samples so far, in positions."""
         return self._fed
 
-    def feed(self, samples: Samples) -> Iterator[Stretch]:
+    def feed(self, samples: Samples) -> Iterator[SpeechSegment]:
         """Any number of samples, int16 at 16 kHz."""
         self._kept = np.concatenate([self._kept, samples])
         self._fed = self._floor + len(self._kept) // 2  # an odd one out waits for the next
         while self._fed - self._scanned >= BLOCK:
             yield from self._scan(BLOCK)
 
-    def finish(self) -> Iterator[Stretch]:
+    def finish(self) -> Iterator[SpeechSegment]:
         """The recording is over: the last windows, and what is open."""
         left = self._fed - self._scanned
         if left:
             yield from self._scan(left)
         yield from self._take(self._endpointer.finish("endpoint"))
 
-    def _scan(self, positions: int) -> Iterator[Stretch]:
+    def _scan(self, positions: int) -> Iterator[SpeechSegment]:
         windows = -(-positions // WINDOW)
         first = 2 * (self._scanned - self._floor)
         wide = np.zeros(MEMORY + 2 * windows * WINDOW, np.float32)
@@ -126,14 +126,14 @@ class Scanner:
         levels: NDArray[np.float32] = about[:-2] + about[1:-1] + about[2:]
         return levels
 
-    def _take(self, detections: list[Detection]) -> Iterator[Stretch]:
+    def _take(self, detections: list[Detection]) -> Iterator[SpeechSegment]:
         for detection in detections:
-            if isinstance(detection, SpeechStarted):
+            if isinstance(detection, SpeechOnset):
                 self._started = detection
-            elif isinstance(detection, SpeechEnded):
+            elif isinstance(detection, SpeechOffset):
                 yield self._stretch(detection)
 
-    def _stretch(self, ended: SpeechEnded) -> Stretch:
+    def _stretch(self, ended: SpeechOffset) -> SpeechSegment:
         assert self._started is not None, "an end without a start"
         audio_start = max(self._started.audio_start, self._taken)
         audio_end = min(ended.audio_end, self._fed)
@@ -141,7 +141,7 @@ class Scanner:
         torn, self._torn = self._torn, ended.reason == "max_length" and self._loud(audio_end, samples)
         self._taken, self._started = audio_end, None
         end = min(ended.end, audio_end)
-        return Stretch(max(ended.start, audio_start), end, audio_start, samples, ended.reason, torn)
+        return SpeechSegment(max(ended.start, audio_start), end, audio_start, samples, ended.reason, torn)
 
     def _loud(self, cut: int, samples: Samples) -> bool:
         """Whether the utterance is cut in the middle of a sound."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from audio.leg_table import Cell, Place
+from audio.leg_table import Cell, LegRow
 from audio.ring import RING
 
 Span = tuple[int, int]
@@ -22,14 +22,14 @@ MAX_SILENCES = 4096
 """In the 41 s that are remembered."""
 
 
-class Timeline:
+class LegTimeline:
     __slots__ = ("begin", "gaps", "place", "silences")
 
     end = Cell[int]("end")
     """Past the latest received position."""
 
-    def __init__(self, place: Place | None = None) -> None:
-        self.place = place or Place()
+    def __init__(self, place: LegRow | None = None) -> None:
+        self.place = place or LegRow()
         self.gaps: list[Span] = []
         """Awaited: disjoint, ascending, before `end`."""
         self.silences: list[tuple[int, int, bool]] = []

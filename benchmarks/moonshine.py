@@ -19,7 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from asr import messages
-from asr.messages import Append, Configure, Final, Frames, Heard, Open, Partial, Ready, decode_from_engine, encode
+from asr.messages import (
+    Append,
+    Configure,
+    EngineReady,
+    FinalRequest,
+    Frames,
+    Heard,
+    Open,
+    PartialRequest,
+    decode_from_engine,
+    encode,
+)
 from asr.utterance import Utterance
 from benchmarks.engine import run as engine
 from config import Settings
@@ -89,7 +100,7 @@ def profile(audio: list[bytes]) -> None:
     watched.watch(Model, "keep", lambda *_: "cutting the cache")
     watched.watch(SpeechDetector, "first", lambda *_: "is it speech")
     watched.watch(Wideband, "feed", lambda *_: "to 16 kHz")
-    watched.watch(session.Session, "advance", lambda *_: "the rest of a session, argmax included")
+    watched.watch(session.MoonshineSession, "advance", lambda *_: "the rest of a session, argmax included")
     coming = requests(talk(audio, people=PEOPLE, seconds=SECONDS, seed=1), partial_ms=500, seconds=SECONDS)
     run, begun_s = Run(made, coming, iter(()), SECONDS, Clock(cpu=True)), time.process_time()
     run.run()
@@ -120,7 +131,7 @@ class Child:
         settings, self._frames, self._count = Settings(), Frames(), 0
         self._received = self._receive()
         self.send(Configure("moonshine", settings.asr, settings.qwen, "error", "console"))
-        while not isinstance(next(self._received), Ready):
+        while not isinstance(next(self._received), EngineReady):
             pass
         self.times_s = [self._time_s()]
 
@@ -129,7 +140,7 @@ class Child:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
         return time.monotonic() - self.begun_s, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def send(self, message: messages.Message) -> None:
+    def send(self, message: messages.EngineMessage) -> None:
         self._requests.sendall(encode(message))
 
     def _receive(self) -> Iterator[messages.FromEngine]:
@@ -146,7 +157,7 @@ class Child:
         for revision, end in enumerate(ends, 1):
             self.send(Append(name, at, codes[at:end]))
             at, last = end, end == len(codes)
-            self.send(Final(name, revision, end, commit=True) if last else Partial(name, revision, end))
+            self.send(FinalRequest(name, revision, end, commit=True) if last else PartialRequest(name, revision, end))
             for message in self._received:
                 if isinstance(message, Heard) and message.hypothesis.revision == revision:
                     break

@@ -22,7 +22,7 @@ import httpx
 import numpy as np
 
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.cli.stream import Target, stream
+from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.job_chaos import finished, submit
 from tests.peers import Worker, until, worker
@@ -135,7 +135,7 @@ async def call(
     else:
         writer = StreamWriter(new_sid("MZ"), new_sid("CA"), new_sid("AC"))
         messages = schedule(writer, {"inbound": sides[0], "outbound": sides[1]}, {}, tail_s=2.0)
-        await stream(Target(running.twilio, "", {}, False), {}, writer, messages)
+        await stream(StreamTarget(running.twilio, "", {}, False), {}, writer, messages)
 
 
 async def watch(running: Worker, memory: Memory) -> None:

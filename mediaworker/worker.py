@@ -18,16 +18,16 @@ import uvloop
 from msgspec.structs import replace
 
 from asr.client.recognizer import Recognizer
-from asr.utterance import EngineState
-from audio import Detector, Turn
+from asr.utterance import EngineStatus
+from audio import Detector, Shard
 from config import Settings
 from config.listen import media_host
 from mediaworker.calls.media_loop import MediaLoop
-from mediaworker.calls.registry import CallRegistry, Refused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import figures as event_figures
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
-from mediaworker.events.retention import Retention
+from mediaworker.events.retention import RetentionTask
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.files.service import FileService
 from mediaworker.http.app import ApiContext, HttpServer, create_app
@@ -39,7 +39,7 @@ from mediaworker.ingress.asterisk import routes as asterisk_http
 from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.connections import affordable, raise_open_files
-from mediaworker.ingress.interfaces import Endpoint
+from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.twilio import routes as twilio_http
@@ -48,7 +48,7 @@ from mediaworker.jobs import figures as job_figures
 from mediaworker.jobs.service import JobService
 from mediaworker.ops import logs, metric_definitions
 from mediaworker.ops.latency import LatencyParts
-from mediaworker.ops.metrics import Metrics
+from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.overload import LoadGuard
 from mediaworker.ops.reload import ReloadCounters, Reloader
 from mediaworker.ops.systemd import ServiceManager
@@ -75,15 +75,15 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         clock = asyncio.get_running_loop().time
-        self.metrics = Metrics()
+        self.metrics = MetricsRegistry()
         self.latency = LatencyParts()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
         self.webhooks = EventWebhooks(self.hub, settings)
-        self.retention = Retention(self.hub, settings.retention)
+        self.retention = RetentionTask(self.hub, settings.retention)
         self.started_s = time.time()
         self.reloads = ReloadCounters(last_s=self.started_s)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
-        self.hub.engine = events.Engine(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
+        self.hub.engine = events.EngineInfo(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
         self.guard = LoadGuard(shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000)
         self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
@@ -118,7 +118,7 @@ class Worker:
         self.streams = ws_http.StreamIngress(
             settings,
             self.calls.open,
-            engine_ready=lambda: self.recognizer.state is EngineState.READY,
+            engine_ready=lambda: self.recognizer.state is EngineStatus.READY,
             languages=lambda: self.recognizer.languages,
             settled=self.hub.flush,
             refusal=self.calls.refusal,
@@ -128,7 +128,7 @@ class Worker:
         self.asterisk = asterisk_http.AsteriskIngress(
             settings, self.calls.open, refusal=self.calls.refusal, failures=self.auth_failures
         )
-        endpoints: dict[str, Endpoint] = {
+        endpoints: dict[str, MediaEndpoint] = {
             twilio_http.STREAM: self.twilio,
             asterisk_http.MEDIA: self.asterisk,
             **ws_http.endpoints(self.streams),
@@ -217,11 +217,11 @@ class Worker:
         link = f"{scheme}://{host}:{self.http.port}/?{page.TOKEN}={self.page_sessions.token}"
         log.info("no API keys are configured: this link opens the page once", page=link)
 
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> CallRefused | None:
         """Why an INVITE would be refused now, or None."""
         refusal = self.calls.refusal()
-        if refusal is None and self.recognizer.state is EngineState.FAILED:
-            return Refused(503, "the recognition engine does not start")
+        if refusal is None and self.recognizer.state is EngineStatus.FAILED:
+            return CallRefused(503, "the recognition engine does not start")
         return refusal
 
     def _unfit(self) -> list[str]:
@@ -234,7 +234,7 @@ class Worker:
         for trouble in (self.calls.trouble, self.recognizer.trouble):
             if trouble is not None and trouble not in reasons:
                 reasons.append(trouble)
-        if self.recognizer.preloads and self.recognizer.state in (EngineState.IDLE, EngineState.WARMING_UP):
+        if self.recognizer.preloads and self.recognizer.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
             reasons.append("the recognition engine is loading its model")
         return reasons
 
@@ -324,7 +324,7 @@ class Worker:
         self._throttle.release()
         self.audiosocket.release()
 
-    def _sweep(self, now: float, turn: Turn) -> Iterator[None]:
+    def _sweep(self, now: float, turn: Shard) -> Iterator[None]:
         if self.sip is not None:
             yield from self.sip.receiver.sweep(now, turn)
         yield from self.listener.sweep(turn)
@@ -340,9 +340,9 @@ class Worker:
     def _keep_engine(self) -> None:
         self.recognizer.keep_alive(len(self.calls) > 0 or self.files.open_files > 0)
 
-    def _engine_state(self, state: EngineState, why: str) -> None:
-        detail = why if state is EngineState.FAILED else ""
-        runtime = self.recognizer.runtime if state is EngineState.READY else None
+    def _engine_state(self, state: EngineStatus, why: str) -> None:
+        detail = why if state is EngineStatus.FAILED else ""
+        runtime = self.recognizer.runtime if state is EngineStatus.READY else None
         device = runtime.device if runtime is not None else ""
         self.hub.publish(None, 0, events.EngineState(state.value, self.recognizer.engine, detail, device))
 

@@ -14,16 +14,26 @@ from sip.errors import PeerError
 from sip.protocol.digest import Challenger, Reason
 from sip.protocol.message import SipMessage
 from sip.protocol.offer_check import METHODS
-from sip.request_filter import DROP, PASS, UNASKED, Buckets, Gate, Guests, Request, Shown, Verdict
+from sip.request_filter import (
+    DROP,
+    PASS,
+    UNASKED,
+    Buckets,
+    ConnectionTable,
+    FilterVerdict,
+    RequestFilter,
+    RequestHead,
+    Shown,
+)
 
 log = structlog.get_logger("sip")
 
 CONNECTED, DISCONNECTED, SHUTDOWN, DESTROYED = 0, 1, 2, 3
 """PJSIP's states of a transport (enum pjsip_transport_state)."""
 
-Check = Callable[[Request, bytes], tuple[slice, ...]]
+Check = Callable[[RequestHead, bytes], tuple[slice, ...]]
 """Judges what a request offers or answers, as `offers.check` does."""
-Within = Callable[[Request, int, Callable[[], str]], int]
+Within = Callable[[RequestHead, int, Callable[[], str]], int]
 """(request, CSeq, text) → the verdict on a request within a dialog: a status, `gate.PASS` or `gate.DROP`."""
 
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "OPTIONS", "MESSAGE"))
@@ -85,8 +95,8 @@ class Door:
         self._refusal, self._ready = refusal, ready
         self._stale = False
         self._asked = ""
-        self._gate = Gate(access.allows, refusal, invites_per_s=invites_per_s)
-        self._guests = Guests(access.allows, max_tcp)
+        self._gate = RequestFilter(access.allows, refusal, invites_per_s=invites_per_s)
+        self._guests = ConnectionTable(access.allows, max_tcp)
         self._within, self._check, self._on_refused, self._clock = within, check, on_refused, clock
         self._failures = Buckets(FAILURES_PER_S, FAILURES_BURST)
         self._once = OncePer()
@@ -99,22 +109,22 @@ class Door:
         """No more TCP connections than so many, whatever was configured."""
         self._guests.limit = min(self._guests.limit, max_tcp)
 
-    def judge(self, request: Request, cseq: int, packet: Callable[[], bytes]) -> Verdict:
+    def judge(self, request: RequestHead, cseq: int, packet: Callable[[], bytes]) -> FilterVerdict:
         """`packet()`: the whole message."""
         verdict = self._judge(request, cseq, lambda: packet().decode(errors="replace"))
         if verdict == 401:
-            return Verdict(verdict, tuple(("WWW-Authenticate", value) for value in self._challenge()))
+            return FilterVerdict(verdict, tuple(("WWW-Authenticate", value) for value in self._challenge()))
         if verdict != PASS or request.method not in METHODS:
-            return Verdict(verdict)
+            return FilterVerdict(verdict)
         try:
-            return Verdict(PASS, closed=self._check(request, packet()))
+            return FilterVerdict(PASS, closed=self._check(request, packet()))
         except PeerError as error:
             if request.method == "ACK":
-                return Verdict(PASS)  # nobody answers it
+                return FilterVerdict(PASS)  # nobody answers it
             if request.method == "INVITE" and not request.to_tag:
                 self._on_refused(error.status)
             self.say(request.source, error.status, str(error), method=request.method)
-            return Verdict(error.status, error.headers)
+            return FilterVerdict(error.status, error.headers)
 
     def failed(self) -> int:
         """A request could not be judged, through an error of ours: what becomes of it, as it must not pass.
@@ -127,7 +137,7 @@ class Door:
             log.exception("a SIP request could not be judged and was refused", held_back=held_back)
         return 500 if self._failures.take("", now) else DROP
 
-    def _judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
+    def _judge(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
         before = self.counters.auth_failures.total()
         verdict = self._gate.judge(request, self._clock(), lambda: self._credentials(request, text))
         failed = self.counters.auth_failures.total() > before  # then that has been said
@@ -160,7 +170,7 @@ class Door:
         """By whose credentials an address that may not call was let in with a call; None when it was not."""
         return self._gate.admitted(call_id, peer)
 
-    def _credentials(self, request: Request, text: Callable[[], str]) -> tuple[Shown, str]:
+    def _credentials(self, request: RequestHead, text: Callable[[], str]) -> tuple[Shown, str]:
         if not self.challenger or self._unasked(request.source):
             return UNASKED
         self._stale, self._asked = False, peer_key(request.source)

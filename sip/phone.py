@@ -52,7 +52,7 @@ class PhoneResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PhoneCall:
     """A call that has been answered, for as long as something is sent over it."""
 
     stream: NegotiatedStream
@@ -62,7 +62,7 @@ class Line:
     """Set when the peer has hung up."""
 
 
-Speak = Callable[[Line], Awaitable[None]]
+Speak = Callable[[PhoneCall], Awaitable[None]]
 
 
 class SipPhone:
@@ -150,7 +150,7 @@ class SipPhone:
         except CallFailed as failure:
             return PhoneResult(failure.status, failure.reason, 0, 0, False)
         socket.expect(stream.remote, stream.codec, stream.payload_type, silence=False)
-        await speak(Line(stream, socket, receiver, dialog.over))
+        await speak(PhoneCall(stream, socket, receiver, dialog.over))
         hung_up_by_peer = dialog.over.is_set()
         return PhoneResult(200, "OK", socket.sent, socket.packets, hung_up_by_peer)
 
@@ -196,7 +196,7 @@ def encode(samples: NDArray[np.int16], codec: Codec) -> list[bytes]:
     return [payload[start : start + SAMPLES] for start in range(0, len(payload), SAMPLES)]
 
 
-async def play(line: Line, packets: list[bytes]) -> None:
+async def play(line: PhoneCall, packets: list[bytes]) -> None:
     """Send one packet every 20 ms on an absolute schedule, so that no delay adds up, until the peer hangs up.
 
     What comes back meanwhile is counted.

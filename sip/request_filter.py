@@ -20,7 +20,7 @@ PASS, DROP = 0, -1
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FilterVerdict:
     """What becomes of a request."""
 
     status: int
@@ -93,7 +93,7 @@ class Buckets:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestHead:
     """What PJSIP has parsed of a request."""
 
     method: str
@@ -108,7 +108,7 @@ class Request:
     """By TCP or TLS: nobody has made that address up."""
 
 
-class Gate:
+class RequestFilter:
     """`allows(source)` is the access list, `refusal()` the status by which a new call would be refused now, or 0."""
 
     def __init__(self, allows: Callable[[str], bool], refusal: Callable[[], int], *, invites_per_s: float) -> None:
@@ -126,7 +126,7 @@ class Gate:
         return self._admitted.get(_key(call_id, source))
 
     def judge(
-        self, request: Request, now: float, credentials: Callable[[], tuple[Shown, str]] = lambda: UNASKED
+        self, request: RequestHead, now: float, credentials: Callable[[], tuple[Shown, str]] = lambda: UNASKED
     ) -> int:
         """`credentials()`: those of an INVITE that begins a call, and whose they are."""
         allowed = self._allows(request.source)
@@ -152,7 +152,7 @@ class Gate:
         return status
 
     def _judge_stranger(
-        self, request: Request, who: str, now: float, shown: Shown = "unasked", *, allowed: bool = False
+        self, request: RequestHead, who: str, now: float, shown: Shown = "unasked", *, allowed: bool = False
     ) -> int:
         if request.to_tag:
             return PASS if self._stranger_dialogs[request.connected].take(who, now) else DROP
@@ -178,7 +178,7 @@ def _remember(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
         kept.popitem(last=False)
 
 
-class Guests:
+class ConnectionTable:
     """The TCP connections that others have opened to the SIP port."""
 
     def __init__(self, allows: Callable[[str], bool], limit: int) -> None:

@@ -11,8 +11,8 @@ from transformers import Qwen3ASRConfig, Qwen3ASRForTokenClassification, Qwen3AS
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr import languages
-from asr.engines.aligner import Spoken
-from asr.engines.qwen.aligner_loader import Loaded
+from asr.engines.aligner import AlignRequest
+from asr.engines.qwen.aligner_loader import LoadedAligner
 from audio.resample import Wideband
 from tests.qwen_models import TINY, random_model, tokenizer
 from tools.reference import checkpoints
@@ -42,8 +42,8 @@ def random_aligner(seed: int = 0, *, window: int = 800) -> Any:
     return model.eval()
 
 
-def loaded(model: Any) -> Loaded:
-    return Loaded(model, tokenizer(), Qwen3ASRFeatureExtractor(), 80.0)
+def loaded(model: Any) -> LoadedAligner:
+    return LoadedAligner(model, tokenizer(), Qwen3ASRFeatureExtractor(), 80.0)
 
 
 def save(model: Any, folder: Path) -> Path:
@@ -61,7 +61,7 @@ def save_original(model: Any, folder: Path) -> Path:
 
 
 @torch.inference_mode()
-def library(model: Any, spoken: Spoken) -> tuple[list[dict[str, Any]], torch.Tensor]:
+def library(model: Any, spoken: AlignRequest) -> tuple[list[dict[str, Any]], torch.Tensor]:
     """What the library's own processor and model say of it alone: in a batch its mel frames depend on the longest.
     Times by words, and probabilities of the classes at each time."""
     processor: Any = Qwen3ASRProcessor(Qwen3ASRFeatureExtractor(), tokenizer(), chat_template=TEMPLATE)

@@ -15,7 +15,7 @@ from mediaworker.events import figures
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import LegUpdated
 from mediaworker.http.app import ApiContext, HttpServer, create_app
-from mediaworker.ops.metrics import Metrics
+from mediaworker.ops.metrics import MetricsRegistry
 from tests.documented import check_async
 from tests.event_samples import LEGS, ended, running_hub, started
 
@@ -78,7 +78,7 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
     settings = parse(tree)
     reasons: list[str] = []
     async with running_hub(directory, settings) as hub:
-        calls, metrics = LiveCalls(), Metrics()
+        calls, metrics = LiveCalls(), MetricsRegistry()
         figures.register(metrics, hub)
         status = [{"account": "pbx", "state": "registered", "code": 200}]
         context = ApiContext(settings, hub, calls, metrics, ready=lambda: reasons, sip_status=lambda: status)

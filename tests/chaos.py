@@ -29,7 +29,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.cli.stream import StreamError, Target, stream
+from mediaworker.cli.stream import StreamError, StreamTarget, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.conftest import speech
 from tests.offline import MOONSHINE, packets, utterances
@@ -190,7 +190,7 @@ class Chaos:
             self.said[sid] = name
             try:
                 await asyncio.sleep(self.random.uniform(0, 1))
-                await stream(Target(self.worker.twilio, "", {}, False), {}, writer, messages)
+                await stream(StreamTarget(self.worker.twilio, "", {}, False), {}, writer, messages)
                 if life == self._lives:
                     self.played.add(sid)
             except StreamError:

@@ -158,7 +158,7 @@ def main() -> None:
     if name == "no-seccomp":
         sandbox.LIBSECCOMP = "no-such-library.so"
     else:
-        media.Media = TakenOver  # type: ignore[misc,assignment]
+        media.MediaFile = TakenOver  # type: ignore[misc,assignment]
     if name == "nobody-attempts" and os.getuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)

@@ -21,7 +21,7 @@ from typing import Any
 from asr import messages, text
 from asr.engines.qwen.encoder import Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.packed import Packed, Row
+from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompt
 from asr.server.inference import HEADROOM_S, PARTIAL_ALLOWANCE_S, Inference, Work
 from asr.server.scheduler import Lane, Request
@@ -60,7 +60,7 @@ def speech(number: int) -> bytes:
 class WatchedPacked(Packed):
     """Notes whose positions went through."""
 
-    def __call__(self, rows: Sequence[Row]) -> list[Any]:
+    def __call__(self, rows: Sequence[PackedRow]) -> list[Any]:
         owners = {slot: owner for owner, slot in self.memory._owners.items()}
         self.worked = {owners[row.slot]: len(row) for row in rows}
         return super().__call__(rows)
@@ -210,8 +210,8 @@ class World:
         """A request that has been overtaken by a newer one."""
         known = self.known.get(f"u{number}")
         if known is not None and known.newest > 0 and known.received:
-            self.inference.receive(messages.Partial(f"u{number}", known.newest - 1, 1), self.now)
-            self.inference.receive(messages.Partial(f"u{number}", known.newest, 1), self.now)
+            self.inference.receive(messages.PartialRequest(f"u{number}", known.newest - 1, 1), self.now)
+            self.inference.receive(messages.PartialRequest(f"u{number}", known.newest, 1), self.now)
 
     def _ask(self, number: int, final: bool, commit: bool, back: int) -> None:
         name = f"u{number}"
@@ -222,9 +222,9 @@ class World:
             return
         wanted_in_ms = 0 if commit else WANTED_IN_MS[self.revision % len(WANTED_IN_MS)]
         message = (
-            messages.Final(name, self.revision, end, commit, wanted_in_ms)
+            messages.FinalRequest(name, self.revision, end, commit, wanted_in_ms)
             if final
-            else messages.Partial(name, self.revision, end)
+            else messages.PartialRequest(name, self.revision, end)
         )
         self.inference.receive(message, self.now)
         if known is None:
@@ -256,7 +256,7 @@ class World:
 
     def close(self, number: int) -> None:
         self.known.pop(f"u{number}", None)
-        self.inference.receive(messages.Close(f"u{number}"), self.now)
+        self.inference.receive(messages.CloseUtterance(f"u{number}"), self.now)
 
     def lull(self, calls: bool) -> None:
         """Nothing more is asked for until all is answered; `calls`: those that have been answered are over."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from asr.engines.interface import BYTES_PER_S, Answer, Capabilities, EngineUnusable, Request, Utterance, Word
+from asr.engines.interface import BYTES_PER_S, Answer, Capabilities, EngineUnusable, Request, TimedWord, Utterance
 from config.settings import Asr, Qwen
 
 STEP_MS = 200
@@ -47,7 +47,7 @@ class CountingEngine:
         if not self._words:
             return Answer(request, f"{count} bytes", "en")
         said = [f"w{number}" for number in range(1000 * count // BYTES_PER_S[utterance.format] // STEP_MS)]
-        words = tuple(Word(word, n * STEP_MS, n * STEP_MS + 100, 0.5) for n, word in enumerate(said))
+        words = tuple(TimedWord(word, n * STEP_MS, n * STEP_MS + 100, 0.5) for n, word in enumerate(said))
         return Answer(request, ", ".join(said), "en", words)
 
     def warm_up(self) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asr.server.offline import transcribe
-from audio import Codec, Detector, SpeechEnded, SpeechStarted
+from audio import Codec, Detector, SpeechOffset, SpeechOnset
 from config import Settings
 from config.settings import Asr
 from tests.peers import TINY
@@ -37,9 +37,9 @@ def utterances(
     def take(detections: list) -> None:
         nonlocal audio_start
         for detection in detections:
-            if isinstance(detection, SpeechStarted):
+            if isinstance(detection, SpeechOnset):
                 audio_start = detection.audio_start
-            elif isinstance(detection, SpeechEnded):
+            elif isinstance(detection, SpeechOffset):
                 heard = leg.read(audio_start, detection.audio_end)
                 form = "L16" if codec.wide else codec.name
                 text = transcribe(settings, form, heard) if recognise else ""

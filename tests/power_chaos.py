@@ -30,7 +30,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.cli.stream import StreamError, Target, stream
+from mediaworker.cli.stream import StreamError, StreamTarget, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE
 from tests.conftest import speech
@@ -158,7 +158,7 @@ class PowerChaos:
             writer = StreamWriter(new_sid("MZ"), new_sid("CA"), new_sid("AC"))
             with contextlib.suppress(StreamError):
                 messages = schedule(writer, {"inbound": self._codes}, {})
-                await stream(Target(self.worker.twilio, "", {}, False), {}, writer, messages)
+                await stream(StreamTarget(self.worker.twilio, "", {}, False), {}, writer, messages)
             await asyncio.sleep(0.1)
 
     async def _submit(self) -> None:

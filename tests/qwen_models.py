@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
-from asr.engines.qwen.loader import Loaded, load
+from asr.engines.qwen.loader import LoadedModel, load
 from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, Prompt, Prompts
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
 from audio.resample import Upsampler
@@ -59,8 +59,8 @@ def random_model(seed: int = 0, *, window: int = 800) -> Any:
     return model.eval()
 
 
-def loaded(model: Any) -> Loaded:
-    return Loaded(model, tokenizer(), Qwen3ASRFeatureExtractor(), ends())
+def loaded(model: Any) -> LoadedModel:
+    return LoadedModel(model, tokenizer(), Qwen3ASRFeatureExtractor(), ends())
 
 
 TIE = 3e-4
@@ -112,12 +112,12 @@ def check_said(tokens: Sequence[int], model: Any, codes: bytes, prompt: Prompt, 
 
 
 @cache
-def loaded_tiny() -> Loaded:
+def loaded_tiny() -> LoadedModel:
     """The tiny model as the library has it, for reference."""
     return load(TINY)
 
 
-def prompts(model: Loaded) -> Prompts:
+def prompts(model: LoadedModel) -> Prompts:
     return Prompts(model.tokenizer, ends=model.ends)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mediaworker.calls.call import LegSpec
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 
 
 class RecordedLeg:
@@ -71,7 +71,7 @@ class RecordedCall:
 class Desk:
     """Opens recorded calls, or refuses them."""
 
-    def __init__(self, refusal: Refused | None = None) -> None:
+    def __init__(self, refusal: CallRefused | None = None) -> None:
         self.calls: list[RecordedCall] = []
         self.refusal = refusal
 

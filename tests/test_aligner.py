@@ -14,7 +14,7 @@ from transformers import Qwen3ASRProcessor
 from transformers.models.qwen3_asr import processing_qwen3_asr
 
 from asr import languages
-from asr.engines.aligner import Spoken
+from asr.engines.aligner import AlignRequest
 from asr.engines.qwen.aligner import QwenAligner
 from asr.engines.qwen.words import monotone, place, split, usable
 from audio.codecs.g711 import alaw_encode, ulaw_decode
@@ -41,16 +41,16 @@ def aligner() -> QwenAligner:
     return QwenAligner(loaded(random_aligner(3)))  # a model of its own, which it takes over
 
 
-def say(seconds: float, seed: int, language: str, form: str = "PCMU") -> Spoken:
+def say(seconds: float, seed: int, language: str, form: str = "PCMU") -> AlignRequest:
     codes = noise(seconds, seed)
     if form == "PCMA":
         codes = bytes(alaw_encode(ulaw_decode(codes)))
     elif form == "L16":
         codes = np.repeat(ulaw_decode(codes), 2).astype("<i2").tobytes()
-    return Spoken(form, codes, TEXTS[language], language)  # type: ignore[arg-type]
+    return AlignRequest(form, codes, TEXTS[language], language)  # type: ignore[arg-type]
 
 
-def check(aligner: QwenAligner, model: Any, spoken: list[Spoken]) -> None:
+def check(aligner: QwenAligner, model: Any, spoken: list[AlignRequest]) -> None:
     for each, found in zip(spoken, aligner.align(spoken), strict=True):
         theirs, chances = library(model, each)
         mine = [(word.start_ms, word.end_ms) for word in found]
@@ -86,7 +86,7 @@ def test_the_model_hears_and_reads(aligner: QwenAligner) -> None:
 
 
 def test_a_text_without_words_has_no_times(aligner: QwenAligner) -> None:
-    silent = Spoken("PCMU", noise(1.0, 1), "… — !", "en")
+    silent = AlignRequest("PCMU", noise(1.0, 1), "… — !", "en")
     spoken = say(1.0, 1, "en")
     assert aligner.align([silent]) == [()]
     assert aligner.align([silent, spoken, silent]) == [(), aligner.align([spoken])[0], ()]

@@ -19,7 +19,7 @@ from mediaworker.http.openai import routes as openai
 from mediaworker.http.resources import jobs, page
 from mediaworker.ingress.websocket.routes import SESSIONS
 from mediaworker.jobs.service import JobService
-from mediaworker.ops.metrics import Histogram, Metrics
+from mediaworker.ops.metrics import Histogram, MetricsRegistry
 from mediaworker.transcripts.call import render, segments
 from tests.api_server import Running, running_api
 from tests.event_samples import final, speech, started
@@ -235,7 +235,7 @@ def test_counters_are_read_from_their_owner() -> None:
     class Leg:
         packets, lost = 3, 1
 
-    metrics = Metrics()
+    metrics = MetricsRegistry()
     metrics.counters("rtp", Leg, {"packets": "RTP packets", "lost": "RTP packets that never came"})
     metrics.gauge("sip_registered", "By account", lambda: {("pbx",): 1.0}, labels=("account",))
     Leg.packets = 4
@@ -320,7 +320,7 @@ def documented(name: str) -> set[tuple[str, str]]:
 
 async def test_openapi_has_the_routes_of_the_code(tmp_path: Path) -> None:
     async with running_api(tmp_path) as api:
-        context = ApiContext(api.server._settings, api.hub, api.calls, Metrics(), ready=lambda: ())
+        context = ApiContext(api.server._settings, api.hub, api.calls, MetricsRegistry(), ready=lambda: ())
         routes = create_app(context).routes
     files_of_page = {page.path_of(name) for name in page.names()} - {"/", "/docs", "/openapi.json"}
     plain = [route for route in routes if isinstance(route, Route) and route.path not in files_of_page]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.engines.runtime import Runtime
 from asr.messages import FrameError, Frames, FromEngine, ToEngine
-from asr.utterance import Alignment, Hypothesis, Utterance, Word
+from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
 from config.settings import Asr, Qwen
 
 text = st.text(max_size=40)
@@ -40,7 +40,9 @@ hypotheses = st.builds(
     error=st.none() | text,
 )
 seconds = st.floats(0, 1e6)
-words = st.lists(st.builds(Word, word=text, start_ms=number, end_ms=number, confidence=st.floats(0, 1)), max_size=4)
+words = st.lists(
+    st.builds(TimedWord, word=text, start_ms=number, end_ms=number, confidence=st.floats(0, 1)), max_size=4
+)
 alignments = st.builds(
     Alignment,
     utterance_id=text,
@@ -72,7 +74,7 @@ FIELDS = {
 }
 
 
-def every(union: object) -> st.SearchStrategy[messages.Message]:
+def every(union: object) -> st.SearchStrategy[messages.EngineMessage]:
     """Any message of the union, built from its own field types: a new message is tested without a new test."""
     kinds = get_args(union)
     return st.one_of(
@@ -129,4 +131,4 @@ def test_a_length_no_message_has(length: int) -> None:
 
 def test_the_directions_are_told_apart() -> None:
     with pytest.raises(FrameError):
-        messages.decode_from_engine(messages.encode(messages.Close("a"))[4:])
+        messages.decode_from_engine(messages.encode(messages.CloseUtterance("a"))[4:])

@@ -16,16 +16,16 @@ from audio import Codec
 from audio.rtp.dtmf import DIGIT_BURST
 from config.load import parse as configured
 from mediaworker.calls.call import LegSpec
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.calls import MAX_LEGS, AsteriskCalls
 from mediaworker.ingress.asterisk.messages import (
     FORMATS,
     PLAIN,
+    AsteriskMalformed,
+    AsteriskUnknown,
     DtmfEnd,
-    Malformed,
     MediaStart,
     Notice,
-    Unknown,
     command,
     parse,
 )
@@ -37,7 +37,7 @@ from mediaworker.ingress.asterisk.session import (
     SILENT_S,
     AsteriskPolicy,
     AsteriskSession,
-    State,
+    AsteriskState,
 )
 from mediaworker.ingress.interfaces import MediaSession, Send, Talking, Upgrade
 from mediaworker.ingress.websocket.limits import LINGER_S
@@ -88,7 +88,7 @@ def begun(codec: str = "slin16", plain: bool = False, **variables: str) -> tuple
     desk = GrowingDesk()
     made = session(AsteriskCalls(desk))
     assert made.receive(start(codec, plain, **variables), 0.0) == ()
-    assert made.state is State.STREAMING
+    assert made.state is AsteriskState.STREAMING
     assert told(made) == ["ANSWER" if plain else '{"command":"ANSWER"}']
     return made, desk.calls[0]
 
@@ -141,16 +141,16 @@ def test_variables_for_us_have_any_case_and_may_be_inherited() -> None:
     "text", ["", " ", "hello", "{", "[]", '{"event":7}', '{"a":1}', '{"event":"\ud800"}', '{"event":' + "[" * 5000]
 )
 def test_what_is_no_message_is_malformed(text: str) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(AsteriskMalformed):
         parse(text)
 
 
 def test_other_events_are_unknown_and_other_types_malformed() -> None:
     for text in ("MEDIA_STOP", '{"event":"media_start"}', "HANGUP a:b"):
-        with pytest.raises(Unknown):
+        with pytest.raises(AsteriskUnknown):
             parse(text)
     for text in ('{"event":"DTMF_END","digit":5}', '{"event":"MEDIA_START","format":["ulaw"]}'):
-        with pytest.raises(Malformed):
+        with pytest.raises(AsteriskMalformed):
             parse(text)
 
 
@@ -272,7 +272,7 @@ def test_a_format_that_we_cannot_take_is_refused(codec: str) -> None:
 
 
 def test_no_room_and_no_start() -> None:
-    full = session(AsteriskCalls(GrowingDesk(Refused(503, "full", busy=True))))
+    full = session(AsteriskCalls(GrowingDesk(CallRefused(503, "full", busy=True))))
     full.receive(start(), 0.0)
     assert told(full) == [(1013, "full")]
     late = session()
@@ -484,7 +484,7 @@ async def test_who_may_connect() -> None:
         headers = (("Host", "w"), *((("Authorization", value),) if value is not None else ()))
         try:
             session = ingress.admit(Upgrade("/asterisk/media", headers, peer))(asyncio.get_running_loop().time())
-        except Refused as refused:
+        except CallRefused as refused:
             assert bool(refused.challenge) == (refused.status in (401, 403))
             return refused.status
         session.connection_lost(0.0)

@@ -18,11 +18,11 @@ from audio.rtp.dtmf import DIGIT_BURST
 from config import ConfigError
 from config.load import parse
 from config.reload import merge
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket.listener import MAX_UNREAD, Allowed, AudioSocketListener
-from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, SLIN, Frame, Reader, silence
+from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, SLIN, Frame, FrameReader, silence
 from mediaworker.ingress.audiosocket.messages import UUID as ID
-from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession, State
+from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession, AudioSocketState
 from mediaworker.ops.reload import check
 from sip.pjsip.endpoint import HOLD_S
 from tests.asterisk_peers import AudioSocketPeer, frame
@@ -44,7 +44,7 @@ def begun(**options: Any) -> tuple[AudioSocketSession, StreamCall]:
     desk = Desk()
     made = session(desk, **options)
     made.receive(HELLO, 0.0)
-    assert made.state is State.STREAMING and made.data_to_send() == b""
+    assert made.state is AudioSocketState.STREAMING and made.data_to_send() == b""
     return made, desk.calls[0]
 
 
@@ -65,7 +65,7 @@ FRAMES = st.builds(Frame, st.integers(0, 255), st.binary(max_size=700))
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 10_000), max_size=12))
 def test_frames_are_the_same_wherever_they_are_cut(frames: list[Frame], places: list[int]) -> None:
-    reader, found = Reader(), []
+    reader, found = FrameReader(), []
     for part in cut(b"".join(map(bytes, frames)), places):
         reader.feed(part)
         while (each := reader.next()) is not None:
@@ -238,7 +238,7 @@ def test_a_hold_may_last_as_long_as_on_sip() -> None:
 
 
 def test_no_room_closes_at_once() -> None:
-    made = session(Desk(Refused(503, "full", busy=True)))
+    made = session(Desk(CallRefused(503, "full", busy=True)))
     made.receive(HELLO + frame(SLIN, bytes(320)), 0.0)
     assert made.closed and made.data_to_send() == b"" and made.counters.refused == {"capacity": 1}
 
@@ -327,7 +327,7 @@ async def sweeping(listener: AudioSocketListener) -> None:
 
 
 @contextlib.asynccontextmanager
-async def listening(desk: Desk, refusals: list[Refused] | None = None, **options: Any):
+async def listening(desk: Desk, refusals: list[CallRefused] | None = None, **options: Any):
     config = parse({"audiosocket": {"port": 0, **options}, "media": {"start_timeout_s": 1}})
     held = refusals if refusals is not None else []
     listener = AudioSocketListener(config, desk, refusal=lambda: held[0] if held else None)
@@ -431,7 +431,7 @@ async def test_the_limit_and_a_full_worker_close_at_once() -> None:
                 await second.ended(TIMEOUT_S)
                 assert second.heard == []
         await until(lambda: not listener.connections)
-        refusals.append(Refused(503, "draining"))
+        refusals.append(CallRefused(503, "draining"))
         async with AudioSocketPeer.connect(listener.port) as third:
             await third.ended(TIMEOUT_S)
         assert listener.counters.refused == {"connections": 1, "capacity": 1} and len(desk.calls) == 1

@@ -82,13 +82,13 @@ def test_audio_comes_as_it_is_spoken_and_the_final_last() -> None:
                 assert message.start == len(heard)
                 heard += message.audio
             else:
-                assert isinstance(message, messages.Partial | messages.Final)
+                assert isinstance(message, messages.PartialRequest | messages.FinalRequest)
                 assert message.end == len(heard) and message.revision == revision + 1
                 assert time_s == pytest.approx(each.start_s + len(heard) / 8000)
                 revision = message.revision
                 asked.append(len(heard) // 8)
         last = mine[-1][1]
-        assert isinstance(last, messages.Final) and last.commit and heard == each.codes
+        assert isinstance(last, messages.FinalRequest) and last.commit and heard == each.codes
         assert asked[0] == each.lead_ms + 300
         assert {two - one for one, two in zip(asked[:-1], asked[1:-1], strict=False)} == {500}
 
@@ -135,7 +135,9 @@ def test_in_overload_every_request_is_counted_and_every_step_accounted_for() -> 
     run.run()
     model = loaded_tiny()
     row = figures(run, lambda codes: _whole(model, codes))
-    asked = [each.message for each in coming if isinstance(each.message, messages.Partial | messages.Final)]
+    asked = [
+        each.message for each in coming if isinstance(each.message, messages.PartialRequest | messages.FinalRequest)
+    ]
     lanes = row["lanes"]
     assert all(lane["count"] == lane["asked"] for lane in lanes.values())
     live = [lanes[name] for name in ("final", "first_partial", "partial")]

@@ -23,7 +23,7 @@ from mediaworker.cli.main import main
 ROOT = Path(__file__).parent.parent
 DIGITS = ROOT / "tests" / "data" / "digits"
 CLIPS = [(DIGITS / f"{name}.ulaw").read_bytes() for name in ("customer", "agent", "long")]
-Asked = messages.Partial | messages.Final
+Asked = messages.PartialRequest | messages.FinalRequest
 
 
 def about(arrivals: list[Arrival], name: str) -> list[Arrival]:
@@ -33,7 +33,7 @@ def about(arrivals: list[Arrival], name: str) -> list[Arrival]:
         if isinstance(message, messages.Open):
             mine = message.utterance.id == name
         else:
-            assert isinstance(message, Asked | messages.Append | messages.Withdraw | messages.Close)
+            assert isinstance(message, Asked | messages.Append | messages.Withdraw | messages.CloseUtterance)
             mine = message.utterance_id == name
         found += [each] * mine
     return found
@@ -62,7 +62,7 @@ def test_requests_are_those_of_a_live_call() -> None:
     pauses = 0
     for each in spoken:
         mine = about(coming, each.id)
-        assert isinstance(mine[0].message, messages.Open) and isinstance(mine[-1].message, messages.Close)
+        assert isinstance(mine[0].message, messages.Open) and isinstance(mine[-1].message, messages.CloseUtterance)
         withdrawn = [one for one in mine if isinstance(one.message, messages.Withdraw)]
         mine = [one for one in mine if one not in withdrawn]
         heard, revision, since = b"", 0, each.start_s + (each.lead_ms + 300 - 500) / 1000
@@ -74,7 +74,7 @@ def test_requests_are_those_of_a_live_call() -> None:
                 continue
             assert isinstance(message, Asked) and message.end == len(heard) and message.revision > revision
             assert arrival.time_s == pytest.approx(each.start_s + len(heard) / 8000)
-            if isinstance(message, messages.Partial):
+            if isinstance(message, messages.PartialRequest):
                 after_pause = message.revision == revision + 2
                 assert after_pause or arrival.time_s == pytest.approx(since + 0.5)
                 since = arrival.time_s
@@ -82,17 +82,17 @@ def test_requests_are_those_of_a_live_call() -> None:
                 assert not message.commit and message.wanted_in_ms == 340
             revision = message.revision
         last = mine[-2]
-        assert isinstance(last.message, messages.Final) and heard == each.codes
+        assert isinstance(last.message, messages.FinalRequest) and heard == each.codes
         assert last.ready_s == mine[-1].time_s == pytest.approx(each.end_s + 0.34)
         assert last.counts == (WARM_S <= last.time_s < WARM_S + 8)
-        inner = [one for one in mine[:-2] if isinstance(one.message, messages.Final)]
+        inner = [one for one in mine[:-2] if isinstance(one.message, messages.FinalRequest)]
         assert not any(one.counts for one in inner)
         pauses += len(inner)
         assert len(inner) == len(withdrawn)
         assert len(inner) == sum(ms == 160 for _, ms in quiet(each.codes, each.lead_ms))
     assert pauses > 0, "speculative finals of people who went on"
     alone = requests(spoken, partial_ms=0, seconds=8)
-    assert not any(isinstance(each.message, messages.Partial) for each in alone)
+    assert not any(isinstance(each.message, messages.PartialRequest) for each in alone)
 
 
 class Slow(Clock):

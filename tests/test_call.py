@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asr.utterance import Hypothesis, Utterance
-from audio import Codec, Detector, Turn
+from audio import Codec, Detector, Shard
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.rtp.packet import RtpPacket, TelephoneEvent
 from config import Settings
@@ -203,7 +203,7 @@ async def test_a_failed_tick_is_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
     desk, steps = Desk(), 0
     step = desk.detector.step
 
-    def faulty(now: float, turn: Turn) -> Any:
+    def faulty(now: float, turn: Shard) -> Any:
         nonlocal steps
         steps += 1
         if steps == 2:

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from audio import Codec, Detection, Detector, Leg, RtpPacket, SpeechEnded, SpeechPaused, SpeechStarted, Turn
+from audio import Codec, Detection, Detector, Leg, RtpPacket, Shard, SpeechOffset, SpeechOnset, SpeechPaused
 from audio.codecs import g711
 from audio.endpointing.table import WINDOW, Endpointer
 from audio.vad.silero import MAX_BATCH
@@ -86,7 +86,7 @@ def test_prompts_over_rtp_give_the_utterances_of_the_published_model(model: onnx
         samples = g711.ulaw_decode(codes) if leg.codec is Codec.PCMU else g711.alaw_decode(codes)
         expected = offline(model, samples, PROFILES[index % 3], leg)
         assert found[leg] == expected, NAMES[index % len(NAMES)]
-        utterances += sum(isinstance(detection, SpeechEnded) for detection in expected)
+        utterances += sum(isinstance(detection, SpeechOffset) for detection in expected)
         leg.close()
     assert utterances > 20 and detector.legs == 0
 
@@ -111,8 +111,8 @@ def test_the_wideband_recordings_give_the_same_utterances(model: onnxruntime.Inf
             found += step(detector, number * 0.020)
         found += leg.finish("hangup")
         narrow = offline(model, speech(name), Endpointing(), leg)
-        ours = [(d.start, d.end) for d in found if isinstance(d, SpeechEnded)]
-        theirs = [(d.start, d.end) for d in narrow if isinstance(d, SpeechEnded)]
+        ours = [(d.start, d.end) for d in found if isinstance(d, SpeechOffset)]
+        theirs = [(d.start, d.end) for d in narrow if isinstance(d, SpeechOffset)]
         assert len(ours) == len(theirs)
         assert np.abs(np.array(ours) - np.array(theirs)).max() <= 3 * WINDOW
         assert leg.read(0, 8000) == wide[:32000]
@@ -126,11 +126,11 @@ def test_an_utterance_can_be_read_as_it_comes() -> None:
     for number in range(len(codes) // SIZE):
         leg.receive_rtp(rtp(codes, number), number * 0.020)
         for detection in step(detector, number * 0.020):
-            if isinstance(detection, SpeechStarted):
+            if isinstance(detection, SpeechOnset):
                 begin = detection.audio_start
             elif isinstance(detection, SpeechPaused):
                 taken["paused"] = begin, leg.read(begin, detection.end + 1280)
-            elif isinstance(detection, SpeechEnded):
+            elif isinstance(detection, SpeechOffset):
                 taken["ended"] = begin, leg.read(begin, detection.audio_end)
                 assert detection.audio_end <= leg.position and detection.reason == "endpoint"
     # What was decoded speculatively is what the utterance turned out to be.
@@ -145,14 +145,14 @@ def test_hangup_in_speech_ends_the_utterance_with_all_that_came() -> None:
     leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
     leg.receive_chunk(0, codes, 0.0)
     started, ended = leg.finish("hangup")
-    assert isinstance(started, SpeechStarted) and isinstance(ended, SpeechEnded)
+    assert isinstance(started, SpeechOnset) and isinstance(ended, SpeechOffset)
     assert ended.reason == "hangup" and leg.position == 118 * WINDOW
     assert 30_100 - 2 * WINDOW < ended.audio_end <= leg.position
     assert leg.read(0, 118 * WINDOW) == codes + b"\xff" * (118 * WINDOW - 30_100)
     assert leg.finish("hangup") == []
     # A flush does not end the leg.
     leg.receive_chunk(None, codes, 5.0)
-    assert [type(d) for d in leg.finish("flush")] == [SpeechStarted, SpeechEnded]
+    assert [type(d) for d in leg.finish("flush")] == [SpeechOnset, SpeechOffset]
     leg.close()
     assert leg.finish("hangup") == [] and leg.position > 0
 
@@ -165,7 +165,7 @@ def test_speech_that_breaks_off_is_ended_by_the_clock() -> None:
         step(detector, number * 0.020)
     assert step(detector, 3.2) == []
     (paused, ended) = step(detector, 3.7)
-    assert isinstance(paused, SpeechPaused) and isinstance(ended, SpeechEnded)
+    assert isinstance(paused, SpeechPaused) and isinstance(ended, SpeechOffset)
     assert ended.audio_end > 150 * SIZE
     assert leg.lost(ended.start, ended.audio_end) == 0, "nothing says that more was sent"
     leg.close()
@@ -186,12 +186,12 @@ def test_a_codec_change_in_speech_flushes_the_utterance() -> None:
         leg.receive_rtp(rtp(wide, number, 9, ssrc=2), number * 0.020)
         found += step(detector, number * 0.020)
     found += leg.finish("hangup")
-    flushed = next(d for d in found if isinstance(d, SpeechEnded) and d.reason == "flush")
+    flushed = next(d for d in found if isinstance(d, SpeechOffset) and d.reason == "flush")
     assert flushed.audio_end <= boundary
     assert leg.read(flushed.start, flushed.audio_end) == codes[flushed.start : flushed.audio_end].ljust(
         flushed.audio_end - flushed.start, b"\xff"
     )
-    after = [d for d in found if isinstance(d, SpeechStarted) and d.start >= boundary]
+    after = [d for d in found if isinstance(d, SpeechOnset) and d.start >= boundary]
     assert after and after[0].audio_start >= boundary
     leg.close()
 
@@ -203,7 +203,7 @@ def test_three_hundred_legs_are_stepped_in_batches_and_equal_one_alone() -> None
     leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
     leg.receive_chunk(0, codes, 0.0)
     expected = [type(d) for d in leg.finish("hangup")], leg.position
-    assert expected[0] == [SpeechStarted, SpeechEnded]
+    assert expected[0] == [SpeechOnset, SpeechOffset]
     leg.close()
     legs = [detector.open(Codec.PCMU, Endpointing(), transport="stream") for _ in range(300)]
     assert detector.legs == 300
@@ -317,7 +317,7 @@ print(resident() - before, *sys.modules)
 
 
 def test_the_types_of_detections_are_frozen() -> None:
-    ended = SpeechEnded(cast(Any, None), 0, 1, 2, "endpoint")
+    ended = SpeechOffset(cast(Any, None), 0, 1, 2, "endpoint")
     with pytest.raises(AttributeError):
         ended.end = 5  # type: ignore[misc]
 
@@ -343,9 +343,9 @@ def test_long_digital_silence_is_not_put_through_the_vad(monkeypatch: pytest.Mon
             seen += step(detector, at / 8000)
         seen += leg.finish("hangup")
         places = [
-            (type(d), d.start if isinstance(d, SpeechStarted) else d.end)
+            (type(d), d.start if isinstance(d, SpeechOnset) else d.end)
             for d in seen
-            if isinstance(d, SpeechStarted | SpeechEnded)
+            if isinstance(d, SpeechOnset | SpeechOffset)
         ]
         return places, detector.windows, detector.skipped
 
@@ -356,7 +356,7 @@ def test_long_digital_silence_is_not_put_through_the_vad(monkeypatch: pytest.Mon
     assert none == 0 and heard + skipped == all_heard
     assert [kind for kind, _ in places] == [kind for kind, _ in every]
     for (kind, at), (_, late) in zip(places, every, strict=True):
-        assert late - 12 * 256 <= at <= late + (0 if kind is SpeechStarted else 4 * 256)
+        assert late - 12 * 256 <= at <= late + (0 if kind is SpeechOnset else 4 * 256)
 
 
 def test_a_leg_on_hold_costs_no_windows() -> None:
@@ -387,11 +387,11 @@ def test_many_legs_take_turns_and_hear_what_they_hear_at_once() -> None:
         expected += step(alone, now)
         for number in range(4):
             before = {leg: leg.position for leg in talking}
-            for detections in detector.step(now, Turn(number, 4)):
+            for detections in detector.step(now, Shard(number, 4)):
                 for detection in detections:
                     found[detection.leg].append(detection)
             assert {leg.index // 128 % 4 for leg in talking if leg.position > before[leg]} <= {number}
-    assert [type(each) for each in expected][:1] == [SpeechStarted]
+    assert [type(each) for each in expected][:1] == [SpeechOnset]
     for leg in talking:
         assert [(type(d), vars_of(d)) for d in found[leg]] == [(type(d), vars_of(d)) for d in expected]
     for leg in legs:

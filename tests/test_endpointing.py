@@ -9,9 +9,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from audio.detections import Detection, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
-from audio.endpointing.batch import EndpointBank
-from audio.endpointing.table import TABLE, WINDOW, Action, Endpointer, Event, Limits, State, UndefinedTransition
+from audio.detections import Detection, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
+from audio.endpointing.batch import BatchEndpointer
+from audio.endpointing.table import (
+    TABLE,
+    WINDOW,
+    Action,
+    Endpointer,
+    EndpointEvent,
+    EndpointState,
+    Limits,
+    UndefinedTransition,
+)
 from config import Endpointing
 
 LEG = cast(Any, "leg")
@@ -32,44 +41,44 @@ def w(windows: int) -> int:
 
 def test_speech_is_started_paused_and_ended() -> None:
     assert run("." * 20 + "#" * 10 + "." * 20) == [
-        SpeechStarted(LEG, w(20), w(20) - 2400),
+        SpeechOnset(LEG, w(20), w(20) - 2400),
         SpeechPaused(LEG, w(30)),
-        SpeechEnded(LEG, w(20), w(30), w(30) + 1280, "endpoint"),
+        SpeechOffset(LEG, w(20), w(30), w(30) + 1280, "endpoint"),
     ]
 
 
 def test_a_short_yes_counts_and_a_click_does_not() -> None:
-    assert run("." * 9 + "#.##.#" + "." * 30)[0] == SpeechStarted(LEG, w(9), w(0))
+    assert run("." * 9 + "#.##.#" + "." * 30)[0] == SpeechOnset(LEG, w(9), w(0))
     assert run("." * 9 + "###" + "." * 30) == []
     assert run("." * 9 + "##...##...##" + "." * 30) == []
 
 
 def test_the_pre_roll_reaches_neither_before_the_call_nor_into_the_utterance_before() -> None:
-    assert run("#" * 5, reason=None) == [SpeechStarted(LEG, 0, 0)]
-    first, second = (d for d in run("#" * 5 + "." * 16 + "#" * 5, reason=None) if isinstance(d, SpeechStarted))
+    assert run("#" * 5, reason=None) == [SpeechOnset(LEG, 0, 0)]
+    first, second = (d for d in run("#" * 5 + "." * 16 + "#" * 5, reason=None) if isinstance(d, SpeechOnset))
     assert (first.audio_start, second.audio_start) == (0, w(21) - 2400)
     profile = Endpointing(min_silence_ms=160, pre_roll_ms=1000)
-    _, second = (d for d in run("#" * 5 + "." * 8 + "#" * 5, profile, None) if isinstance(d, SpeechStarted))
+    _, second = (d for d in run("#" * 5 + "." * 8 + "#" * 5, profile, None) if isinstance(d, SpeechOnset))
     assert second.audio_start == w(5)
 
 
 def test_hysteresis_holds_speech_but_does_not_start_it() -> None:
     assert run("-" * 50) == []
     (started, ended) = run("#" * 4 + "-" * 30, reason="hangup")
-    assert isinstance(started, SpeechStarted)
-    assert ended == SpeechEnded(LEG, 0, w(34), w(34), "hangup")
+    assert isinstance(started, SpeechOnset)
+    assert ended == SpeechOffset(LEG, 0, w(34), w(34), "hangup")
     # Once silent, the lower threshold is not enough to speak again.
-    assert run("#" * 4 + "." + "-" * 20)[-1] == SpeechEnded(LEG, 0, w(4), w(4) + 1280, "endpoint")
+    assert run("#" * 4 + "." + "-" * 20)[-1] == SpeechOffset(LEG, 0, w(4), w(4) + 1280, "endpoint")
 
 
 def test_speech_may_resume_after_a_pause() -> None:
     kinds = [type(d) for d in run("#" * 5 + "." * 6 + "#" * 5 + "." * 20)]
-    assert kinds == [SpeechStarted, SpeechPaused, SpeechResumed, SpeechPaused, SpeechEnded]
+    assert kinds == [SpeechOnset, SpeechPaused, SpeechResumed, SpeechPaused, SpeechOffset]
 
 
 def test_finish_ends_what_is_open_and_nothing_else() -> None:
-    assert run("#" * 5 + "." * 2)[-1] == SpeechEnded(LEG, 0, w(5), w(7), "hangup")
-    assert run("#" * 5 + "." * 8, reason="shutdown")[-1] == SpeechEnded(LEG, 0, w(5), w(5) + 1280, "shutdown")
+    assert run("#" * 5 + "." * 2)[-1] == SpeechOffset(LEG, 0, w(5), w(7), "hangup")
+    assert run("#" * 5 + "." * 8, reason="shutdown")[-1] == SpeechOffset(LEG, 0, w(5), w(5) + 1280, "shutdown")
     assert run("." * 5) == []
     assert run("##") == []
 
@@ -79,35 +88,38 @@ def test_a_long_utterance_is_split_at_the_quietest_spot_of_its_last_third() -> N
     pattern = "#" * 10 + "." + "#" * 34 + "," + "#" * 30
     started, ended, again = run(pattern, profile, None)
     spot = w(45) + WINDOW // 2
-    assert ended == SpeechEnded(LEG, 0, spot, spot, "max_length")
-    assert again == SpeechStarted(LEG, spot, spot)
+    assert ended == SpeechOffset(LEG, 0, spot, spot, "max_length")
+    assert again == SpeechOnset(LEG, spot, spot)
 
 
 def test_the_silence_thresholds_may_coincide() -> None:
     profile = Endpointing(min_silence_ms=160, speculate_ms=160)
-    assert [type(d) for d in run("#" * 5 + "." * 5, profile, None)] == [SpeechStarted, SpeechEnded]
+    assert [type(d) for d in run("#" * 5 + "." * 5, profile, None)] == [SpeechOnset, SpeechOffset]
     profile = Endpointing(min_silence_ms=64, speculate_ms=32)
-    assert [type(d) for d in run("#" * 5 + "." * 5, profile, None)] == [SpeechStarted, SpeechPaused, SpeechEnded]
+    assert [type(d) for d in run("#" * 5 + "." * 5, profile, None)] == [SpeechOnset, SpeechPaused, SpeechOffset]
 
 
 def test_the_table_is_complete_for_what_can_happen() -> None:
-    silent = {Event.QUIET, Event.LAPSE, Event.PAUSE, Event.END}
-    possible = {(State.IDLE, e) for e in silent | {Event.VOICED, Event.CONFIRMED}}
-    possible |= {(State.ONSET, e) for e in silent | {Event.VOICED, Event.CONFIRMED}}
-    possible |= {(State.SPEECH, e) for e in silent | {Event.CONFIRMED, Event.FULL}}
-    possible |= {(State.PAUSED, e) for e in (Event.PAUSE, Event.END, Event.CONFIRMED, Event.FULL)}
+    silent = {EndpointEvent.QUIET, EndpointEvent.LAPSE, EndpointEvent.PAUSE, EndpointEvent.END}
+    possible = {(EndpointState.IDLE, e) for e in silent | {EndpointEvent.VOICED, EndpointEvent.CONFIRMED}}
+    possible |= {(EndpointState.ONSET, e) for e in silent | {EndpointEvent.VOICED, EndpointEvent.CONFIRMED}}
+    possible |= {(EndpointState.SPEECH, e) for e in silent | {EndpointEvent.CONFIRMED, EndpointEvent.FULL}}
+    possible |= {
+        (EndpointState.PAUSED, e)
+        for e in (EndpointEvent.PAUSE, EndpointEvent.END, EndpointEvent.CONFIRMED, EndpointEvent.FULL)
+    }
     assert set(TABLE) == possible
     assert {action for _, action in TABLE.values()} == set(Action)
 
 
 def test_an_impossible_event_is_a_named_error() -> None:
     endpointer = Endpointer(Endpointing(), LEG)
-    endpointer.state = State.PAUSED
+    endpointer.state = EndpointState.PAUSED
     with pytest.raises(UndefinedTransition, match="QUIET in PAUSED"):
         endpointer.window(0, 0.0)
-    bank = EndpointBank(1)
+    bank = BatchEndpointer(1)
     bank.open(0, Limits.of(Endpointing()))
-    bank._state[0] = State.PAUSED
+    bank._state[0] = EndpointState.PAUSED
     with pytest.raises(UndefinedTransition, match="QUIET in PAUSED"):
         bank.step(np.array([0]), np.array([0]), np.array([0.0], np.float32), lambda row: LEG)
 
@@ -142,7 +154,7 @@ def test_the_bank_equals_one_endpointer_for_each_row(legs: list[tuple[Endpointin
     ]
     series = [(s * np.float32(0.98) + rng.random(len(s), np.float32) * np.float32(0.02)) for s in series]
     alone: list[list[Detection]] = []
-    bank = EndpointBank(count)
+    bank = BatchEndpointer(count)
     for row, (profile, _) in enumerate(legs):
         bank.open(row, Limits.of(profile))
         endpointer = Endpointer(profile, names[row])
@@ -166,10 +178,10 @@ def test_the_bank_equals_one_endpointer_for_each_row(legs: list[tuple[Endpointin
 
 def check_promises(detections: list[Detection], profile: Endpointing, consumed: int) -> None:
     """Every start has one end; utterances do not overlap; nothing is longer than allowed or beyond what was heard."""
-    opened: SpeechStarted | None = None
+    opened: SpeechOnset | None = None
     paused, previous_end = False, 0
     for detection in detections:
-        if isinstance(detection, SpeechStarted):
+        if isinstance(detection, SpeechOnset):
             assert opened is None and previous_end <= detection.audio_start <= detection.start
             opened = detection
             continue
@@ -181,7 +193,7 @@ def check_promises(detections: list[Detection], profile: Endpointing, consumed: 
             assert paused
             paused = False
         else:
-            assert isinstance(detection, SpeechEnded)
+            assert isinstance(detection, SpeechOffset)
             assert detection.start == opened.start < detection.end <= detection.audio_end <= consumed
             assert detection.audio_end - opened.audio_start <= profile.max_utterance_s * 8000
             opened, paused, previous_end = None, False, detection.end

@@ -16,7 +16,7 @@ from asr.engines import runtime
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import device
 from asr.engines.runtime import Runtime
-from asr.utterance import EngineState
+from asr.utterance import EngineStatus
 from config.settings import Asr, Qwen, Settings
 from tests.peers import TINY, until, worker
 from tests.test_recognizer import client
@@ -91,7 +91,7 @@ async def test_a_gpu_is_not_started_for_a_call(
 
 def test_runtimes_travel() -> None:
     for known in (Runtime(), Runtime("cuda:1", "H200", "bfloat16", "sdpa", True, "passed", warnings=("a", "b"))):
-        ready = messages.Ready("qwen", (), known)
+        ready = messages.EngineReady("qwen", (), known)
         (body,) = messages.Frames().feed(messages.encode(ready))
         assert messages.decode_from_engine(body) == ready
     assert Runtime(free_bytes=1).shown() == {"device": "cpu", "free_bytes": 1}
@@ -101,7 +101,7 @@ async def test_an_engine_that_says_nothing_is_on_the_cpu() -> None:
     async with client(Settings(asr=Asr(engine="moonshine", threads=1))) as c:
         c.recognizer.keep_alive(True)
         await c.ready()
-        assert c.recognizer.runtime == Runtime() and c.recognizer.state is EngineState.READY
+        assert c.recognizer.runtime == Runtime() and c.recognizer.state is EngineStatus.READY
 
 
 def test_a_worker_shows_where_its_engine_computes(tmp_path: Path) -> None:

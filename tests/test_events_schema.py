@@ -29,14 +29,14 @@ from mediaworker.events.schema import (
     Event,
     EventBody,
     EventError,
+    LastSaid,
     LegInfo,
     LegUpdated,
     Metrics,
-    Raised,
-    Said,
     SpeechEnded,
     SpeechStarted,
     TranscriptFinal,
+    WorstAlert,
     decode,
     encode,
     is_durable,
@@ -218,8 +218,8 @@ def test_record_of_what_was_said_last() -> None:
     raised = [Alert(rule, "inbound", "u1", "", 0, 500, "info") for rule in ("one", "two")]
     empty = final("u3", start_ms=2000, text="")
     record = fold(STARTED, late, raised[0], early, empty, raised[1], CallEnded("api", 1, []))
-    assert record.said == Said("outbound", "agent", 900, "late"), "by when it was said, and by words"
-    assert record.alert == Raised("two", "info", 2)
+    assert record.said == LastSaid("outbound", "agent", 900, "late"), "by when it was said, and by words"
+    assert record.alert == WorstAlert("two", "info", 2)
 
 
 def test_the_record_keeps_the_worst_alert_and_counts_them() -> None:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from asr.utterance import EngineState
+from asr.utterance import EngineStatus
 from config import Settings
 from config.settings import Files
 from mediaworker.files.service import Busy, FileService
 
 
 def service(**files: Any) -> FileService:
-    recognizer: Any = SimpleNamespace(state=EngineState.READY, engine="qwen")
+    recognizer: Any = SimpleNamespace(state=EngineStatus.READY, engine="qwen")
     settings = replace(Settings(), files=Files(**files))
     return FileService(settings, recognizer, in_work=lambda count: None)
 

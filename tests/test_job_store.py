@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mediaworker.files.options import Options
-from mediaworker.files.segments import Segment
+from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.record import Job, Source
 from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import FILE, UNKNOWN_S, Book
@@ -45,8 +45,10 @@ async def taken_in(book: Book, job: Job) -> None:
     incoming.close()
 
 
-def segment(number: int) -> Segment:
-    return Segment(index=number, channel=0, start_ms=number * 1000, end_ms=number * 1000 + 900, text=f"word {number}")
+def segment(number: int) -> FileSegment:
+    return FileSegment(
+        index=number, channel=0, start_ms=number * 1000, end_ms=number * 1000 + 900, text=f"word {number}"
+    )
 
 
 def spoil(folder: Path, text: str) -> None:

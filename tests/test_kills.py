@@ -11,7 +11,7 @@ import pytest
 
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.cli.stream import Target, stream
+from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE, Chaos
 from tests.conftest import speech
@@ -85,5 +85,5 @@ async def test_poison_utterances_end_failed_and_harm_nobody_else(tmp_path: Path)
 
 async def play(running: Worker, codes: bytes) -> str:
     writer = StreamWriter(new_sid("MZ"), new_sid("CA"), new_sid("AC"))
-    await stream(Target(running.twilio, "", {}, False), {}, writer, schedule(writer, {"inbound": codes}, {}))
+    await stream(StreamTarget(running.twilio, "", {}, False), {}, writer, schedule(writer, {"inbound": codes}, {}))
     return writer.call_sid

@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Browser, expect
 from websockets.asyncio.client import connect
 
-from asr.client.recognizer import EngineState, Utterance
+from asr.client.recognizer import EngineStatus, Utterance
 from asr.engines.selection import select
 from audio.codecs.g711 import ulaw_decode
 from config import ConfigError
@@ -146,7 +146,7 @@ async def test_what_is_refused_does_not_count_against_the_engine() -> None:
             await c.until(lambda name=name: len(c.finals(name)) == 2)
             said = {(final.text, final.error, final.refused) for final in c.finals(name)}
             assert said == {("", WHY.format("de"), True)}
-        assert c.recognizer.trouble is None and c.recognizer.state is EngineState.IDLE and c.states == []
+        assert c.recognizer.trouble is None and c.recognizer.state is EngineStatus.IDLE and c.states == []
         assert c.recognizer.open_utterances == c.recognizer.backlog_bytes == 0
 
 

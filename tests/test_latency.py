@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mediaworker.ops.latency import PARTS, LatencyParts
-from mediaworker.ops.metrics import Histogram, Metrics
+from mediaworker.ops.metrics import Histogram, MetricsRegistry
 from tests.conftest import SPEECH
 from tests.peers import Worker, command, worker
 
@@ -53,7 +53,7 @@ def test_a_window_ahead_of_the_clock_is_no_negative_time() -> None:
 
 
 def test_a_histogram_has_one_row_per_label() -> None:
-    metrics, parts = Metrics(), {"a": Histogram((1.0,)), "b": Histogram((1.0,))}
+    metrics, parts = MetricsRegistry(), {"a": Histogram((1.0,)), "b": Histogram((1.0,))}
     metrics.histograms("x_seconds", "X", "part", parts)
     parts["b"].observe(0.5)
     text = metrics.exposition()[0].decode()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio import Codec, Turn
+from audio import Codec, Shard
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.calls.call import LegSpec
 from mediaworker.calls.media_loop import MediaLoop
-from mediaworker.calls.registry import CallRegistry, Refused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.ops.overload import HORIZON, Load, LoadGuard
 from tests.conftest import speech
@@ -84,7 +84,7 @@ class BusyDesk(Desk):
         )
         self.media = MediaLoop(self.detector, lambda: self.registry, guard=self.guard, sweep=self.work)
 
-    def work(self, now: float, turn: Turn) -> Iterator[None]:
+    def work(self, now: float, turn: Shard) -> Iterator[None]:
         time.sleep(self.work_s)
         yield
 
@@ -121,7 +121,7 @@ async def test_calls_in_progress_lose_nothing_while_new_ones_are_refused() -> No
     talking = asyncio.create_task(desk.talk(codes))
     await desk.until(Load.FULL)
     partials = desk.engine.partials
-    with pytest.raises(Refused, match="cannot keep up") as refused:
+    with pytest.raises(CallRefused, match="cannot keep up") as refused:
         desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
     assert refused.value.status == 503 and not refused.value.busy
     assert desk.registry.refusal() is not None

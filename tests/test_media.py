@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 
 from config import Endpointing
 from config.settings import Files
-from mediaworker.files.decoder_process import Plan, Reading, Refused
-from mediaworker.files.media import RATE_HZ, Media
+from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
+from mediaworker.files.media import RATE_HZ, MediaFile
 from mediaworker.files.messages import Chunk, Ended, Opened
-from mediaworker.files.timeline import BACK_S, TOLERANCE_S, Timeline
+from mediaworker.files.timeline import BACK_S, TOLERANCE_S, SourceTimeline
 from tests import hostile_media, material
 from tests.material import LAG_S, LATE_S
 
 SETTINGS = Files(memory_mb=1024, stall_s=30.0)
-MIX = Plan("mix", Endpointing())
+MIX = ReadingPlan("mix", Endpointing())
 
 
-async def read(path: Path, plan: Plan = MIX, settings: Files = SETTINGS) -> tuple[list[Chunk], Opened, Ended]:
+async def read(path: Path, plan: ReadingPlan = MIX, settings: Files = SETTINGS) -> tuple[list[Chunk], Opened, Ended]:
     """All of a file, by the child. Raises Refused."""
     file = os.open(path, os.O_RDONLY)
     try:
-        async with Reading(file, path.name, plan, settings) as reading:
+        async with DecoderProcess(file, path.name, plan, settings) as reading:
             reading.grant(10_000)
             chunks = [message async for message in reading.messages() if isinstance(message, Chunk)]
             assert reading.opened is not None and reading.ended is not None
@@ -56,7 +56,7 @@ def readers() -> list[str]:
 
 def decoded(path: Path, channels: str = "mix") -> np.ndarray:
     with path.open("rb") as file:
-        media = Media(file, path.name, channels=channels, max_s=100_000.0)  # type: ignore[arg-type]
+        media = MediaFile(file, path.name, channels=channels, max_s=100_000.0)  # type: ignore[arg-type]
         blocks = list(media.blocks())
         media.close()
     return np.concatenate(blocks, axis=1)
@@ -116,7 +116,7 @@ def test_a_mix_of_the_loudest_is_not_clipped(layout: str, channels: int, tmp_pat
 async def test_each_channel_has_its_own_stretches(tmp_path: Path) -> None:
     path = tmp_path / "two.wav"
     tables = material.two_speakers(path, 20.0, seed=1)
-    chunks, opened, _ = await read(path, Plan("split", Endpointing()))
+    chunks, opened, _ = await read(path, ReadingPlan("split", Endpointing()))
     assert opened.channels == 2
     for channel, table in enumerate(tables):
         mine = [chunk for chunk in chunks if chunk.channel == channel]
@@ -141,7 +141,7 @@ async def test_a_reading_skips_what_is_known_and_finds_the_same(tmp_path: Path) 
     path = tmp_path / "speech.wav"
     material.splice(path, 40.0, seed=5)
     whole, *_ = await read(path)
-    again, *_ = await read(path, Plan("mix", Endpointing(), skip=(0, 2)))
+    again, *_ = await read(path, ReadingPlan("mix", Endpointing(), skip=(0, 2)))
     assert [each.audio == b"" for each in again] == [each.index in (0, 2) for each in whole]
     assert [(each.index, each.start, each.end) for each in again] == [(e.index, e.start, e.end) for e in whole]
     for each, before in zip(again, whole, strict=True):
@@ -152,7 +152,7 @@ async def test_no_more_is_decoded_than_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
     material.splice(path, 120.0, seed=6)
     file = os.open(path, os.O_RDONLY)
-    async with Reading(file, path.name, MIX, SETTINGS) as reading:
+    async with DecoderProcess(file, path.name, MIX, SETTINGS) as reading:
         reading.grant(3)
         messages = reading.messages()
         chunks: list[Chunk] = []
@@ -174,7 +174,7 @@ async def test_who_reads_knows_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "speech.wav"
     material.splice(path, 60.0, seed=6)
     with path.open("rb") as file:
-        async with Reading(file.fileno(), path.name, MIX, SETTINGS) as reading:
+        async with DecoderProcess(file.fileno(), path.name, MIX, SETTINGS) as reading:
             reading.grant(1)
             async for message in reading.messages():
                 if isinstance(message, Chunk):
@@ -205,7 +205,7 @@ async def test_hostile_files_do_no_harm(tmp_path: Path) -> None:
             try:
                 chunks, _, _ = await read(path)
                 outcome = "fine" if chunks else "silent"
-            except Refused as refused:
+            except FileRefused as refused:
                 outcome = "refused"
                 assert refused.fault not in ("internal", "stalled") and len(refused.reason) > 10, refused
                 assert "0x" not in refused.reason and str(folder) not in refused.reason
@@ -232,7 +232,7 @@ async def test_a_playlist_reaches_nobody(tmp_path: Path) -> None:
         for number, (name, text) in enumerate(hostile_media.playlists(url, ".wav").items()):
             path = tmp_path / f"{number}-{name}"
             path.write_text(text)
-            with pytest.raises(Refused):
+            with pytest.raises(FileRefused):
                 await read(path)
         with pytest.raises(TimeoutError):
             listener.accept()
@@ -243,7 +243,7 @@ async def test_what_takes_too_much_memory_is_refused_and_the_worker_lives(tmp_pa
     assert len(corpus) >= 2
     for name, hostile in corpus.items():
         hostile.make(tmp_path / name)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(FileRefused) as refused:
             await read(tmp_path / name)
         assert refused.value.fault in ("too_large", "unreadable", "channels")
 
@@ -251,7 +251,7 @@ async def test_what_takes_too_much_memory_is_refused_and_the_worker_lives(tmp_pa
 async def test_a_file_may_not_be_longer_than_is_allowed(tmp_path: Path) -> None:
     path = tmp_path / "long.flac"
     material.mostly_silent(path, 0.2, clips=2)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(FileRefused) as refused:
         await read(path, settings=Files(max_hours=0.1))
     assert refused.value.fault == "too_long" and "0.1 h are allowed" in refused.value.reason
 
@@ -269,7 +269,7 @@ FRAMES = st.lists(
 
 @given(FRAMES)
 def test_a_timeline_goes_forward_and_never_by_more_than_a_gap(frames: list[tuple[float | None, int, int]]) -> None:
-    timeline, before = Timeline(longest_gap_s=3600.0), 0.0
+    timeline, before = SourceTimeline(longest_gap_s=3600.0), 0.0
     for time_s, samples, rate in frames:
         place = timeline.place(time_s, samples, rate)
         assert place.silence >= 0 and 0 <= place.skip <= samples and not (place.silence and place.skip)
@@ -281,7 +281,7 @@ def test_a_timeline_goes_forward_and_never_by_more_than_a_gap(frames: list[tuple
 
 @given(st.lists(st.floats(0, 5), max_size=30), st.sampled_from([8000, 44_100]), st.integers(100, 4000))
 def test_gaps_become_silence_of_their_length(gaps: list[float], rate: int, samples: int) -> None:
-    timeline, at, silence = Timeline(longest_gap_s=3600.0), Fraction(0), 0
+    timeline, at, silence = SourceTimeline(longest_gap_s=3600.0), Fraction(0), 0
     for gap in gaps:
         at += Fraction(gap)
         place = timeline.place(float(at), samples, rate)
@@ -293,7 +293,7 @@ def test_gaps_become_silence_of_their_length(gaps: list[float], rate: int, sampl
 
 
 def test_a_clock_that_starts_over_is_no_gap() -> None:
-    timeline = Timeline(longest_gap_s=3600.0)
+    timeline = SourceTimeline(longest_gap_s=3600.0)
     for second in range(20):
         timeline.place(float(second), 8000, 8000)
     assert timeline.place(0.5, 8000, 8000).silence == 0

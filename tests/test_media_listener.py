@@ -20,8 +20,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from config.load import parse
-from mediaworker.calls.registry import Refused
-from mediaworker.ingress.interfaces import MAX_AHEAD_S, Close, Send
+from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.interfaces import MAX_AHEAD_S, CloseConnection, Send
 from mediaworker.ingress.listener import READ_BYTES, MediaListener
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.runner import SLOW, Throttle
@@ -53,7 +53,7 @@ class Echo:
 
     def admit(self, upgrade):
         if upgrade.header("x-no"):
-            raise Refused(401, "not you")
+            raise CallRefused(401, "not you")
         self.upgrade = upgrade
         return self._open
 
@@ -70,7 +70,7 @@ class Echo:
     def receive(self, message, now):
         self.heard.append(message)
         if message == "close":
-            return (Close(4000, "told to"),)
+            return (CloseConnection(4000, "told to"),)
         if message == "raise":
             raise RuntimeError("a defect of ours")
         return (Send(f"{type(message).__name__} {len(message)}"),)
@@ -78,7 +78,7 @@ class Echo:
     def expire(self, now):
         assert now >= self.deadline
         self.deadline = None
-        return (Close(4001, "too late"),)
+        return (CloseConnection(4001, "too late"),)
 
     def connection_lost(self, now):
         self.lost.append(now)
@@ -315,7 +315,7 @@ async def test_who_does_not_start_in_time_is_closed(shell):
 
 
 async def test_no_stream_is_let_in_when_no_call_can_be_taken(shell):
-    ingress = TwilioIngress(parse({}), Desk(), refusal=lambda: Refused(503, "the worker is shutting down"))
+    ingress = TwilioIngress(parse({}), Desk(), refusal=lambda: CallRefused(503, "the worker is shutting down"))
     async with shell(ingress) as url:
         with pytest.raises(InvalidStatus) as caught:
             await client(url)

@@ -17,7 +17,7 @@ from asr.engines.moonshine import engine as engines
 from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.moonshine.model import Model
 from asr.engines.moonshine.plugin import assets
-from asr.engines.moonshine.session import Session
+from asr.engines.moonshine.session import MoonshineSession
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane
 from asr.utterance import Hypothesis, Utterance
@@ -48,13 +48,13 @@ def model() -> Model:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Of the network, by utterance."""
     made: Counter[str] = Counter()
-    advance = Session.advance
+    advance = MoonshineSession.advance
 
-    def counted(session: Session) -> bool:
+    def counted(session: MoonshineSession) -> bool:
         made[session.utterance.id] += 1
         return advance(session)
 
-    monkeypatch.setattr(Session, "advance", counted)
+    monkeypatch.setattr(MoonshineSession, "advance", counted)
     monkeypatch.setattr(engines, "STEP_S", 0.0)
     return made
 
@@ -86,13 +86,15 @@ class Load:
         self.asked[name] += 1
         self.now_s += 0.001
         revision = self.asked[name]
-        wanted = messages.Final(name, revision, end, True) if final else messages.Partial(name, revision, end)
+        wanted = (
+            messages.FinalRequest(name, revision, end, True) if final else messages.PartialRequest(name, revision, end)
+        )
         self.inference.receive(wanted, self.now_s)
 
     def pause(self, name: str, end: int) -> None:
         """Perhaps it is over: the endpoint fires in 340 ms."""
         self.asked[name] += 1
-        self.inference.receive(messages.Final(name, self.asked[name], end, False, wanted_in_ms=340), self.now_s)
+        self.inference.receive(messages.FinalRequest(name, self.asked[name], end, False, wanted_in_ms=340), self.now_s)
 
     def refresh(self, names: list[str], end: int) -> None:
         """Each of them wants a partial, always."""
@@ -214,7 +216,7 @@ def test_overload_takes_partials_and_files_and_leaves_finals_their_time(
     assert not load.waiting()
     for name in names:
         if name not in load.finals:
-            load.inference.receive(messages.Close(name), 0.0)
+            load.inference.receive(messages.CloseUtterance(name), 0.0)
     assert load.inference.choose() is None
 
 

@@ -13,26 +13,26 @@ from msgspec.structs import replace
 
 from mediaworker.events.schema import Word
 from mediaworker.files.options import Options
-from mediaworker.files.partial import Heading, Partial
-from mediaworker.files.segments import Segment
+from mediaworker.files.partial import Heading, PartialFile
+from mediaworker.files.segments import FileSegment
 
 HEADING = Heading("/films/one.mkv", 1000, 123456789, "tiny", Options(language="en"))
 SEGMENTS = [
-    Segment(0, 0, 0, 900, "one\ntwo", "en"),
-    Segment(2, 1, 950, 2000, "drei — ünf", "de", [Word("drei", 950, 1200, 0.5)], True),
-    Segment(1, 0, 1000, 3000, ""),
+    FileSegment(0, 0, 0, 900, "one\ntwo", "en"),
+    FileSegment(2, 1, 950, 2000, "drei — ünf", "de", [Word("drei", 950, 1200, 0.5)], True),
+    FileSegment(1, 0, 1000, 3000, ""),
 ]
 
 
-def written(path: Path, segments: list[Segment] = SEGMENTS) -> bytes:
-    with closing(Partial(path, HEADING)) as partial:
+def written(path: Path, segments: list[FileSegment] = SEGMENTS) -> bytes:
+    with closing(PartialFile(path, HEADING)) as partial:
         for segment in segments:
             partial.add(segment)
     return path.read_bytes()
 
 
-def known(path: Path, heading: Heading = HEADING) -> list[Segment]:
-    with closing(Partial(path, heading)) as partial:
+def known(path: Path, heading: Heading = HEADING) -> list[FileSegment]:
+    with closing(PartialFile(path, heading)) as partial:
         return list(partial.known.values())
 
 
@@ -75,7 +75,7 @@ def test_of_another_file_or_asked_for_otherwise_nothing_counts(tmp_path: Path, o
 
 def test_what_failed_is_asked_for_again(tmp_path: Path) -> None:
     path = tmp_path / "partial"
-    failed = Segment(3, 0, 4000, 5000, "", error="the engine died")
+    failed = FileSegment(3, 0, 4000, 5000, "", error="the engine died")
     written(path, [*SEGMENTS, failed])
     assert known(path) == SEGMENTS
     again = replace(failed, text="four", error=None)

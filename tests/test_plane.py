@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio.ring import AHEAD, HISTORY, RING, ROWS, WINDOW, Plane, load, store
-from audio.timeline import Timeline
+from audio.ring import AHEAD, HISTORY, RING, ROWS, WINDOW, RingBuffer, load, store
+from audio.timeline import LegTimeline
 
 
 def resident_bytes() -> int:
@@ -31,7 +31,7 @@ def test_what_is_stored_is_loaded_wherever_it_wraps(start: int, data: bytes) -> 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_rows_are_separate_and_cleared_rows_are_silent(wide: bool) -> None:
-    plane = Plane(wide=wide)
+    plane = RingBuffer(wide=wide)
     size = plane.position_bytes
     for row in (0, 1, 2, ROWS - 1):
         store(plane.row(row), (RING - 100) * size, bytes([row + 1]) * 200 * size)
@@ -44,7 +44,7 @@ def test_rows_are_separate_and_cleared_rows_are_silent(wide: bool) -> None:
 
 def test_memory_is_taken_by_use_and_given_back() -> None:
     before = resident_bytes()
-    plane = Plane(wide=True)
+    plane = RingBuffer(wide=True)
     assert resident_bytes() - before < 2**20
     for row in range(32):
         store(plane.row(row), 0, b"\x01" * (RING - 1) * 4)
@@ -61,7 +61,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40), st.boole
 @given(INTERVALS)
 def test_the_timeline_equals_a_list_of_single_positions(claims: list[tuple[int, int, bool, int]]) -> None:
     """Each position is unsent, awaited, received, lost or silent; a claim takes only what is unsent or awaited."""
-    timeline = Timeline()
+    timeline = LegTimeline()
     states: list[str] = ["unsent"] * 400
     floor = 0
     for start, size, lost, advance in claims:
@@ -93,7 +93,7 @@ def test_the_timeline_equals_a_list_of_single_positions(claims: list[tuple[int, 
 
 
 def test_the_timeline_forgets_what_no_longer_can_be_read() -> None:
-    timeline = Timeline()
+    timeline = LegTimeline()
     for number in range(20_000):
         timeline.claim(number * 40, number * 40 + 20, number * 40, lost=True)
     assert len(timeline.silences) < RING // 40 + 2

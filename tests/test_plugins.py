@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asr.client.recognizer import EngineState, Utterance
+from asr.client.recognizer import EngineStatus, Utterance
 from asr.engines.plugin import find, names
 from asr.engines.selection import select
 from config import ConfigError
@@ -166,7 +166,7 @@ async def test_an_engine_that_cannot_be_created_has_failed(faulty: Path, engine:
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
         assert [final.error for final in c.finals("a")] == [why]
-        assert c.states[:2] == [EngineState.WARMING_UP, EngineState.FAILED] and c.reasons[1] == why
+        assert c.states[:2] == [EngineStatus.WARMING_UP, EngineStatus.FAILED] and c.reasons[1] == why
         assert c.recognizer.trouble == "the recognition engine does not start"
 
 

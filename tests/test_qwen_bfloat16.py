@@ -17,7 +17,7 @@ from asr.engines.qwen import aligner_loader, loader, structure
 from asr.engines.qwen.attention import Sdpa
 from asr.engines.qwen.fused import fuse
 from asr.engines.qwen.graphs import Eager
-from asr.engines.qwen.packed import Input, Packed, Row
+from asr.engines.qwen.packed import Input, Packed, PackedRow
 from asr.engines.qwen.slots import Slots
 from asr.engines.qwen.staging import staging
 from tests.aligner_models import random_aligner, save, save_original
@@ -104,7 +104,7 @@ def test_the_engines_layers_say_the_same(folders: dict[tuple[str, str], Path], l
         slots = Slots(text, slots=1, positions=2048, device=torch.device("cpu"), dtype=torch.bfloat16)
         packed = Packed(mine, slots, Sdpa(), Eager(), staging(slots.keys.device), never=0, rows=1, positions=2048)
         ids = ids_of(theirs, count)
-        last, _ = packed.observe([Row(0, 0, Input(ids[0].tolist()), 1)])
+        last, _ = packed.observe([PackedRow(0, 0, Input(ids[0].tolist()), 1)])
         difference = off(last[0], hidden_of(theirs, ids)[0, -1])
         assert difference < LIMIT, f"{difference:.1%} at {count} positions"
 

@@ -214,9 +214,9 @@ def test_any_mix_of_calls_and_files_says_what_each_alone_says(
         inference.receive(messages.Append(each.id, at[each.id], codes[each.id][at[each.id] : end]), 0.0)
         at[each.id] = asked[each.id, revision] = end
         if end == len(codes[each.id]):
-            inference.receive(messages.Final(each.id, revision, end, commit=True), 0.0)
+            inference.receive(messages.FinalRequest(each.id, revision, end, commit=True), 0.0)
         elif each.live:
-            inference.receive(messages.Partial(each.id, revision, end), 0.0)
+            inference.receive(messages.PartialRequest(each.id, revision, end), 0.0)
         work(rng.randrange(8))
     work(10_000)
     assert finals == set(codes) and heard > len(codes)

@@ -43,7 +43,10 @@ def shown(engine: QwenEngine, audio: bytes, *, context: str = "", previous: str 
     inference.receive(messages.Open(Utterance("u", "PCMU", context=context, previous=previous)), 0.0)
     inference.receive(messages.Append("u", 0, audio), 0.0)
     heard: list[Hypothesis] = []
-    for message in (messages.Partial("u", 1, len(audio)), messages.Final("u", 2, len(audio), commit=True)):
+    for message in (
+        messages.PartialRequest("u", 1, len(audio)),
+        messages.FinalRequest("u", 2, len(audio), commit=True),
+    ):
         inference.receive(message, 0.0)
         while chosen := inference.choose():
             for said in inference.perform(chosen):

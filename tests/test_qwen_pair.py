@@ -76,7 +76,9 @@ def test_each_model_says_what_it_says_alone(seed: int) -> None:
         inference.receive(messages.Append(name, at[name], codes[name][at[name] : end]), 0.0)
         at[name], final = end, end == len(codes[name])
         asked[name, revision] = end, final
-        kind = messages.Final(name, revision, end, True) if final else messages.Partial(name, revision, end)
+        kind = (
+            messages.FinalRequest(name, revision, end, True) if final else messages.PartialRequest(name, revision, end)
+        )
         inference.receive(kind, 0.0)
         work(rng.randrange(8))
     work(10_000)

@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from asr import messages
 from asr.client.engine_health import FAILURES, HOLD_S, FinalOutcomes
 from asr.client.outstanding import Ledger
-from asr.client.recognizer import EngineState, Hypothesis, Recognizer, Utterance
+from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
 from asr.client.spill import BLOCK_BYTES, Spill
-from asr.client.watchdog import Patience, Verdict
+from asr.client.watchdog import Patience, WatchdogVerdict
 from asr.engines import weights
 from asr.engines.interface import Answer, Capabilities, EngineError
 from asr.engines.selection import select
@@ -444,16 +444,18 @@ def test_patience_is_counted_in_looks() -> None:
     patience = Patience(hang_s=20.0, start_s=120.0)
     assert patience.period_s == 5.0
     starting = [patience.look(0, ready=False, needed=False) for _ in range(24)]
-    assert starting == [Verdict.FINE] * 23 + [Verdict.HUNG], "a load may take start_s"
+    assert starting == [WatchdogVerdict.FINE] * 23 + [WatchdogVerdict.HUNG], "a load may take start_s"
     patience = Patience(hang_s=20.0, start_s=120.0)
     verdicts = [patience.look(signs, ready=True, needed=True) for signs in (1, 2, 2, 2, 2, 3, 3, 3, 3, 3)]
-    assert verdicts[:6] == [Verdict.ASK] * 2 + [Verdict.FINE] * 3 + [Verdict.ASK], "an answer at the last moment"
-    assert verdicts[6:] == [Verdict.FINE] * 3 + [Verdict.HUNG]
+    assert verdicts[:6] == [WatchdogVerdict.ASK] * 2 + [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.ASK], (
+        "an answer at the last moment"
+    )
+    assert verdicts[6:] == [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.HUNG]
     patience = Patience(hang_s=20.0, start_s=120.0)
     patience.look(1, ready=True, needed=False)
     resting = [patience.look(1, ready=True, needed=False) for _ in range(100)]
-    assert resting == [Verdict.FINE] * 100, "nobody asks while nobody needs it"
-    assert [patience.look(1, ready=True, needed=True) for _ in range(5)][-1] is Verdict.HUNG
+    assert resting == [WatchdogVerdict.FINE] * 100, "nobody asks while nobody needs it"
+    assert [patience.look(1, ready=True, needed=True) for _ in range(5)][-1] is WatchdogVerdict.HUNG
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
@@ -463,12 +465,12 @@ class Client:
     """A recogniser and everything it has said."""
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
-        self.states: list[EngineState] = []
+        self.states: list[EngineStatus] = []
         self.reasons: list[str] = []
         self.heard: list[Hypothesis] = []
         self.recognizer = Recognizer(settings, on_state=self._state)
 
-    def _state(self, state: EngineState, reason: str) -> None:
+    def _state(self, state: EngineStatus, reason: str) -> None:
         self.states.append(state)
         self.reasons.append(reason)
 
@@ -483,7 +485,7 @@ class Client:
                 await asyncio.sleep(0.005)
 
     async def ready(self) -> None:
-        await self.until(lambda: self.recognizer.state is EngineState.READY)
+        await self.until(lambda: self.recognizer.state is EngineStatus.READY)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         assert self.recognizer.pid is not None
@@ -522,7 +524,7 @@ async def test_a_call_is_heard(expected: str) -> None:
     """Partials, a speculative final, speech that goes on, a committed final; then a second utterance."""
     audio = codes(PROMPT)
     async with client() as c:
-        assert c.recognizer.state is EngineState.IDLE and c.recognizer.pid is None
+        assert c.recognizer.state is EngineStatus.IDLE and c.recognizer.pid is None
         c.recognizer.keep_alive(True)
         c.say("a", audio[: len(audio) // 2])
         c.recognizer.partial("a", 1)
@@ -544,7 +546,7 @@ async def test_a_call_is_heard(expected: str) -> None:
         c.recognizer.final("b", 1, commit=True)
         await c.until(lambda: c.finals("b"))
         assert c.finals("b")[0].text == expected
-        assert c.states == [EngineState.WARMING_UP, EngineState.READY]
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
         assert "Moonshine" in c.reasons[-1]
         assert c.recognizer.counters.crashes == 0 and c.recognizer.languages == ("en",)
 
@@ -574,7 +576,7 @@ async def test_a_kill_loses_nothing(expected: str, when: str) -> None:
         await c.until(lambda: c.finals("a"))
         await c.until(lambda: c.recognizer.counters.crashes == 1)
         assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
-        assert c.recognizer.state is EngineState.READY
+        assert c.recognizer.state is EngineStatus.READY
 
 
 async def test_the_second_death_over_an_utterance_ends_it(expected: str) -> None:
@@ -613,7 +615,7 @@ async def test_a_hang_is_noticed_and_loses_nothing(expected: str, when: str) -> 
         await c.until(lambda: c.finals("a"))
         assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
         assert (c.recognizer.counters.hangs, c.recognizer.counters.crashes) == (1, 1)
-        assert c.recognizer.state is EngineState.READY
+        assert c.recognizer.state is EngineStatus.READY
 
 
 async def test_long_work_is_no_hang() -> None:
@@ -634,7 +636,7 @@ async def test_a_start_that_hangs_fails_the_finals_and_is_tried_again(expected: 
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
         assert c.finals("a")[0].error == "the inference process was not ready within 8 s"
-        assert c.states[:2] == [EngineState.WARMING_UP, EngineState.FAILED]
+        assert c.states[:2] == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
         await c.ready()
         c.say("b", codes(PROMPT))
         c.recognizer.final("b", 1, commit=True)
@@ -670,19 +672,19 @@ async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
         await asyncio.sleep(0.3)
         assert c.recognizer.pid == pid, "a call is open"
         c.recognizer.keep_alive(False)
-        await c.until(lambda: c.recognizer.state is EngineState.IDLE)
+        await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
         assert c.recognizer.pid is None and c.recognizer.counters.crashes == 0
         c.say("a", b"\xff" * 1600)
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
-        await c.until(lambda: c.recognizer.state is EngineState.IDLE)
-        ready = [EngineState.WARMING_UP, EngineState.READY, EngineState.IDLE]
+        await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
+        ready = [EngineStatus.WARMING_UP, EngineStatus.READY, EngineStatus.IDLE]
         assert c.states == ready * 2
 
 
 async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
     async with client(Settings(asr=Asr(engine="moonshine", threads=1, idle_s=0.1, preload=True))) as c:
-        await c.until(lambda: c.recognizer.state is EngineState.READY)
+        await c.until(lambda: c.recognizer.state is EngineStatus.READY)
         pid = c.recognizer.pid
         c.recognizer.keep_alive(True)
         c.recognizer.keep_alive(False)
@@ -691,7 +693,7 @@ async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
         await c.until(lambda: c.finals("a"))
         await asyncio.sleep(0.3)
         assert c.recognizer.pid == pid
-        assert c.states == [EngineState.WARMING_UP, EngineState.READY]
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
 
 
 async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> None:
@@ -701,7 +703,7 @@ async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> N
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
         assert "there is no engine of this name; there are moonshine, qwen" in str(c.finals("a")[0].error)
-        assert c.states == [EngineState.WARMING_UP, EngineState.FAILED]
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
 
 
 async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_again(
@@ -715,7 +717,7 @@ async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_ag
     async with client() as c:
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
-        await c.until(lambda: c.recognizer.state is EngineState.FAILED)
+        await c.until(lambda: c.recognizer.state is EngineStatus.FAILED)
         assert [h.error for h in c.finals("a")] == ["the inference process died (exit status 1)"]
         c.say("b", codes(PROMPT))
         c.recognizer.final("b", 1, commit=True)
@@ -724,7 +726,7 @@ async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_ag
         broken.unlink()
         c.recognizer.keep_alive(True)
         await c.ready()
-        assert c.states == [EngineState.WARMING_UP, EngineState.FAILED, EngineState.READY]
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED, EngineStatus.READY]
     assert "broken" in capfd.readouterr().err
 
 
@@ -739,7 +741,7 @@ async def test_weights_that_disappear_are_noticed_before_they_are_needed(tmp_pat
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
         assert f"{model} is no folder with a model" in str(c.finals("a")[0].error)
-        assert c.states == [EngineState.WARMING_UP, EngineState.FAILED]
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
         assert c.recognizer.counters.crashes == 1
 
 

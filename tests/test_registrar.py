@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
-from sip.pjsip.registrar import Registrar, Rotation, Target, in_order
+from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation, in_order
 from tests.registrar_peer import RegistrarPeer
 from tests.sipp_caller import free_port
 from tests.test_sip_endpoint import Recorder, until, worker
 
 
-def targets(*names: str) -> list[Target]:
-    return [Target(Registrar.parse(name), "192.0.2.1") for name in names]
+def targets(*names: str) -> list[RegistrarTarget]:
+    return [RegistrarTarget(Registrar.parse(name), "192.0.2.1") for name in names]
 
 
 def longest(low: float, high: float) -> float:
@@ -38,10 +38,10 @@ def test_a_registrar_may_be_an_ipv6_address() -> None:
     assert registrar == Registrar("2001:db8::1", 5070, "tcp")
     assert str(registrar) == "sip:[2001:db8::1]:5070;transport=tcp"
     assert registrar.route("2001:db8::1") == "<sip:[2001:db8::1]:5070;lr;hide;transport=tcp>"
-    assert str(Target(registrar, "2001:db8::1")) == str(registrar)
+    assert str(RegistrarTarget(registrar, "2001:db8::1")) == str(registrar)
     named = Registrar.parse("sips:pbx")
     assert named.route("2001:db8::1") == "<sip:pbx;lr;hide;maddr=2001:db8::1;transport=tls>"
-    assert str(Target(named, "2001:db8::1")) == "sip:pbx;transport=tls (2001:db8::1)"
+    assert str(RegistrarTarget(named, "2001:db8::1")) == "sip:pbx;transport=tls (2001:db8::1)"
     for wrong in ("sip:2001:db8::1", "sip:[2001:db8::g]", "sip:[]", "sip:[::1", "sip:[192.0.2.1]", "sip:[::1]x"):
         with pytest.raises(ConfigError, match=r"sip\.accounts\.registrar"):
             Registrar.parse(wrong)

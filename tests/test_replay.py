@@ -19,7 +19,7 @@ from audio import Codec, RtpPacket
 from mediaworker.cli.main import main
 from mediaworker.cli.replay import table
 from mediaworker.replay import datagrams, pcap, recording, streams
-from mediaworker.replay.datagrams import Counters, Datagram, ip_packet
+from mediaworker.replay.datagrams import Datagram, DatagramCounters, ip_packet
 from mediaworker.replay.link import Faults, Link
 from mediaworker.replay.phone import renumber
 from mediaworker.replay.source import Messages, Packets, load, save
@@ -201,7 +201,7 @@ def test_a_damaged_capture_is_read_or_refused(
     damaged = tmp_path_factory.getbasetemp() / "damaged"
     damaged.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
     try:
-        streams.find(datagrams.datagrams(pcap.read(damaged), Counters()))
+        streams.find(datagrams.datagrams(pcap.read(damaged), DatagramCounters()))
     except pcap.CaptureError:
         pass
 
@@ -248,21 +248,24 @@ LAYERS = {
 
 @pytest.mark.parametrize("link_type", LAYERS)
 def test_every_link_layer_gives_the_same_datagram(link_type: int) -> None:
-    frame = pcap.Frame(1.5, link_type, LAYERS[link_type] + ip_packet(A, B, b"hello") + b"trailer")
-    assert list(datagrams.datagrams([frame], Counters())) == [Datagram(1.5, A, B, b"hello")]
+    frame = pcap.CapturedFrame(1.5, link_type, LAYERS[link_type] + ip_packet(A, B, b"hello") + b"trailer")
+    assert list(datagrams.datagrams([frame], DatagramCounters())) == [Datagram(1.5, A, B, b"hello")]
 
 
 def test_tags_ipv6_fragments_and_what_is_cut() -> None:
     six = ("2001:db8::1", 7)
-    packet, counters = ip_packet(six, C, b"hello"), Counters()
+    packet, counters = ip_packet(six, C, b"hello"), DatagramCounters()
     tagged = bytes(12) + b"\x88\xa8\x00\x05\x81\x00\x00\x07\x86\xdd" + packet
     extended = packet[:6] + b"\0" + packet[7:40] + b"\x11\0\0\0\0\0\0\0" + packet[40:]
     fragment = bytearray(ip_packet(A, B, b"hello"))
     fragment[6] = 0x20
     frames = [
-        pcap.Frame(0, 1, tagged), pcap.Frame(0, 101, extended), pcap.Frame(0, 101, bytes(fragment)),
-        pcap.Frame(0, 101, ip_packet(A, B, b"hello")[:-2]), pcap.Frame(0, 1, bytes(12) + b"\x08\x06" + bytes(28)),
-    ]  # fmt: skip
+        pcap.CapturedFrame(0, 1, tagged),
+        pcap.CapturedFrame(0, 101, extended),
+        pcap.CapturedFrame(0, 101, bytes(fragment)),
+        pcap.CapturedFrame(0, 101, ip_packet(A, B, b"hello")[:-2]),
+        pcap.CapturedFrame(0, 1, bytes(12) + b"\x08\x06" + bytes(28)),
+    ]
     found = list(datagrams.datagrams(frames, counters))
     assert found == [Datagram(0, six, C, b"hello")] * 2
     assert (counters.frames, counters.fragments, counters.cut) == (5, 1, 1)
@@ -344,7 +347,7 @@ def test_payload_types_are_renumbered_for_the_call() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.text(max_size=50) | st.just('{"event":"stop","streamSid":"MZ"}'))))
 def test_recordings_are_written_as_they_are_read(messages: list[tuple[float, str]]) -> None:
     for at_s, text in messages:
-        line = recording.print_line(recording.Message(at_s, text))
+        line = recording.print_line(recording.RecordedMessage(at_s, text))
         assert "\n" not in line
         assert recording._parse(line) == (round(at_s, 6), text)
 

@@ -16,7 +16,7 @@ from config.load import parse
 from mediaworker.events import database as store_file
 from mediaworker.events.database import MIGRATIONS, Database
 from mediaworker.events.hub import EventHub
-from mediaworker.events.retention import Retention, file_bytes
+from mediaworker.events.retention import RetentionTask, file_bytes
 from mediaworker.events.schema import Dtmf, EngineState, Event, decode
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import ResumeError, SubscriptionClosed
@@ -39,8 +39,8 @@ class Clock:
         return self.now
 
 
-def retention(hub: EventHub, clock: Callable[[], float], **limits: float) -> Retention:
-    return Retention(hub, parse({"retention": {"max_bytes": 0, **limits}}).retention, clock=clock)
+def retention(hub: EventHub, clock: Callable[[], float], **limits: float) -> RetentionTask:
+    return RetentionTask(hub, parse({"retention": {"max_bytes": 0, **limits}}).retention, clock=clock)
 
 
 async def a_call(hub: EventHub, name: str, events: int = 3, text: str = "hello") -> list[str]:

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 
 from audio import Codec, Detector, Digit, Leg
 from audio.codecs import g711
-from audio.rtp.clock import Arrival as AudioArrival
+from audio.rtp.clock import PacketArrival as AudioArrival
 from audio.rtp.clock import RtpClock
 from audio.timeline import MAX_GAPS, MAX_SILENCES
 from config import Endpointing
 from mediaworker.ingress.sip.calls import SipIngress
-from mediaworker.replay.link import Arrival, Faults, Link
+from mediaworker.replay.link import Faults, Link, LinkArrival
 from sip.errors import PortsExhausted
 from sip.media.latching import SourceLatch
 from sip.media.ports import RtpPorts
@@ -117,7 +117,7 @@ class Sender:
 PARTS = ["talk", "pause", "hold", "transfer", "jump", "restart", "press", "switch"]
 
 
-def compare(leg: Leg, detector: Detector, arrivals: list[Arrival[Sent]], *, tail_s: float = 0.5) -> Reference:
+def compare(leg: Leg, detector: Detector, arrivals: list[LinkArrival[Sent]], *, tail_s: float = 0.5) -> Reference:
     """Give the arrivals to a leg and to the reference, and compare everything that can be seen of both."""
     until = arrivals[-1].at_s + tail_s
     reference = Reference(round(until * 8000) + 60_000, lambda: detector.bank.idle(leg.index))

@@ -15,19 +15,19 @@ import pytest
 from config import Endpointing, child_process
 from config.settings import Files
 from mediaworker.files import sandbox
-from mediaworker.files.decoder_process import Plan, Reading, Refused
+from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.messages import Chunk
 from tests import confined_reader, hostile_media, material, peers
 from tests.peers import ROOT, worker
 
-PLAN, SETTINGS = Plan("mix", Endpointing()), Files()
+PLAN, SETTINGS = ReadingPlan("mix", Endpointing()), Files()
 
 
-async def refusal(path: Path, name: str, settings: Files = SETTINGS) -> Refused:
+async def refusal(path: Path, name: str, settings: Files = SETTINGS) -> FileRefused:
     with path.open("rb") as file:
-        async with Reading(file.fileno(), name, PLAN, settings) as reading:
+        async with DecoderProcess(file.fileno(), name, PLAN, settings) as reading:
             reading.grant(1000)
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(FileRefused) as refused:
                 async for _ in reading.messages():
                     pass
     return refused.value
@@ -70,7 +70,7 @@ async def test_every_thread_of_a_reader_is_confined(tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
     material.splice(path, 60.0, seed=6)
     with path.open("rb") as file:
-        async with Reading(file.fileno(), path.name, PLAN, Files(cpu_s=77)) as reading:
+        async with DecoderProcess(file.fileno(), path.name, PLAN, Files(cpu_s=77)) as reading:
             reading.grant(1)
             async for message in reading.messages():
                 if isinstance(message, Chunk):

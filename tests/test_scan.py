@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from audio import Codec, Detector, SpeechEnded, SpeechStarted
-from audio.segmentation import BLOCK, Scanner, Stretch
+from audio import Codec, Detector, SpeechOffset, SpeechOnset
+from audio.segmentation import BLOCK, Scanner, SpeechSegment
 from audio.vad.silero import CONTEXT, HIDDEN, WINDOW, SileroVad
 from config import Endpointing
 from tests.conftest import speech
@@ -39,7 +39,7 @@ def recording(seed: int = 1, noise: float = 0.0) -> np.ndarray:
     return np.clip(samples, -32768, 32767).astype(np.int16)
 
 
-def scan(samples: np.ndarray, profile: Endpointing, *, piece: int = 16_000) -> list[Stretch]:
+def scan(samples: np.ndarray, profile: Endpointing, *, piece: int = 16_000) -> list[SpeechSegment]:
     scanner = Scanner(_vad, profile)
     found = [each for at in range(0, len(samples), piece) for each in scanner.feed(samples[at : at + piece])]
     return found + list(scanner.finish())
@@ -54,8 +54,8 @@ def as_a_call(samples: np.ndarray, profile: Endpointing) -> list[tuple[int, int,
         leg.receive_chunk(at // 4, data[at : at + 640], at / 32000)
         detections += [each for batch in detector.step(at / 32000) for each in batch]
     detections += leg.finish("hangup")
-    starts = [each.start for each in detections if isinstance(each, SpeechStarted)]
-    ends = [(each.end, each.reason) for each in detections if isinstance(each, SpeechEnded)]
+    starts = [each.start for each in detections if isinstance(each, SpeechOnset)]
+    ends = [(each.end, each.reason) for each in detections if isinstance(each, SpeechOffset)]
     leg.close()
     return [(start, end, reason) for start, (end, reason) in zip(starts, ends, strict=True)]
 
@@ -78,7 +78,7 @@ def test_a_recording_has_the_utterances_of_a_call(profile: Endpointing) -> None:
 def test_how_it_comes_in_pieces_changes_nothing(cuts: list[int], profile: Endpointing, seed: int) -> None:
     samples = recording(seed)
     scanner, at = Scanner(_vad, profile), 0
-    found: list[Stretch] = []
+    found: list[SpeechSegment] = []
     for cut in cuts:
         found += scanner.feed(samples[at : at + cut])
         at += cut
@@ -89,7 +89,7 @@ def test_how_it_comes_in_pieces_changes_nothing(cuts: list[int], profile: Endpoi
     assert all(np.array_equal(one.samples, other.samples) for one, other in zip(found, whole, strict=True))
 
 
-def _told(each: Stretch) -> tuple[int, int, int, str, bool]:
+def _told(each: SpeechSegment) -> tuple[int, int, int, str, bool]:
     return each.start, each.end, each.audio_start, each.reason, each.torn
 
 

@@ -12,7 +12,7 @@ from audio.codecs.codec import Codec
 from sip.errors import NotAcceptable, PeerError, SdpError
 from sip.protocol.message import SipMessage, address_uri, dtmf_info, tag_of
 from sip.protocol.offer_answer import accept_answer, make_answer, make_offer, moved, negotiate
-from sip.protocol.sdp import Connection, Direction, MediaDescription, Origin, SessionDescription
+from sip.protocol.sdp import ConnectionLine, Direction, MediaDescription, Origin, SessionDescription
 from sip.protocol.trace import mask_message
 
 ALL = (Codec.G722, Codec.PCMU, Codec.PCMA, Codec.OPUS)
@@ -47,7 +47,7 @@ def other_line(kinds: str) -> st.SearchStrategy[tuple[str, str]]:
     return st.sampled_from(kinds).flatmap(lambda kind: st.tuples(st.just(kind), shapes.get(kind, value)))
 
 
-connection = st.builds(Connection, token, st.sampled_from(("IP4", "IP6")))
+connection = st.builds(ConnectionLine, token, st.sampled_from(("IP4", "IP6")))
 origin = st.builds(Origin, token, token, token, token, st.sampled_from(("IP4", "IP6")))
 port = st.integers(0, 65535)
 
@@ -399,7 +399,7 @@ def test_a_refresh_moves_nothing_to_the_other_family() -> None:
 
 def test_what_we_offer_over_ipv6() -> None:
     first = make_offer(ALL, 10000, address="2001:db8::1", origin=ORIGIN)
-    assert (first.origin, first.connection) == (ORIGIN6, Connection("2001:db8::1", "IP6"))
+    assert (first.origin, first.connection) == (ORIGIN6, ConnectionLine("2001:db8::1", "IP6"))
     (taken,) = accept_answer(offer6("m=audio 4000 RTP/AVP 0"), ALL, "IP6")
     assert taken.family == "IP6"
     with pytest.raises(NotAcceptable):

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from config import ConfigError
 from config.load import parse
 from sip.protocol.digest import GUESSES, NONCE_S, Challenger, Reason, Verdict, same_target
-from sip.request_filter import DROP, PASS, Gate, Request, Shown
+from sip.request_filter import DROP, PASS, RequestFilter, RequestHead, Shown
 from tests import peers
 from tests.sip_peer import SipPeer, sdp
 from tests.sipp_caller import Sipp
@@ -187,11 +187,11 @@ def test_any_header_is_bad_or_good(text: str) -> None:
 
 
 def test_who_is_asked_and_how_often() -> None:
-    gate = Gate(lambda source: source == "192.0.2.1", lambda: 0, invites_per_s=50.0)
+    gate = RequestFilter(lambda source: source == "192.0.2.1", lambda: 0, invites_per_s=50.0)
     shown: list[Shown] = ["none"]
 
     def judge(number: int, source: str = "203.0.113.5", method: str = "INVITE", tag: str = "") -> int:
-        request = Request(method, f"call{number}", f"z9hG4bK{number}{shown[0]}", tag, source)
+        request = RequestHead(method, f"call{number}", f"z9hG4bK{number}{shown[0]}", tag, source)
         return gate.judge(request, 0.0, lambda: (shown[0], "sbc"))
 
     assert [judge(number) for number in range(12)] == [401] * 10 + [DROP] * 2, "who is not known is told a few times"

@@ -17,7 +17,7 @@ from sip.pjsip import callbacks, native
 from sip.pjsip.call import SipCall
 from sip.pjsip.endpoint import SipEndpoint
 from sip.pjsip.resolver import Resolver
-from sip.request_filter import Gate
+from sip.request_filter import RequestFilter
 from tests.sip_peer import SipPeer, sdp
 from tests.sipp_caller import free_port
 from tests.test_sip_endpoint import Recorder, until, worker
@@ -47,7 +47,7 @@ async def test_what_cannot_be_judged_does_not_pass(monkeypatch: pytest.MonkeyPat
             await caller.invite(sdp(40000))
             await caller.answer(caller.send("OPTIONS"), "OPTIONS")
             with monkeypatch.context() as patch, capture_logs() as logs:
-                patch.setattr(Gate, "judge", broken)
+                patch.setattr(RequestFilter, "judge", broken)
                 sent = [other.send(method, within=False) for method in ("ACK", "OPTIONS", "MESSAGE") * 20]
                 sent += [other.send("INVITE", sdp(40002), within=False)]
                 await until(lambda: endpoint.door.counters.errors == len(sent))

@@ -13,23 +13,23 @@ from sip.request_filter import (
     RETRY_S,
     STRANGER_BURST,
     STRANGER_TCP_S,
-    Gate,
-    Guests,
-    Request,
+    ConnectionTable,
+    RequestFilter,
+    RequestHead,
 )
 
 FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
 _numbers = count()
 
 
-def request(method: str = "INVITE", source: str = FRIEND, *, tag: str = "", branch: str = "") -> Request:
+def request(method: str = "INVITE", source: str = FRIEND, *, tag: str = "", branch: str = "") -> RequestHead:
     number = next(_numbers)
-    return Request(method, f"call-{branch or number}", branch or f"z9hG4bK{number}", tag, source)
+    return RequestHead(method, f"call-{branch or number}", branch or f"z9hG4bK{number}", tag, source)
 
 
-def gate(refusal: int = 0, per_s: float = 5.0) -> tuple[Gate, list[int]]:
+def gate(refusal: int = 0, per_s: float = 5.0) -> tuple[RequestFilter, list[int]]:
     status = [refusal]
-    return Gate(lambda source: source == FRIEND, lambda: status[0], invites_per_s=per_s), status
+    return RequestFilter(lambda source: source == FRIEND, lambda: status[0], invites_per_s=per_s), status
 
 
 def test_a_stranger_is_told_a_few_times_and_then_not_answered() -> None:
@@ -68,7 +68,7 @@ def test_a_repetition_of_what_was_let_in_is_let_in_though_the_worker_is_full() -
 
 
 def test_connections_are_counted_and_those_that_say_nothing_go() -> None:
-    guests = Guests(lambda peer: peer == FRIEND, 100)
+    guests = ConnectionTable(lambda peer: peer == FRIEND, 100)
     handles = count(1)
     assert all(guests.arrived(next(handles), STRANGER, 0.0) for _ in range(16))
     refused = next(handles)
@@ -94,22 +94,22 @@ def test_a_stranger_has_a_whole_network_of_ipv6() -> None:
     within = [door.judge(request("BYE", f"2001:db8::{n:x}", tag="x"), 0.0) for n in range(1, 101)]
     assert within.count(PASS) == 50
     assert door.judge(request(source="2001:db8:0:1::1"), 0.0) == 403, "the neighbours' network"
-    guests = Guests(lambda peer: peer == FRIEND, 1000)
+    guests = ConnectionTable(lambda peer: peer == FRIEND, 1000)
     assert [guests.arrived(n, f"2001:db8::{n:x}", 0.0) for n in range(1, 18)] == [True] * 16 + [False]
     assert guests.arrived(18, "2001:db8:0:1::1", 0.0)
 
 
 def test_who_is_on_the_list_is_one_address_of_its_network() -> None:
     friends = {"2001:db8::1", "2001:db8::2"}
-    door = Gate(lambda source: source in friends, lambda: 0, invites_per_s=1.0)
+    door = RequestFilter(lambda source: source in friends, lambda: 0, invites_per_s=1.0)
     verdicts = [door.judge(request(source=friend), 0.0) for friend in sorted(friends) for _ in range(3)]
     assert verdicts == [PASS, PASS, 503] * 2
-    guests = Guests(lambda peer: peer in friends, 100)
+    guests = ConnectionTable(lambda peer: peer in friends, 100)
     assert all(guests.arrived(n, "2001:db8::1", 0.0) for n in range(50))
 
 
 def test_who_has_shown_credentials_may_come_back_from_another_address_of_its_network() -> None:
-    door = Gate(lambda source: False, lambda: 0, invites_per_s=5.0)
+    door = RequestFilter(lambda source: False, lambda: 0, invites_per_s=5.0)
     shown = request(source="2001:db8::1")
     assert door.judge(shown, 0.0, lambda: ("good", "branch")) == PASS
     asked = [door.judge(request(source="2001:db8::2"), 100.0, lambda: ("none", "")) for _ in range(STRANGER_BURST)]
@@ -131,8 +131,8 @@ def test_what_is_remembered_of_calls_does_not_grow_with_their_names() -> None:
     try:
         for number in range(500):
             name = f"{number}-" + "x" * 60000
-            assert door.judge(Request("INVITE", name, f"z9hG4bK{name}", "", FRIEND), 0.0) == PASS
-            assert door.judge(Request("INVITE", name, name, "", STRANGER), 0.0, lambda: ("good", "ann")) == PASS
+            assert door.judge(RequestHead("INVITE", name, f"z9hG4bK{name}", "", FRIEND), 0.0) == PASS
+            assert door.judge(RequestHead("INVITE", name, name, "", STRANGER), 0.0, lambda: ("good", "ann")) == PASS
             assert door.admitted(name, STRANGER) == "ann"
         assert tracemalloc.get_traced_memory()[0] < 2_000_000, "60 MB of names"
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.utterance import EngineState
+from asr.utterance import EngineStatus
 from config.load import parse
 from mediaworker.worker import Worker as WorkerInProcess
 from sip.protocol.message import SipMessage
@@ -113,7 +113,7 @@ async def test_readyz_and_options_say_the_same(tmp_path: Path) -> None:
 async def test_an_engine_that_cannot_be_asked(tmp_path: Path, state: str, preload: bool, refused: bool) -> None:
     """Calls are refused when it does not start; while it still loads they should go elsewhere, and are taken."""
     made = WorkerInProcess(parse({"data_dir": str(tmp_path), "asr": {"preload": preload}}))
-    made.recognizer.state = EngineState(state)
+    made.recognizer.state = EngineStatus(state)
     assert made.sip is not None
     assert (made.sip._handler.can_accept(), bool(made.not_ready())) == (503 if refused else 0, True)
     assert not made.sip.door._ready()

@@ -13,7 +13,7 @@ import pytest
 
 from sip import request_filter
 from sip.pjsip import resolver
-from sip.request_filter import DROP, STRANGER_BURST, Buckets, Gate, Request
+from sip.request_filter import DROP, STRANGER_BURST, Buckets, RequestFilter, RequestHead
 from tests.sip_peer import sdp
 from tests.test_sip_digest import KNOWN
 from tests.test_sip_endpoint import Recorder, until, worker
@@ -129,7 +129,7 @@ async def test_the_bound_on_a_source_outlives_thousands_of_others() -> None:
 
 def test_a_full_table_drops_newcomers_and_forgets_nobody_who_is_still_owed_silence() -> None:
     sources = [f"2001:db8:0:{number:x}::1" for number in range(request_filter._MAX_SOURCES)]
-    door = Gate(lambda source: False, lambda: 0, invites_per_s=5.0)
+    door = RequestFilter(lambda source: False, lambda: 0, invites_per_s=5.0)
     for _ in range(STRANGER_BURST):
         assert door.judge(request("OPTIONS", STRANGER), 0.0) == 403
     verdicts = {door.judge(request("OPTIONS", source), 0.0) for source in sources[1:]}
@@ -152,13 +152,13 @@ def test_a_bucket_that_is_full_again_is_forgotten() -> None:
 
 async def test_connections_are_told_from_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, bool]] = []
-    judge = Gate.judge
+    judge = RequestFilter.judge
 
-    def watch(self: Gate, request: Request, *more: Any) -> int:
+    def watch(self: RequestFilter, request: RequestHead, *more: Any) -> int:
         seen.append((request.method, request.connected))
         return judge(self, request, *more)
 
-    monkeypatch.setattr(Gate, "judge", watch)
+    monkeypatch.setattr(RequestFilter, "judge", watch)
     async with worker(Recorder(), trusted=()) as endpoint:
         with udp() as own:
             own.sendto(message("OPTIONS", "127.0.0.1", ";rport"), ("127.0.0.1", endpoint.port))

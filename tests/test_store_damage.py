@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from config.load import parse
-from config.settings import Retention as RetentionSettings
+from config.settings import RetentionTask as RetentionSettings
 from mediaworker.events import database as store_file
 from mediaworker.events import hub as hub_module
 from mediaworker.events.database import Database
 from mediaworker.events.hub import EventHub
-from mediaworker.events.retention import Retention
+from mediaworker.events.retention import RetentionTask
 from mediaworker.events.schema import CallEnded, Event, TranscriptFinal, decode
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import ResumeError, SubscriptionClosed
@@ -250,7 +250,7 @@ async def test_a_damaged_record_of_an_ended_call_is_shown_and_can_be_erased(tmp_
         assert await hub.read(lambda database: database.call("c00")) is None
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z").write_bytes(b"what somebody said")
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z-wal").write_bytes(b"and what followed")
-        sweep = Retention(hub, hub_settings(max_age_days=0.000001))
+        sweep = RetentionTask(hub, hub_settings(max_age_days=0.000001))
         await asyncio.sleep(0.1)
         assert await sweep.sweep() == 40, "what is damaged is in nobody's way"
         assert await replayed(hub) == [] and aside(tmp_path) == []

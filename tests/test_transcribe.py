@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from mediaworker.cli import result_names
 from mediaworker.files.options import Options
-from mediaworker.files.partial import Heading, Partial
-from mediaworker.files.segments import Segment
+from mediaworker.files.partial import Heading, PartialFile
+from mediaworker.files.segments import FileSegment
 from tests import hostile_media, material
 from tests.peers import COMMAND, ROOT, TINY, command, until
 
@@ -263,19 +263,19 @@ def test_a_bar_with_rate_and_time_left(tmp_path: Path) -> None:
 # -- what is known of an unfinished file -------------------------------------------------------------------------------
 
 HEADING = Heading("/a.wav", 10, 20, "tiny", Options(language="en"))
-SEGMENTS = [Segment(number, 0, 1000 * number, 1000 * number + 900, f"word {number}") for number in range(5)]
+SEGMENTS = [FileSegment(number, 0, 1000 * number, 1000 * number + 900, f"word {number}") for number in range(5)]
 
 
 def test_a_partial_that_is_cut_anywhere_knows_a_beginning(tmp_path: Path) -> None:
     path = tmp_path / "partial"
-    partial = Partial(path, HEADING)
+    partial = PartialFile(path, HEADING)
     for segment in SEGMENTS:
         partial.add(segment)
     partial.close()
     whole = path.read_bytes()
     for end in range(len(whole) + 1):
         path.write_bytes(whole[:end])
-        with closing(Partial(path, HEADING)) as again:
+        with closing(PartialFile(path, HEADING)) as again:
             known = list(again.known.values())
         assert known == SEGMENTS[: len(known)]
         assert len(known) == max(0, whole[:end].count(b"\n") - 1)
@@ -292,8 +292,8 @@ def test_a_partial_that_is_cut_anywhere_knows_a_beginning(tmp_path: Path) -> Non
 )
 def test_a_partial_of_something_else_does_not_count(other: Heading, tmp_path: Path) -> None:
     path = tmp_path / "partial"
-    partial = Partial(path, HEADING)
+    partial = PartialFile(path, HEADING)
     partial.add(SEGMENTS[0])
     partial.close()
-    assert Partial(path, other).known == {}
+    assert PartialFile(path, other).known == {}
     assert not path.exists()

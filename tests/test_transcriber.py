@@ -16,7 +16,7 @@ from asr.utterance import Hypothesis, Utterance
 from audio import Codec, Detector
 from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
-from mediaworker.calls.transcriber import LegTranscriber, Stats
+from mediaworker.calls.transcriber import LegTranscriber, TranscriberStats
 from mediaworker.events import schema as events
 from tests.conftest import speech
 
@@ -78,7 +78,7 @@ class Stage:
         self.detector = Detector()
         profile = Endpointing(**limits)  # type: ignore[arg-type]
         self.leg = self.detector.open(Codec.PCMU, profile, transport="stream")
-        self.engine, self.stats = Engine(at_once=at_once), Stats()
+        self.engine, self.stats = Engine(at_once=at_once), TranscriberStats()
         self.published: list[events.EventBody] = []
         self.drained = 0
         self.now = 0.0

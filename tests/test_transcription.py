@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from asr import text
 from mediaworker.events.schema import Word
-from mediaworker.files.segments import Segment, arranged, language, mend, speaker, whole_text
-from mediaworker.transcripts.file import Transcript, render
+from mediaworker.files.segments import FileSegment, arranged, language, mend, speaker, whole_text
+from mediaworker.transcripts.file import FileTranscript, render
 from tests import material
 from tests.material import RATE_HZ
 from tests.peers import ROOT, Worker, until, worker
@@ -184,8 +184,8 @@ def test_without_an_engine_there_is_a_reason_and_a_time(tmp_path: Path) -> None:
 # -- segments, pure ----------------------------------------------------------------------------------------------------
 
 
-def segment(index: int, said: str, *, torn: bool = False, channel: int = 0, **more: Any) -> Segment:
-    return Segment(index, channel, 1000 * index, 1000 * index + 900, said, torn=torn, **more)
+def segment(index: int, said: str, *, torn: bool = False, channel: int = 0, **more: Any) -> FileSegment:
+    return FileSegment(index, channel, 1000 * index, 1000 * index + 900, said, torn=torn, **more)
 
 
 def test_a_word_that_a_cut_has_doubled_is_there_once() -> None:
@@ -228,7 +228,7 @@ def test_the_language_is_the_one_most_was_said_in() -> None:
 
 SEGMENTS = st.lists(
     st.builds(
-        lambda index, channel, start, length, said, torn, error: Segment(
+        lambda index, channel, start, length, said, torn, error: FileSegment(
             index, channel, start, start + length, "" if error else said, "en", torn=torn, error=error
         ),
         st.integers(0, 50), st.integers(0, 2), st.integers(0, 10**7), st.integers(1, 30_000), st.text(max_size=60),
@@ -239,8 +239,8 @@ SEGMENTS = st.lists(
 
 
 @given(SEGMENTS, st.sampled_from(["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]), st.integers(1, 3))
-def test_any_segments_can_be_shown_in_any_format(segments: list[Segment], format: Any, channels: int) -> None:
-    transcript = Transcript(arranged(segments), duration_s=10_000.0, channels=channels, speakers=["<i>x</i>"])
+def test_any_segments_can_be_shown_in_any_format(segments: list[FileSegment], format: Any, channels: int) -> None:
+    transcript = FileTranscript(arranged(segments), duration_s=10_000.0, channels=channels, speakers=["<i>x</i>"])
     shown = render(transcript, format, granularities=("segment", "word"))
     if "json" in format:
         found = json.loads(shown)

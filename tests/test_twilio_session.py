@@ -15,10 +15,10 @@ from recording_call import Desk, RecordedCall
 
 from audio import Detector
 from config import Endpointing
-from mediaworker.calls.registry import Refused
-from mediaworker.ingress.interfaces import Close, Send
+from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.interfaces import CloseConnection, Send
 from mediaworker.ingress.twilio import messages
-from mediaworker.ingress.twilio.session import LINGER_S, SILENT_S, TABLE, State, TwilioPolicy, TwilioSession
+from mediaworker.ingress.twilio.session import LINGER_S, SILENT_S, TABLE, TwilioPolicy, TwilioSession, TwilioState
 
 CORPUS = Path(__file__).parent / "data" / "twilio"
 SID = "MZ18ad3ab5a668481ce02b83e7395059f0"
@@ -166,7 +166,7 @@ def test_hostile_streams(case):
     session = new_session(desk)
     outputs = play(session, case["messages"])
     assert [output.code for output in outputs] == ([case["close"]] if case["close"] else [])
-    assert (session.state is State.CLOSED) == bool(case["close"])
+    assert (session.state is TwilioState.CLOSED) == bool(case["close"])
     for output in outputs:
         assert output.reason and len(output.reason.encode()) <= 123
     for name, count in case["count"].items():
@@ -197,7 +197,7 @@ def test_what_a_json_parser_chokes_on_is_malformed(text):
 
 def test_the_table_is_complete():
     kinds = get_args(messages.FromTwilio)
-    open_states = set(State) - {State.CLOSED}
+    open_states = set(TwilioState) - {TwilioState.CLOSED}
     assert set(TABLE) == {(state, kind) for state in open_states for kind in kinds}
 
 
@@ -231,7 +231,7 @@ def test_after_stop_the_peer_closes_first():
     session, call = started()
     assert play(session, [STOP], now=3.0) == []
     assert session.deadline == 3.0 + LINGER_S
-    assert session.expire(3.0 + LINGER_S) == (Close(1000, ""),)
+    assert session.expire(3.0 + LINGER_S) == (CloseConnection(1000, ""),)
     assert call.ends == ["hangup"]
 
 
@@ -279,8 +279,8 @@ def test_a_flood_of_digits_is_cut_and_ordinary_dialling_is_not():
 
 @pytest.mark.parametrize(("status", "code"), [(503, 1013), (486, 1013), (403, 1008)])
 def test_a_full_worker_refuses_the_stream(status, code):
-    session = new_session(Desk(Refused(status, "all calls are taken")))
-    assert play(session, [start(), media(0)]) == [Close(code, "all calls are taken")]
+    session = new_session(Desk(CallRefused(status, "all calls are taken")))
+    assert play(session, [start(), media(0)]) == [CloseConnection(code, "all calls are taken")]
     assert session.counters.refused == {"capacity": 1}
     assert session.counters.media == 0
 
@@ -535,10 +535,10 @@ def test_nothing_a_peer_sends_raises_and_every_call_ends_once(texts, step_s, exp
         outputs += session.expire(max(now, session.deadline))
     session.connection_lost(now + 100)
     assert not any(isinstance(output, Send) for output in outputs)
-    assert sum(isinstance(output, Close) for output in outputs) <= 1
+    assert sum(isinstance(output, CloseConnection) for output in outputs) <= 1
     assert len(desk.calls) <= 1
     assert all(len(call.ends) == 1 for call in desk.calls)
-    assert session.state is State.CLOSED
+    assert session.state is TwilioState.CLOSED
     counters = session.counters
     assert counters.messages >= counters.malformed + counters.unknown + counters.media
     assert counters.media == sum(len(leg.chunks) for call in desk.calls for leg in call.legs.values())

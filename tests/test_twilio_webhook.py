@@ -17,7 +17,7 @@ from twilio.twiml.voice_response import VoiceResponse
 
 from config import ConfigError
 from config.load import parse
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import is_local
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import Upgrade
@@ -350,7 +350,7 @@ async def test_connect_mode_and_a_stream_url_of_its_own():
 
 
 async def test_a_full_worker_answers_503_and_busy():
-    ingress = TwilioIngress(parse({}), Desk(), refusal=lambda: Refused(503, "all calls are taken"))
+    ingress = TwilioIngress(parse({}), Desk(), refusal=lambda: CallRefused(503, "all calls are taken"))
     async with client(ingress) as http:
         answer = await http.post("/twilio/voice", data=FORM)
     assert answer.status_code == 503
@@ -400,7 +400,7 @@ async def test_an_upgrade_must_be_signed_when_there_is_a_token():
         ingress.admit(Upgrade("/twilio/stream", (("X-Twilio-Signature", sign(token, STREAM_URL)),), "54.172.60.1"))
     twice = (("X-Twilio-Signature", sign(TOKEN, STREAM_URL)),) * 2
     for headers in ((), (("x-twilio-signature", sign("other", STREAM_URL)),), twice):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(CallRefused) as caught:
             ingress.admit(Upgrade("/twilio/stream", (("Host", "localhost"), *headers), "127.0.0.1"))
         assert caught.value.status == 403
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect, Request
 
-from mediaworker.files.disk import MB, DiskFull, Incoming
+from mediaworker.files.disk import MB, DiskFull, IncomingFile
 from mediaworker.http.problem import Problem
 from mediaworker.http.resources.jobs import Wanted, parse_fields
 from mediaworker.http.uploads import BadUpload, Upload, receive
@@ -51,7 +51,7 @@ def taken(
     request = Request({"type": "http", "headers": [(b"content-type", header.encode("latin-1"))]}, come)
 
     async def run() -> tuple[Upload, bytes]:
-        into = Incoming(folder, min_free_bytes=0)
+        into = IncomingFile(folder, min_free_bytes=0)
         try:
             upload = await receive(request, into, max_bytes=max_bytes)
             into.file.seek(0)
@@ -128,7 +128,7 @@ def test_as_large_as_allowed_is_taken(folder: Path) -> None:
 
 def test_without_room_it_is_refused(folder: Path) -> None:
     async def run() -> None:
-        into = Incoming(folder, min_free_bytes=1 << 60)
+        into = IncomingFile(folder, min_free_bytes=1 << 60)
         try:
             await into.write(b"a")
             await into.finish()

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.engines.aligner import TOGETHER, Spoken
+from asr.engines.aligner import TOGETHER, AlignRequest
 from asr.server.inference import PASSED_OVER, Inference
 from asr.server.scheduler import Lane
-from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, Utterance, Word
+from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, TimedWord, Utterance
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.calls.word_timestamps import LegWords, Said
+from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
 from tests.conftest import speech
@@ -36,9 +36,9 @@ class HashAligner:
     longest_s, together_s = 180.0, 30.0
 
     def __init__(self) -> None:
-        self.steps: list[list[Spoken]] = []
+        self.steps: list[list[AlignRequest]] = []
 
-    def align(self, spoken: Sequence[Spoken]) -> list[tuple[Word, ...]]:
+    def align(self, spoken: Sequence[AlignRequest]) -> list[tuple[TimedWord, ...]]:
         self.steps.append(list(spoken))
         if any(0xDD in each.audio for each in spoken):
             raise ValueError("cannot stand it")
@@ -47,8 +47,8 @@ class HashAligner:
     def warm_up(self) -> None: ...
 
 
-def words_of(audio: bytes, text: str) -> tuple[Word, ...]:
-    return (Word(sha1(audio + text.encode()).hexdigest()[:8], 0, len(audio), 1.0),)
+def words_of(audio: bytes, text: str) -> tuple[TimedWord, ...]:
+    return (TimedWord(sha1(audio + text.encode()).hexdigest()[:8], 0, len(audio), 1.0),)
 
 
 class WordsPair(Pair):
@@ -263,7 +263,7 @@ def test_words_that_come_with_the_final_are_told_at_once_whatever_dies() -> None
     pair.ledger.append("a", b"\x01" * 100)
     assert pair.ledger.final("a", 1, commit=True) is None
     pair.send()
-    told = Hypothesis("a", 1, "hello", "en", 5, True, words=(Word("hello", 10, 20, 0.5),))
+    told = Hypothesis("a", 1, "hello", "en", 5, True, words=(TimedWord("hello", 10, 20, 0.5),))
     body = messages.encode(messages.Heard(told))[4:]
     heard = messages.decode_from_engine(body)
     assert isinstance(heard, messages.Heard) and pair.ledger.heard(heard.hypothesis) is not None
@@ -405,7 +405,7 @@ class LegStage:
         self.published: list[tuple[int, events.EventBody]] = []
         self.done = 0
         self.now = 10.0
-        self.leg = LegWords(
+        self.leg = LegWordTimestamps(
             self.aligner,
             publish=lambda at_ms, body: self.published.append((at_ms, body)),
             clock=lambda: self.now,
@@ -418,10 +418,10 @@ class LegStage:
 
     def ask(self, name: str, text: str = "so it is", language: str = "en") -> bool:
         """Spoken from 5.0 s to 6.0 s of its call, heard from 4.7 s on."""
-        return self.leg.ask(Said(name, f"{name}/cut", text, language, 5000, 6000, 4700, end_s=9.5))
+        return self.leg.ask(FinalText(name, f"{name}/cut", text, language, 5000, 6000, 4700, end_s=9.5))
 
     def answer(self, name: str, *times: tuple[int, int], error: str | None = None) -> None:
-        words = tuple(Word(str(number), *pair, 0.5) for number, pair in enumerate(times))
+        words = tuple(TimedWord(str(number), *pair, 0.5) for number, pair in enumerate(times))
         self.aligner.asked[f"{name}/cut"](Alignment(f"{name}/cut", 3, words, error))
 
 
@@ -494,7 +494,7 @@ class WordsDesk(SipDesk):
 
     def answer(self) -> None:
         ((name, take),) = self.aligner.asked.items()
-        take(Alignment(name, 9, (Word("8000", 0, 400, 0.9),)))
+        take(Alignment(name, 9, (TimedWord("8000", 0, 400, 0.9),)))
 
 
 async def spoken() -> WordsDesk:

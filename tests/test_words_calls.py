@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from asr.engines.aligner import Spoken
+from asr.engines.aligner import AlignRequest
 from asr.engines.qwen.aligner import QwenAligner
 from asr.engines.qwen.aligner_loader import load
 from audio import Codec
@@ -81,7 +81,7 @@ def check_times(
     final: dict[str, Any], words: list[dict[str, Any]], heard: Expected, name: str, reference: QwenAligner
 ) -> None:
     """Those that the aligner gives the utterance by itself, in the time of the call."""
-    (alone,) = reference.align([Spoken("PCMU", heard.audio, heard.text, "en")])
+    (alone,) = reference.align([AlignRequest("PCMU", heard.audio, heard.text, "en")])
     lead_ms = heard.start_ms - file(name).read_bytes().index(heard.audio) // 8
     for word, told in zip(alone, words, strict=True):
         for key, time_ms in (("start_ms", word.start_ms), ("end_ms", word.end_ms)):

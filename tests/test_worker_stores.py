@@ -18,7 +18,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.cli.stream import Target, stream
+from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from tests.chaos import PAUSE
 from tests.conftest import speech
@@ -44,7 +44,7 @@ def ready(running: Worker) -> dict[str, Any]:
 async def call(running: Worker, codes: bytes = TWICE) -> str:
     """Two utterances with a pause in between; the CallSid."""
     writer = StreamWriter(new_sid("MZ"), new_sid("CA"), new_sid("AC"))
-    await stream(Target(running.twilio, "", {}, False), {}, writer, schedule(writer, {"inbound": codes}, {}))
+    await stream(StreamTarget(running.twilio, "", {}, False), {}, writer, schedule(writer, {"inbound": codes}, {}))
     return writer.call_sid
 
 

@@ -18,16 +18,16 @@ from recording_call import RecordedCall
 from audio import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from config import Endpointing
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
-from mediaworker.ingress.interfaces import Close, MediaSession, Send, Talking
+from mediaworker.ingress.interfaces import CloseConnection, MediaSession, Send, Talking
 from mediaworker.ingress.outbox import MAX_WAITING, Outbox
 from mediaworker.ingress.websocket import asr as asr_session
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket import transcribe as transcribe_session
 from mediaworker.ingress.websocket.asr import AsrSession
-from mediaworker.ingress.websocket.audio import MAX_AHEAD, Converter, Form
-from mediaworker.ingress.websocket.limits import FINISH_S, LINGER_S, MAX_AWAITED, MAX_ERRORS, State, StreamPolicy
+from mediaworker.ingress.websocket.audio import MAX_AHEAD, AudioForm, Converter
+from mediaworker.ingress.websocket.limits import FINISH_S, LINGER_S, MAX_AWAITED, MAX_ERRORS, StreamPolicy, StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 from mediaworker.ingress.websocket.transcribe import TranscribeSession
 from tests.peers import ROOT
@@ -259,12 +259,12 @@ def test_commands_before_config(kind: str) -> None:
     made = session()
     tell(made, {"type": kind})
     assert [message["code"] for message in told(made)] == ["config_first"]
-    assert made.state is State.WAITING
+    assert made.state is StreamState.WAITING
 
 
 @pytest.mark.parametrize("kind", [AsrSession, TranscribeSession])
 def test_a_refused_call_closes_with_try_again_later(kind: type[StreamSession]) -> None:
-    made = session(kind, Desk(Refused(503, "all 1 calls are taken")))
+    made = session(kind, Desk(CallRefused(503, "all 1 calls are taken")))
     told(made)
     tell(made, CONFIG if kind is AsrSession else b"\0\0")
     error, close = told(made)
@@ -275,14 +275,14 @@ def test_a_refused_call_closes_with_try_again_later(kind: type[StreamSession]) -
 # -- audio ------------------------------------------------------------------------------------------------------------
 
 FORMS = [
-    *(Form("pcm_s16le", rate) for rate in (8000, 16000, 44100, 48000)),
-    *(Form("pcm_f32le", rate) for rate in (8000, 16000, 24000)),
-    Form("mulaw", 8000),
-    Form("alaw", 8000),
+    *(AudioForm("pcm_s16le", rate) for rate in (8000, 16000, 44100, 48000)),
+    *(AudioForm("pcm_f32le", rate) for rate in (8000, 16000, 24000)),
+    AudioForm("mulaw", 8000),
+    AudioForm("alaw", 8000),
 ]
 
 
-def encoded(form: Form, seconds: float = 0.5) -> bytes:
+def encoded(form: AudioForm, seconds: float = 0.5) -> bytes:
     samples = pcm(round(form.rate_hz * seconds))
     match form.encoding:
         case "mulaw":
@@ -295,7 +295,7 @@ def encoded(form: Form, seconds: float = 0.5) -> bytes:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.encoding}-{form.rate_hz}")
-def test_every_encoding_is_as_long_as_it_was(form: Form) -> None:
+def test_every_encoding_is_as_long_as_it_was(form: AudioForm) -> None:
     converter = Converter(form)
     out = converter.feed(encoded(form)) + converter.finish()
     assert len(out) == 4000 * form.codec.position_bytes
@@ -307,7 +307,7 @@ def test_every_encoding_is_as_long_as_it_was(form: Form) -> None:
 
 @given(st.sampled_from(FORMS), st.lists(st.integers(0, 3000), max_size=30))
 @settings(max_examples=60)
-def test_cuts_do_not_change_the_samples(form: Form, cuts: list[int]) -> None:
+def test_cuts_do_not_change_the_samples(form: AudioForm, cuts: list[int]) -> None:
     data = encoded(form)
     whole, pieces = Converter(form), Converter(form)
     expected = whole.feed(data) + whole.finish()
@@ -371,7 +371,7 @@ def test_a_client_that_is_faster_than_the_engine_is_held_back() -> None:
         call.start(str(number))
     assert made.is_ahead() and call.deferred == 1
     made.expire(60.0)
-    assert made.deadline == 120.0 and made.state is State.STREAMING, "it is not idle: it is us who do not read"
+    assert made.deadline == 120.0 and made.state is StreamState.STREAMING, "it is not idle: it is us who do not read"
     call.final("0", "")
     assert not made.is_ahead()
 
@@ -459,7 +459,7 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_its_call_ends() -> None:
         call.start(f"u{number}")
         call.final(f"u{number}", "x")
         assert bool(cuts) == (number == MAX_WAITING)
-    assert call.ends == ["slow_client"] and made.state is State.CLOSED and made.counters.slow == 1
+    assert call.ends == ["slow_client"] and made.state is StreamState.CLOSED and made.counters.slow == 1
     assert told(made) == []
 
 
@@ -483,7 +483,7 @@ def test_the_outbox_keeps_what_counts_in_order(story: list[tuple[str, int]]) -> 
     while isinstance(output := outbox.next(), Send):
         found.append(int(output.text))
     assert found == [number for _, number in expected]
-    assert isinstance(output, Close) and len(output.reason.encode()) <= 123
+    assert isinstance(output, CloseConnection) and len(output.reason.encode()) <= 123
     assert outbox.next() is None
 
 
@@ -726,7 +726,7 @@ def test_a_lost_socket_ends_the_call_with_all_that_came(kind: Any) -> None:
 def test_the_tables_are_complete() -> None:
     for table, reader in ((asr_session.TABLE, "Asr"), (transcribe_session.TABLE, "Transcribe")):
         kinds = {bytes} | {getattr(messages, reader + name) for name in ("Config", "Flush", "Reset", "Finalize")}
-        assert set(table) == {(state, kind) for state in (State.WAITING, State.STREAMING) for kind in kinds}
+        assert set(table) == {(state, kind) for state in (StreamState.WAITING, StreamState.STREAMING) for kind in kinds}
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
@@ -768,7 +768,7 @@ def test_nothing_raises_and_positions_never_go_back(kind: type[StreamSession], s
             assert call.leg.position >= before
         made.is_ahead()
     made.connection_lost(now)
-    assert made.state is State.CLOSED and len(desk.calls) <= 1
+    assert made.state is StreamState.CLOSED and len(desk.calls) <= 1
     for call in desk.calls:
         assert call.ending and not (call.on_event or call.on_hangup)
     closes = [output for output in told(made) if isinstance(output, tuple)]

@@ -14,9 +14,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from asr.client.pending import Counters, Deliver, Spoken, TakeWords
+from asr.client.pending import Deliver, PendingUtterance, RecognizerCounters, TakeWords
 from asr.client.spill import Kept, Spill, SpillError
-from asr.messages import Align, Close, Final, Partial, ToEngine
+from asr.messages import Align, CloseUtterance, FinalRequest, PartialRequest, ToEngine
 from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
@@ -33,13 +33,13 @@ class Ledger:
     """See the module. Beyond `max_bytes` of audio neither partials nor words are asked for; finals always are."""
 
     def __init__(self, *, max_bytes: int, spill: Spill) -> None:
-        self.counters = Counters()
+        self.counters = RecognizerCounters()
         self.audio_bytes = 0
         """Of open utterances, in memory and on disk."""
         self._max_bytes, self._spill = max_bytes, spill
         self._begun_bytes = 0
         """Of those that this life of the inference process has been told of."""
-        self._open: dict[str, Spoken] = {}
+        self._open: dict[str, PendingUtterance] = {}
         self._dirty: OrderedDict[str, None] = OrderedDict()
         """Utterances with something to send."""
         self._held: OrderedDict[str, None] = OrderedDict()
@@ -60,7 +60,7 @@ class Ledger:
 
     def open(self, utterance: Utterance, deliver: Deliver) -> None:
         assert utterance.id not in self._open, f"{utterance.id} is open"
-        self._open[utterance.id] = Spoken(utterance, deliver, Kept(self._spill))
+        self._open[utterance.id] = PendingUtterance(utterance, deliver, Kept(self._spill))
         self.counters.utterances += 1
         self._dirty[utterance.id] = None
 
@@ -87,19 +87,19 @@ class Ledger:
             self.counters.refused_partials += 1
             spoken.request = None
         elif spoken.failed is None:
-            self._ask(spoken, Partial(utterance_id, revision, len(spoken.audio)))
+            self._ask(spoken, PartialRequest(utterance_id, revision, len(spoken.audio)))
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> Delivery | None:
         """What can be said at once: the error of an utterance that has been given up."""
         spoken = self._open[utterance_id]
         self._revise(spoken, revision)
-        self._ask(spoken, Final(utterance_id, revision, len(spoken.audio), commit, wanted_in_ms))
+        self._ask(spoken, FinalRequest(utterance_id, revision, len(spoken.audio), commit, wanted_in_ms))
         return self._give_up(spoken, spoken.failed) if spoken.failed is not None else None
 
     def withdraw(self, utterance_id: str) -> None:
         """An answer that is on its way is still delivered."""
         spoken = self._open[utterance_id]
-        if isinstance(spoken.request, Final) and not spoken.request.commit and spoken.failed is None:
+        if isinstance(spoken.request, FinalRequest) and not spoken.request.commit and spoken.failed is None:
             spoken.withdrawn = True
             self._mark(utterance_id)
 
@@ -146,7 +146,7 @@ class Ledger:
     def next_message(self) -> ToEngine | None:
         """The next thing to write; it counts as sent."""
         if self._closed:
-            return Close(self._closed.popleft())
+            return CloseUtterance(self._closed.popleft())
         room = self._begun_bytes < self._max_bytes
         if room and self._held:
             self._dirty[self._held.popitem(last=False)[0]] = None
@@ -212,16 +212,16 @@ class Ledger:
     def fail_finals(self, reason: str) -> list[Delivery]:
         """No engine is to be had: the finals that wait for one get an error, and words no times. Their utterances stay
         given up."""
-        waiting = [spoken for spoken in self._open.values() if isinstance(spoken.request, Final | Align)]
+        waiting = [spoken for spoken in self._open.values() if isinstance(spoken.request, FinalRequest | Align)]
         return [delivery for spoken in waiting if (delivery := self._give_up(spoken, reason)) is not None]
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _revise(self, spoken: Spoken, revision: int) -> None:
+    def _revise(self, spoken: PendingUtterance, revision: int) -> None:
         assert revision > spoken.newest, f"{spoken.utterance.id}: revision {revision} after {spoken.newest}"
         spoken.newest = revision
 
-    def _ask(self, spoken: Spoken, request: Partial | Final | Align) -> None:
+    def _ask(self, spoken: PendingUtterance, request: PartialRequest | FinalRequest | Align) -> None:
         spoken.ask(request)
         self._mark(spoken.utterance.id)
 
@@ -230,12 +230,12 @@ class Ledger:
         if name not in self._held:
             self._dirty[name] = None
 
-    def _begin(self, spoken: Spoken) -> None:
+    def _begin(self, spoken: PendingUtterance) -> None:
         """All of its audio is at the process, or about to be."""
         self._begun_bytes += len(spoken.audio) - spoken.begun_bytes
         spoken.begun_bytes = len(spoken.audio)
 
-    def _put_on_disk(self, spoken: Spoken) -> None:
+    def _put_on_disk(self, spoken: PendingUtterance) -> None:
         """As much of it as there is too much in memory."""
         while self.audio_bytes - self.spilled_bytes > self._max_bytes and spoken.audio.movable:
             try:
@@ -245,12 +245,12 @@ class Ledger:
                 batch = (other for other in self._open.values() if other.audio.on_disk and not other.utterance.live)
                 self._lose(next(batch, spoken), str(error))
 
-    def _lose(self, spoken: Spoken, reason: str) -> None:
+    def _lose(self, spoken: PendingUtterance, reason: str) -> None:
         self.counters.spill_failures += 1
         if (delivery := self._give_up(spoken, reason)) is not None:
             self._failures.append(delivery)
 
-    def _drop(self, spoken: Spoken) -> None:
+    def _drop(self, spoken: PendingUtterance) -> None:
         """Its audio, and what of it was to be sent."""
         name = spoken.utterance.id
         self.audio_bytes -= len(spoken.audio)
@@ -260,7 +260,7 @@ class Ledger:
         self._dirty.pop(name, None)
         self._held.pop(name, None)
 
-    def _next_of(self, spoken: Spoken) -> ToEngine | None:
+    def _next_of(self, spoken: PendingUtterance) -> ToEngine | None:
         if spoken.failed is not None:
             return None
         if not spoken.opened:
@@ -271,7 +271,7 @@ class Ledger:
             self._lose(spoken, str(error))
             return None
 
-    def _delivery(self, spoken: Spoken, hypothesis: Hypothesis) -> Delivery:
+    def _delivery(self, spoken: PendingUtterance, hypothesis: Hypothesis) -> Delivery:
         name = spoken.utterance.id
         spoken.delivered = hypothesis.revision
         if hypothesis.final:
@@ -289,7 +289,7 @@ class Ledger:
             self.close(name)
         return spoken.deliver, hypothesis
 
-    def _words(self, spoken: Spoken, alignment: Alignment) -> Delivery:
+    def _words(self, spoken: PendingUtterance, alignment: Alignment) -> Delivery:
         assert spoken.take_words is not None
         self.counters.alignments += bool(alignment.words)
         self.counters.words += len(alignment.words)
@@ -297,7 +297,7 @@ class Ledger:
         self.close(spoken.utterance.id)
         return spoken.take_words, alignment
 
-    def _give_up(self, spoken: Spoken, reason: str) -> Delivery | None:
+    def _give_up(self, spoken: PendingUtterance, reason: str) -> Delivery | None:
         """No more is sent of it; its final, or its words, now or when they are asked for, carry the reason."""
         name = spoken.utterance.id
         if spoken.failed is None:
@@ -309,7 +309,7 @@ class Ledger:
         if isinstance(request, Align):
             spoken.opened = False
             return self._words(spoken, Alignment(name, request.revision, (), spoken.failed, died=spoken.died))
-        if not isinstance(request, Final):
+        if not isinstance(request, FinalRequest):
             spoken.request = None
             return None
         failed = Hypothesis(

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asr.client.spill import Kept
-from asr.messages import MAX_AUDIO_BYTES, Align, Append, Final, Open, Partial, ToEngine, Withdraw
-from asr.utterance import Alignment, Hypothesis, Utterance, Word
+from asr.messages import MAX_AUDIO_BYTES, Align, Append, FinalRequest, Open, PartialRequest, ToEngine, Withdraw
+from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
 
 Deliver = Callable[[Hypothesis], None]
 TakeWords = Callable[[Alignment], None]
 
 
 @dataclass(slots=True)
-class Counters:
+class RecognizerCounters:
     """Plain integers for the metrics."""
 
     utterances: int = 0
@@ -50,7 +50,7 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Spoken:
+class PendingUtterance:
     utterance: Utterance
     deliver: Deliver
     audio: Kept
@@ -58,9 +58,9 @@ class Spoken:
     newest: int = -1
     """Highest revision asked for."""
     delivered: int = -1
-    request: Partial | Final | Align | None = None
+    request: PartialRequest | FinalRequest | Align | None = None
     """The newest, as long as it is not answered."""
-    words: tuple[Word, ...] = ()
+    words: tuple[TimedWord, ...] = ()
     """Of its newest final, from an engine that tells them."""
     take_words: TakeWords | None = None
     """Set with an `Align`, the last thing that is asked."""
@@ -79,7 +79,7 @@ class Spoken:
     refused: bool = False
     """It failed because the engine does not know its language: see `Hypothesis.refused`."""
 
-    def ask(self, request: Partial | Final | Align) -> None:
+    def ask(self, request: PartialRequest | FinalRequest | Align) -> None:
         self.request, self.asked, self.withdrawn = request, False, False
 
     def next_message(self) -> ToEngine | None:
@@ -112,13 +112,13 @@ class Spoken:
         """Whether it is still waited for."""
         if hypothesis.final:
             request = self.request
-            return isinstance(request, Final) and request.revision == hypothesis.revision
+            return isinstance(request, FinalRequest) and request.revision == hypothesis.revision
         # A partial that was overtaken by a newer request is still news.
         return hypothesis.revision > self.delivered
 
     def ends_with(self, hypothesis: Hypothesis) -> bool:
         """Whether it is over when the request is answered so."""
         request = self.request
-        if not isinstance(request, Final) or not request.commit or request.revision != hypothesis.revision:
+        if not isinstance(request, FinalRequest) or not request.commit or request.revision != hypothesis.revision:
             return False
         return not self.utterance.words or hypothesis.error is not None

@@ -17,18 +17,18 @@ import structlog
 from asr import languages, messages
 from asr.client.engine_health import FinalOutcomes
 from asr.client.outstanding import Delivery, Ledger
-from asr.client.pending import Counters, Deliver, TakeWords
+from asr.client.pending import Deliver, RecognizerCounters, TakeWords
 from asr.client.spill import Spill
-from asr.client.watchdog import Patience, Verdict
+from asr.client.watchdog import Patience, WatchdogVerdict
 from asr.engines.plugin import find
 from asr.engines.runtime import Runtime, has_gpu
 from asr.engines.selection import missing, select, select_words, unknown_language
 from asr.messages import FrameError, Frames
-from asr.utterance import EngineState, Hypothesis, Utterance
+from asr.utterance import EngineStatus, Hypothesis, Utterance
 from config import child_process
 from config.settings import Settings
 
-__all__ = ["EngineState", "Hypothesis", "Recognizer", "Utterance"]
+__all__ = ["EngineStatus", "Hypothesis", "Recognizer", "Utterance"]
 
 MB = 1024 * 1024
 RECEIVE_BYTES = 64 * 1024
@@ -56,14 +56,14 @@ class Recognizer:
         on_state: takes the engine's new state and a line that says why.
     """
 
-    def __init__(self, settings: Settings, *, on_state: Callable[[EngineState, str], None]) -> None:
+    def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._settings = settings
         self._on_state = on_state
         self._selection = select(settings.asr)
         spill = Spill(settings.data_dir, max_bytes=settings.asr.max_spill_mb * MB)
         self._ledger = Ledger(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
-        self.state = EngineState.IDLE
+        self.state = EngineStatus.IDLE
         self.engine: str = self._selection.engine
         self._plugin = find(self.engine)
         self.languages = self._plugin.languages
@@ -147,7 +147,7 @@ class Recognizer:
         delivery = self._ledger.final(utterance_id, revision, commit=commit, wanted_in_ms=wanted_in_ms)
         if delivery is not None:
             asyncio.get_running_loop().call_soon(self._deliver, [delivery])
-        elif self.state is EngineState.FAILED:
+        elif self.state is EngineStatus.FAILED:
             asyncio.get_running_loop().call_soon(self._fail_finals, "the engine does not start")
         self._dirty.set()
 
@@ -162,7 +162,7 @@ class Recognizer:
         delivery = self._ledger.align(utterance_id, text, language, on_words)
         if delivery is not None:
             asyncio.get_running_loop().call_soon(self._deliver, [delivery])
-        elif self.state is EngineState.FAILED:
+        elif self.state is EngineStatus.FAILED:
             asyncio.get_running_loop().call_soon(self._fail_finals, "the engine does not start")
         self._dirty.set()
 
@@ -193,9 +193,9 @@ class Recognizer:
     @property
     def trouble(self) -> str | None:
         """Why a call that came now would most likely get no text; None: nothing says so."""
-        if self.state is EngineState.FAILED:
+        if self.state is EngineStatus.FAILED:
             return "the recognition engine does not start"
-        if self.state is not EngineState.READY and (lacking := self.lacking) is not None:
+        if self.state is not EngineStatus.READY and (lacking := self.lacking) is not None:
             return lacking
         return self._outcomes.trouble(asyncio.get_running_loop().time())
 
@@ -220,7 +220,7 @@ class Recognizer:
         return len(self._ledger)
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> RecognizerCounters:
         return self._ledger.counters
 
     @property
@@ -265,10 +265,10 @@ class Recognizer:
         deaths = 0.0
         while True:
             if not self._wanted.is_set():
-                self._enter(EngineState.IDLE, f"no call or job for {self._settings.asr.idle_s:g} s")
+                self._enter(EngineStatus.IDLE, f"no call or job for {self._settings.asr.idle_s:g} s")
             await self._wanted.wait()
-            if self.state is not EngineState.FAILED:
-                self._enter(EngineState.WARMING_UP, "starting the inference process")
+            if self.state is not EngineStatus.FAILED:
+                self._enter(EngineStatus.WARMING_UP, "starting the inference process")
             answers, self._ready_s, self._retired = self._answers, None, False
             self._hung = self._unusable = self._raised = None
             try:
@@ -288,7 +288,7 @@ class Recognizer:
             log.error("engine died", reason=reason, deaths=f"{deaths:g}", open_utterances=len(self._ledger))
             self._deliver(self._ledger.restart(reason))
             if deaths >= FAILED_AFTER:
-                self._enter(EngineState.FAILED, self._unusable or f"{reason}, {deaths:g} times in a row")
+                self._enter(EngineStatus.FAILED, self._unusable or f"{reason}, {deaths:g} times in a row")
                 self._fail_finals(reason)
             await asyncio.sleep(_backoff_s(deaths))
 
@@ -352,9 +352,9 @@ class Recognizer:
             ready = self._ready_s is not None
             needed = self._busy or len(self._ledger) > 0
             match patience.look(self._signs - before, ready=ready, needed=needed):
-                case Verdict.ASK:
+                case WatchdogVerdict.ASK:
                     writer.write(messages.encode(messages.Ping()))
-                case Verdict.HUNG:
+                case WatchdogVerdict.HUNG:
                     self._hung = patience.why(ready=ready)
                     self._ledger.counters.hangs += 1
                     child_process.kill(process)
@@ -387,7 +387,7 @@ class Recognizer:
     def _take(self, message: messages.FromEngine) -> None:
         self._signs += 1
         match message:
-            case messages.Ready():
+            case messages.EngineReady():
                 if not self._plugin.words:
                     self.words = message.words
                 self.runtime = message.runtime
@@ -395,10 +395,10 @@ class Recognizer:
                 for warning in message.runtime.warnings:
                     log.warning(warning)
                 self._ready_s = asyncio.get_running_loop().time()
-                self._enter(EngineState.READY, self._selection.reason)
-            case messages.Unusable():
+                self._enter(EngineStatus.READY, self._selection.reason)
+            case messages.EngineFailed():
                 self._unusable = message.reason
-            case messages.Raised():
+            case messages.EngineCrashed():
                 self._raised = message.reason
             case messages.Working():
                 self._ledger.working = message.utterance_ids
@@ -439,7 +439,7 @@ class Recognizer:
         self._dirty.set()  # what is over has made room for the next
         self._rest()
 
-    def _enter(self, state: EngineState, reason: str) -> None:
+    def _enter(self, state: EngineStatus, reason: str) -> None:
         if state is not self.state:
             self.state = state
             self._on_state(state, reason)

@@ -11,7 +11,7 @@ LOOKS = 4
 """Within the time it has for an answer."""
 
 
-class Verdict(Enum):
+class WatchdogVerdict(Enum):
     FINE = auto()
     ASK = auto()
     """Ask it for a sign of life."""
@@ -31,13 +31,13 @@ class Patience:
         self._hang_s, self._start_s = hang_s, start_s
         self._seen, self._asked, self._silent_s = 0, True, 0.0
 
-    def look(self, signs: int, *, ready: bool, needed: bool) -> Verdict:
+    def look(self, signs: int, *, ready: bool, needed: bool) -> WatchdogVerdict:
         """`signs`: what it has said so far, as a number that grows. One that is not ready is always needed."""
         self._silent_s = self._silent_s + self.period_s if self._asked and signs == self._seen else 0.0
         self._seen, self._asked = signs, needed or not ready
         if self._silent_s >= (self._hang_s if ready else self._start_s):
-            return Verdict.HUNG
-        return Verdict.ASK if ready and needed and not self._silent_s else Verdict.FINE
+            return WatchdogVerdict.HUNG
+        return WatchdogVerdict.ASK if ready and needed and not self._silent_s else WatchdogVerdict.FINE
 
     def why(self, *, ready: bool) -> str:
         """The reason for the verdict HUNG."""

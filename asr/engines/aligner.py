@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from asr.utterance import BYTES_PER_S, Format, Word
+from asr.utterance import BYTES_PER_S, Format, TimedWord
 
 TOGETHER = 8
 """Utterances in one step at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class AlignRequest:
     """An utterance and its final text."""
 
     format: Format
@@ -36,7 +36,7 @@ class Aligner(Protocol):
     together_s: float
     """Of the utterances of one step; one that is longer goes alone. A final waits for no more than a step."""
 
-    def align(self, spoken: Sequence[Spoken]) -> list[tuple[Word, ...]]:
+    def align(self, spoken: Sequence[AlignRequest]) -> list[tuple[TimedWord, ...]]:
         """The words of each, in the order of its text; times are from the first byte of its audio. None for a text
         without letters or digits."""
 

@@ -17,11 +17,11 @@ from typing import Protocol
 
 from asr.engines.runtime import Runtime
 from asr.server.scheduler import Request
-from asr.utterance import BYTES_PER_S, Utterance, Word
+from asr.utterance import BYTES_PER_S, TimedWord, Utterance
 
 __all__ = [
     "BYTES_PER_S", "Answer", "Capabilities", "Engine", "EngineError", "EngineExhausted", "EngineUnusable", "Request",
-    "Runtime", "Utterance", "Word", "described", "first_line",
+    "Runtime", "TimedWord", "Utterance", "described", "first_line",
 ]  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class Answer:
     text: str
     language: str
     """ISO 639 code, or empty."""
-    words: tuple[Word, ...] = ()
+    words: tuple[TimedWord, ...] = ()
     """Of a final, by an engine whose plug-in promises them: the words of `text` in their order, with their times."""
 
 

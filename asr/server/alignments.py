@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from asr.engines.aligner import TOGETHER, Aligner, Spoken
+from asr.engines.aligner import TOGETHER, Aligner, AlignRequest
 from asr.engines.interface import first_line
 from asr.messages import Align
 from asr.server.scheduler import Lane, Request, Scheduler
-from asr.utterance import BYTES_PER_S, Alignment, Utterance, Word
+from asr.utterance import BYTES_PER_S, Alignment, TimedWord, Utterance
 
 log = structlog.get_logger("asr")
 
@@ -76,7 +76,7 @@ class Alignments:
             for request, (words, error) in zip(requests, answers, strict=True)
         ]
 
-    def _align(self, spoken: list[Spoken]) -> list[tuple[tuple[Word, ...], str | None]]:
+    def _align(self, spoken: list[AlignRequest]) -> list[tuple[tuple[TimedWord, ...], str | None]]:
         """Words, or why there are none. Those that fail together are tried one by one: one may be at fault, or all of
         them too much for the memory."""
         if not spoken:
@@ -90,12 +90,14 @@ class Alignments:
             log.exception("words could not be aligned", seconds=spoken[0].seconds, language=spoken[0].language)
             return [((), first_line(failure))]
 
-    def _spoken(self, request: Request) -> Spoken:
+    def _spoken(self, request: Request) -> AlignRequest:
         kept = self._kept[request.utterance_id]
         assert kept.align is not None
-        return Spoken(kept.utterance.format, bytes(kept.audio[: request.end]), kept.align.text, kept.align.language)
+        return AlignRequest(
+            kept.utterance.format, bytes(kept.audio[: request.end]), kept.align.text, kept.align.language
+        )
 
-    def _refusal(self, spoken: Spoken) -> str | None:
+    def _refusal(self, spoken: AlignRequest) -> str | None:
         if self._aligner is None:
             return "there is no aligner"
         if spoken.language not in self._aligner.languages:

@@ -23,7 +23,7 @@ HEADROOM_S = 0.2
 """So long before its endpoint may fire a speculative final goes before partials."""
 PARTIAL_ALLOWANCE_S = 0.3
 FOREVER_S = 1e9
-Asked = messages.Partial | messages.Final | messages.Align
+Asked = messages.PartialRequest | messages.FinalRequest | messages.Align
 PASSED_OVER = 8
 """Steps of the engine after which words get one though partials wait: with many calls there is always a partial."""
 
@@ -83,9 +83,9 @@ class Inference:
         self._passed_over = 0
         """Steps since one on words, while some wait."""
 
-    def ready(self) -> messages.Ready:
+    def ready(self) -> messages.EngineReady:
         runtime = getattr(self.engine, "runtime", Runtime)
-        return messages.Ready(self.engine.name, self.alignments.languages, runtime())
+        return messages.EngineReady(self.engine.name, self.alignments.languages, runtime())
 
     def receive(self, message: ToEngine, now: float) -> None:
         """Take one message. One about a closed utterance has crossed with its end and is ignored."""
@@ -99,15 +99,15 @@ class Inference:
                 self.engine.open(utterance)
             case messages.Append():
                 self._append(message)
-            case messages.Partial():
+            case messages.PartialRequest():
                 self._submit(message, now + PARTIAL_ALLOWANCE_S, now)
-            case messages.Final():
+            case messages.FinalRequest():
                 self._submit(message, now + max(0.0, message.wanted_in_ms / 1000 - HEADROOM_S), now)
             case messages.Withdraw():
                 self.scheduler.withdraw(message.utterance_id)
             case messages.Align():
                 self._submit(message, now, now)
-            case messages.Close():
+            case messages.CloseUtterance():
                 self._close(message.utterance_id)
             case messages.Configure():
                 raise AssertionError("configured twice")
@@ -221,7 +221,7 @@ class Inference:
         if known is None:
             return
         assert message.end <= known.received, "a request about audio that has not come"
-        if isinstance(message, messages.Partial) and (
+        if isinstance(message, messages.PartialRequest) and (
             not self.engine.capabilities.partials or message.end > known.longest
         ):
             return
@@ -234,12 +234,12 @@ class Inference:
                 utterance_id=message.utterance_id,
                 revision=message.revision,
                 lane=_lane(known, message),
-                final=not isinstance(message, messages.Partial),
+                final=not isinstance(message, messages.PartialRequest),
                 end=message.end,
                 deadline_s=deadline_s,
                 stream=known.utterance.stream,
                 synchronous=known.utterance.synchronous,
-                commit=isinstance(message, messages.Final) and message.commit,
+                commit=isinstance(message, messages.FinalRequest) and message.commit,
                 align=isinstance(message, messages.Align),
             )
         )
@@ -343,7 +343,7 @@ def _lane(known: _Open, message: Asked) -> Lane:
     if not known.utterance.live:
         return Lane.BATCH
     match message:
-        case messages.Final():
+        case messages.FinalRequest():
             return Lane.FINAL if message.commit else Lane.SPECULATIVE
         case messages.Align():
             return Lane.WORDS

@@ -31,7 +31,7 @@ def recognize(settings: Settings, utterance: Utterance, audio: bytes) -> Hypothe
     inference = _inference(select(settings.asr).engine, settings.asr, settings.qwen)
     inference.receive(messages.Open(utterance), 0.0)
     inference.receive(messages.Append(utterance.id, 0, audio), 0.0)
-    inference.receive(messages.Final(utterance.id, 1, len(audio), commit=True), 0.0)
+    inference.receive(messages.FinalRequest(utterance.id, 1, len(audio), commit=True), 0.0)
     while (work := inference.choose()) is not None:
         for message in inference.perform(work):
             if isinstance(message, messages.Heard) and message.hypothesis.utterance_id == utterance.id:

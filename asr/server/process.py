@@ -27,13 +27,13 @@ from asr.engines.plugin import find
 from asr.engines.selection import create_aligner
 from asr.messages import (
     Configure,
+    EngineCrashed,
+    EngineFailed,
     Frames,
     FromEngine,
     Ping,
     Pong,
-    Raised,
     ToEngine,
-    Unusable,
     Working,
     decode_to_engine,
     encode,
@@ -85,18 +85,18 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
         engine = plugin.create(first.asr, first.qwen)
         engine.warm_up()
     except (EngineUnusable, ConfigError) as error:
-        _send(channel, Unusable(str(error)))
+        _send(channel, EngineFailed(str(error)))
         return
     except Exception as error:
         log.exception("the engine cannot be created", engine=first.engine)
-        _send(channel, Unusable(f"the engine {first.engine} cannot be created ({described(error)})"))
+        _send(channel, EngineFailed(f"the engine {first.engine} cannot be created ({described(error)})"))
         return
     inference = Inference(engine, None if plugin.words else _aligner(first))
     _send(channel, inference.ready())
     try:
         _infer(channel, inbox, inference)
     except Exception as error:
-        _send(channel, Raised(described(error)))
+        _send(channel, EngineCrashed(described(error)))
         raise
 
 

@@ -56,7 +56,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Counters:
+class SchedulerCounters:
     submitted: int = 0
     finished: int = 0
     replaced: int = 0
@@ -72,7 +72,7 @@ class Scheduler:
 
     def __init__(self, *, max_partials: int = 256) -> None:
         assert max_partials > 0
-        self.counters = Counters()
+        self.counters = SchedulerCounters()
         self._max_partials = max_partials
         self._newest: dict[str, int] = {}
         self._waiting: dict[str, tuple[int, Request]] = {}

@@ -15,11 +15,11 @@ from audio.endpointing.table import (
     TABLE,
     WINDOW,
     Action,
-    Event,
+    EndpointEvent,
+    EndpointState,
     Limits,
-    State,
     UndefinedTransition,
-    Utterance,
+    UtteranceSpan,
     act,
     finish,
 )
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from audio.leg import Leg
 
 _UNDEFINED = 255
-_IDLE = int(State.IDLE)
+_IDLE = int(EndpointState.IDLE)
 # The table flat, indexed by state · number of events + event.
-_NEXT = np.full(len(State) * len(Event), _UNDEFINED, np.uint8)
-_ACTION = np.zeros(len(State) * len(Event), np.uint8)
+_NEXT = np.full(len(EndpointState) * len(EndpointEvent), _UNDEFINED, np.uint8)
+_ACTION = np.zeros(len(EndpointState) * len(EndpointEvent), np.uint8)
 for (_state, _event), (_next, _action) in TABLE.items():
-    _NEXT[_state * len(Event) + _event], _ACTION[_state * len(Event) + _event] = _next, _action
+    _NEXT[_state * len(EndpointEvent) + _event], _ACTION[_state * len(EndpointEvent) + _event] = _next, _action
 Rows = NDArray[np.intp]
 Legs = Callable[[int], "Leg"]
 
 
-class EndpointBank:
+class BatchEndpointer:
     """`rows` endpointers. Equal, detection for detection, to one `audio.endpointing.table.Endpointer` for each row."""
 
     def __init__(self, rows: int) -> None:
@@ -95,20 +95,22 @@ class EndpointBank:
     ) -> list[Detection]:
         """One window for each of `rows` (distinct), beginning at `starts`; `legs` gives the leg of a row."""
         state, silent = self._state[rows], self._silent[rows]
-        speaking = ((state == State.ONSET) | (state == State.SPEECH)) & (silent == 0)
+        speaking = ((state == EndpointState.ONSET) | (state == EndpointState.SPEECH)) & (silent == 0)
         voiced = probabilities >= np.where(speaking, self._exit[rows], self._enter[rows])
         stops = starts + WINDOW
         silent = np.where(voiced, 0, silent + 1)
         event = (silent[:, None] >= self._silences[rows]).sum(axis=1)
         if voiced.any():
             event[voiced] = self._hear(rows[voiced], state[voiced], starts[voiced])
-        key = state * len(Event) + event
+        key = state * len(EndpointEvent) + event
         following = _NEXT[key]
         if (following == _UNDEFINED).any():
             first = int(key[following == _UNDEFINED][0])
-            raise UndefinedTransition(f"{Event(first % len(Event)).name} in {State(first // len(Event)).name}")
+            raise UndefinedTransition(
+                f"{EndpointEvent(first % len(EndpointEvent)).name} in {EndpointState(first // len(EndpointEvent)).name}"
+            )
         self._state[rows] = following
-        busy = following != State.IDLE
+        busy = following != EndpointState.IDLE
         self._silent[rows] = np.where(busy, silent, 0)
         self._voiced[rows[~busy]] = 0
 
@@ -129,7 +131,7 @@ class EndpointBank:
     def _hear(self, rows: Rows, state: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The events of voiced windows."""
         stops = starts + WINDOW
-        fresh = state == State.IDLE
+        fresh = state == EndpointState.IDLE
         if fresh.any():
             new, begin = rows[fresh], starts[fresh]
             self._start[new] = begin
@@ -138,8 +140,8 @@ class EndpointBank:
         self._end[rows] = stops
         self._voiced[rows] += 1
         confirmed = self._voiced[rows] >= self._min_speech[rows]
-        full = (state >= State.SPEECH) & (stops - self._audio_start[rows] > self._room[rows])
-        return np.where(full, Event.FULL, np.where(confirmed, Event.CONFIRMED, Event.VOICED))
+        full = (state >= EndpointState.SPEECH) & (stops - self._audio_start[rows] > self._room[rows])
+        return np.where(full, EndpointEvent.FULL, np.where(confirmed, EndpointEvent.CONFIRMED, EndpointEvent.VOICED))
 
     def _act(self, row: int, action: Action, legs: Legs) -> list[Detection]:
         leg, limits, utterance = legs(row), self._limits[row], self._utterance(row)
@@ -152,9 +154,9 @@ class EndpointBank:
     def finish(self, row: int, reason: EndReason, leg: Leg, consumed: int) -> list[Detection]:
         """End the row's open utterance, if there is one; the row goes on from IDLE."""
         limits, utterance = self._limits[row], self._utterance(row)
-        detections = finish(State(int(self._state[row])), reason, leg, limits, utterance, consumed)
+        detections = finish(EndpointState(int(self._state[row])), reason, leg, limits, utterance, consumed)
         self._store(row, utterance)
-        self._state[row] = State.IDLE
+        self._state[row] = EndpointState.IDLE
         self._voiced[row] = self._silent[row] = 0
         return detections
 
@@ -164,13 +166,13 @@ class EndpointBank:
             self._quiet_at, self._quiet_p,
         )  # fmt: skip
 
-    def _utterance(self, row: int) -> Utterance:
-        return Utterance(
+    def _utterance(self, row: int) -> UtteranceSpan:
+        return UtteranceSpan(
             start=int(self._start[row]), audio_start=int(self._audio_start[row]), end=int(self._end[row]),
             quiet_at=int(self._quiet_at[row]), previous_end=int(self._previous_end[row]),
         )  # fmt: skip
 
-    def _store(self, row: int, utterance: Utterance) -> None:
+    def _store(self, row: int, utterance: UtteranceSpan) -> None:
         self._start[row], self._audio_start[row] = utterance.start, utterance.audio_start
         self._end[row], self._previous_end[row] = utterance.end, utterance.previous_end
         self._quiet_at[row] = utterance.quiet_at

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from audio.detections import Detection, EndReason, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from audio.detections import Detection, EndReason, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ NOWHERE = -1
 LOUDEST = float("inf")
 
 
-class State(IntEnum):
+class EndpointState(IntEnum):
     IDLE = 0
     ONSET = 1
     SPEECH = 2
     PAUSED = 3
 
 
-class Event(IntEnum):
+class EndpointEvent(IntEnum):
     QUIET = 0
     """Not voiced."""
     LAPSE = 1
@@ -67,29 +67,29 @@ class Action(IntEnum):
     RESUME_AND_SPLIT = 6
 
 
-TABLE: dict[tuple[State, Event], tuple[State, Action]] = {
-    (State.IDLE, Event.QUIET): (State.IDLE, Action.NONE),
-    (State.IDLE, Event.LAPSE): (State.IDLE, Action.NONE),
-    (State.IDLE, Event.PAUSE): (State.IDLE, Action.NONE),
-    (State.IDLE, Event.END): (State.IDLE, Action.NONE),
-    (State.IDLE, Event.VOICED): (State.ONSET, Action.NONE),
-    (State.IDLE, Event.CONFIRMED): (State.SPEECH, Action.START),
-    (State.ONSET, Event.QUIET): (State.ONSET, Action.NONE),
-    (State.ONSET, Event.LAPSE): (State.IDLE, Action.NONE),
-    (State.ONSET, Event.PAUSE): (State.IDLE, Action.NONE),
-    (State.ONSET, Event.END): (State.IDLE, Action.NONE),
-    (State.ONSET, Event.VOICED): (State.ONSET, Action.NONE),
-    (State.ONSET, Event.CONFIRMED): (State.SPEECH, Action.START),
-    (State.SPEECH, Event.QUIET): (State.SPEECH, Action.NONE),
-    (State.SPEECH, Event.LAPSE): (State.SPEECH, Action.NONE),
-    (State.SPEECH, Event.PAUSE): (State.PAUSED, Action.PAUSE),
-    (State.SPEECH, Event.END): (State.IDLE, Action.END),
-    (State.SPEECH, Event.CONFIRMED): (State.SPEECH, Action.NONE),
-    (State.SPEECH, Event.FULL): (State.SPEECH, Action.SPLIT),
-    (State.PAUSED, Event.PAUSE): (State.PAUSED, Action.NONE),
-    (State.PAUSED, Event.END): (State.IDLE, Action.END),
-    (State.PAUSED, Event.CONFIRMED): (State.SPEECH, Action.RESUME),
-    (State.PAUSED, Event.FULL): (State.SPEECH, Action.RESUME_AND_SPLIT),
+TABLE: dict[tuple[EndpointState, EndpointEvent], tuple[EndpointState, Action]] = {
+    (EndpointState.IDLE, EndpointEvent.QUIET): (EndpointState.IDLE, Action.NONE),
+    (EndpointState.IDLE, EndpointEvent.LAPSE): (EndpointState.IDLE, Action.NONE),
+    (EndpointState.IDLE, EndpointEvent.PAUSE): (EndpointState.IDLE, Action.NONE),
+    (EndpointState.IDLE, EndpointEvent.END): (EndpointState.IDLE, Action.NONE),
+    (EndpointState.IDLE, EndpointEvent.VOICED): (EndpointState.ONSET, Action.NONE),
+    (EndpointState.IDLE, EndpointEvent.CONFIRMED): (EndpointState.SPEECH, Action.START),
+    (EndpointState.ONSET, EndpointEvent.QUIET): (EndpointState.ONSET, Action.NONE),
+    (EndpointState.ONSET, EndpointEvent.LAPSE): (EndpointState.IDLE, Action.NONE),
+    (EndpointState.ONSET, EndpointEvent.PAUSE): (EndpointState.IDLE, Action.NONE),
+    (EndpointState.ONSET, EndpointEvent.END): (EndpointState.IDLE, Action.NONE),
+    (EndpointState.ONSET, EndpointEvent.VOICED): (EndpointState.ONSET, Action.NONE),
+    (EndpointState.ONSET, EndpointEvent.CONFIRMED): (EndpointState.SPEECH, Action.START),
+    (EndpointState.SPEECH, EndpointEvent.QUIET): (EndpointState.SPEECH, Action.NONE),
+    (EndpointState.SPEECH, EndpointEvent.LAPSE): (EndpointState.SPEECH, Action.NONE),
+    (EndpointState.SPEECH, EndpointEvent.PAUSE): (EndpointState.PAUSED, Action.PAUSE),
+    (EndpointState.SPEECH, EndpointEvent.END): (EndpointState.IDLE, Action.END),
+    (EndpointState.SPEECH, EndpointEvent.CONFIRMED): (EndpointState.SPEECH, Action.NONE),
+    (EndpointState.SPEECH, EndpointEvent.FULL): (EndpointState.SPEECH, Action.SPLIT),
+    (EndpointState.PAUSED, EndpointEvent.PAUSE): (EndpointState.PAUSED, Action.NONE),
+    (EndpointState.PAUSED, EndpointEvent.END): (EndpointState.IDLE, Action.END),
+    (EndpointState.PAUSED, EndpointEvent.CONFIRMED): (EndpointState.SPEECH, Action.RESUME),
+    (EndpointState.PAUSED, EndpointEvent.FULL): (EndpointState.SPEECH, Action.RESUME_AND_SPLIT),
 }
 
 
@@ -130,7 +130,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Utterance:
+class UtteranceSpan:
     """What is known of the current utterance of a leg (valid outside IDLE), and where the one before it ended."""
 
     start: int = 0
@@ -143,37 +143,37 @@ class Utterance:
     previous_end: int = 0
 
 
-def act(action: Action, leg: Leg, limits: Limits, utterance: Utterance) -> list[Detection]:
+def act(action: Action, leg: Leg, limits: Limits, utterance: UtteranceSpan) -> list[Detection]:
     """The detections of an action; moves `utterance` on where it ended or was split."""
     if action is Action.START:
-        return [SpeechStarted(leg, utterance.start, utterance.audio_start)]
+        return [SpeechOnset(leg, utterance.start, utterance.audio_start)]
     if action is Action.PAUSE:
         return [SpeechPaused(leg, utterance.end)]
     if action is Action.RESUME:
         return [SpeechResumed(leg)]
     if action is Action.END:
         utterance.previous_end = utterance.end
-        return [SpeechEnded(leg, utterance.start, utterance.end, utterance.end + limits.speculate, "endpoint")]
+        return [SpeechOffset(leg, utterance.start, utterance.end, utterance.end + limits.speculate, "endpoint")]
     assert action in (Action.SPLIT, Action.RESUME_AND_SPLIT), action
     spot = utterance.quiet_at if utterance.quiet_at != NOWHERE else utterance.end - WINDOW
     # A pause may have carried the search past the room; its beginning, which lies within, is as quiet.
     spot = min(spot, utterance.audio_start + limits.room)
-    ended = SpeechEnded(leg, utterance.start, spot, spot, "max_length")
+    ended = SpeechOffset(leg, utterance.start, spot, spot, "max_length")
     utterance.start = utterance.audio_start = utterance.previous_end = spot
     utterance.quiet_at = NOWHERE
-    split: list[Detection] = [ended, SpeechStarted(leg, spot, spot)]
+    split: list[Detection] = [ended, SpeechOnset(leg, spot, spot)]
     return split if action is Action.SPLIT else [SpeechResumed(leg), *split]
 
 
 def finish(
-    state: State, reason: EndReason, leg: Leg, limits: Limits, utterance: Utterance, consumed: int
+    state: EndpointState, reason: EndReason, leg: Leg, limits: Limits, utterance: UtteranceSpan, consumed: int
 ) -> list[Detection]:
     """End what is open; the leg goes on from IDLE. An unconfirmed onset is no utterance."""
-    if state not in (State.SPEECH, State.PAUSED):
+    if state not in (EndpointState.SPEECH, EndpointState.PAUSED):
         return []
     utterance.previous_end = utterance.end
     audio_end = min(utterance.end + limits.speculate, consumed)
-    return [SpeechEnded(leg, utterance.start, utterance.end, audio_end, reason)]
+    return [SpeechOffset(leg, utterance.start, utterance.end, audio_end, reason)]
 
 
 class Endpointer:
@@ -182,8 +182,8 @@ class Endpointer:
 
     def __init__(self, profile: Endpointing, leg: Leg) -> None:
         self.limits, self.leg = Limits.of(profile), leg
-        self.state = State.IDLE
-        self.utterance = Utterance()
+        self.state = EndpointState.IDLE
+        self.utterance = UtteranceSpan()
         self.consumed = 0
         self._voiced = self._silent = 0
         self._least = LOUDEST
@@ -196,27 +196,30 @@ class Endpointer:
         level = probability if level is None else level
         limits, utterance, stop = self.limits, self.utterance, start + WINDOW
         self.consumed = stop
-        speaking = self.state in (State.ONSET, State.SPEECH) and not self._silent
+        speaking = self.state in (EndpointState.ONSET, EndpointState.SPEECH) and not self._silent
         if probability >= (limits.exit if speaking else limits.enter):
-            if self.state is State.IDLE:
+            if self.state is EndpointState.IDLE:
                 utterance.start = start
                 utterance.audio_start = max(utterance.previous_end, start - limits.pre_roll)
                 utterance.quiet_at, self._least = NOWHERE, LOUDEST
             utterance.end = stop
             self._voiced, self._silent = self._voiced + 1, 0
-            if self.state in (State.SPEECH, State.PAUSED) and stop - utterance.audio_start > limits.room:
-                event = Event.FULL
+            if (
+                self.state in (EndpointState.SPEECH, EndpointState.PAUSED)
+                and stop - utterance.audio_start > limits.room
+            ):
+                event = EndpointEvent.FULL
             else:
-                event = Event.CONFIRMED if self._voiced >= limits.min_speech_windows else Event.VOICED
+                event = EndpointEvent.CONFIRMED if self._voiced >= limits.min_speech_windows else EndpointEvent.VOICED
         else:
             self._silent += 1
-            event = Event.QUIET
+            event = EndpointEvent.QUIET
             if self._silent >= limits.min_silence_windows:
-                event = Event.END
+                event = EndpointEvent.END
             elif self._silent >= limits.speculate_windows:
-                event = Event.PAUSE
+                event = EndpointEvent.PAUSE
             elif self._silent >= LAPSE_WINDOWS:
-                event = Event.LAPSE
+                event = EndpointEvent.LAPSE
         if (self.state, event) not in TABLE:
             raise UndefinedTransition(f"{event.name} in {self.state.name}")
         self.state, action = TABLE[self.state, event]
@@ -225,13 +228,13 @@ class Endpointer:
             self._least = LOUDEST
         elif level < self._least and 3 * (start - utterance.audio_start) >= 2 * limits.room:
             utterance.quiet_at, self._least = start + WINDOW // 2, level
-        if self.state is State.IDLE:
+        if self.state is EndpointState.IDLE:
             self._voiced = self._silent = 0
         return detections
 
     @property
     def at_rest(self) -> bool:
-        return self.state is State.IDLE
+        return self.state is EndpointState.IDLE
 
     @property
     def earliest(self) -> int:
@@ -243,5 +246,5 @@ class Endpointer:
     def finish(self, reason: EndReason) -> list[Detection]:
         """No more windows for now: ends the open utterance, if there is one."""
         detections = finish(self.state, reason, self.leg, self.limits, self.utterance, self.consumed)
-        self.state, self._voiced, self._silent = State.IDLE, 0, 0
+        self.state, self._voiced, self._silent = EndpointState.IDLE, 0, 0
         return detections

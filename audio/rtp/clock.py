@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from audio.leg_table import Cell, KnownCell, Place
+from audio.leg_table import Cell, KnownCell, LegRow
 
 RATE_HZ = 8000
 MAX_DROPOUT = 3000
@@ -62,7 +62,7 @@ Payload = bytes | Packet
 """What has a length, in positions."""
 
 
-class Arrival(NamedTuple):
+class PacketArrival(NamedTuple):
     sequence: int
     timestamp: int
     ssrc: int
@@ -71,7 +71,7 @@ class Arrival(NamedTuple):
     now: float
 
 
-class Placed(NamedTuple):
+class PlacedPayload(NamedTuple):
     position: int
     payload: Payload
     lost: bool
@@ -97,9 +97,9 @@ class RtpClock:
     """Arrival less position of the latest packet, in positions."""
     min_transit = Cell[float]("min_transit")
 
-    def __init__(self, place: Place | None = None) -> None:
+    def __init__(self, place: LegRow | None = None) -> None:
         """Starts over in this row, which is clear; by default in one of its own."""
-        self.place = place or Place()
+        self.place = place or LegRow()
         self.lost = 0
         """Sequence numbers that never came."""
         self.duplicates = self.discarded = self.ssrc_changes = self.jumps = 0
@@ -109,7 +109,7 @@ class RtpClock:
         """Believe the next packet, whatever it says: a new media description is in force."""
         self.ssrc = -1
         self.next_sequence = self.next_timestamp = -1
-        self._runs: list[deque[Arrival]] = []
+        self._runs: list[deque[PacketArrival]] = []
         self._heard_s = -_FAR
         self._missing: set[int] = set()
         self._loss_pending = False
@@ -127,7 +127,7 @@ class RtpClock:
         due = self.arrival_position(now)
         return position if abs(position - due) <= FAR_AHEAD else due
 
-    def receive(self, arrival: Arrival, floor: int, still: Callable[[], bool]) -> list[Placed]:
+    def receive(self, arrival: PacketArrival, floor: int, still: Callable[[], bool]) -> list[PlacedPayload]:
         """Where to put what has come. `floor`: consumed so far; `still`: is the leg silent, so that it may be moved?"""
         if self.origin_s is None:
             self.origin_s = arrival.now
@@ -140,7 +140,7 @@ class RtpClock:
             return self._behind(arrival)
         return self._forward(arrival, ahead, floor, still)
 
-    def _fits(self, arrival: Arrival, ahead: int) -> bool:
+    def _fits(self, arrival: PacketArrival, ahead: int) -> bool:
         """The timestamp tells the same story as the sequence number, or as the arrival."""
         step, size = signed(arrival.timestamp - self.next_timestamp, 32), len(arrival.payload)
         off = self.next_position + step - self.arrival_position(arrival.now)
@@ -153,7 +153,9 @@ class RtpClock:
             return off <= FAR_AHEAD
         return step >= 0 and abs(off) <= JUMP and not any(_follows(run[-1], arrival) for run in self._runs)
 
-    def _forward(self, arrival: Arrival, ahead: int, floor: int, still: Callable[[], bool]) -> list[Placed]:
+    def _forward(
+        self, arrival: PacketArrival, ahead: int, floor: int, still: Callable[[], bool]
+    ) -> list[PlacedPayload]:
         self.packets += 1
         self._skip_sequences(ahead)
         lost = ahead > 0 or self._loss_pending
@@ -174,9 +176,9 @@ class RtpClock:
         self._loss_pending = False
         self.next_timestamp = arrival.timestamp + size & 0xFFFFFFFF
         self.next_position = position + size
-        return [Placed(position, arrival.payload, lost)]
+        return [PlacedPayload(position, arrival.payload, lost)]
 
-    def _behind(self, arrival: Arrival) -> list[Placed]:
+    def _behind(self, arrival: PacketArrival) -> list[PlacedPayload]:
         if arrival.sequence not in self._missing:
             self.duplicates += 1
             return []
@@ -187,9 +189,9 @@ class RtpClock:
         if not arrival.payload:
             return []
         step = signed(arrival.timestamp - self.next_timestamp, 32)
-        return [Placed(self.next_position + step, arrival.payload, True)]
+        return [PlacedPayload(self.next_position + step, arrival.payload, True)]
 
-    def _probation(self, arrival: Arrival, floor: int, still: Callable[[], bool]) -> list[Placed]:
+    def _probation(self, arrival: PacketArrival, floor: int, still: Callable[[], bool]) -> list[PlacedPayload]:
         self.discarded += 1
         for run in self._runs:
             ahead = _follows(run[-1], arrival)
@@ -215,7 +217,7 @@ class RtpClock:
         else:
             self.ssrc_changes += 1
         self._rebase(first, floor)
-        placed: list[Placed] = []
+        placed: list[PlacedPayload] = []
         for each in run:
             placed += self._forward(each, signed(each.sequence - self.next_sequence, 16), floor, still)
         return placed
@@ -226,7 +228,7 @@ class RtpClock:
         due_s = self.origin_s + (self.next_position + (self.transit or 0.0)) / RATE_HZ
         return now - max(due_s if self.transit is not None else -_FAR, self._heard_s) >= OVERDUE_S
 
-    def _rebase(self, arrival: Arrival, floor: int) -> None:
+    def _rebase(self, arrival: PacketArrival, floor: int) -> None:
         """Take `arrival` as the next in sequence, at the position of its arrival or after what is there."""
         self.ssrc = arrival.ssrc
         self.next_sequence, self.next_timestamp = arrival.sequence, arrival.timestamp
@@ -274,7 +276,7 @@ class RtpClock:
         self.min_transit = min(self.min_transit, transit)
 
 
-def _follows(last: Arrival, arrival: Arrival) -> int | None:
+def _follows(last: PacketArrival, arrival: PacketArrival) -> int | None:
     """How many sequence numbers after `last`; None: the two are not of one stream."""
     ahead = signed(arrival.sequence - last.sequence, 16)
     if arrival.ssrc != last.ssrc or not -RUN <= ahead <= RUN:

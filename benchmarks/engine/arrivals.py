@@ -109,7 +109,7 @@ class Run:
             name, now = f"file/{self._count}", self.clock.now
             self._receive(Arrival(now, messages.Open(Utterance(name, "PCMU", live=False, stream="file"))), "batch")
             self._receive(Arrival(now, messages.Append(name, 0, codes)), "batch")
-            self._receive(Arrival(now, messages.Final(name, 1, len(codes), commit=True)), "batch")
+            self._receive(Arrival(now, messages.FinalRequest(name, 1, len(codes), commit=True)), "batch")
 
     def _receive(self, arrival: Arrival, payer: str) -> None:
         message, now, tally = arrival.message, arrival.time_s, self.tally
@@ -118,12 +118,12 @@ class Run:
                 self.live.add(utterance.id)
             case messages.Append(utterance_id=name, audio=audio):
                 tally.audio[name] = tally.audio.get(name, b"") + audio
-            case messages.Partial(utterance_id=name) | messages.Final(utterance_id=name):
-                lane = self._lane(name, final=isinstance(message, messages.Final))
+            case messages.PartialRequest(utterance_id=name) | messages.FinalRequest(utterance_id=name):
+                lane = self._lane(name, final=isinstance(message, messages.FinalRequest))
                 tally.asked[lane] += arrival.counts
                 asked = _Asked(message.revision, lane, max(now, arrival.ready_s), arrival.counts)
                 self._pending[name].append(asked)
-            case messages.Close(utterance_id=name) if self._pending[name]:
+            case messages.CloseUtterance(utterance_id=name) if self._pending[name]:
                 self._closing.add(name)
                 return
         tally.cpu_s[payer] += self.clock.timed(lambda: self._inference.receive(message, now))
@@ -184,7 +184,7 @@ class Run:
             tally.finals.add(name)
         if name in self._closing and not left:
             self._closing.remove(name)
-            self._receive(Arrival(self.clock.now, messages.Close(name)), "audio")
+            self._receive(Arrival(self.clock.now, messages.CloseUtterance(name)), "audio")
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

@@ -15,9 +15,9 @@ from torch import Tensor
 from asr.engines.interface import Engine
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.loader import Loaded
-from asr.engines.qwen.packed import Row
-from asr.engines.qwen.session import MODEL_HZ, Session
+from asr.engines.qwen.loader import LoadedModel
+from asr.engines.qwen.packed import PackedRow
+from asr.engines.qwen.session import MODEL_HZ, QwenSession
 from asr.server.scheduler import Request
 from asr.utterance import BYTES_PER_S
 from benchmarks.engine.native import UNFIXED_CHUNKS, UNFIXED_TOKENS, Refeed
@@ -48,7 +48,7 @@ class Driven(Engine, Protocol):
 class DrivenEngine(QwenEngine):
     """The engine as it is but for the ids."""
 
-    def __init__(self, loaded: Loaded, shape: Shape, script: Script, execution: Execution | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, shape: Shape, script: Script, execution: Execution | None = None) -> None:
         super().__init__(loaded, shape, execution)
         self._script = script
         self._rows = self._drafted = self._accepted = 0
@@ -57,12 +57,12 @@ class DrivenEngine(QwenEngine):
         super().close(utterance_id)
         self._script.forget(utterance_id)
 
-    def _said(self, sessions: Sequence[Session], rows: Sequence[Row]) -> list[list[int]]:
+    def _said(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> list[list[int]]:
         super()._said(sessions, rows)  # all of it, and waited for
         self._rows += len(rows)
         return [self._instead(session, row) for session, row in zip(sessions, rows, strict=True)]
 
-    def _instead(self, session: Session, row: Row) -> list[int]:
+    def _instead(self, session: QwenSession, row: PackedRow) -> list[int]:
         if not row.wanted:
             return []
         now = session.work
@@ -96,7 +96,7 @@ class _Forced:
 class DrivenRefeed(Refeed):
     """Everything again for every answer."""
 
-    def __init__(self, loaded: Loaded, script: Script) -> None:
+    def __init__(self, loaded: LoadedModel, script: Script) -> None:
         super().__init__(loaded)
         self._script = script
         self._answers: dict[str, list[list[int]]] = {}

@@ -100,13 +100,13 @@ class Load:
                 break
         self._mark(over=True)
         for name in list(self._open):
-            self._inference.receive(messages.Close(name), self.clock.now)
+            self._inference.receive(messages.CloseUtterance(name), self.clock.now)
 
     def _may_be_late(self) -> dict[Lane, int]:
         """As many of the requests to come as leave a chance that each lane holds."""
         asked = [each.message for each in self._arrivals if self._low_s <= each.time_s < self._high_s]
-        finals = sum(isinstance(message, messages.Final) for message in asked)
-        partials = sum(isinstance(message, messages.Partial) for message in asked)
+        finals = sum(isinstance(message, messages.FinalRequest) for message in asked)
+        partials = sum(isinstance(message, messages.PartialRequest) for message in asked)
         share = 1 - PERCENT / 100
         return {Lane.FINAL: int(share * finals), Lane.PARTIAL: int(share * partials)}
 
@@ -130,7 +130,7 @@ class Load:
             self._reading.add(name)
             self._receive(messages.Open(Utterance(name, "PCMU", live=False, stream=name)), now)
             self._receive(messages.Append(name, 0, codes), now)
-            self._receive(messages.Final(name, 1, len(codes), commit=True), now)
+            self._receive(messages.FinalRequest(name, 1, len(codes), commit=True), now)
 
     def _receive(self, message: messages.ToEngine, now: float) -> None:
         match message:
@@ -138,8 +138,8 @@ class Load:
                 self._open[utterance.id] = 0
             case messages.Append(utterance_id=name, audio=audio):
                 self._open[name] += len(audio)
-            case messages.Partial(utterance_id=name) | messages.Final(utterance_id=name):
-                lane = self._lane(name, final=isinstance(message, messages.Final))
+            case messages.PartialRequest(utterance_id=name) | messages.FinalRequest(utterance_id=name):
+                lane = self._lane(name, final=isinstance(message, messages.FinalRequest))
                 counts = self._low_s <= now < self._high_s
                 self.tally.asked[lane] += counts
                 self._waiting += counts and lane in LIVE

@@ -12,8 +12,8 @@ from asr.engines.interface import Answer
 from asr.engines.qwen.encoder import Audio, Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.loader import Loaded
-from asr.engines.qwen.packed import Packed, Row
+from asr.engines.qwen.loader import LoadedModel
+from asr.engines.qwen.packed import Packed, PackedRow
 from asr.server.scheduler import Request
 from benchmarks.engine.spent import Meter, Spent
 
@@ -40,9 +40,9 @@ class _Encoder(Encoder):
 class _Packed(Packed):
     """Keeps the rows of the last forward."""
 
-    rows: list[Row]
+    rows: list[PackedRow]
 
-    def __call__(self, rows: Sequence[Row]) -> list[list[int]]:
+    def __call__(self, rows: Sequence[PackedRow]) -> list[list[int]]:
         self.rows = list(rows)
         return super().__call__(rows)
 
@@ -54,7 +54,7 @@ class MeteredEngine(QwenEngine):
     encoder: _Encoder
     packed: _Packed
 
-    def __init__(self, loaded: Loaded, shape: Shape, execution: Execution | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, shape: Shape, execution: Execution | None = None) -> None:
         super().__init__(loaded, shape, execution)
         self.meter = Meter()
         self.encoder.spent = defaultdict(Spent)

@@ -13,7 +13,7 @@ from asr.engines.interface import Answer
 from asr.engines.moonshine.engine import MoonshineEngine
 from asr.engines.moonshine.model import Model
 from asr.engines.moonshine.shown import plain
-from asr.messages import Append, Final, Heard, Open
+from asr.messages import Append, FinalRequest, Heard, Open
 from asr.server.inference import Inference
 from asr.server.scheduler import Request
 from asr.utterance import Utterance
@@ -101,7 +101,7 @@ class Designs:
             name, inference = f"whole/{len(self._known)}", self._reference
             inference.receive(Open(Utterance(name, "PCMU", live=False)), 0.0)
             inference.receive(Append(name, 0, codes), 0.0)
-            inference.receive(Final(name, 1, len(codes), commit=True), 0.0)
+            inference.receive(FinalRequest(name, 1, len(codes), commit=True), 0.0)
             while (work := inference.choose()) is not None:
                 for message in inference.perform(work):
                     if isinstance(message, Heard):

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.engines.interface import Answer, Capabilities
-from asr.engines.qwen.loader import Loaded
+from asr.engines.qwen.loader import LoadedModel
 from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.session import MODEL_HZ, longest
 from asr.server.samples import decode
@@ -50,7 +50,7 @@ class Refeed:
 
     name = "re-feed"
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
         self.capabilities = Capabilities()
         self.meter = Meter()
         self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)

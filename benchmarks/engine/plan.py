@@ -128,8 +128,8 @@ def _messages(spoken: Spoken, partial_ms: int) -> Iterator[Arrival]:
         sent = end
         if at_ms in asks:
             revision += 1
-            yield Arrival(time_s, messages.Partial(spoken.id, revision, end))
-    yield Arrival(spoken.end_s, messages.Final(spoken.id, revision + 1, sent, commit=True))
+            yield Arrival(time_s, messages.PartialRequest(spoken.id, revision, end))
+    yield Arrival(spoken.end_s, messages.FinalRequest(spoken.id, revision + 1, sent, commit=True))
 
 
 def pieces(clips: Sequence[bytes]) -> Iterator[bytes]:

@@ -115,7 +115,9 @@ def _messages(spoken: Spoken, partial_ms: int, until_s: float) -> Iterator[Arriv
             if not paused:
                 yield append(at_ms)
                 revision += 1
-                suspected = messages.Final(name, revision, at_ms * CODES_PER_MS, commit=False, wanted_in_ms=ENDS_MS)
+                suspected = messages.FinalRequest(
+                    name, revision, at_ms * CODES_PER_MS, commit=False, wanted_in_ms=ENDS_MS
+                )
                 yield arrival(at_ms, suspected, counts=False)
             paused = True
             continue
@@ -125,14 +127,14 @@ def _messages(spoken: Spoken, partial_ms: int, until_s: float) -> Iterator[Arriv
         if at_ms >= next_ms and partial_ms:
             yield append(at_ms)
             revision, next_ms = revision + 1, at_ms + partial_ms
-            yield arrival(at_ms, messages.Partial(name, revision, at_ms * CODES_PER_MS))
+            yield arrival(at_ms, messages.PartialRequest(name, revision, at_ms * CODES_PER_MS))
         elif at_ms - sent_ms >= APPEND_MS:
             yield append(at_ms)
     yield append(length_ms)
     ready_s = spoken.end_s + ENDS_MS / 1000
-    last = messages.Final(name, revision + 1, length_ms * CODES_PER_MS, commit=False, wanted_in_ms=ENDS_MS)
+    last = messages.FinalRequest(name, revision + 1, length_ms * CODES_PER_MS, commit=False, wanted_in_ms=ENDS_MS)
     yield arrival(length_ms, last, ready_s=ready_s)
-    yield Arrival(ready_s, messages.Close(name))
+    yield Arrival(ready_s, messages.CloseUtterance(name))
 
 
 def quiet(codes: bytes, lead_ms: int) -> Iterator[tuple[int, int]]:

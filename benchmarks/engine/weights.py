@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
-from asr.engines.qwen.loader import Loaded
+from asr.engines.qwen.loader import LoadedModel
 from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END
 from benchmarks.engine.limit import PUBLISHED, Dimensions
 
@@ -61,7 +61,7 @@ def dimensions(config: Any) -> Dimensions:
     )  # fmt: skip
 
 
-def build(name: str, folder: Path, *, device: str, dtype: torch.dtype, seed: int = 1) -> Loaded:
+def build(name: str, folder: Path, *, device: str, dtype: torch.dtype, seed: int = 1) -> LoadedModel:
     """On `device` from the beginning: nothing is read, and nothing copied there."""
     config = configuration(name, folder)
     with torch.device("meta"):
@@ -82,7 +82,7 @@ def build(name: str, folder: Path, *, device: str, dtype: torch.dtype, seed: int
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     ends = tuple(tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT))
     assert tokenizer.convert_tokens_to_ids(AUDIO_PAD) == config.audio_token_id
-    return Loaded(model.eval(), tokenizer, library(feature_size=128), ends)
+    return LoadedModel(model.eval(), tokenizer, library(feature_size=128), ends)
 
 
 def words(tokenizer: Any) -> list[int]:

@@ -32,12 +32,12 @@ async def ours(port: int, folder: str) -> AsyncIterator[Publish]:
     from mediaworker.events.hub import EventHub
     from mediaworker.events.store import EventStore
     from mediaworker.http.app import ApiContext, HttpServer, create_app
-    from mediaworker.ops.metrics import Metrics
+    from mediaworker.ops.metrics import MetricsRegistry
 
     settings = parse({"http": {"host": "127.0.0.1", "port": port}, "data_dir": folder, "log": {"level": "error"}})
     hub = EventHub(settings, EventStore(folder))
     await hub.start()
-    server = HttpServer(create_app(ApiContext(settings, hub, {}, Metrics(), ready=lambda: ())), settings)
+    server = HttpServer(create_app(ApiContext(settings, hub, {}, MetricsRegistry(), ready=lambda: ())), settings)
     await server.start()
     try:
         yield hub.publish

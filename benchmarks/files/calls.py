@@ -65,10 +65,10 @@ class Calls:
                 self._recognizer.open(utterance, self._heard)
             case messages.Append(utterance_id=name, audio=audio):
                 self._recognizer.append(name, audio)
-            case messages.Partial(utterance_id=name, revision=revision):
+            case messages.PartialRequest(utterance_id=name, revision=revision):
                 self._pending[name].append(_Asked(revision, False, due_s))
                 self._recognizer.partial(name, revision)
-            case messages.Final(utterance_id=name, revision=revision):
+            case messages.FinalRequest(utterance_id=name, revision=revision):
                 self._pending[name].append(_Asked(revision, True, due_s))
                 self._recognizer.final(name, revision, commit=False, wanted_in_ms=self._endpoint_ms)
                 asyncio.get_running_loop().call_at(due_s + self._endpoint_ms / 1000, self._fire, name)

@@ -20,7 +20,7 @@ from asr.utterance import Hypothesis, Utterance
 from benchmarks.engine.run import BenchError
 from benchmarks.files.world import World
 from mediaworker.calls.transcriber import Recognizer
-from mediaworker.files.decoder_process import Plan, Reading
+from mediaworker.files.decoder_process import DecoderProcess, ReadingPlan
 from mediaworker.files.messages import Chunk
 
 AHEAD = 1 << 20
@@ -107,8 +107,8 @@ class LockedFiles:
         for path in cycle(self._paths):
             chunks = []
             with path.open("rb") as file:
-                plan = Plan("mix", settings.endpointing.files)
-                async with Reading(file.fileno(), path.name, plan, settings.files) as reading:
+                plan = ReadingPlan("mix", settings.endpointing.files)
+                async with DecoderProcess(file.fileno(), path.name, plan, settings.files) as reading:
                     reading.grant(AHEAD)
                     async for message in reading.messages():
                         if isinstance(message, Chunk):

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from asr.client.recognizer import Recognizer
-from asr.utterance import EngineState
+from asr.utterance import EngineStatus
 from benchmarks.engine.run import BenchError
 from config import Settings
-from mediaworker.files.decoder_process import Refused
+from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTranscription
@@ -42,7 +42,7 @@ class World:
         self._stays = True
         self._in_work(0)
         await self._settled.wait()
-        if self.recognizer.state is EngineState.FAILED or self.recognizer.pid is None:
+        if self.recognizer.state is EngineStatus.FAILED or self.recognizer.pid is None:
             raise BenchError(f"--model: {self._why}")
         return self.recognizer.pid
 
@@ -58,7 +58,7 @@ class World:
                 yield work
             except EngineUnavailable:
                 raise BenchError(f"--model: {self._why}") from None
-            except Refused as refused:
+            except FileRefused as refused:
                 raise BenchError(f"a file could not be read: {refused.reason}") from None
             finally:
                 self._works.remove(work)
@@ -72,9 +72,9 @@ class World:
         """Processes that read just now."""
         return [work.reading.pid for work in self._works if work.reading.pid is not None]
 
-    def _entered(self, state: EngineState, why: str) -> None:
+    def _entered(self, state: EngineStatus, why: str) -> None:
         self._why = why
-        if state in (EngineState.READY, EngineState.FAILED):
+        if state in (EngineStatus.READY, EngineStatus.FAILED):
             self._settled.set()
         else:
             self._settled.clear()

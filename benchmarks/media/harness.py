@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.utterance import Hypothesis, Utterance
-from audio import Detector, Turn
+from audio import Detector, Shard
 from config import Settings
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRegistry
@@ -91,7 +91,7 @@ class Harness:
         self,
         seconds: float,
         *,
-        sweep: Callable[[float, Turn], Iterable[None]] = lambda now, turn: (),
+        sweep: Callable[[float, Shard], Iterable[None]] = lambda now, turn: (),
         stepped: Callable[[], None] = lambda: None,
         ready: Callable[[], Awaitable[None]] | None = None,
     ) -> Figures:

@@ -180,4 +180,4 @@ def write_recording(path: Path, samples: NDArray[np.int16], call_sid: str) -> No
     """The call as the messages that Twilio sends, for `mediaworker replay`."""
     writer = StreamWriter(f"MZ{call_sid[2:]}", call_sid, "AC" + "0" * 32)
     messages = schedule(writer, {"inbound": bytes(ulaw_encode(samples))}, {})
-    recording.write(path, [recording.Message(due_s, write()) for due_s, write in messages])
+    recording.write(path, [recording.RecordedMessage(due_s, write()) for due_s, write in messages])

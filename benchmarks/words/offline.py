@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asr.server.offline import recognize
 from asr.utterance import Format, Utterance
-from audio import Codec, Detector, SpeechEnded, SpeechStarted
+from audio import Codec, Detector, SpeechOffset, SpeechOnset
 from benchmarks.words.calls import Line, Part
 from config import Settings
 from mediaworker.calls.media_loop import TICK_S
@@ -58,9 +58,9 @@ def hear(settings: Settings, line: Line, file: Path, faults: Faults, parts: tupl
     def note(detections: list) -> None:  # type: ignore[type-arg]
         nonlocal audio_start
         for detection in detections:
-            if isinstance(detection, SpeechStarted):
+            if isinstance(detection, SpeechOnset):
                 audio_start = detection.audio_start
-            elif isinstance(detection, SpeechEnded):
+            elif isinstance(detection, SpeechOffset):
                 lost_ms = leg.lost(audio_start, detection.audio_end) // 8
                 cuts.append((detection.start, detection.end, audio_start, detection.audio_end, lost_ms))
 

@@ -11,7 +11,7 @@ import structlog
 from audio import Codec, Detection, Leg
 from config.settings import Endpointing, Role
 from mediaworker.calls import talk
-from mediaworker.calls.routing import Plan
+from mediaworker.calls.routing import CallPlan
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.call import CallAlerts
@@ -106,7 +106,7 @@ class Call:
         publish: Callable[[str, int, events.EventBody], None],
         clock: Callable[[], float],
         closed: Callable[[Call], None],
-        plan: Callable[[Mapping[str, str]], Plan],
+        plan: Callable[[Mapping[str, str]], CallPlan],
         later: Callable[[float, Callable[[], None]], object],
         words_wait_s: float,
         grow: Callable[[Call, LegSpec], CallLeg] | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from audio import WHOLE, Detector, Turn
+from audio import ALL, Detector, Shard
 from mediaworker.calls.call import Call
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.ops.latency import LatencyParts
@@ -36,7 +36,7 @@ class MediaLoop:
         metrics_s: float = 5.0,
         latency: LatencyParts | None = None,
         guard: LoadGuard | None = None,
-        sweep: Callable[[float, Turn], Iterable[None]] = lambda now, turn: (),
+        sweep: Callable[[float, Shard], Iterable[None]] = lambda now, turn: (),
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
         self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
@@ -70,9 +70,9 @@ class MediaLoop:
         due = loop.time()
         self._report_s = due + self._metrics_s
         quiet_until = due
-        turn = Turn()
+        turn = Shard()
         while True:
-            turn = Turn(turn.number + 1, turn.of) if turn.number + 1 < turn.of else Turn(0, self._detector.turns)
+            turn = Shard(turn.number + 1, turn.of) if turn.number + 1 < turn.of else Shard(0, self._detector.turns)
             if self._idle():
                 self._woken.clear()
                 if self._guard is not None:
@@ -111,7 +111,7 @@ class MediaLoop:
     def _idle(self) -> bool:
         return not (self._detector.legs or self._speaking)
 
-    async def tick(self, now: float, turn: Turn = WHOLE) -> None:
+    async def tick(self, now: float, turn: Shard = ALL) -> None:
         """One step of all that hear and speak; `start` makes one every 32 ms, or several of a part each."""
         self.ticks += turn.number == 0
         for _ in self._sweep(now, turn):

@@ -13,8 +13,8 @@ from audio import Detector
 from config import Settings
 from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallInfo, CallLeg, LegSpec
-from mediaworker.calls.transcriber import LegTranscriber, Recognizer, Stats
-from mediaworker.calls.word_timestamps import Aligner, LegWords
+from mediaworker.calls.transcriber import LegTranscriber, Recognizer, TranscriberStats
+from mediaworker.calls.word_timestamps import LegWordTimestamps, WordAligner
 from mediaworker.events import schema as events
 from mediaworker.ops import logs
 from mediaworker.ops.latency import LatencyParts
@@ -32,7 +32,7 @@ FINALS_S = 30.0
 """An engine that hangs must not hold up the end; the store then closes the calls as after a kill."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`.
 
     `challenge`: `WWW-Authenticate` of a 401 or 403. `delay_s`: the answer is held back for so long.
@@ -59,12 +59,12 @@ class CallRegistry:
         clock: Callable[[], float],
         latency: LatencyParts | None = None,
         guard: LoadGuard | None = None,
-        aligner: Aligner | None = None,
+        aligner: WordAligner | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
         rules: Callable[[], Rules] | None = None,
     ) -> None:
         """`rules`: those for alerts, as they are now. Raises ConfigError for settings that only their use can judge."""
-        self.stats = Stats()
+        self.stats = TranscriberStats()
         self.opened = 0
         self.refused = 0
         self.draining = False
@@ -96,14 +96,14 @@ class CallRegistry:
         self._policy = Policy(settings)
         self._settings = settings
 
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> CallRefused | None:
         """Why a new call would be refused now, or None."""
         if self.draining:
-            return Refused(503, "the worker is shutting down")
+            return CallRefused(503, "the worker is shutting down")
         if len(self._calls) >= self._settings.max_calls:
-            return Refused(503, f"all {self._settings.max_calls} calls are taken", busy=True)
+            return CallRefused(503, f"all {self._settings.max_calls} calls are taken", busy=True)
         if self._guard.load is Load.FULL:
-            return Refused(503, "the worker cannot keep up with the calls it has")
+            return CallRefused(503, "the worker cannot keep up with the calls it has")
         return None
 
     @property
@@ -133,7 +133,7 @@ class CallRegistry:
             self.refused += 1
             raise refusal
 
-        def plan(overrides: Mapping[str, str] | None) -> routing.Plan:
+        def plan(overrides: Mapping[str, str] | None) -> routing.CallPlan:
             return routing.plan(
                 self._settings,
                 source=source,
@@ -184,7 +184,7 @@ class CallRegistry:
             self.refused += 1
             self._no_memory_s = now
             log.error("no memory for a call", error=str(error), external_id=external_id)
-            raise Refused(503, "there is no memory for another call") from error
+            raise CallRefused(503, "there is no memory for another call") from error
         self._no_memory_s = None
         self._calls[call.id] = call
         if external_id:
@@ -209,7 +209,7 @@ class CallRegistry:
             except TimeoutError:
                 log.error("finals did not come: the next start will end these calls", calls=len(self))
 
-    def _leg(self, call: Call, spec: LegSpec, plan: routing.Plan) -> CallLeg:
+    def _leg(self, call: Call, spec: LegSpec, plan: routing.CallPlan) -> CallLeg:
         audio = self._detector.open(
             spec.codec,
             plan.endpointing,
@@ -248,10 +248,10 @@ class CallRegistry:
             name_is_set=spec.leg in plan.names,
         )
 
-    def _words(self, call: Call) -> LegWords | None:
+    def _words(self, call: Call) -> LegWordTimestamps | None:
         if self._aligner is None:
             return None
-        return LegWords(
+        return LegWordTimestamps(
             self._aligner, publish=call.publish, clock=self._clock, done=call.drained, latency=self._latency
         )
 

@@ -14,7 +14,7 @@ ROLES = ("agent", "customer", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """How a call is transcribed. `roles` and `names` are keyed by leg and hold only what a route or override says."""
 
     endpointing: Endpointing
@@ -35,7 +35,7 @@ def plan(
     headers: Mapping[str, str] | None = None,
     participants: Sequence[str] = (),
     overrides: Mapping[str, str] | None = None,
-) -> Plan:
+) -> CallPlan:
     """The first route that fits, then the overrides.
 
     `headers`: of an INVITE, by their names in lower case; `participants`: URIs, user parts and names in SIPREC
@@ -59,7 +59,7 @@ def plan(
     profile = overrides.get("profile", route.profile)
     if profile not in PROFILES:
         profile = route.profile
-    return Plan(
+    return CallPlan(
         endpointing=getattr(settings.endpointing, profile),
         profile=profile,
         language=overrides.get("language", "") or route.language or settings.asr.language,

@@ -21,11 +21,11 @@ import structlog
 
 from asr.text import takes_back
 from asr.utterance import Format, Hypothesis, Utterance
-from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechEnded, SpeechPaused, SpeechResumed, SpeechStarted
+from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
-from mediaworker.calls.word_timestamps import LegWords, Said
+from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import Endpoint, LatencyParts
+from mediaworker.ops.latency import EndpointTimes, LatencyParts
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class Recognizer(Protocol):
 
 
 @dataclass(slots=True)
-class Stats:
+class TranscriberStats:
     """Counters over all legs, scraped by the metrics."""
 
     utterances: int = 0
@@ -84,7 +84,7 @@ class _Open:
     paused: int | None = None
     """End of speech while a speculative final is with the engine or has come back."""
     guess: Hypothesis | None = None
-    ended: SpeechEnded | None = None
+    ended: SpeechOffset | None = None
     end_ms: int = 0
     end_s: float = 0.0
     lost_ms: int = 0
@@ -94,7 +94,7 @@ class _Open:
     """When its newest final was asked for."""
     engine_s: float = 0.0
     """How long the answer to it took."""
-    endpoint: Endpoint | None = None
+    endpoint: EndpointTimes | None = None
     last: Hypothesis | None = None
     """What its final says: it is over. The event waits while an earlier utterance of the leg has none."""
 
@@ -126,10 +126,10 @@ class LegTranscriber:
         call_ms: Callable[[int], int],
         clock: Callable[[], float],
         drained: Callable[[], None],
-        stats: Stats,
+        stats: TranscriberStats,
         latency: LatencyParts | None = None,
         takes_partial: Callable[[], bool] = lambda: True,
-        words: LegWords | None = None,
+        words: LegWordTimestamps | None = None,
     ) -> None:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
@@ -160,18 +160,18 @@ class LegTranscriber:
     # -- from the detector ------------------------------------------------------------------------------------------
 
     def on(self, detection: Detection) -> None:
-        if self._given_up and isinstance(detection, SpeechPaused | SpeechResumed | SpeechEnded):
+        if self._given_up and isinstance(detection, SpeechPaused | SpeechResumed | SpeechOffset):
             return
         utterance = self._current
         try:
             match detection:
-                case SpeechStarted():
+                case SpeechOnset():
                     self._started(detection)
                 case SpeechPaused():
                     self._paused(detection)
                 case SpeechResumed():
                     self._resumed()
-                case SpeechEnded():
+                case SpeechOffset():
                     self._ended(detection)
                 case Digit():
                     at_ms = self._call_ms(detection.position)
@@ -209,7 +209,7 @@ class LegTranscriber:
         elif position - utterance.sent >= APPEND_MS * POSITIONS_PER_MS:
             self._append(utterance, position)
 
-    def _started(self, detection: SpeechStarted) -> None:
+    def _started(self, detection: SpeechOnset) -> None:
         assert self._current is None, "an utterance starts before the previous one has ended"
         self._given_up = False
         self._count += 1
@@ -250,7 +250,7 @@ class LegTranscriber:
         utterance.next_partial = self.leg.position + FIRST_PARTIAL_MS * POSITIONS_PER_MS
         self._stats.resumed += 1
 
-    def _ended(self, detection: SpeechEnded) -> None:
+    def _ended(self, detection: SpeechOffset) -> None:
         utterance = self._expect_current()
         self._close(utterance, detection)
         if utterance.paused == detection.end and utterance.sent == detection.audio_end:
@@ -266,7 +266,7 @@ class LegTranscriber:
         utterance.asked_s = self._clock()
         self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
 
-    def _close(self, utterance: _Open, detection: SpeechEnded) -> None:
+    def _close(self, utterance: _Open, detection: SpeechOffset) -> None:
         """Nothing more is said in it; its final is still to come."""
         self._current = None
         utterance.ended = detection
@@ -294,7 +294,7 @@ class LegTranscriber:
         if utterance.ended is None:
             self._given_up = True
             position = self.leg.position
-            self._close(utterance, SpeechEnded(self.leg, utterance.start, position, position, "flush"))
+            self._close(utterance, SpeechOffset(self.leg, utterance.start, position, position, "flush"))
         self._finish(
             utterance, Hypothesis(utterance.engine_id, utterance.revision, "", "", 0, True, "an error in the worker")
         )
@@ -388,7 +388,7 @@ class LegTranscriber:
             return False
         lead_ms = (utterance.start - utterance.audio_start) // POSITIONS_PER_MS
         return self.words.ask(
-            Said(
+            FinalText(
                 utterance_id=utterance.id,
                 engine_id=utterance.engine_id,
                 text=hypothesis.text,

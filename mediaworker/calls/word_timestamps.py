@@ -9,14 +9,14 @@ from typing import Protocol
 import structlog
 
 from asr.languages import base
-from asr.utterance import Alignment, Word
+from asr.utterance import Alignment, TimedWord
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
 
 log = structlog.get_logger()
 
 
-class Aligner(Protocol):
+class WordAligner(Protocol):
     """What is needed of `asr.client.recognizer.Recognizer`."""
 
     words: tuple[str, ...]
@@ -26,7 +26,7 @@ class Aligner(Protocol):
 
 
 @dataclass(slots=True)
-class Said:
+class FinalText:
     """An utterance whose final is known. Times in milliseconds are the call's."""
 
     utterance_id: str
@@ -41,11 +41,11 @@ class Said:
     """Of its speech, on the loop's clock."""
     shown: bool = False
     """Its final has been published."""
-    words: tuple[Word, ...] | None = None
+    words: tuple[TimedWord, ...] | None = None
     asked_s: float = 0.0
 
 
-class LegWords:
+class LegWordTimestamps:
     """One leg's. An utterance is waited for until its words are published, or known not to come.
 
     Args:
@@ -55,7 +55,7 @@ class LegWords:
 
     def __init__(
         self,
-        aligner: Aligner,
+        aligner: WordAligner,
         *,
         publish: Callable[[int, events.EventBody], None],
         clock: Callable[[], float],
@@ -64,7 +64,7 @@ class LegWords:
     ) -> None:
         self._aligner, self._publish, self._clock = aligner, publish, clock
         self._done, self._latency = done, latency
-        self._waiting: dict[str, Said] = {}
+        self._waiting: dict[str, FinalText] = {}
 
     def __len__(self) -> int:
         """Utterances that are waited for."""
@@ -75,7 +75,7 @@ class LegWords:
         """Whether utterances are to be opened with `words`."""
         return bool(self._aligner.words)
 
-    def ask(self, said: Said) -> bool:
+    def ask(self, said: FinalText) -> bool:
         """Take over an utterance that was opened with `words`, to its end. False: it has none that could be timed."""
         language = base(said.language)
         if not said.text or language not in self._aligner.words:
@@ -97,7 +97,7 @@ class LegWords:
         for said in waiting.values():
             self._aligner.cancel(said.engine_id)
 
-    def _came(self, said: Said, alignment: Alignment) -> None:
+    def _came(self, said: FinalText, alignment: Alignment) -> None:
         if self._waiting.get(said.utterance_id) is not said:
             return
         if alignment.error is not None:
@@ -107,7 +107,7 @@ class LegWords:
         said.words = alignment.words
         self._tell(said)
 
-    def _tell(self, said: Said) -> None:
+    def _tell(self, said: FinalText) -> None:
         if said.words is None or not said.shown:
             return
         del self._waiting[said.utterance_id]
@@ -118,7 +118,7 @@ class LegWords:
         self._done()
 
 
-def placed(words: Iterable[Word], audio_ms: int, start_ms: int, end_ms: int) -> list[events.Word]:
+def placed(words: Iterable[TimedWord], audio_ms: int, start_ms: int, end_ms: int) -> list[events.Word]:
     """Words of an utterance whose audio begins at `audio_ms`. The model may hear one in the silence around the speech;
     it was said between start and end."""
 

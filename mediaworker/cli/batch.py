@@ -16,19 +16,19 @@ import msgspec
 from tqdm import tqdm
 
 from asr.client.recognizer import Recognizer
-from asr.utterance import EngineState
+from asr.utterance import EngineStatus
 from config import Settings
 from config.printable import printable
 from mediaworker.cli.result_names import result_name, target
 from mediaworker.cli.terminal import for_output, print_error
-from mediaworker.files.decoder_process import Refused
+from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.options import Options
-from mediaworker.files.partial import Heading, Partial
+from mediaworker.files.partial import Heading, PartialFile
 from mediaworker.files.segments import arranged
 from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, SourceChanged
 from mediaworker.storage.durable import sync_file
-from mediaworker.transcripts.file import Format, Transcript, render
+from mediaworker.transcripts.file import FileTranscript, Format, render
 
 DONE, FAILED, WRONG, UNREADABLE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 RENDERED: dict[str, Format] = {"txt": "text", "json": "verbose_json", "srt": "srt", "vtt": "vtt"}
@@ -109,7 +109,7 @@ class Batch:
         for file in waiting:
             try:
                 await self._transcribe(file, service)
-            except Refused as refused:
+            except FileRefused as refused:
                 self._worse(UNREADABLE, f"{file.path}: {refused.reason}")
             except EngineUnavailable:
                 raise _Stop(f"there is no engine: {self._engine_why}") from None
@@ -124,7 +124,7 @@ class Batch:
         try:
             descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise Refused("unreadable", error.strerror or "cannot be opened") from None
+            raise FileRefused("unreadable", error.strerror or "cannot be opened") from None
         with os.fdopen(descriptor, "rb") as source:
             if not self._force and self._complete(file, source.fileno()):
                 return
@@ -143,7 +143,9 @@ class Batch:
         for warning in transcript.warnings:
             self._worse(INCOMPLETE, f"{file.path}: {warning}")
 
-    async def _recognise(self, file: _File, descriptor: int, service: FileService, partial: Partial) -> Transcript:
+    async def _recognise(
+        self, file: _File, descriptor: int, service: FileService, partial: PartialFile
+    ) -> FileTranscript:
         stream, known = str(file.path), dict(partial.known)
         with service.transcription(descriptor, file.path.name, self._options, stream=stream, known=known) as work:
             async with aclosing(work.segments()) as found:
@@ -152,7 +154,7 @@ class Batch:
                     self._progress(file, work)
             assert work.ended is not None and work.opened is not None
             file.duration_s = file.done_s = work.ended.duration_s
-            return Transcript(
+            return FileTranscript(
                 arranged(partial.known.values()),
                 duration_s=work.ended.duration_s,
                 channels=work.opened.channels,
@@ -175,15 +177,15 @@ class Batch:
         targets = [target(self._folder, file.path, format) for format in self._formats]
         return all(each.exists() and each.stat().st_mtime_ns >= changed_ns for each in targets)
 
-    def _partial(self, file: _File, descriptor: int, service: FileService) -> Partial:
+    def _partial(self, file: _File, descriptor: int, service: FileService) -> PartialFile:
         found = os.fstat(descriptor)
         engine = service.recognizer.engine
         model = self._settings.asr.model if engine == "qwen" else engine
         heading = Heading(str(file.path.absolute()), found.st_size, found.st_mtime_ns, model, self._options)
         name = self._name(file) if self._folder is not None else None
-        return Partial(name.with_name(f".{name.name}.partial") if name is not None else None, heading)
+        return PartialFile(name.with_name(f".{name.name}.partial") if name is not None else None, heading)
 
-    def _write(self, file: _File, transcript: Transcript) -> None:
+    def _write(self, file: _File, transcript: FileTranscript) -> None:
         for format in self._formats:
             text = render(transcript, RENDERED[format], granularities=("segment", "word"))
             if self._folder is None:
@@ -203,7 +205,7 @@ class Batch:
 
     # -- the terminal -----------------------------------------------------------------------------------------------
 
-    def _engine_state(self, state: EngineState, why: str) -> None:
+    def _engine_state(self, state: EngineStatus, why: str) -> None:
         self._engine_why = why
 
     def _progress(self, file: _File, work: Any) -> None:

@@ -18,7 +18,7 @@ from asr.engines import weights
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device import place
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.loader import Loaded, load
+from asr.engines.qwen.loader import LoadedModel, load
 from asr.engines.qwen.prompt import Prompt, Prompts
 from asr.engines.qwen.session import longest
 from asr.repetition import is_loop
@@ -28,7 +28,7 @@ from audio.resample import Wideband
 from config.settings import Qwen
 from mediaworker.word_errors.align import align
 from mediaworker.word_errors.normalise import words
-from mediaworker.word_errors.prompts import Prompt as Spoken
+from mediaworker.word_errors.prompts import SpokenPrompt as Spoken
 
 FINE, WRONG, NOTHING = 0, 1, 2
 BAD_WORDS = 0.15
@@ -97,7 +97,7 @@ def _engine(engine: QwenEngine, audio: bytes, number: int) -> tuple[str, list[in
 class Library:
     """What `transformers` itself says."""
 
-    def __init__(self, loaded: Loaded, prompt: Prompt) -> None:
+    def __init__(self, loaded: LoadedModel, prompt: Prompt) -> None:
         self._model, self._prompt, self._ends = loaded.model, prompt, loaded.ends
         self._pad = int(loaded.model.config.audio_token_id)
         self._extractor = loaded.extractor

@@ -83,7 +83,7 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
 
     from config import ConfigError, load
     from config.settings import Log
-    from mediaworker.calls.registry import Refused
+    from mediaworker.calls.registry import CallRefused
     from mediaworker.events import schema as events
     from mediaworker.ops import logs
     from mediaworker.replay.lab import Lab
@@ -109,7 +109,7 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
         )
         try:
             results = asyncio.run(lab.run(source, args.speed))
-        except Refused as refused:
+        except CallRefused as refused:
             return _fail(FAILED, refused.reason)
         except TimeoutError:
             return _fail(FAILED, "the engine does not answer")

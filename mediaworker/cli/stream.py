@@ -28,7 +28,7 @@ from mediaworker.cli.terminal import print_error
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay import recording
-from mediaworker.replay.recording import Message
+from mediaworker.replay.recording import RecordedMessage
 
 OK, FAILED, USAGE = 0, 1, 2
 TIMEOUT_S = 10.0
@@ -44,7 +44,7 @@ Messages = Iterator[tuple[float, Callable[[], str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StreamTarget:
     """Where to stream to, and as what."""
 
     url: str
@@ -116,7 +116,7 @@ async def _run(args: argparse.Namespace) -> int:
     writer = StreamWriter(new_sid("MZ"), args.call_sid or new_sid("CA"), args.account_sid or new_sid("AC"))
     match urlsplit(args.url).scheme:
         case "ws" | "wss":
-            target = Target(args.url, args.sign_url or args.url, parameters, args.connect)
+            target = StreamTarget(args.url, args.sign_url or args.url, parameters, args.connect)
         case "http" | "https":
             target = await asyncio.to_thread(ask_webhook, args, writer, parameters)
         case _:
@@ -132,26 +132,26 @@ async def _run(args: argparse.Namespace) -> int:
     headers = {_SIGNATURE: sign(args.auth_token, target.signed_url)} if args.auth_token else {}
     if not args.record:
         return await stream(target, headers, writer, messages)
-    kept: list[Message] = []
+    kept: list[RecordedMessage] = []
     try:
         return await stream(target, headers, writer, keeping(messages, kept))
     finally:
         save_recording(args.record, kept)
 
 
-def keeping(messages: Messages, kept: list[Message]) -> Messages:
+def keeping(messages: Messages, kept: list[RecordedMessage]) -> Messages:
     """The same messages; each is put into `kept` when it is written."""
 
     def keep(due_s: float, write: Callable[[], str]) -> str:
         text = write()
-        kept.append(Message(due_s, text))
+        kept.append(RecordedMessage(due_s, text))
         return text
 
     for due_s, write in messages:
         yield due_s, partial(keep, due_s, write)
 
 
-def save_recording(path: str, kept: list[Message]) -> None:
+def save_recording(path: str, kept: list[RecordedMessage]) -> None:
     """Raises StreamError."""
     try:
         recording.write(path, kept)
@@ -159,7 +159,7 @@ def save_recording(path: str, kept: list[Message]) -> None:
         raise StreamError(f"{path}: {error.strerror or error}") from None
 
 
-async def stream(target: Target, headers: Mapping[str, str], writer: StreamWriter, messages: Messages) -> int:
+async def stream(target: StreamTarget, headers: Mapping[str, str], writer: StreamWriter, messages: Messages) -> int:
     """Play the messages on an absolute schedule. Raises StreamError."""
     loop = asyncio.get_running_loop()
     parts = urlsplit(target.url)
@@ -207,7 +207,7 @@ async def _speak(websocket: ClientConnection, messages: Messages, listening: asy
         pass
 
 
-async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Target) -> None:
+async def _listen(websocket: ClientConnection, writer: StreamWriter, target: StreamTarget) -> None:
     """Answer what the server sends until it or we have closed.
 
     Raises:
@@ -238,7 +238,7 @@ async def _listen(websocket: ClientConnection, writer: StreamWriter, target: Tar
         raise StreamError(f"the server closed the stream: {websocket.close_code}{reason}")
 
 
-def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapping[str, str]) -> Target:
+def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapping[str, str]) -> StreamTarget:
     """Post a call to a voice webhook and read where its TwiML sends the audio. Raises StreamError."""
     form = {
         "AccountSid": writer.account_sid,
@@ -270,7 +270,7 @@ def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapp
         if (found := twiml.find(f"{verb}/Stream")) is not None:
             given = {item.get("name", ""): item.get("value", "") for item in found.iter("Parameter")}
             url = found.get("url", "")
-            return Target(url, url, {**given, **parameters}, verb == "Connect")
+            return StreamTarget(url, url, {**given, **parameters}, verb == "Connect")
     raise StreamError(f"{args.url}: the TwiML has no <Start><Stream> or <Connect><Stream>")
 
 

@@ -17,15 +17,15 @@ from mediaworker.events.schema import (
     CallStarted,
     Event,
     EventBody,
+    LastSaid,
     LegInfo,
     LegUpdated,
     Metrics,
-    Raised,
-    Said,
     Speech,
     SpeechEnded,
     SpeechStarted,
     TranscriptFinal,
+    WorstAlert,
 )
 
 HISTORY = frozenset({"speech.started", "speech.ended", "call.held", "call.resumed", "metrics"})
@@ -81,7 +81,7 @@ def _changes(record: CallRecord, event: Event, body: EventBody) -> dict[str, obj
             speaking = [speech for speech in record.speaking if speech.utterance_id != body.utterance_id]
             if not body.text or (record.said is not None and record.said.start_ms > body.start_ms):
                 return {"speaking": speaking}
-            return {"speaking": speaking, "said": Said(body.leg, body.role, body.start_ms, body.text)}
+            return {"speaking": speaking, "said": LastSaid(body.leg, body.role, body.start_ms, body.text)}
         case Alert():
             return {"alert": _worst(record.alert, body)}
         case CallEnded():
@@ -90,13 +90,13 @@ def _changes(record: CallRecord, event: Event, body: EventBody) -> dict[str, obj
     return {}
 
 
-def _worst(before: Raised | None, alert: Alert) -> Raised:
+def _worst(before: WorstAlert | None, alert: Alert) -> WorstAlert:
     """The worst alert so far, of equally bad ones the latest, and how many there were."""
     count = 1 if before is None else before.count + 1
     rank = {severity: number for number, severity in enumerate(SEVERITIES)}
     if before is not None and rank.get(before.severity, -1) > rank.get(alert.severity, -1):
         return msgspec.structs.replace(before, count=count)
-    return Raised(alert.rule, alert.severity, count)
+    return WorstAlert(alert.rule, alert.severity, count)
 
 
 def _held(record: CallRecord, held: list[str]) -> dict[str, object]:

@@ -18,7 +18,7 @@ import msgspec
 from mediaworker.events import call_record as calls
 from mediaworker.events import search
 from mediaworker.events.schema import CallRecord, Envelope, EventError, decode
-from mediaworker.storage.sqlite import SqliteFile, Unusable
+from mediaworker.storage.sqlite import SqliteFile, UnusableDatabase
 
 # Each entry brings the file from version n to n + 1 (PRAGMA user_version). Never edit one that was released.
 MIGRATIONS: tuple[str, ...] = (
@@ -80,7 +80,7 @@ _encoder = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EventRow:
     """A durable event as it is stored. `id` is the second half of its cursor."""
 
     id: int
@@ -111,7 +111,7 @@ class Carried:
     """What goes over into a file that takes the place of a lost one."""
 
     meta: list[tuple[str, object]]
-    rows: list[Row]
+    rows: list[EventRow]
 
 
 class Database(SqliteFile):
@@ -128,7 +128,7 @@ class Database(SqliteFile):
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
-    def append(self, rows: Iterable[Row], records: Iterable[CallRecord], floor: int) -> None:
+    def append(self, rows: Iterable[EventRow], records: Iterable[CallRecord], floor: int) -> None:
         """Rows and the call records that sum them up, in one transaction."""
         rows = tuple(rows)
         if rows and not self._reserved:
@@ -139,7 +139,7 @@ class Database(SqliteFile):
                 self._raise_floor(floor)
         self._floor = floor if raised else self._floor
 
-    def _insert(self, rows: Sequence[Row], records: Iterable[CallRecord]) -> None:
+    def _insert(self, rows: Sequence[EventRow], records: Iterable[CallRecord]) -> None:
         self._connection.executemany(
             "INSERT INTO events (id, call_id, seq, type, json) VALUES (?, ?, ?, ?, ?)",
             ((row.id, row.call_id, row.seq, row.type, row.frame) for row in rows),
@@ -165,7 +165,7 @@ class Database(SqliteFile):
     def carry(self, call_ids: Collection[str]) -> Carried:
         """The events of these calls, and what is known beside the events."""
         query = "SELECT id, call_id, seq, type, json FROM events WHERE call_id = ? ORDER BY id"
-        rows = [Row(*found) for call_id in call_ids for found in self.execute(query, (call_id,))]
+        rows = [EventRow(*found) for call_id in call_ids for found in self.execute(query, (call_id,))]
         return Carried(self.execute("SELECT key, value FROM meta").fetchall(), rows)
 
     def restore(self, store_id: str, carried: Carried, records: Iterable[CallRecord], floor: int) -> None:
@@ -314,9 +314,9 @@ class Database(SqliteFile):
             seq = self.execute("SELECT max(seq) FROM events WHERE call_id IS NULL").fetchone()[0] or 0
         numbers = (floor, reserved, row, seq)
         if not all(isinstance(number, int) and 0 <= number < ROW_MAX for number in numbers):
-            raise Unusable("damaged", "its numbers are impossible")
+            raise UnusableDatabase("damaged", "its numbers are impossible")
         if not isinstance(store_id, str) or not (store_id.isalnum() and store_id.isascii()):
-            raise Unusable("damaged", "it has no id")
+            raise UnusableDatabase("damaged", "it has no id")
         self._floor = floor
         records = [self._record(call_id) for (call_id,) in self.execute(OPEN_CALLS).fetchall()]
         live = tuple(record for record in records if record is not None and record.state != "ended")

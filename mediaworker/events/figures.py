@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mediaworker.events.hub import EventHub
-from mediaworker.ops.metrics import Metrics
+from mediaworker.ops.metrics import MetricsRegistry
 
 
-def register(metrics: Metrics, hub: EventHub) -> None:
+def register(metrics: MetricsRegistry, hub: EventHub) -> None:
     journal, store = hub.journal, hub.store
     metrics.counter(
         "events_published",

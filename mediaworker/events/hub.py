@@ -30,7 +30,7 @@ from mediaworker.events.schema import (
     TYPES,
     CallRecord,
     CallStarted,
-    Engine,
+    EngineInfo,
     EngineState,
     Event,
     EventBody,
@@ -73,7 +73,7 @@ class EventHub:
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
         self.journal = Journal(store, self._fan_out)
-        self.engine = Engine(name="", state="idle")
+        self.engine = EngineInfo(name="", state="idle")
         self.published = dict.fromkeys(sorted(TYPES - {"hello", "lagged"}), 0)
         """Counts by type."""
         self.strays = self.overruns = self._dropped = 0
@@ -98,7 +98,7 @@ class EventHub:
         self._subscriptions: set[Subscription] = set()
         self._live: dict[str | None, set[Subscription]] = {}
         """By the call they follow; None: all."""
-        self._hello: tuple[tuple[int, Engine], str] | None = None
+        self._hello: tuple[tuple[int, EngineInfo], str] | None = None
         self._watch_task: asyncio.Task[None] | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class EventHub:
             return
         self.published[type_of(body)] += 1
         if isinstance(body, EngineState):
-            self.engine = Engine(body.engine or self.engine.name, body.state, self.engine.languages)
+            self.engine = EngineInfo(body.engine or self.engine.name, body.state, self.engine.languages)
         self.journal.put(self._entry(call_id, at_ms, body, record))
 
     def _entry(self, call_id: str | None, at_ms: int, body: EventBody, record: CallRecord | None) -> Entry:

@@ -15,7 +15,7 @@ from itertools import islice
 
 import structlog
 
-from mediaworker.events.database import Row
+from mediaworker.events.database import EventRow
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.subscription import Entry
@@ -156,7 +156,7 @@ class Journal:
     async def _write_batch(self) -> None:
         loop = asyncio.get_running_loop()
         batch = list(islice(self._unsaved, BATCH))
-        rows = [Row(entry.row or 0, entry.call_id, entry.seq, entry.type, entry.frame) for entry in batch]
+        rows = [EventRow(entry.row or 0, entry.call_id, entry.seq, entry.type, entry.frame) for entry in batch]
         orphans, self._lost_records = self._lost_records, {}
         records = orphans | {entry.record.call_id: entry.record for entry in batch if entry.record is not None}
         started_s = loop.time()

@@ -32,7 +32,7 @@ SLACK = 0.95
 SHRINK_PAGES = 64
 
 
-class Retention:
+class RetentionTask:
     """Sweeps every `every_s`. `settings` may be replaced at any time; `clock` gives Unix time in seconds."""
 
     def __init__(self, hub: EventHub, settings: RetentionSettings, *, clock: Callable[[], float] = time.time) -> None:

@@ -235,7 +235,7 @@ class Speech(msgspec.Struct, frozen=True):
     start_ms: CallMillis
 
 
-class Said(msgspec.Struct, frozen=True):
+class LastSaid(msgspec.Struct, frozen=True):
     """What was said last."""
 
     leg: LegName
@@ -248,7 +248,7 @@ SEVERITIES = ("info", "warning", "critical")
 """Of alerts, from the mildest to the worst."""
 
 
-class Raised(msgspec.Struct, frozen=True):
+class WorstAlert(msgspec.Struct, frozen=True):
     """The worst alert of a call, of equally bad ones the latest."""
 
     rule: str
@@ -274,13 +274,15 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str | None, Meta(description="Of `call.ended`")] = None
     held: Annotated[list[str], Meta(description="Legs on hold")] = []
     speaking: Annotated[list[Speech], Meta(description="Speech that has no final yet")] = []
-    said: Annotated[Said | None, Meta(description="What was said last, of all legs")] = None
-    alert: Annotated[Raised | None, Meta(description="The worst of its alerts so far, and how many there were")] = None
+    said: Annotated[LastSaid | None, Meta(description="What was said last, of all legs")] = None
+    alert: Annotated[WorstAlert | None, Meta(description="The worst of its alerts so far, and how many there were")] = (
+        None
+    )
     seq: Annotated[int, Meta(description="Of the latest durable event in this record")]
     at_ms: Annotated[int, Meta(description="The latest call time in this record")]
 
 
-class Engine(msgspec.Struct, frozen=True, omit_defaults=True):
+class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     state: EngineStatus
     languages: Annotated[
@@ -294,7 +296,7 @@ class Hello(EventBody, frozen=True, tag="hello"):
     DURABLE: ClassVar[bool] = False
 
     server: Annotated[str, Meta(description="`mediaworker/<version>`")]
-    engine: Engine
+    engine: EngineInfo
     calls: list[CallRecord]
 
 

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 import structlog
 
-from mediaworker.events.database import Carried, Database, Head, Row
+from mediaworker.events.database import Carried, Database, EventRow, Head
 from mediaworker.events.schema import CallRecord, timestamp
 from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
 from mediaworker.storage.durable import make_directory, sync_directory, sync_file
-from mediaworker.storage.sqlite import REASONS, Reason, Unusable, files_set_aside, make_way, open_file, save_log
+from mediaworker.storage.sqlite import REASONS, Reason, UnusableDatabase, files_set_aside, make_way, open_file, save_log
 
 __all__ = ["EventStore", "StoreError", "StoreUnusable"]
 
@@ -91,7 +91,7 @@ class EventStore:
             os.close(self._lock)
             self._lock = None
 
-    async def append(self, rows: Iterable[Row], records: Iterable[CallRecord], floor: int) -> None:
+    async def append(self, rows: Iterable[EventRow], records: Iterable[CallRecord], floor: int) -> None:
         """Committed when it returns. Raises StoreError: nothing of it was written."""
         rows = tuple(rows)
         await self.write(lambda database: database.append(rows, records, floor))
@@ -139,7 +139,7 @@ class EventStore:
         """Raises StoreUnusable when the store has to be written anew."""
         await self._run(lambda database: self._look_aside())
 
-    async def renew(self, error: Unusable, store_id: str, records: Collection[CallRecord], floor: int) -> bool:
+    async def renew(self, error: UnusableDatabase, store_id: str, records: Collection[CallRecord], floor: int) -> bool:
         """Go on in a new file of the same id, with the events of these calls as far as the old one still gives them.
 
         `floor`: row of the latest event that was in the old one. Whether anything is missing: when only the log was

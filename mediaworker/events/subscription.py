@@ -74,7 +74,7 @@ class Entry:
     """The call after this event; None for non-durable events and those without a call."""
 
 
-class History(Protocol):
+class EventHistory(Protocol):
     """Where a subscription catches up: the hub."""
 
     def check(self, subscription: Subscription) -> Awaitable[None]: ...
@@ -93,7 +93,7 @@ class Subscription:
 
     def __init__(
         self,
-        history: History,
+        history: EventHistory,
         *,
         call: str | None,
         types: frozenset[str] | None,

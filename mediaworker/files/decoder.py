@@ -114,12 +114,12 @@ def _load() -> SileroVad:
 
 
 def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: SileroVad) -> None:
-    from audio.segmentation import Scanner, Stretch
-    from mediaworker.files.media import RATE_HZ, Media, MediaError
+    from audio.segmentation import Scanner, SpeechSegment
+    from mediaworker.files.media import RATE_HZ, MediaError, MediaFile
 
     known, index = frozenset(begin.skip), 0
 
-    def tell(channel: int, stretches: Iterator[Stretch]) -> None:
+    def tell(channel: int, stretches: Iterator[SpeechSegment]) -> None:
         nonlocal index
         for each in stretches:
             audio = b"" if index in known else each.samples.tobytes()
@@ -131,7 +131,7 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
             index += 1
 
     try:
-        media = Media(source, name, channels=begin.channels, max_s=begin.max_s)
+        media = MediaFile(source, name, channels=begin.channels, max_s=begin.max_s)
         parent.send(Opened(media.duration_s, media.channels, media.codec, media.container))
         scanners = [Scanner(vad, begin.endpointing) for _ in range(media.channels)]
         said_s, said_at = 0.0, time.monotonic()

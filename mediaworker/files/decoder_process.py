@@ -1,4 +1,4 @@
-"""The worker's side of the child that reads a file: chunks as they are granted, or a `Refused`."""
+"""The worker's side of the child that reads a file: chunks as they are granted, or a `FileRefused`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENVIRONMENT = frozenset(("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "T
 log = structlog.get_logger()
 
 
-class Refused(Exception):
+class FileRefused(Exception):
     """There is no text of this file; `reason` is for whoever has sent it."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadingPlan:
     """How a file is read."""
 
     channels: Channels
@@ -55,10 +55,10 @@ class Plan:
     """Chunks whose samples are not wanted."""
 
 
-class Reading:
+class DecoderProcess:
     """One reading of one file: once, by one child. `async with`; iterate to its end, granting chunks."""
 
-    def __init__(self, file: int, name: str, plan: Plan, settings: Files) -> None:
+    def __init__(self, file: int, name: str, plan: ReadingPlan, settings: Files) -> None:
         """`file`: a descriptor, seekable; it stays the caller's."""
         self._file, self._name, self._plan, self._settings = file, name, plan, settings
         self.opened: Opened | None = None
@@ -69,7 +69,7 @@ class Reading:
         self._writer: asyncio.StreamWriter | None = None
         self._stack = contextlib.AsyncExitStack()
 
-    async def __aenter__(self) -> Reading:
+    async def __aenter__(self) -> DecoderProcess:
         """Raises OSError when no process is to be had."""
         async with contextlib.AsyncExitStack() as stack:
             theirs = stack.enter_context(contextlib.ExitStack())
@@ -122,13 +122,13 @@ class Reading:
             except TimeoutError:
                 if not deadline.expired():
                     raise
-                raise Refused("stalled", f"decoding it stood still for {self._settings.stall_s:g} s") from None
+                raise FileRefused("stalled", f"decoding it stood still for {self._settings.stall_s:g} s") from None
             except ConnectionError:
                 data = b""
             try:
                 messages = [decode_from_reader(body) for body in frames.feed(data)]
             except FrameError as error:
-                raise Refused("internal", f"the reader of the file went wrong ({error})") from None
+                raise FileRefused("internal", f"the reader of the file went wrong ({error})") from None
             for message in messages:
                 yield self._noted(message)
                 if isinstance(message, Ended):
@@ -150,7 +150,7 @@ class Reading:
             case Failed():
                 if message.detail:
                     log.error("the reader of a file failed", file=self._name, detail=message.detail)
-                raise Refused(message.fault, message.reason)
+                raise FileRefused(message.fault, message.reason)
             case Opened():
                 self.opened = message
             case Chunk():
@@ -161,16 +161,16 @@ class Reading:
                 self.ended, self.position_s = message, message.duration_s
         return message
 
-    async def _died(self) -> Refused:
+    async def _died(self) -> FileRefused:
         assert self._process is not None
         code = await child_process.end(self._process)
         log.warning("the reader of a file died", how=child_process.how(code), file=self._name)
         if code == -signal.SIGXCPU:
             limit_s = self._settings.cpu_s
-            return Refused("too_large", f"decoding it takes more than {limit_s} s of processor time (files.cpu_s)")
+            return FileRefused("too_large", f"decoding it takes more than {limit_s} s of processor time (files.cpu_s)")
         if code < 0:  # by the file, or by somebody who wanted its memory
-            return Refused("crashed", f"decoding it ended the decoder ({child_process.how(code)})")
-        return Refused(
+            return FileRefused("crashed", f"decoding it ended the decoder ({child_process.how(code)})")
+        return FileRefused(
             "internal", f"the reader of the file failed ({child_process.how(code)}); the worker's log says why"
         )
 

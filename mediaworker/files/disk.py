@@ -20,7 +20,7 @@ class DiskFull(Exception):
     """There is no room for it, or it would take the room of calls."""
 
 
-class Incoming:
+class IncomingFile:
     """A file that is being received.
 
     Args:

@@ -20,7 +20,7 @@ import soxr
 from numpy.typing import NDArray
 
 from mediaworker.files.messages import Channels, Fault
-from mediaworker.files.timeline import Timeline
+from mediaworker.files.timeline import SourceTimeline
 
 RATE_HZ = 16000
 MAX_CHANNELS = 64
@@ -43,7 +43,7 @@ class MediaError(Exception):
         super().__init__(f"{fault}: {reason}")
 
 
-class Media:
+class MediaFile:
     """One audio track of a file, the one that a player would choose.
 
     Args:
@@ -75,7 +75,7 @@ class Media:
             raise MediaError("channels", f"the audio has {count} channels; 1 to {MAX_CHANNELS} can be read")
         self.channels: int = count if channels == "split" else 1
         self._start_s = (self._container.start_time or 0) / av.time_base
-        self._timeline = Timeline(longest_gap_s=max_s)
+        self._timeline = SourceTimeline(longest_gap_s=max_s)
         self._convert: _Converter | None = None
 
     def blocks(self) -> Iterator[NDArray[np.int16]]:

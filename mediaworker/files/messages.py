@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from asr.messages import Message, decode
+from asr.messages import EngineMessage, decode
 from config import Endpointing
 
 Fault = Literal[
@@ -19,7 +19,7 @@ Fault = Literal[
 Channels = Literal["mix", "split"]
 
 
-class Begin(Message, frozen=True):
+class Begin(EngineMessage, frozen=True):
     """The first message to the child; the file is the descriptor it was started with."""
 
     channels: Channels
@@ -33,13 +33,13 @@ class Begin(Message, frozen=True):
     """Chunks that are known: they come without their samples, and need no grant."""
 
 
-class Grant(Message, frozen=True):
+class Grant(EngineMessage, frozen=True):
     """So many chunks more may be sent."""
 
     chunks: int
 
 
-class Opened(Message, frozen=True):
+class Opened(EngineMessage, frozen=True):
     duration_s: float | None
     """As the file says; None when it does not."""
     channels: int
@@ -48,7 +48,7 @@ class Opened(Message, frozen=True):
     container: str
 
 
-class Chunk(Message, frozen=True):
+class Chunk(EngineMessage, frozen=True):
     """A stretch of speech. Times are positions: 8 kHz samples since the beginning of the source's timeline."""
 
     index: int
@@ -62,19 +62,19 @@ class Chunk(Message, frozen=True):
     torn: bool
 
 
-class Progress(Message, frozen=True):
+class Progress(EngineMessage, frozen=True):
     """All speech before it has been sent."""
 
     position_s: float
 
 
-class Ended(Message, frozen=True):
+class Ended(EngineMessage, frozen=True):
     duration_s: float
     damaged: int
     """Packets that could not be decoded: silence in their place."""
 
 
-class Failed(Message, frozen=True):
+class Failed(EngineMessage, frozen=True):
     fault: Fault
     reason: str
     """A sentence for whoever has sent the file."""

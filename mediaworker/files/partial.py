@@ -12,7 +12,7 @@ from typing import IO
 import msgspec
 
 from mediaworker.files.options import Options
-from mediaworker.files.segments import Segment
+from mediaworker.files.segments import FileSegment
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -25,17 +25,17 @@ class Heading(msgspec.Struct, frozen=True):
     options: Options
 
 
-class Partial:
+class PartialFile:
     """The file at `path`; None: it is nowhere, and a kill costs everything. Raises OSError."""
 
     def __init__(self, path: Path | None, heading: Heading) -> None:
         self.path = path
-        self.known: dict[int, Segment] = {}
+        self.known: dict[int, FileSegment] = {}
         self._heading = heading
         self._file: IO[bytes] | None = None
         self._read()
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: FileSegment) -> None:
         """It is known from now on."""
         self.known[segment.index] = segment
         self._write(segment)
@@ -72,7 +72,7 @@ class Partial:
                 if not line.endswith(b"\n"):
                     break
                 if whole:
-                    segment = msgspec.json.decode(line, type=Segment)
+                    segment = msgspec.json.decode(line, type=FileSegment)
                     self.known[segment.index] = segment
                 elif msgspec.json.decode(line, type=Heading) != self._heading:
                     break
@@ -86,7 +86,7 @@ class Partial:
         else:
             self.start_over()
 
-    def _write(self, segment: Segment) -> None:
+    def _write(self, segment: FileSegment) -> None:
         if self.path is None:
             return
         if self._file is None:

@@ -6,25 +6,25 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from config.settings import Files
-from mediaworker.files.decoder_process import Plan, Reading, Refused
+from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.messages import Chunk, Ended, Opened
 
 
-class Readings:
+class RestartingDecoder:
     """As many readings of one file as it takes.
 
     Args:
         allowed: so often in a row may a reader be killed without a new chunk in between; then the file is to blame.
     """
 
-    def __init__(self, file: int, name: str, plan: Plan, settings: Files, *, allowed: int) -> None:
+    def __init__(self, file: int, name: str, plan: ReadingPlan, settings: Files, *, allowed: int) -> None:
         """`file`: a descriptor, seekable; it stays the caller's."""
         self._file, self._name, self._plan, self._settings = file, name, plan, settings
         self._allowed = allowed
         self._came = set[int]()
         self._granted = 0
         """Grants that no chunk has used."""
-        self._reading = Reading(file, name, plan, settings)
+        self._reading = DecoderProcess(file, name, plan, settings)
 
     @property
     def opened(self) -> Opened | None:
@@ -63,7 +63,7 @@ class Readings:
                             self._came.add(message.index)
                             yield message
                 return
-            except Refused as refused:
+            except FileRefused as refused:
                 crashes = crashes + 1 if came == len(self._came) else 1
                 if refused.fault != "crashed" or crashes >= self._allowed:
                     raise
@@ -71,6 +71,6 @@ class Readings:
 
     def _begin_again(self) -> None:
         before, plan = self._reading, replace(self._plan, skip=self._came.union(self._plan.skip))
-        self._reading = Reading(self._file, self._name, plan, self._settings)
+        self._reading = DecoderProcess(self._file, self._name, plan, self._settings)
         self._reading.opened, self._reading.position_s = before.opened, before.position_s
         self._reading.grant(self._granted)

@@ -11,7 +11,7 @@ from asr import text
 from mediaworker.events.schema import Word
 
 
-class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+class FileSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One stretch of speech, recognised. Times are milliseconds of the source."""
 
     index: int
@@ -28,9 +28,9 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why there is no text."""
 
 
-def arranged(segments: Iterable[Segment]) -> list[Segment]:
+def arranged(segments: Iterable[FileSegment]) -> list[FileSegment]:
     """As they were said, without what the cut of a long stretch has doubled."""
-    last: dict[int, Segment] = {}
+    last: dict[int, FileSegment] = {}
     found = []
     for segment in sorted(segments, key=lambda each: (each.start_ms, each.channel, each.index)):
         mended = mend(last.get(segment.channel), segment)
@@ -39,7 +39,7 @@ def arranged(segments: Iterable[Segment]) -> list[Segment]:
     return found
 
 
-def mend(before: Segment | None, segment: Segment) -> Segment:
+def mend(before: FileSegment | None, segment: FileSegment) -> FileSegment:
     """Without its first word, if that is the last of the one before it and the cut went through it."""
     if before is None or not segment.torn:
         return segment
@@ -51,12 +51,12 @@ def mend(before: Segment | None, segment: Segment) -> Segment:
     return msgspec.structs.replace(segment, text=said, words=words)
 
 
-def whole_text(segments: Sequence[Segment]) -> str:
+def whole_text(segments: Sequence[FileSegment]) -> str:
     """Of arranged segments."""
     return text.joined(segment.text for segment in segments)
 
 
-def language(segments: Sequence[Segment]) -> str:
+def language(segments: Sequence[FileSegment]) -> str:
     """The one that most of the time was spoken in; empty when none was recognised."""
     spoken: Counter[str] = Counter()
     for segment in segments:

@@ -18,12 +18,12 @@ from typing import NoReturn
 import structlog
 
 from asr.engines import weights
-from asr.utterance import EngineState
+from asr.utterance import EngineStatus
 from config import Settings
 from mediaworker.files import sandbox
 from mediaworker.files.options import Options
-from mediaworker.files.segments import Segment
-from mediaworker.files.stats import Stats
+from mediaworker.files.segments import FileSegment
+from mediaworker.files.stats import FileStats
 from mediaworker.files.transcription import FileTranscription, Recognizer
 from mediaworker.ops.metrics import Histogram
 
@@ -61,7 +61,7 @@ class FileService:
 
     def __init__(self, settings: Settings, recognizer: Recognizer, *, in_work: Callable[[int], None]) -> None:
         self.settings, self.recognizer = settings, recognizer
-        self.stats = Stats()
+        self.stats = FileStats()
         self.first_text = Histogram(FIRST_TEXT_S)
         """From the end of an upload to the first text of its file."""
         self.rejected = 0
@@ -106,7 +106,7 @@ class FileService:
         """A request of this key, from its first byte to its answer; it may have to wait for a place. Raises Busy."""
         if self.draining:
             raise Busy(503, SHUTTING_DOWN)
-        if self.recognizer.state is EngineState.FAILED:
+        if self.recognizer.state is EngineStatus.FAILED:
             raise Busy(503, "the recognition engine does not start")
         if self._full(key):
             await self._queue(key)
@@ -174,7 +174,7 @@ class FileService:
         stream: str,
         synchronous: bool = False,
         early: bool = False,
-        known: Mapping[int, Segment] | None = None,
+        known: Mapping[int, FileSegment] | None = None,
     ) -> Iterator[FileTranscription]:
         """One file, for as long as it is in work: the engine stays."""
         self._count(1)

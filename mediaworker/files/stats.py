@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Stats:
+class FileStats:
     chunks: int = 0
     failed_chunks: int = 0
     retried_chunks: int = 0

@@ -16,7 +16,7 @@ BACK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FramePlace:
     """What to do with a frame, in samples of its rate."""
 
     silence: int
@@ -25,7 +25,7 @@ class Place:
     """Of its own samples at the start."""
 
 
-class Timeline:
+class SourceTimeline:
     """One audio stream.
 
     Args:
@@ -44,7 +44,7 @@ class Timeline:
     def position_s(self) -> float:
         return self._next_s
 
-    def place(self, time_s: float | None, samples: int, rate_hz: int) -> Place:
+    def place(self, time_s: float | None, samples: int, rate_hz: int) -> FramePlace:
         """`time_s`: of the frame's first sample from the start of the source; None when the frame does not say."""
         off_s = 0.0 if time_s is None else time_s + self._shift_s - self._next_s
         if not -BACK_S <= off_s <= self._longest_gap_s:
@@ -57,4 +57,4 @@ class Timeline:
         elif off_s < -TOLERANCE_S:
             skip = min(samples, round(-off_s * rate_hz))
         self._next_s += (silence + samples - skip) / rate_hz
-        return Place(silence, skip)
+        return FramePlace(silence, skip)

@@ -15,21 +15,21 @@ from typing import Protocol
 
 from asr import text
 from asr.languages import base
-from asr.utterance import Alignment, EngineState, Hypothesis, Utterance, Word
+from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Utterance
 from config import Endpointing
 from config.settings import Files
 from mediaworker.calls.word_timestamps import placed
-from mediaworker.files.decoder_process import Plan, Refused
+from mediaworker.files.decoder_process import FileRefused, ReadingPlan
 from mediaworker.files.messages import Chunk, Ended, Opened
 from mediaworker.files.options import Options
-from mediaworker.files.restarting_decoder import Readings
-from mediaworker.files.segments import Segment
-from mediaworker.files.stats import Stats
+from mediaworker.files.restarting_decoder import RestartingDecoder
+from mediaworker.files.segments import FileSegment
+from mediaworker.files.stats import FileStats
 
 POSITIONS_PER_MS = 8
 ATTEMPTS = 3
 READINGS, READINGS_SYNCHRONOUS = 3, 2
-"""Of `Readings`; the second where somebody waits."""
+"""Of `RestartingDecoder`; the second where somebody waits."""
 CARRIED_CHARS = 200
 """Of the text before, as context."""
 
@@ -46,7 +46,7 @@ class Recognizer(Protocol):
     """What a file needs of `asr.client.recognizer.Recognizer`."""
 
     engine: str
-    state: EngineState
+    state: EngineStatus
     languages: tuple[str, ...]
     words: tuple[str, ...]
 
@@ -90,19 +90,19 @@ class FileTranscription:
         stream: str,
         synchronous: bool = False,
         early: bool = False,
-        known: Mapping[int, Segment] | None = None,
-        stats: Stats | None = None,
+        known: Mapping[int, FileSegment] | None = None,
+        stats: FileStats | None = None,
     ) -> None:
         self._recognizer, self._options, self._stream, self._synchronous = recognizer, options, stream, synchronous
         self._known = known or {}
-        self._stats = stats or Stats()
+        self._stats = stats or FileStats()
         self._places = {index: _place(segment) for index, segment in self._known.items()}
         """Of the chunks that need not come again."""
         self._uncarried = dict(self._known)
         """What is known of the text, and has not been passed yet."""
-        plan = Plan(options.channels, options.endpointing or endpointing, tuple(self._known))
+        plan = ReadingPlan(options.channels, options.endpointing or endpointing, tuple(self._known))
         allowed = READINGS_SYNCHRONOUS if synchronous else READINGS
-        self.reading = Readings(file, name, plan, settings, allowed=allowed)
+        self.reading = RestartingDecoder(file, name, plan, settings, allowed=allowed)
         self._rows = 1 if options.condition_on_previous_text else settings.rows
         self._first = 1 if early else self._rows
         self._work: dict[str, _Work] = {}
@@ -112,7 +112,7 @@ class FileTranscription:
         """Chunks that are to become segments."""
         self._owed = 0
         """Grants held back while there are suspects."""
-        self._done: asyncio.Queue[Segment | Exception | None] = asyncio.Queue()
+        self._done: asyncio.Queue[FileSegment | Exception | None] = asyncio.Queue()
         self._before: dict[int, str] = {}
         """By channel, the end of its text so far."""
 
@@ -130,7 +130,7 @@ class FileTranscription:
         waiting = [each.chunk.audio_start for each in (*self._work.values(), *self._suspects)]
         return min([self.reading.position_s, *(start / (1000 * POSITIONS_PER_MS) for start in waiting)])
 
-    async def segments(self) -> AsyncGenerator[Segment, None]:
+    async def segments(self) -> AsyncGenerator[FileSegment, None]:
         """Those that were not known, as they are finished. Close it (`aclosing`) to cancel.
 
         Raises Refused, EngineUnavailable, SourceChanged, OSError when there is no process to be had.
@@ -158,9 +158,9 @@ class FileTranscription:
         if self.ended is not None:
             self._stats.audio_s += self.ended.duration_s
 
-    async def in_order(self) -> AsyncGenerator[Segment, None]:
+    async def in_order(self) -> AsyncGenerator[FileSegment, None]:
         """`segments`, each when all before it are there."""
-        early: dict[int, Segment] = {}
+        early: dict[int, FileSegment] = {}
         following = 0
         async with aclosing(self.segments()) as segments:
             async for segment in segments:
@@ -179,7 +179,7 @@ class FileTranscription:
                 async for chunk in chunks:
                     self._take(chunk)
             self._done.put_nowait(None)
-        except Refused as refused:
+        except FileRefused as refused:
             self._stats.refused[refused.fault] = self._stats.refused.get(refused.fault, 0) + 1
             self._done.put_nowait(refused)
         except Exception as error:
@@ -253,7 +253,7 @@ class FileTranscription:
     def _failed(self, utterance_id: str, *, died: bool) -> None:
         work = self._work[utterance_id]
         assert work.heard is not None
-        if self._recognizer.state is EngineState.FAILED:
+        if self._recognizer.state is EngineStatus.FAILED:
             self._done.put_nowait(EngineUnavailable(work.heard.error))
         elif died and work.attempts < ATTEMPTS:
             self._stats.retried_chunks += 1
@@ -263,7 +263,7 @@ class FileTranscription:
             self._stats.failed_chunks += 1
             self._finish(utterance_id)
 
-    def _finish(self, utterance_id: str, words: Sequence[Word] = ()) -> None:
+    def _finish(self, utterance_id: str, words: Sequence[TimedWord] = ()) -> None:
         work = self._work.pop(utterance_id)
         segment = _segment(work, words)
         self._stats.chunks += 1
@@ -276,22 +276,22 @@ class FileTranscription:
         if self._suspects and not self._work:
             self._ask(self._suspects.popleft())
 
-    def _carry(self, segment: Segment) -> None:
+    def _carry(self, segment: FileSegment) -> None:
         if self._options.condition_on_previous_text and segment.text:
             before = self._before.get(segment.channel, "")
             self._before[segment.channel] = text.joined((before, segment.text))[-CARRIED_CHARS:]
 
 
-def _place(segment: Segment) -> tuple[int, int, int]:
+def _place(segment: FileSegment) -> tuple[int, int, int]:
     return segment.channel, segment.start_ms, segment.end_ms
 
 
-def _segment(work: _Work, words: Sequence[Word]) -> Segment:
+def _segment(work: _Work, words: Sequence[TimedWord]) -> FileSegment:
     chunk, heard = work.chunk, work.heard
     assert heard is not None
     start_ms, end_ms, audio_ms = (_ms(position) for position in (chunk.start, chunk.end, chunk.audio_start))
     timed = placed(words, audio_ms, start_ms, end_ms)
-    return Segment(
+    return FileSegment(
         chunk.index, chunk.channel, start_ms, end_ms, heard.text, heard.language, timed, chunk.torn, heard.error
     )
 

@@ -17,7 +17,7 @@ from mediaworker.http.page_sessions import PageSessions
 from mediaworker.http.problem import Problem
 from mediaworker.ingress.access import delay_answer, is_direct_asgi
 from mediaworker.ingress.auth_failures import AuthFailures
-from mediaworker.ops.metrics import Metrics
+from mediaworker.ops.metrics import MetricsRegistry
 
 
 class Player(Protocol):
@@ -58,7 +58,7 @@ class ApiContext:
     settings: Settings
     hub: EventHub
     calls: LiveCalls
-    metrics: Metrics
+    metrics: MetricsRegistry
     ready: Callable[[], Sequence[str]]
     """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""
     warnings: Callable[[], Sequence[str]] = lambda: ()

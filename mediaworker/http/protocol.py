@@ -99,7 +99,7 @@ class Guarded(asyncio.Protocol):
             self.transport.abort()
 
 
-class Connection(h11.Connection):
+class HttpConnection(h11.Connection):
     """h11's, which remembers what was wrong, and refuses a request whose end two parties may see in two places."""
 
     status = 400
@@ -139,7 +139,7 @@ class HttpProtocol(Guarded, H11Protocol):
 
     def __init__(self, guard: Guard, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._http = self.conn = Connection(h11.SERVER, MAX_HEAD)
+        self._http = self.conn = HttpConnection(h11.SERVER, MAX_HEAD)
         self._guard, self._peer = guard, ""
         self._entered = False
         self._deadline: float | None = None

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from config import Settings
 from config.listen import http_host
 from mediaworker.http.protocol import SWEEP_S, Guard, HttpProtocol, WebSocketProtocol
-from mediaworker.ingress.access import INCOMING, Incoming
+from mediaworker.ingress.access import INCOMING, ConnectionInfo
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ops.tls import certificate
 
@@ -131,10 +131,10 @@ class HttpServer:
 
 
 def _with_connection(app: ASGIApp) -> ASGIApp:
-    """Lets the application ask whose the connection is, and have its answer held back (`access.Incoming`)."""
+    """Lets the application ask whose the connection is, and have its answer held back (`access.ConnectionInfo`)."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
-        incoming = Incoming(scope["http_version"], scope["client"], scope["server"])
+        incoming = ConnectionInfo(scope["http_version"], scope["client"], scope["server"])
         scope[INCOMING] = incoming
 
         async def later(message: Message) -> None:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 
-class EventStream(StreamingResponse):
+class ServerSentEvents(StreamingResponse):
     """`stack`: what it lasts as long as."""
 
     def __init__(self, events: AsyncIterator[bytes], stack: contextlib.AsyncExitStack) -> None:

@@ -8,7 +8,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from mediaworker.files.disk import Incoming
+from mediaworker.files.disk import IncomingFile
 
 MAX_FIELDS = 200
 MAX_FIELDS_BYTES = 256 * 1024
@@ -120,7 +120,7 @@ class FormReader:
         self.complete = True
 
 
-async def receive(request: Request, into: Incoming, *, max_bytes: int) -> Upload:
+async def receive(request: Request, into: IncomingFile, *, max_bytes: int) -> Upload:
     """The whole body; the file is in `into`, finished. Raises BadUpload, DiskFull, OSError, ClientDisconnect."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):

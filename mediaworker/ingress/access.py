@@ -27,11 +27,11 @@ def is_direct(http_version: str, peer: Address | None, here: Address | None) -> 
 
 
 INCOMING = "mediaworker.incoming"
-"""Where the ASGI scope of whatever comes in by the HTTP port has its `Incoming`."""
+"""Where the ASGI scope of whatever comes in by the HTTP port has its `ConnectionInfo`."""
 
 
 @dataclass(slots=True)
-class Incoming:
+class ConnectionInfo:
     """What a handler may ask of the connection, and what it may ask of the server."""
 
     http_version: str
@@ -43,13 +43,13 @@ class Incoming:
 
 def is_direct_asgi(scope: Mapping[str, Any]) -> bool:
     """`is_direct` of a request or an upgrade; true of one that came by no connection at all (a test's)."""
-    incoming: Incoming | None = scope.get(INCOMING)
+    incoming: ConnectionInfo | None = scope.get(INCOMING)
     return incoming is None or is_direct(incoming.http_version, incoming.peer, incoming.here)
 
 
 def delay_answer(scope: Mapping[str, Any], delay_s: float) -> None:
     """Hold the answer to this request or upgrade back."""
-    incoming: Incoming | None = scope.get(INCOMING)
+    incoming: ConnectionInfo | None = scope.get(INCOMING)
     if incoming is not None:
         incoming.delay_s = delay_s
 

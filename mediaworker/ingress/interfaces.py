@@ -2,7 +2,7 @@
 
 A session is protocol logic without I/O. Two shells carry it: the media listener (`ingress.listener`) and the HTTP port
 (`ingress.shell.serve_starlette`). Both speak in the types of this file, so a further protocol is one session and one
-`Endpoint`.
+`MediaEndpoint`.
 """
 
 from __future__ import annotations
@@ -96,18 +96,18 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseConnection:
     """Close the WebSocket with this code (RFC 6455 section 7.4.1) and reason."""
 
     code: int
     reason: str = ""
 
 
-Output = Send | Close
+Output = Send | CloseConnection
 
 
 class MediaSession(Protocol):
-    """One connection. Nothing a peer sends raises; what is wrong is counted, or answered by a `Close`."""
+    """One connection. Nothing a peer sends raises; what is wrong is counted, or answered by a `CloseConnection`."""
 
     @property
     def deadline(self) -> float | None:
@@ -164,7 +164,7 @@ class Upgrade:
         return values[0] if len(values) == 1 else ""
 
 
-class Endpoint(Protocol):
+class MediaEndpoint(Protocol):
     """What serves a path."""
 
     subprotocols: tuple[str, ...]

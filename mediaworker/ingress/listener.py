@@ -23,14 +23,14 @@ from websockets.http11 import Request, Response
 from websockets.protocol import Event, State
 from websockets.typing import Subprotocol
 
-from audio import WHOLE, Turn
+from audio import ALL, Shard
 from config.listen import LOOPBACK
 from config.settings import Media
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import is_direct
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.frames import split
-from mediaworker.ingress.interfaces import Endpoint, SessionFactory, Upgrade
+from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
 from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.runner import PROBLEM, RETRY_AFTER_S, Take, Throttle, drive, refusal_body, refusal_headers
 from mediaworker.ops.tls import certificate
@@ -64,7 +64,7 @@ _FULL = (
 class MediaConnection(ServerConnection):
     """A connection that knows what was admitted."""
 
-    endpoint: Endpoint
+    endpoint: MediaEndpoint
     opens: SessionFactory
 
     def __init__(self, listener: MediaListener, *args: Any, **kwargs: Any) -> None:
@@ -223,7 +223,7 @@ class MediaListener:
     Raises ConfigError for a certificate that cannot be used.
     """
 
-    def __init__(self, settings: Media, endpoints: Mapping[str, Endpoint], throttle: Throttle) -> None:
+    def __init__(self, settings: Media, endpoints: Mapping[str, MediaEndpoint], throttle: Throttle) -> None:
         self.rejected: dict[int, int] = {}
         """Upgrades that did not become a session, by HTTP status."""
         self.unfinished = 0
@@ -277,7 +277,7 @@ class MediaListener:
             await self._server.wait_closed()
             self._server = None
 
-    def sweep(self, turn: Turn = WHOLE) -> Iterator[None]:
+    def sweep(self, turn: Shard = ALL) -> Iterator[None]:
         """Read what has come since the last time, on the connections whose turn it is. Yields now and then.
 
         Calls that began one after the other have neighbouring legs: connections take their turns in that order.
@@ -320,9 +320,9 @@ class MediaListener:
         path = urlsplit(request.path).path
         endpoint = self._endpoints.get(path)
         if endpoint is None:
-            return self._reject(connection, Refused(404, "nothing here"))
+            return self._reject(connection, CallRefused(404, "nothing here"))
         if "upgrade" not in request.headers:
-            return self._reject(connection, Refused(426, "this is a WebSocket: ask for an upgrade"))
+            return self._reject(connection, CallRefused(426, "this is a WebSocket: ask for an upgrade"))
         peer, here = (
             address[:2] if isinstance(address, tuple) else None
             for address in (connection.remote_address, connection.local_address)
@@ -335,14 +335,14 @@ class MediaListener:
         )
         try:
             connection.opens = endpoint.admit(upgrade)
-        except Refused as refused:
+        except CallRefused as refused:
             if refused.delay_s:
                 await asyncio.sleep(refused.delay_s)
             return self._reject(connection, refused)
         connection.endpoint = endpoint
         return None
 
-    def _reject(self, connection: ServerConnection, refused: Refused) -> Response:
+    def _reject(self, connection: ServerConnection, refused: CallRefused) -> Response:
         status = refused.status
         self.rejected[status] = self.rejected.get(status, 0) + 1
         response = connection.respond(status, refusal_body(status, refused.reason).decode())

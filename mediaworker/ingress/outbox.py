@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from mediaworker.ingress.interfaces import Close, Output, Send
+from mediaworker.ingress.interfaces import CloseConnection, Output, Send
 
 MAX_WAITING = 256
 """Messages that wait for one peer, beside partials."""
@@ -62,7 +62,7 @@ class Outbox:
     def close(self, code: int, reason: str) -> None:
         """The last output; what comes later is left out."""
         # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
-        self._put(Close(code, reason.encode()[:123].decode(errors="ignore")), fits=True)
+        self._put(CloseConnection(code, reason.encode()[:123].decode(errors="ignore")), fits=True)
         self._closed = True
 
     def cut(self) -> None:

@@ -15,9 +15,9 @@ import structlog
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import delay_answer, is_direct_asgi
-from mediaworker.ingress.interfaces import Close, Endpoint, MediaSession, Output, Talking, Upgrade
+from mediaworker.ingress.interfaces import CloseConnection, MediaEndpoint, MediaSession, Output, Talking, Upgrade
 from mediaworker.ingress.outbox import Outbox
 
 log = structlog.get_logger()
@@ -183,7 +183,7 @@ async def _speak(
             while (output := outbox.next()) is None:
                 ready.clear()
                 await ready.wait()
-            if isinstance(output, Close):
+            if isinstance(output, CloseConnection):
                 throttle.release()  # a session that is held back is over all the same, and no step may come any more
             if await _perform((output,), socket):
                 return
@@ -195,7 +195,7 @@ async def _speak(
 async def _perform(outputs: Sequence[Output], socket: MediaSocket) -> bool:
     """Whether the socket has been closed."""
     for output in outputs:
-        if isinstance(output, Close):
+        if isinstance(output, CloseConnection):
             await socket.close(output.code, output.reason)
             return True
         await socket.send(output.text)
@@ -234,7 +234,7 @@ class _StarletteSocket:
             pass  # closed already, by either side
 
 
-async def serve_starlette(websocket: WebSocket, endpoint: Endpoint, throttle: Throttle, *, max_bytes: int) -> None:
+async def serve_starlette(websocket: WebSocket, endpoint: MediaEndpoint, throttle: Throttle, *, max_bytes: int) -> None:
     """Serve an endpoint on the HTTP port: the same session, for who has one tunnel only."""
     upgrade = Upgrade(
         path=websocket.url.path,
@@ -244,7 +244,7 @@ async def serve_starlette(websocket: WebSocket, endpoint: Endpoint, throttle: Th
     )
     try:
         opens = endpoint.admit(upgrade)
-    except Refused as refused:
+    except CallRefused as refused:
         headers = dict(refusal_headers(refused.status, refused.challenge))
         body = refusal_body(refused.status, refused.reason)
         delay_answer(websocket.scope, refused.delay_s)

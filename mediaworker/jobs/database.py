@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from mediaworker.files.segments import Segment
+from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.record import Job
 from mediaworker.storage.durable import make_directory
 from mediaworker.storage.sqlite import SqliteFile
@@ -50,7 +50,7 @@ OPEN_JOBS = """
 """
 
 _job = msgspec.json.Decoder(Job)
-_segment = msgspec.json.Decoder(Segment)
+_segment = msgspec.json.Decoder(FileSegment)
 _encoder = msgspec.json.Encoder()
 
 
@@ -65,7 +65,7 @@ class JobDatabase(SqliteFile):
         self._on_damage = on_damage
         super().__init__(path, MIGRATIONS, sync=True, records=("jobs", "id"))
 
-    def put(self, job: Job, segment: Segment | None = None, *, anew: bool = False) -> None:
+    def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
         """The job as it is now, in one transaction with a segment of it. `anew`: those it had are not its own."""
         with self._transaction():
             if anew:
@@ -139,7 +139,7 @@ class JobDatabase(SqliteFile):
         found = {job_id: self.job(job_id) for job_id in job_ids}
         return {job_id: job.active for job_id, job in found.items() if job is not None}
 
-    def segments(self, job_id: str) -> list[Segment]:
+    def segments(self, job_id: str) -> list[FileSegment]:
         """A damaged one is left out."""
         query = "SELECT number, CAST(segment AS BLOB) FROM segments WHERE job_id = ? ORDER BY number"
         found = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mediaworker.files.service import FileService
 from mediaworker.jobs.service import JobService
-from mediaworker.ops.metrics import Metrics
+from mediaworker.ops.metrics import MetricsRegistry
 
 
-def register(metrics: Metrics, files: FileService, jobs: JobService) -> None:
+def register(metrics: MetricsRegistry, files: FileService, jobs: JobService) -> None:
     stats = files.stats
     metrics.gauge("files_open", "Files in work, of requests and of jobs", lambda: files.open_files)
     metrics.gauge("file_requests", "Requests with a file that wait for their answer", lambda: files.requests)

@@ -11,8 +11,8 @@ from contextlib import aclosing
 import structlog
 from msgspec.structs import replace
 
-from mediaworker.files.decoder_process import Refused
-from mediaworker.files.segments import Segment
+from mediaworker.files.decoder_process import FileRefused
+from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTranscription, SourceChanged
 from mediaworker.jobs.record import Job, State
@@ -26,7 +26,7 @@ AGAIN_S = (2.0, 20.0)
 log = structlog.get_logger()
 
 
-class Run:
+class JobRun:
     """One try at a job of the book, in which it ends or is put off. Cancelled, it is left as it is.
 
     Args:
@@ -67,7 +67,7 @@ class Run:
             await self._put_off(f"the job store: {error}")
         except OSError as error:
             await self._put_off(error.strerror or str(error))
-        except Refused as refused:
+        except FileRefused as refused:
             await self._fail(refused.fault, refused.reason)
         except SourceError as error:
             await self._fail("source", str(error))
@@ -100,7 +100,7 @@ class Run:
             )
         await book.end(job, "completed")
 
-    async def _add(self, segment: Segment) -> None:
+    async def _add(self, segment: FileSegment) -> None:
         job = self.now(self._job)
         job = replace(
             job,

@@ -16,12 +16,12 @@ from pathlib import Path
 import structlog
 
 from config import Settings
-from mediaworker.files.segments import Segment
+from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
 from mediaworker.jobs.notifier import Telling
 from mediaworker.jobs.record import Job, State
-from mediaworker.jobs.run import Run, waiting
+from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import Book
 from mediaworker.storage.database_thread import StoreError, StoreUnusable, say
@@ -56,7 +56,7 @@ class JobService:
         self._arriving: Counter[str] = Counter()
         """By key, those that are being written down for the first time."""
         self._turns: dict[str, int] = {}
-        self._running: dict[str, tuple[asyncio.Task[None], Run]] = {}
+        self._running: dict[str, tuple[asyncio.Task[None], JobRun]] = {}
         self._cancelling: dict[str, asyncio.Task[Job | None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -153,7 +153,7 @@ class JobService:
         found = await self._book.read(lambda database: database.jobs(limit, after=after, owner=owner, state=state))
         return [self._now(self._book.open.get(job.id, job)) for job in found]
 
-    async def segments(self, job_id: str) -> list[Segment]:
+    async def segments(self, job_id: str) -> list[FileSegment]:
         """Raises StoreError."""
         return await self._book.segments(job_id)
 
@@ -196,7 +196,7 @@ class JobService:
             queued, running, self._turns, parallel=limits.parallel, per_key=limits.parallel_per_key, now_s=now_s
         ):
             self._turns[job.owner] = max(self._turns.values(), default=0) + 1
-            run = Run(job.id, self._book, self._files, patience_s=limits.retry_hours * 3600)
+            run = JobRun(job.id, self._book, self._files, patience_s=limits.retry_hours * 3600)
             task = asyncio.get_running_loop().create_task(self._run(job.id, run), name=f"job {job.id}")
             self._running[job.id] = (task, run)
         times = [at for at in (self._telling.go_on(now_s), queue.next_s(queued, now_s)) if at is not None]
@@ -206,7 +206,7 @@ class JobService:
         if times:
             self._alarm = asyncio.get_running_loop().call_later(max(0.05, min(times) - now_s), self._go_on)
 
-    async def _run(self, job_id: str, run: Run) -> None:
+    async def _run(self, job_id: str, run: JobRun) -> None:
         try:
             await run.go()
         finally:

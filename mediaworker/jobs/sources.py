@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from mediaworker.files.disk import Incoming
+from mediaworker.files.disk import IncomingFile
 from mediaworker.jobs.record import Job, Source
 from mediaworker.storage.durable import make_directory, sync_directory, write_file
 
@@ -32,9 +32,9 @@ class Sources:
         self._folder, self._requests, self._min_free = data_dir / "jobs", data_dir / "job_requests", min_free_bytes
         self._roots = [os.path.realpath(root) for root in roots]
 
-    def incoming(self, job_id: str) -> Incoming:
+    def incoming(self, job_id: str) -> IncomingFile:
         """Raises OSError."""
-        return Incoming(self._folder, min_free_bytes=self._min_free, path=self._folder / f"{job_id}{PART}")
+        return IncomingFile(self._folder, min_free_bytes=self._min_free, path=self._folder / f"{job_id}{PART}")
 
     def keep(self, job: Job) -> None:
         """All of its upload has come: a power cut does not take it any more. Raises OSError."""

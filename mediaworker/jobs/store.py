@@ -19,7 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 from mediaworker.events.schema import timestamp
-from mediaworker.files.segments import Segment
+from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import Sources
@@ -27,7 +27,7 @@ from mediaworker.storage.database_thread import DatabaseThread, StoreError, say
 from mediaworker.storage.sqlite import (
     REASONS,
     Reason,
-    Unusable,
+    UnusableDatabase,
     erase_set_aside,
     files_set_aside,
     make_way,
@@ -146,7 +146,7 @@ class Book:
         """Raises StoreUnusable when the file has to be written anew."""
         await self.read(lambda database: self._look_aside())
 
-    async def renew(self, error: Unusable) -> set[str]:
+    async def renew(self, error: UnusableDatabase) -> set[str]:
         """Go on in a new file, with the open jobs. Those whose segments are lost, which begin anew. Raises StoreError;
         it may be tried again."""
         if self._database is None:
@@ -214,11 +214,11 @@ class Book:
             raise StoreError(self.trouble or "the job store is closed")
         return await self._database.run(query)
 
-    async def segments(self, job_id: str) -> list[Segment]:
+    async def segments(self, job_id: str) -> list[FileSegment]:
         """Raises StoreError."""
         return await self.read(lambda database: database.segments(job_id))
 
-    async def put(self, job: Job, segment: Segment | None = None, *, anew: bool = False) -> None:
+    async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
         """As `JobDatabase.put`. Raises StoreError."""
         await self.read(lambda database: database.put(job, segment, anew=anew))
         self.trouble = None

@@ -24,7 +24,7 @@ TICK_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EndpointTimes:
     """The moment in which an utterance's end was known, and what it had taken until then."""
 
     known_s: float
@@ -59,10 +59,10 @@ class LatencyParts:
         """The last window of a tick that was due then is through the VAD."""
         self.vad_lag.observe(max(0.0, now_s - due_s))
 
-    def endpoint(self, *, speech_end_s: float, window_end_s: float, now_s: float) -> Endpoint:
+    def endpoint(self, *, speech_end_s: float, window_end_s: float, now_s: float) -> EndpointTimes:
         """An utterance's end is known now; both times are the leg's, on the loop's clock."""
         tick_s = now_s if self._tick_s is None else min(self._tick_s, now_s)
-        return Endpoint(
+        return EndpointTimes(
             known_s=now_s,
             silence_s=max(0.0, window_end_s - speech_end_s),
             reorder_s=max(0.0, tick_s - window_end_s),
@@ -70,7 +70,7 @@ class LatencyParts:
         )
 
     def finished(
-        self, endpoint: Endpoint | None, *, latency_s: float, queue_s: float, engine_s: float, now_s: float
+        self, endpoint: EndpointTimes | None, *, latency_s: float, queue_s: float, engine_s: float, now_s: float
     ) -> None:
         """The final is published. `queue_s` and `engine_s` are what the hypothesis took since it was asked for."""
         self.final.observe(latency_s)

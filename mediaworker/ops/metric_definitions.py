@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.engines.runtime import Runtime
-from asr.utterance import EngineState
+from asr.utterance import EngineStatus
 from mediaworker.events.retention import file_bytes
 from mediaworker.ingress.connections import ConnectionLimit
-from mediaworker.ops.metrics import Metrics
+from mediaworker.ops.metrics import MetricsRegistry
 
 if TYPE_CHECKING:
     from mediaworker.worker import Worker
 
 
-def register(metrics: Metrics, worker: Worker) -> None:
+def register(metrics: MetricsRegistry, worker: Worker) -> None:
     _process(metrics, worker)
     _latency(metrics, worker)
     _operations(metrics, worker)
@@ -76,7 +76,7 @@ def register(metrics: Metrics, worker: Worker) -> None:
         _sip(metrics, worker)
 
 
-def _webhooks(metrics: Metrics, worker: Worker) -> None:
+def _webhooks(metrics: MetricsRegistry, worker: Worker) -> None:
     hooks = worker.webhooks.deliveries
     metrics.counter(
         "event_webhook_events",
@@ -104,7 +104,7 @@ def _webhooks(metrics: Metrics, worker: Worker) -> None:
     )
 
 
-def _asr(metrics: Metrics, worker: Worker) -> None:
+def _asr(metrics: MetricsRegistry, worker: Worker) -> None:
     recognizer = worker.recognizer
     metrics.gauge("asr_backlog_bytes", "Audio of utterances that are not over", lambda: recognizer.backlog_bytes)
     metrics.gauge("asr_spilled_bytes", "Of it on disk", lambda: recognizer.spilled_bytes)
@@ -112,7 +112,7 @@ def _asr(metrics: Metrics, worker: Worker) -> None:
     metrics.gauge(
         "asr_state",
         "1 for the engine's state, 0 for the others",
-        lambda: {(state.value,): float(state is recognizer.state) for state in EngineState},
+        lambda: {(state.value,): float(state is recognizer.state) for state in EngineStatus},
         labels=("state",),
     )
     metrics.gauge(
@@ -153,7 +153,7 @@ def _asr(metrics: Metrics, worker: Worker) -> None:
     )
 
 
-def _twilio(metrics: Metrics, worker: Worker) -> None:
+def _twilio(metrics: MetricsRegistry, worker: Worker) -> None:
     twilio, listener = worker.twilio, worker.listener
     metrics.counters(
         "twilio",
@@ -183,7 +183,7 @@ def _twilio(metrics: Metrics, worker: Worker) -> None:
     )
 
 
-def _asterisk(metrics: Metrics, worker: Worker) -> None:
+def _asterisk(metrics: MetricsRegistry, worker: Worker) -> None:
     asterisk, audiosocket = worker.asterisk, worker.audiosocket
     metrics.gauge("asterisk_channels", "Open connections of /asterisk/media", lambda: asterisk.channels)
     metrics.counters(
@@ -234,7 +234,7 @@ def _asterisk(metrics: Metrics, worker: Worker) -> None:
     )
 
 
-def _stream(metrics: Metrics, worker: Worker) -> None:
+def _stream(metrics: MetricsRegistry, worker: Worker) -> None:
     streams = worker.streams
     counters = streams.counters
     metrics.gauge("stream_sessions", "Open sessions of /ws/asr and /ws/transcribe", lambda: streams.sessions)
@@ -247,7 +247,7 @@ def _stream(metrics: Metrics, worker: Worker) -> None:
     metrics.counter("stream_nonfinite_samples", "Samples that were no number", lambda: counters.nonfinite)
 
 
-def _connections(metrics: Metrics, worker: Worker) -> None:
+def _connections(metrics: MetricsRegistry, worker: Worker) -> None:
     guard, listener = worker.http.guard, worker.listener
 
     def limits() -> dict[str, ConnectionLimit]:
@@ -284,7 +284,7 @@ def _connections(metrics: Metrics, worker: Worker) -> None:
     )
 
 
-def _sip(metrics: Metrics, worker: Worker) -> None:
+def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
     sip = worker.sip
     assert sip is not None
     metrics.gauge("sip_calls_active", "SIP calls", lambda: sip.calls)
@@ -368,7 +368,7 @@ def _sip(metrics: Metrics, worker: Worker) -> None:
     metrics.counter("rtp_truncated", "Datagrams too long for RTP", lambda: receiver.truncated)
 
 
-def _latency(metrics: Metrics, worker: Worker) -> None:
+def _latency(metrics: MetricsRegistry, worker: Worker) -> None:
     latency, hub = worker.latency, worker.hub
     metrics.histogram("final_latency_seconds", "From the true end of speech to its final", latency.final)
     metrics.histograms(
@@ -401,7 +401,7 @@ def _device_memory(runtime: Runtime) -> dict[tuple[str, ...], float]:
     }
 
 
-def _operations(metrics: Metrics, worker: Worker) -> None:
+def _operations(metrics: MetricsRegistry, worker: Worker) -> None:
     reloads, retention, store = worker.reloads, worker.retention, worker.hub.file
     metrics.gauge(
         "build_info",
@@ -444,7 +444,7 @@ def _operations(metrics: Metrics, worker: Worker) -> None:
     )
 
 
-def _process(metrics: Metrics, worker: Worker) -> None:
+def _process(metrics: MetricsRegistry, worker: Worker) -> None:
     metrics.gauge("process_start_time_seconds", "When the media process started", lambda: worker.started_s)
     metrics.gauge("max_fds", "How many file descriptors it may open", _max_fds)
     metrics.gauge("tasks", "Tasks of asyncio", lambda: len(asyncio.all_tasks()))

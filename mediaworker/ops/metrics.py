@@ -62,7 +62,7 @@ class _Source:
         return family
 
 
-class Metrics:
+class MetricsRegistry:
     """What `/metrics` shows. Register sources once at start; they are read at each scrape, on the loop's thread."""
 
     def __init__(self) -> None:

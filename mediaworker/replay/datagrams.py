@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mediaworker.replay.pcap import CaptureError, Frame
+from mediaworker.replay.pcap import CapturedFrame, CaptureError
 
 Address = tuple[str, int]
 _UDP, _TCP = 17, 6
@@ -27,7 +27,7 @@ class Datagram(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counters:
+class DatagramCounters:
     frames: int = 0
     other: int = 0
     """Neither UDP nor TCP."""
@@ -36,7 +36,7 @@ class Counters:
     """Captured in part: `tcpdump -s 0` takes all of it."""
 
 
-def datagrams(frames: Iterable[Frame], counters: Counters) -> Iterator[Datagram]:
+def datagrams(frames: Iterable[CapturedFrame], counters: DatagramCounters) -> Iterator[Datagram]:
     """Raises CaptureError for a link type that is not known; what is broken in a packet is counted."""
     for frame in frames:
         counters.frames += 1
@@ -50,7 +50,7 @@ def datagrams(frames: Iterable[Frame], counters: Counters) -> Iterator[Datagram]
             yield found
 
 
-def _network(frame: Frame) -> bytes | None:
+def _network(frame: CapturedFrame) -> bytes | None:
     """The IP packet in a frame."""
     data = frame.data
     match frame.link_type:
@@ -71,7 +71,7 @@ def _network(frame: Frame) -> bytes | None:
     return data[start:] if kind in (_IPV4, _IPV6) else None
 
 
-def _transport(at_s: float, packet: bytes, counters: Counters) -> Datagram | None:
+def _transport(at_s: float, packet: bytes, counters: DatagramCounters) -> Datagram | None:
     if packet[0] >> 4 == 4:
         start, protocol = 4 * (packet[0] & 0x0F), packet[9]
         total, fragment = struct.unpack_from("!H2xH", packet, 2)

@@ -52,7 +52,7 @@ class Faults:
             raise ValueError(f"drift_ppm = {self.drift_ppm:g}: expected -100000 to 100000")
 
 
-class Arrival(NamedTuple, Generic[T]):
+class LinkArrival(NamedTuple, Generic[T]):
     at_s: float
     what: T
     foreign: bool = False
@@ -75,9 +75,9 @@ class Link(Generic[T]):
         self._latest_s = 0.0
         self._injection = 0.0
 
-    def carry(self, packets: Iterable[tuple[float, T]]) -> Iterator[Arrival[T]]:
+    def carry(self, packets: Iterable[tuple[float, T]]) -> Iterator[LinkArrival[T]]:
         """The arrivals, in order; `packets` come in the order they were sent."""
-        waiting: list[tuple[float, int, Arrival[T]]] = []
+        waiting: list[tuple[float, int, LinkArrival[T]]] = []
         number = count()
         for sent_s, what in packets:
             at_s = self._clocked(sent_s)
@@ -93,7 +93,7 @@ class Link(Generic[T]):
             self._origin_s = sent_s
         return self._origin_s + (sent_s - self._origin_s) / (1 + self.faults.drift_ppm / 1e6)
 
-    def _arrivals(self, at_s: float, what: T) -> Iterator[Arrival[T]]:
+    def _arrivals(self, at_s: float, what: T) -> Iterator[LinkArrival[T]]:
         faults, random = self.faults, self._random
         self.sent += 1
         if self._stranger is not None:
@@ -101,7 +101,7 @@ class Link(Generic[T]):
             while self._injection >= 1:
                 self._injection -= 1
                 self.injected += 1
-                yield Arrival(at_s + self._strangers.random() * 0.02, self._stranger(what, self._strangers), True)
+                yield LinkArrival(at_s + self._strangers.random() * 0.02, self._stranger(what, self._strangers), True)
         # The same draws for each packet, so that one fault does not change what another does.
         state, jitter, reorder, double, again = (random.random() for _ in range(5))
         if self._loses(state):
@@ -112,10 +112,10 @@ class Link(Generic[T]):
         if self._ordered:
             at_s = self._latest_s = max(self._latest_s, at_s)
         at_s += HELD_BACK_S if held_back else 0.0
-        yield Arrival(at_s, what)
+        yield LinkArrival(at_s, what)
         if double < faults.duplicate:
             self.doubled += 1
-            yield Arrival(at_s + again * (0.001 + faults.jitter_ms / 1000), what)
+            yield LinkArrival(at_s + again * (0.001 + faults.jitter_ms / 1000), what)
 
     def _loses(self, draw: float) -> bool:
         """Gilbert and Elliott's two states: everything is lost in the bad one, nothing in the good one."""

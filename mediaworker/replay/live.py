@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator
 from functools import partial
 
-from mediaworker.cli.stream import StreamError, Target, stream
+from mediaworker.cli.stream import StreamError, StreamTarget, stream
 from mediaworker.cli.twilio_stream import StreamWriter
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay.source import Messages, Packets
@@ -26,7 +26,7 @@ async def to_websocket(url: str, source: Messages, auth_token: str | None, tls: 
     )
     try:
         # The recording's own answers to marks are in it: nothing is added here.
-        await stream(Target(url, url, {}, True, tls=tls), headers, StreamWriter("", "", ""), messages)
+        await stream(StreamTarget(url, url, {}, True, tls=tls), headers, StreamWriter("", "", ""), messages)
     except StreamError as error:
         raise LiveError(str(error)) from None
     return f"{len(source.arrivals)} messages in {source.arrivals[-1].at_s - begin_s:.1f} s"

@@ -28,14 +28,14 @@ class CaptureError(Exception):
     """The user's file cannot be replayed; the message is one line."""
 
 
-class Frame(NamedTuple):
+class CapturedFrame(NamedTuple):
     at_s: float
     """Unix time."""
     link_type: int
     data: bytes
 
 
-def read(path: str | Path) -> Iterator[Frame]:
+def read(path: str | Path) -> Iterator[CapturedFrame]:
     """The frames in the order of the file. Raises CaptureError, also for a file that breaks off."""
     try:
         with open(path, "rb") as file:
@@ -61,7 +61,7 @@ def write(path: str | Path, packets: list[tuple[float, bytes]]) -> None:
             file.write(struct.pack("<IIII", micros // 10**6, micros % 10**6, len(packet), len(packet)) + packet)
 
 
-def _frames(file: BinaryIO) -> Iterator[Frame]:
+def _frames(file: BinaryIO) -> Iterator[CapturedFrame]:
     magic = file.read(4)
     if magic in _PCAP:
         return _read_pcap(file, *_PCAP[magic])
@@ -77,7 +77,7 @@ def _take(file: BinaryIO, size: int, what: str) -> bytes:
     return data
 
 
-def _read_pcap(file: BinaryIO, order: str, per_second: float) -> Iterator[Frame]:
+def _read_pcap(file: BinaryIO, order: str, per_second: float) -> Iterator[CapturedFrame]:
     *_, link_type = struct.unpack(f"{order}HHiIII", _take(file, 20, "the file header"))
     number = 0
     while head := file.read(16):
@@ -88,10 +88,10 @@ def _read_pcap(file: BinaryIO, order: str, per_second: float) -> Iterator[Frame]
         if size > MAX_FRAME:
             raise CaptureError(f"packet {number} claims {size} bytes")
         # The upper bits of the link type say how long a frame check sequence is.
-        yield Frame(seconds + fraction / per_second, link_type & 0xFFFF, _take(file, size, f"packet {number}"))
+        yield CapturedFrame(seconds + fraction / per_second, link_type & 0xFFFF, _take(file, size, f"packet {number}"))
 
 
-def _read_pcapng(file: BinaryIO) -> Iterator[Frame]:
+def _read_pcapng(file: BinaryIO) -> Iterator[CapturedFrame]:
     order, interfaces, latest = "<", list[tuple[int, float, int]](), 0.0
     file.seek(0)
     number = 0
@@ -140,7 +140,7 @@ def _interface(order: str, body: bytes) -> tuple[int, float, int]:
 
 def _packet(
     order: str, kind: int, body: bytes, interfaces: list[tuple[int, float, int]], latest: float, what: str
-) -> Frame:
+) -> CapturedFrame:
     if kind == _SIMPLE:
         (size,) = struct.unpack_from(f"{order}I", body)
         index, high, low, start, size = 0, 0, 0, 4, min(size, len(body) - 4)
@@ -157,4 +157,4 @@ def _packet(
     link_type, per_second, offset_s = interfaces[index]
     # A simple packet has no time: it came with the one before it.
     at_s = latest if kind == _SIMPLE else offset_s + (high << 32 | low) / per_second
-    return Frame(at_s, link_type, body[start : start + size])
+    return CapturedFrame(at_s, link_type, body[start : start + size])

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from config.addresses import SOCKETS, family_of
 from mediaworker.replay.datagrams import Datagram
-from mediaworker.replay.link import Arrival
+from mediaworker.replay.link import LinkArrival
 from mediaworker.replay.streams import Description
-from sip.phone import Line
+from sip.phone import PhoneCall
 
 
-async def repeat(line: Line, description: Description, arrivals: Sequence[Arrival[Datagram]]) -> None:
+async def repeat(line: PhoneCall, description: Description, arrivals: Sequence[LinkArrival[Datagram]]) -> None:
     """Send what was captured, at its own pace; payload types become those that the call has agreed on."""
     stream, over, remote = line.stream, line.over, line.stream.remote
     if remote is None:

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mediaworker.ingress.twilio.messages import Malformed, Media, Start, Unknown, parse
+from mediaworker.ingress.twilio.messages import Media, Start, TwilioMalformed, TwilioUnknown, parse
 from mediaworker.replay.pcap import CaptureError
 
 MAX_BYTES = 1 << 30
 
 
-class Message(NamedTuple):
+class RecordedMessage(NamedTuple):
     at_s: float
     text: str
 
@@ -34,7 +34,7 @@ _plain = msgspec.json.Decoder(dict[str, Any])
 _line = msgspec.json.Decoder(_Line)
 
 
-def read(path: str | Path) -> list[Message]:
+def read(path: str | Path) -> list[RecordedMessage]:
     """The messages by arrival. Raises CaptureError, naming the line."""
     try:
         data = Path(path).read_bytes()
@@ -46,7 +46,7 @@ def read(path: str | Path) -> list[Message]:
         raise CaptureError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError:
         raise CaptureError(f"{path}: no text") from None
-    found: list[Message] = []
+    found: list[RecordedMessage] = []
     latest = 0.0
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -56,19 +56,19 @@ def read(path: str | Path) -> list[Message]:
         except (ValueError, RecursionError) as error:
             raise CaptureError(f"{path}: line {number}: {error}") from None
         latest = max(latest, _spoken_s(text)) if at_s is None else at_s
-        found.append(Message(latest, text))
+        found.append(RecordedMessage(latest, text))
     if not any(_is(text, Start) for _, text in found):
         raise CaptureError(f"{path}: no start message in it")
     return sorted(found, key=lambda message: message.at_s)
 
 
-def write(path: str | Path, messages: Iterable[Message]) -> None:
+def write(path: str | Path, messages: Iterable[RecordedMessage]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for message in messages:
             file.write(print_line(message) + "\n")
 
 
-def print_line(message: Message) -> str:
+def print_line(message: RecordedMessage) -> str:
     """Text that is no JSON object (a peer may send anything) is kept as text."""
     inside: Any = message.text
     try:
@@ -96,7 +96,7 @@ def _parse(line: str) -> tuple[float | None, str]:
 def _spoken_s(text: str) -> float:
     try:
         message = parse(text)
-    except (Malformed, Unknown):
+    except (TwilioMalformed, TwilioUnknown):
         return 0.0
     return message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, Media) else 0.0
 
@@ -104,5 +104,5 @@ def _spoken_s(text: str) -> float:
 def _is(text: str, kind: type) -> bool:
     try:
         return isinstance(parse(text), kind)
-    except (Malformed, Unknown):
+    except (TwilioMalformed, TwilioUnknown):
         return False

@@ -10,7 +10,7 @@ from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.media_loop import TICK_S
 from mediaworker.replay.datagrams import Datagram
 from mediaworker.replay.source import Packets
-from mediaworker.replay.streams import Description, Stream
+from mediaworker.replay.streams import CapturedStream, Description
 from sip.media.latching import SourceLatch
 
 Action = Callable[[float], None]
@@ -46,7 +46,7 @@ class RtpCall:
             yield latest_s, act
         yield latest_s + TICK_S, self._end
 
-    def _stream(self, leg: str) -> Stream:
+    def _stream(self, leg: str) -> CapturedStream:
         return self._source.streams[self._legs[leg]]
 
     def _arrivals(self, leg: str) -> Iterator[tuple[float, Action]]:

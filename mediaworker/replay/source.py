@@ -11,9 +11,9 @@ from random import Random
 from audio import Codec, RtpPacket
 from mediaworker.replay import datagrams, pcap, recording, streams
 from mediaworker.replay.datagrams import Datagram
-from mediaworker.replay.link import Arrival, Faults, Link
-from mediaworker.replay.recording import Message
-from mediaworker.replay.streams import Stream
+from mediaworker.replay.link import Faults, Link, LinkArrival
+from mediaworker.replay.recording import RecordedMessage
+from mediaworker.replay.streams import CapturedStream
 
 STRANGER = ("203.0.113.66", 6666)
 """Where injected packets come from: an address for documentation (RFC 5737)."""
@@ -23,8 +23,8 @@ STRANGER = ("203.0.113.66", 6666)
 class Packets:
     """An RTP capture after its way over the links: one list of arrivals a stream, with the capture's own times."""
 
-    streams: tuple[Stream, ...]
-    arrivals: tuple[tuple[Arrival[Datagram], ...], ...]
+    streams: tuple[CapturedStream, ...]
+    arrivals: tuple[tuple[LinkArrival[Datagram], ...], ...]
     signalling: tuple[Datagram, ...]
 
     @property
@@ -36,7 +36,7 @@ class Packets:
 class Messages:
     """A recorded stream after its way over the link."""
 
-    arrivals: tuple[Arrival[Message], ...]
+    arrivals: tuple[LinkArrival[RecordedMessage], ...]
 
 
 def load(
@@ -45,7 +45,7 @@ def load(
     """Raises CaptureError."""
     if is_recording(path):
         return _messages(recording.read(path), faults)
-    counters = datagrams.Counters()
+    counters = datagrams.DatagramCounters()
     try:
         found = streams.find(datagrams.datagrams(pcap.read(path), counters), codec=codec, payload_type=payload_type)
     except pcap.CaptureError as error:
@@ -62,7 +62,7 @@ def load(
 def save(path: str | Path, source: Packets | Messages) -> None:
     """What arrives, as a capture or a recording of its own. Raises OSError."""
     if isinstance(source, Messages):
-        recording.write(path, [Message(arrival.at_s, arrival.what.text) for arrival in source.arrivals])
+        recording.write(path, [RecordedMessage(arrival.at_s, arrival.what.text) for arrival in source.arrivals])
         return
     arrived = heapq.merge(*source.arrivals, key=attrgetter("at_s"))
     every = [(a.at_s, a.what) for a in arrived] + [(datagram.at_s, datagram) for datagram in source.signalling]
@@ -78,7 +78,7 @@ def is_recording(path: str | Path) -> bool:
     return str(path).removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson"))
 
 
-def _messages(messages: list[Message], faults: Faults) -> Messages:
+def _messages(messages: list[RecordedMessage], faults: Faults) -> Messages:
     """Media messages take the link; the others are as reliable as TCP, and what ends a stream comes after all of it."""
     media = [index for index, message in enumerate(messages) if recording.is_media(message.text)]
     link = Link[int](faults, ordered=True)
@@ -86,13 +86,13 @@ def _messages(messages: list[Message], faults: Faults) -> Messages:
     end_s = max((arrival.at_s for arrival in arrivals), default=0.0)
     for index, message in enumerate(messages):
         if not media or index < media[0]:
-            arrivals.append(Arrival(message.at_s, index))
+            arrivals.append(LinkArrival(message.at_s, index))
         elif index > media[-1]:
-            arrivals.append(Arrival(max(message.at_s, end_s), index))
+            arrivals.append(LinkArrival(max(message.at_s, end_s), index))
         elif not recording.is_media(message.text):
-            arrivals.append(Arrival(message.at_s + faults.delay_ms / 1000, index))
+            arrivals.append(LinkArrival(message.at_s + faults.delay_ms / 1000, index))
     arrivals.sort(key=lambda arrival: (arrival.at_s, arrival.what))
-    return Messages(tuple(Arrival(arrival.at_s, messages[arrival.what]) for arrival in arrivals))
+    return Messages(tuple(LinkArrival(arrival.at_s, messages[arrival.what]) for arrival in arrivals))
 
 
 def _stranger(beside: Datagram, random: Random) -> Datagram:

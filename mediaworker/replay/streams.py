@@ -33,7 +33,7 @@ class Description:
 
 
 @dataclass(slots=True)
-class Stream:
+class CapturedStream:
     source: Address
     """Of most of the packets in sequence; the one in the SDP, as far as the latch is concerned."""
     target: Address
@@ -69,7 +69,7 @@ class _Run:
 
 @dataclass(slots=True)
 class Capture:
-    streams: list[Stream]
+    streams: list[CapturedStream]
     signalling: list[Datagram]
     """SIP over UDP, as it came."""
 
@@ -106,7 +106,7 @@ def find(datagrams: Iterable[Datagram], *, codec: Codec | None = None, payload_t
             unknown.update(packet.payload[1] & 0x7F for packet in packets if packet.source == source)
             continue
         call = said[0].call if said else "-".join(sorted(f"{host}:{port}" for host, port in (source, target)))
-        streams.append(Stream(source, target, call, descriptions, packets))
+        streams.append(CapturedStream(source, target, call, descriptions, packets))
     if not streams and unknown:
         names = ", ".join(str(kind) for kind, _ in unknown.most_common(3))
         raise CaptureError(f"RTP of unknown payload type {names}: say --codec and --payload-type")

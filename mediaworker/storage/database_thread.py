@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from mediaworker.storage.sqlite import SqliteFile, Unusable, unusable
+from mediaworker.storage.sqlite import SqliteFile, UnusableDatabase, unusable
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class StoreError(Exception):
 class StoreUnusable(StoreError):
     """The store's file is damaged, or is no longer there: it has to be opened anew."""
 
-    def __init__(self, error: Unusable) -> None:
+    def __init__(self, error: UnusableDatabase) -> None:
         self.error = error
         super().__init__(str(error))
 

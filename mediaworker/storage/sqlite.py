@@ -35,7 +35,7 @@ ENVIRONMENT = frozenset(
 """Primary result codes (sqlite.org/rescode.html) that do not blame the file's content."""
 
 
-class Unusable(sqlite3.DatabaseError):
+class UnusableDatabase(sqlite3.DatabaseError):
     """The file is damaged, or is no longer the one that was opened. `log_only`: its write-ahead log alone is."""
 
     def __init__(self, reason: Reason, message: str, *, log_only: bool = False) -> None:
@@ -51,14 +51,14 @@ class MigrationFailed(sqlite3.DatabaseError):
     """A step to the next version failed: the file is as it was."""
 
 
-def unusable(error: BaseException) -> Unusable | None:
+def unusable(error: BaseException) -> UnusableDatabase | None:
     """What the error of a file in use says about the file; None when its content is not to blame."""
-    if isinstance(error, Unusable):
+    if isinstance(error, UnusableDatabase):
         return error
     code = getattr(error, "sqlite_errorcode", None) or 0
     if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code == sqlite3.SQLITE_IOERR_SHORT_READ:
-        return Unusable("damaged", str(error))
-    return Unusable("deleted", str(error)) if code == sqlite3.SQLITE_READONLY_DBMOVED else None
+        return UnusableDatabase("damaged", str(error))
+    return UnusableDatabase("deleted", str(error)) if code == sqlite3.SQLITE_READONLY_DBMOVED else None
 
 
 class SqliteFile:
@@ -123,9 +123,11 @@ class SqliteFile:
             if now == known:
                 continue
             reason: Reason = "deleted" if now is None else "replaced"
-            raise Unusable(reason, f"{self.path.name}{suffix} was {reason} while it was in use", log_only=suffix != "")
+            raise UnusableDatabase(
+                reason, f"{self.path.name}{suffix} was {reason} while it was in use", log_only=suffix != ""
+            )
         if os.stat(self.path).st_size == 0:
-            raise Unusable("damaged", f"{self.path.name} was emptied while it was in use")
+            raise UnusableDatabase("damaged", f"{self.path.name} was emptied while it was in use")
 
     def note_files(self) -> None:
         """What this connection has created itself since: its log, after the first commit."""
@@ -145,7 +147,7 @@ class SqliteFile:
         """Into the file with all that the log holds. Raises Unusable when a reader is in the way."""
         busy, _, _ = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise Unusable("damaged", "the log is still being read")
+            raise UnusableDatabase("damaged", "the log is still being read")
 
     # -- damaged records ----------------------------------------------------------------------------------------------
 
@@ -203,7 +205,7 @@ class SqliteFile:
         """Step by step, each in a transaction: one that fails leaves the file at the version before it."""
         version = self._pragma("user_version")
         if not 0 <= version <= VERSION_MAX:
-            raise Unusable("damaged", f"the file cannot have version {version}")
+            raise UnusableDatabase("damaged", f"the file cannot have version {version}")
         if version > len(migrations):
             raise NewerFile(
                 f"the file has version {version}, this program knows {len(migrations)}: it was written by a newer one"
@@ -216,7 +218,9 @@ class SqliteFile:
                 if code & 0xFF != sqlite3.SQLITE_ERROR:
                     raise
                 if "already exists" in str(error):
-                    raise Unusable("damaged", f"the version of the file is not its content's ({error})") from None
+                    raise UnusableDatabase(
+                        "damaged", f"the version of the file is not its content's ({error})"
+                    ) from None
                 raise MigrationFailed(str(error)) from None
 
     def _pragma(self, name: str) -> int:
@@ -256,14 +260,14 @@ def _check_kinds(path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(f"{path}{suffix}")
             if not stat.S_ISREG(status.st_mode):
-                raise Unusable("damaged", f"{path.name}{suffix} is not a file")
+                raise UnusableDatabase("damaged", f"{path.name}{suffix} is not a file")
             if not suffix and not status.st_size:
-                raise Unusable("damaged", "it is empty")
+                raise UnusableDatabase("damaged", "it is empty")
 
 
 def _damage(error: Exception, path: Path) -> str | None:
     """Why the file's content is to blame for an error while it was being opened; None when it is not."""
-    if isinstance(error, Unusable | ValueError):
+    if isinstance(error, UnusableDatabase | ValueError):
         return str(error)
     if isinstance(error, NewerFile | MigrationFailed):
         return None
@@ -311,7 +315,7 @@ def set_aside(path: Path) -> str:
     return name
 
 
-def save_log(error: Unusable, old: SqliteFile | None) -> bool:
+def save_log(error: UnusableDatabase, old: SqliteFile | None) -> bool:
     """Whether the file is whole without its log: what a lost log held is still known to the connection and is written
     into the file. `old` is closed then; None says that the try before has done it."""
     if error.log_only and old is not None:

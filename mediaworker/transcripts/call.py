@@ -17,7 +17,7 @@ from mediaworker.events.schema import (
     Word,
     decode,
 )
-from mediaworker.transcripts.subtitles.render import Line, clock, one_line, srt, vtt
+from mediaworker.transcripts.subtitles.render import SubtitleLine, clock, one_line, srt, vtt
 
 Format = Literal["json", "txt", "srt", "vtt"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -29,7 +29,7 @@ MEDIA_TYPES: dict[Format, str] = {
 }
 
 
-class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+class CallSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One final. `speaker` is the leg's name, else its label, its role when known, else the leg."""
 
     utterance_id: str
@@ -46,13 +46,13 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Empty: nobody asked when they were said, or it could not be told."""
 
 
-class Transcript(msgspec.Struct, frozen=True):
+class CallTranscript(msgspec.Struct, frozen=True):
     call_id: str
     state: str
-    segments: list[Segment]
+    segments: list[CallSegment]
 
 
-def segments(record: CallRecord, frames: Iterable[str]) -> list[Segment]:
+def segments(record: CallRecord, frames: Iterable[str]) -> list[CallSegment]:
     """From `transcript.final` and `transcript.words` frames, in the order in which people began to speak."""
     speakers = {leg.leg: leg.name or leg.label for leg in record.legs}
     bodies = list(_bodies(frames))
@@ -64,7 +64,7 @@ def segments(record: CallRecord, frames: Iterable[str]) -> list[Segment]:
         role = final.role if final.role != "unknown" else ""
         speaker = speakers.get(final.leg) or role or final.leg
         found.append(
-            Segment(
+            CallSegment(
                 utterance_id=final.utterance_id,
                 leg=final.leg,
                 role=final.role,
@@ -87,12 +87,12 @@ def _bodies(frames: Iterable[str]) -> Iterator[EventBody]:
             yield decode(frame).body
 
 
-def render(record: CallRecord, found: Sequence[Segment], format: Format) -> str:
+def render(record: CallRecord, found: Sequence[CallSegment], format: Format) -> str:
     """JSON has every final; the others leave out those without text, and subtitles cut the long ones."""
     if format == "json":
-        return msgspec.json.encode(Transcript(record.call_id, record.state, list(found))).decode()
+        return msgspec.json.encode(CallTranscript(record.call_id, record.state, list(found))).decode()
     if format == "txt":
         spoken = [segment for segment in found if segment.text.strip()]
         return "".join(f"[{clock(s.start_ms, '.')}] {one_line(s.speaker)}: {one_line(s.text)}\n" for s in spoken)
-    lines = [Line(s.start_ms, s.end_ms, s.text, s.speaker, s.words) for s in found]
+    lines = [SubtitleLine(s.start_ms, s.end_ms, s.text, s.speaker, s.words) for s in found]
     return srt(lines) if format == "srt" else vtt(lines)

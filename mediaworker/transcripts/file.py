@@ -15,8 +15,8 @@ import msgspec
 
 from asr import languages
 from mediaworker.events.schema import Word
-from mediaworker.files.segments import Segment, language, speaker, whole_text
-from mediaworker.transcripts.subtitles.render import Line, one_line, srt, vtt
+from mediaworker.files.segments import FileSegment, language, speaker, whole_text
+from mediaworker.transcripts.subtitles.render import SubtitleLine, one_line, srt, vtt
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -31,10 +31,10 @@ MEDIA_TYPES: dict[Format, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Transcript:
+class FileTranscript:
     """All of a file."""
 
-    segments: Sequence[Segment]
+    segments: Sequence[FileSegment]
     """Arranged."""
     duration_s: float
     channels: int = 1
@@ -52,14 +52,14 @@ class Transcript:
             found.append(f"the file is damaged or cut off: silence stands for {self.damaged} packets")
         return found
 
-    def speaker(self, segment: Segment) -> str:
+    def speaker(self, segment: FileSegment) -> str:
         """Empty when there is one channel and nobody has named it."""
         if self.channels == 1 and not any(self.speakers):
             return ""
         return speaker(segment.channel, self.speakers)
 
 
-def render(transcript: Transcript, format: Format, *, granularities: Sequence[str] = ("segment",)) -> str:
+def render(transcript: FileTranscript, format: Format, *, granularities: Sequence[str] = ("segment",)) -> str:
     """`granularities`: of `verbose_json`, `segment` and `word`."""
     match format:
         case "text" if transcript.channels > 1:
@@ -76,16 +76,16 @@ def render(transcript: Transcript, format: Format, *, granularities: Sequence[st
             return _encode(_diarized(transcript))
 
 
-def spoken_line(transcript: Transcript, segment: Segment) -> str:
+def spoken_line(transcript: FileTranscript, segment: FileSegment) -> str:
     """A line of a text in which several speakers are told apart: who said it, and what."""
     return f"{one_line(transcript.speaker(segment))}: {one_line(segment.text)}\n"
 
 
-def segment_id(segment: Segment) -> str:
+def segment_id(segment: FileSegment) -> str:
     return f"seg_{segment.index}"
 
 
-def diarized_segment(transcript: Transcript, segment: Segment) -> dict[str, Any]:
+def diarized_segment(transcript: FileTranscript, segment: FileSegment) -> dict[str, Any]:
     return {
         "type": "transcript.text.segment",
         "id": segment_id(segment),
@@ -96,7 +96,7 @@ def diarized_segment(transcript: Transcript, segment: Segment) -> dict[str, Any]
     }
 
 
-def _verbose(transcript: Transcript, granularities: Sequence[str]) -> dict[str, Any]:
+def _verbose(transcript: FileTranscript, granularities: Sequence[str]) -> dict[str, Any]:
     spoken = _spoken(transcript)
     code = language(transcript.segments)
     found: dict[str, Any] = {
@@ -112,7 +112,7 @@ def _verbose(transcript: Transcript, granularities: Sequence[str]) -> dict[str, 
     return _with_warnings(transcript, found | _usage(transcript))
 
 
-def _segment(transcript: Transcript, number: int, segment: Segment) -> dict[str, Any]:
+def _segment(transcript: FileTranscript, number: int, segment: FileSegment) -> dict[str, Any]:
     # Probabilities of tokens are not kept: the fields that clients expect are there, and zero.
     found: dict[str, Any] = {
         "id": number,
@@ -132,7 +132,7 @@ def _segment(transcript: Transcript, number: int, segment: Segment) -> dict[str,
     return found | ({"speaker": name} if name else {})
 
 
-def _diarized(transcript: Transcript) -> dict[str, Any]:
+def _diarized(transcript: FileTranscript) -> dict[str, Any]:
     found = {
         "task": "transcribe",
         "duration": round(transcript.duration_s, 3),
@@ -142,20 +142,20 @@ def _diarized(transcript: Transcript) -> dict[str, Any]:
     return _with_warnings(transcript, found | _usage(transcript))
 
 
-def _usage(transcript: Transcript) -> dict[str, Any]:
+def _usage(transcript: FileTranscript) -> dict[str, Any]:
     return {"usage": {"type": "duration", "seconds": round(transcript.duration_s)}}
 
 
-def _with_warnings(transcript: Transcript, found: dict[str, Any]) -> dict[str, Any]:
+def _with_warnings(transcript: FileTranscript, found: dict[str, Any]) -> dict[str, Any]:
     return found | ({"warnings": transcript.warnings} if transcript.warnings else {})
 
 
-def _spoken(transcript: Transcript) -> list[Segment]:
+def _spoken(transcript: FileTranscript) -> list[FileSegment]:
     return [segment for segment in transcript.segments if segment.text]
 
 
-def _line(transcript: Transcript, segment: Segment) -> Line:
-    return Line(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), segment.words)
+def _line(transcript: FileTranscript, segment: FileSegment) -> SubtitleLine:
+    return SubtitleLine(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), segment.words)
 
 
 def _word(word: Word) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class WordErrors:
     errors: int
     words: int
     """That were said."""
@@ -32,7 +32,7 @@ class Alignment:
     """In order; neighbouring errors are one difference."""
 
 
-def align(said: Sequence[str], recognised: Sequence[str]) -> Alignment:
+def align(said: Sequence[str], recognised: Sequence[str]) -> WordErrors:
     """`said` is the reference. Takes time proportional to the product of the lengths."""
     rows, columns = len(said) + 1, len(recognised) + 1
     cost = [[0] * columns for _ in range(rows)]
@@ -52,7 +52,7 @@ def align(said: Sequence[str], recognised: Sequence[str]) -> Alignment:
             if j and cost[i][j - 1] + 1 < best:
                 best, way = cost[i][j - 1] + 1, (0, 1)
             cost[i][j], step[i][j] = best, way
-    return Alignment(cost[-1][-1], len(said), tuple(_differences(said, recognised, step)))
+    return WordErrors(cost[-1][-1], len(said), tuple(_differences(said, recognised, step)))
 
 
 def _joins(said: Sequence[str], i: int, recognised: Sequence[str], j: int) -> list[tuple[int, int]]:

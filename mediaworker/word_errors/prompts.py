@@ -25,27 +25,28 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class SpokenPrompt:
     name: str
     audio: bytes
     """µ-law at 8 kHz."""
     said: str
 
 
-def asterisk() -> list[Prompt]:
+def asterisk() -> list[SpokenPrompt]:
     """Those of Asterisk that are on this machine."""
-    return [Prompt(name, _audio(SOUNDS / f"{name}.wav"), said) for name, said in WORDS.items() if _here(name)]
+    return [SpokenPrompt(name, _audio(SOUNDS / f"{name}.wav"), said) for name, said in WORDS.items() if _here(name)]
 
 
 def _here(name: str) -> bool:
     return (SOUNDS / f"{name}.wav").is_file()
 
 
-def of_folder(folder: Path) -> list[Prompt]:
+def of_folder(folder: Path) -> list[SpokenPrompt]:
     """NAME.wav (16 bits, mono, 8 kHz) or NAME.ulaw, each with its words in NAME.txt. Raises ValueError, OSError."""
     found = [path for path in sorted(folder.iterdir()) if path.suffix in (".wav", ".ulaw")]
     return [
-        Prompt(path.stem, _audio(path), path.with_suffix(".txt").read_text(encoding="utf-8").strip()) for path in found
+        SpokenPrompt(path.stem, _audio(path), path.with_suffix(".txt").read_text(encoding="utf-8").strip())
+        for path in found
     ]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audio import WHOLE, Detector, Turn
+from audio import ALL, Detector, Shard
 from audio.ring import ROWS
 from audio.rtp.fast_path import LEAD, MAX_BYTES, Datagrams
 from config.addresses import socket_address
@@ -152,7 +152,7 @@ class RtpReceiver:
         self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
         self._free = list(range(size, 2 * size))
 
-    def sweep(self, now: float, turn: Turn = WHOLE) -> Iterator[None]:
+    def sweep(self, now: float, turn: Shard = ALL) -> Iterator[None]:
         """Read what has come for the legs whose turn it is. Yields after each batch: the caller's loop may breathe."""
         if not self._readers:
             return

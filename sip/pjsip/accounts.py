@@ -20,7 +20,7 @@ from config.settings import SipAccount
 from sip.access import AccessList
 from sip.errors import PeerError
 from sip.pjsip.callbacks import guarded
-from sip.pjsip.registrar import Registrar, Rotation, Target
+from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation
 from sip.protocol.message import SipMessage
 
 log = structlog.get_logger("sip")
@@ -106,7 +106,7 @@ class RegisteredAccount(Account):
             while True:
                 found = await asyncio.gather(*(registrar.resolve(self._families) for registrar in self.registrars))
                 targets = [
-                    Target(registrar, address)
+                    RegistrarTarget(registrar, address)
                     for registrar, addresses in zip(self.registrars, found, strict=True)
                     for address in addresses
                 ]

@@ -43,7 +43,7 @@ from sip.protocol.message import SipMessage
 from sip.protocol.offer_answer import audio_lines
 from sip.protocol.offer_check import check as check_body
 from sip.protocol.sdp import Direction, SessionDescription
-from sip.request_filter import Request
+from sip.request_filter import RequestHead
 
 log = structlog.get_logger("sip")
 
@@ -356,7 +356,7 @@ class SipEndpoint:
             return 486
         return self._handler.can_accept()
 
-    def _check_body(self, request: Request, packet: bytes) -> tuple[slice, ...]:
+    def _check_body(self, request: RequestHead, packet: bytes) -> tuple[slice, ...]:
         """Of what begins a call, or belongs to one: to anything else PJSIP says 481."""
         if not request.to_tag:
             return check_body(packet, self.codecs, use=self.srtp, families=self.families)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sip.errors import SipError
 from sip.protocol.offer_check import METHODS, is_described
-from sip.request_filter import DROP, PASS, Request, Verdict
+from sip.request_filter import DROP, PASS, FilterVerdict, RequestHead
 
 VERSION = "2.17"
 _BUILD = "build it with tools/build_pjsip.sh"
@@ -172,7 +172,7 @@ class Hook:
     def __init__(
         self,
         library: ctypes.CDLL,
-        judge: Callable[[Request, int, Callable[[], bytes]], Verdict],
+        judge: Callable[[RequestHead, int, Callable[[], bytes]], FilterVerdict],
         spoke: Callable[[int], None],
         failed: Callable[[], int],
         *,
@@ -210,7 +210,7 @@ class Hook:
         try:
             verdict = self._verdict(pointer.contents)
         except Exception:
-            verdict = Verdict(self._failed())
+            verdict = FilterVerdict(self._failed())
         if verdict.status == PASS:
             return 0
         if verdict.status != DROP:
@@ -220,13 +220,13 @@ class Hook:
                 self._failed()
         return 1
 
-    def _verdict(self, rdata: Any) -> Verdict:
+    def _verdict(self, rdata: Any) -> FilterVerdict:
         # RFC 3261 section 18.2.2 sends answers to any address, or name, that the Via gives as `maddr`. The only use of
         # that is multicast, and everybody else's addresses can be put there: answers go to the source.
         rdata.via.contents.maddr = Str()
         self._spoke(rdata.transport)
         method = str(_Message.from_address(rdata.msg).method.name)
-        request = Request(
+        request = RequestHead(
             method,
             str(rdata.cid.contents.id),
             str(rdata.via.contents.branch),
@@ -237,10 +237,10 @@ class Hook:
         packet: Callable[[], bytes] = lambda: ctypes.string_at(rdata.msg_buf, rdata.msg_len)  # noqa: E731
         verdict = self._judge(request, rdata.cseq.contents.cseq, packet)
         if verdict.status == PASS and method != str(rdata.cseq.contents.method.name):
-            return Verdict(400)  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
+            return FilterVerdict(400)  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
         if verdict.status == PASS and method in METHODS and method != "ACK":
             if not is_described(packet(), self._described(rdata)):
-                return Verdict(400)
+                return FilterVerdict(400)
         for closed in verdict.closed:
             assert 0 <= closed.start <= closed.stop <= rdata.msg_len
             ctypes.memset(rdata.msg_buf + closed.start, ord("0"), closed.stop - closed.start)
@@ -257,7 +257,7 @@ class Hook:
         start = found.ptr - rdata.msg_buf
         return slice(start, start + found.slen)
 
-    def _answer(self, pointer: Any, verdict: Verdict) -> None:
+    def _answer(self, pointer: Any, verdict: FilterVerdict) -> None:
         if str(_Message.from_address(pointer.contents.msg).method.name) == "ACK":
             return  # nobody answers one
         more = self._headers(pointer.contents.pool, verdict.headers) if verdict.headers else None

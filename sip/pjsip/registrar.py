@@ -97,7 +97,7 @@ def in_order(addresses: Iterable[str], families: Sequence[Family]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RegistrarTarget:
     """A registrar at one of its addresses."""
 
     registrar: Registrar
@@ -118,11 +118,11 @@ class Rotation:
 
     def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
         self._uniform = uniform
-        self._targets: tuple[Target, ...] = ()
+        self._targets: tuple[RegistrarTarget, ...] = ()
         self._failures = 0
-        self.current: Target | None = None
+        self.current: RegistrarTarget | None = None
 
-    def found(self, targets: Sequence[Target]) -> bool:
+    def found(self, targets: Sequence[RegistrarTarget]) -> bool:
         """These there are now; whether `current` is another one than before. None at all: `current` stays."""
         if not targets:
             return False

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sip.errors import PeerError
 from sip.pjsip.call import SipCall
 from sip.protocol.message import SipMessage, dtmf_info, tag_of
-from sip.request_filter import DROP, PASS, Request
+from sip.request_filter import DROP, PASS, RequestHead
 
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSAGE"))
 """By PJSIP; to anything else within a dialog it would say 500."""
@@ -40,7 +40,7 @@ class DialogRequests:
         self._calls.pop(call.local_tag.lower(), None)
         self._answered.pop(call, None)
 
-    def judge(self, request: Request, cseq: int, text: Callable[[], str]) -> int:
+    def judge(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
         """The status to answer with, `gate.PASS` to leave the request to PJSIP, or `gate.DROP`.
 
         `text()` is the whole request.
@@ -65,7 +65,7 @@ class DialogRequests:
             return PASS if call.reliable == message.header("rack").split()[:2] else 481
         return _ANSWERS.get(request.method, 501)
 
-    def find(self, request: Request, text: str) -> SipCall | None:
+    def find(self, request: RequestHead, text: str) -> SipCall | None:
         """The call that a request, whose text it is, belongs to by its Call-ID and both tags.
 
         Raises PeerError when the text cannot be read.

@@ -16,7 +16,15 @@ from audio.codecs.codec import Codec
 from config.addresses import Family, canonical, family_of
 from sip.errors import NotAcceptable
 from sip.protocol import srtp
-from sip.protocol.sdp import Attribute, Connection, Direction, MediaDescription, Origin, RtpFormat, SessionDescription
+from sip.protocol.sdp import (
+    Attribute,
+    ConnectionLine,
+    Direction,
+    MediaDescription,
+    Origin,
+    RtpFormat,
+    SessionDescription,
+)
 
 TELEPHONE_EVENT = {8000: 101, 48000: 100}
 """Payload types of telephone-event in our own offers, by clock."""
@@ -150,7 +158,7 @@ def accept_answer(
 
 
 def _description(address: str, origin: Origin, media: tuple[MediaDescription, ...]) -> SessionDescription:
-    connection = Connection(address, family_of(address))
+    connection = ConnectionLine(address, family_of(address))
     return SessionDescription(replace(origin, address=address, family=connection.family), media, connection)
 
 
@@ -231,7 +239,7 @@ def _events(formats: Sequence[RtpFormat], codec: Codec) -> RtpFormat | None:
     return found.get(codec.clock_rate_hz) or found.get(8000)
 
 
-def _remote(connection: Connection, port: int) -> tuple[str, int] | None:
+def _remote(connection: ConnectionLine, port: int) -> tuple[str, int] | None:
     address = connection.address.split("/")[0]
     try:
         literal = ipaddress.ip_address(address)
@@ -245,7 +253,7 @@ def _remote(connection: Connection, port: int) -> tuple[str, int] | None:
     return (address, port) if usable else None
 
 
-def _control(connection: Connection, media: MediaDescription) -> tuple[str, int] | None:
+def _control(connection: ConnectionLine, media: MediaDescription) -> tuple[str, int] | None:
     """Where reports go: the same port, the one that `a=rtcp` names (RFC 3605), or the one above."""
     if media.attribute("rtcp-mux") is not None:
         return _remote(connection, media.port)
@@ -278,7 +286,7 @@ def _accepted(
     if key is not None:
         attributes.append(("crypto", str(key)))
     attributes.append((stream.direction.value, None))
-    connection = Connection(elsewhere, family_of(elsewhere)) if elsewhere else None
+    connection = ConnectionLine(elsewhere, family_of(elsewhere)) if elsewhere else None
     return MediaDescription("audio", port, offered.protocol, tuple(formats), connection, tuple(attributes))
 
 

@@ -60,14 +60,14 @@ class Direction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionLine:
     """`c=`: where a side receives."""
 
     address: str
     family: str = "IP4"
 
     @classmethod
-    def parse(cls, value: str) -> Connection:
+    def parse(cls, value: str) -> ConnectionLine:
         match value.split():
             case ["IN", ("IP4" | "IP6") as family, address]:
                 return cls(address, family)
@@ -127,7 +127,7 @@ class MediaDescription:
     port: int
     protocol: str
     formats: tuple[str, ...]
-    connection: Connection | None = None
+    connection: ConnectionLine | None = None
     attributes: tuple[Attribute, ...] = ()
     other: tuple[Line, ...] = ()
     port_count: int = 1
@@ -173,7 +173,7 @@ class SessionDescription:
 
     origin: Origin
     media: tuple[MediaDescription, ...] = ()
-    connection: Connection | None = None
+    connection: ConnectionLine | None = None
     name: str = "-"
     attributes: tuple[Attribute, ...] = ()
     other: tuple[Line, ...] = (("t", "0 0"),)
@@ -207,7 +207,7 @@ class SessionDescription:
         lines += map(_attribute_line, self.attributes)
         return "".join(f"{line}\r\n" for line in lines) + "".join(map(str, self.media))
 
-    def connection_of(self, media: MediaDescription) -> Connection | None:
+    def connection_of(self, media: MediaDescription) -> ConnectionLine | None:
         return media.connection or self.connection
 
     def direction_of(self, media: MediaDescription) -> Direction:
@@ -264,8 +264,8 @@ def _media(section: list[Line]) -> MediaDescription:
     )
 
 
-def _connection(section: list[Line]) -> Connection | None:
-    return next((Connection.parse(value) for kind, value in section if kind == "c"), None)
+def _connection(section: list[Line]) -> ConnectionLine | None:
+    return next((ConnectionLine.parse(value) for kind, value in section if kind == "c"), None)
 
 
 def _attributes(section: list[Line]) -> tuple[Attribute, ...]:

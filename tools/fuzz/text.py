@@ -22,13 +22,13 @@ from mediaworker.http.auth import decide
 from mediaworker.http.openai import form as openai_form
 from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.problem import Problem
-from mediaworker.http.protocol import Connection
+from mediaworker.http.protocol import HttpConnection
 from mediaworker.http.resources import calls, events, jobs
 from mediaworker.ingress.access import is_local
 from mediaworker.ingress.sip.headers import MAX_HEADERS, calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.twilio.webhook import StreamTwiml, verify
 from mediaworker.replay import pcap
-from mediaworker.replay.datagrams import Counters, datagrams
+from mediaworker.replay.datagrams import DatagramCounters, datagrams
 from sip.errors import NotAcceptable, PeerError
 from sip.protocol import offer_check, trace
 from sip.protocol import siprec as metadata
@@ -167,7 +167,7 @@ def digest(data: bytes) -> None:
 
 
 def http(data: bytes) -> None:
-    connection = Connection(h11.SERVER, 16384)
+    connection = HttpConnection(h11.SERVER, 16384)
     try:
         connection.receive_data(data)
         for _ in range(1000):
@@ -256,7 +256,7 @@ def webhook(data: bytes) -> None:
 
 def capture(data: bytes) -> None:
     try:
-        for datagram in datagrams(pcap._frames(io.BytesIO(data)), Counters()):
+        for datagram in datagrams(pcap._frames(io.BytesIO(data)), DatagramCounters()):
             assert len(datagram.payload) <= len(data)
     except pcap.CaptureError:
         pass

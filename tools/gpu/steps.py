@@ -16,7 +16,7 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.attention import Name
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.execution import for_device
-from asr.engines.qwen.packed import Input, Row
+from asr.engines.qwen.packed import Input, PackedRow
 from benchmarks.engine.device import covered, ran
 from benchmarks.engine.run import MODEL
 from benchmarks.engine.weights import build
@@ -47,7 +47,7 @@ def memory_mb(device: str) -> dict[str, float]:
 
 def forward(made: QwenEngine, rows: int, length: int) -> Callable[[], None]:
     slots = [made.slots.of(f"u{row}") for row in range(rows)]
-    inputs = [Row(slot, SEEN, Input([7] * length), 1) for slot in slots if slot is not None]
+    inputs = [PackedRow(slot, SEEN, Input([7] * length), 1) for slot in slots if slot is not None]
 
     @torch.inference_mode()
     def run() -> None:

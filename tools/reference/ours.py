@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr import messages
-from asr.engines.aligner import Spoken
+from asr.engines.aligner import AlignRequest
 from asr.engines.qwen import aligner_loader
 from asr.engines.qwen.aligner import QwenAligner
 from asr.engines.qwen.encoder import Audio, Settling
@@ -71,8 +71,8 @@ class Engine:
             self._inference.receive(messages.Append(talk.name, at, talk.sound.audio[at:end]), 0.0)
             at = end
             final = end == ends[-1]
-            ask = messages.Final(talk.name, revision, end, commit=True) if final else None
-            self._inference.receive(ask or messages.Partial(talk.name, revision, end), 0.0)
+            ask = messages.FinalRequest(talk.name, revision, end, commit=True) if final else None
+            self._inference.receive(ask or messages.PartialRequest(talk.name, revision, end), 0.0)
             said[end] = self._answer()
         return said
 
@@ -144,7 +144,7 @@ class Aligner:
 
         self._aligner._read = noted  # type: ignore[method-assign]
 
-    def align(self, spoken: Sequence[Spoken]) -> list[Timed]:
+    def align(self, spoken: Sequence[AlignRequest]) -> list[Timed]:
         """In one call."""
         self._chances = []
         said = self._aligner.align(spoken)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr import languages
-from asr.engines.aligner import Spoken
+from asr.engines.aligner import AlignRequest
 from asr.engines.qwen import aligner_loader
 from asr.engines.qwen.words import monotone
 from tests.qwen_models import TIE
@@ -64,8 +64,8 @@ class Line:
     language: str = "en"
 
     @property
-    def spoken(self) -> Spoken:
-        return Spoken(self.sound.format, self.sound.audio, self.text, self.language)
+    def spoken(self) -> AlignRequest:
+        return AlignRequest(self.sound.format, self.sound.audio, self.text, self.language)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from asr.engines.interface import Answer, Capabilities, EngineError, EngineUnusable
 from asr.engines.moonshine.model import RATE_HZ, Model, ModelError
-from asr.engines.moonshine.session import Session
+from asr.engines.moonshine.session import MoonshineSession
 from asr.engines.moonshine.speech import SpeechDetector
 from asr.server.scheduler import Request
 from asr.utterance import Utterance
@@ -38,7 +38,7 @@ class MoonshineEngine:
         self._model, self._speech = model, SpeechDetector()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "moonshine") if threads > 1 else None
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, MoonshineSession] = {}
 
     @property
     def open_utterances(self) -> int:
@@ -46,7 +46,7 @@ class MoonshineEngine:
 
     def open(self, utterance: Utterance) -> None:
         assert utterance.id not in self._sessions, f"{utterance.id} is open"
-        self._sessions[utterance.id] = Session(self._model, self._speech, utterance)
+        self._sessions[utterance.id] = MoonshineSession(self._model, self._speech, utterance)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
         self._sessions[utterance_id].append(audio)
@@ -83,7 +83,7 @@ class MoonshineEngine:
             raise EngineUnusable(f"the weights of Moonshine do not work: {error}") from error
 
 
-def _work(waiting: deque[Session], until_s: float) -> None:
+def _work(waiting: deque[MoonshineSession], until_s: float) -> None:
     """One thread's part of a step. Raises EngineError."""
     while True:
         try:

@@ -43,7 +43,7 @@ class _Work:
     answer: Answer | None = None
 
 
-class Session:
+class MoonshineSession:
     """Used by one thread at a time.
 
     A final is decoded plainly, a token at a time, so that it depends on the audio alone. A partial takes the tokens of

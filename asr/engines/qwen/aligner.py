@@ -13,17 +13,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.engines import weights
-from asr.engines.aligner import Spoken
+from asr.engines.aligner import AlignRequest
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.aligner_loader import TIMESTAMP, Loaded, load
+from asr.engines.qwen.aligner_loader import TIMESTAMP, LoadedAligner, load
 from asr.engines.qwen.device import place
 from asr.engines.qwen.encoder import Audio, Encoder, Settling
 from asr.engines.qwen.execution import Execution, for_device
 from asr.engines.qwen.fused import fuse_audio
 from asr.engines.qwen.mel import Features, Mel, views
 from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
-from asr.engines.qwen.words import Placed, monotone, split, usable
-from asr.utterance import Word
+from asr.engines.qwen.words import PlacedWord, monotone, split, usable
+from asr.utterance import TimedWord
 from audio.resample import Wideband
 from config.settings import Asr, Qwen
 
@@ -32,13 +32,13 @@ LONGEST_S, LONGEST_CPU_S = 180.0, 30.0
 from it meanwhile: more would look as if it hung."""
 TOGETHER_S = 30.0
 """A CPU gains nothing from more than one at a time."""
-WARM_UP = Spoken("PCMU", bytes(8000), "one two", "en")
+WARM_UP = AlignRequest("PCMU", bytes(8000), "one two", "en")
 
 
 class QwenAligner:
     """See `asr.engines.aligner.Aligner`."""
 
-    def __init__(self, loaded: Loaded, execution: Execution | None = None) -> None:
+    def __init__(self, loaded: LoadedAligner, execution: Execution | None = None) -> None:
         """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
         model = loaded.model
         fuse_audio(model)
@@ -55,17 +55,17 @@ class QwenAligner:
         self._pad, self._timestamp = model.config.audio_token_id, model.config.timestamp_token_id
 
     @torch.inference_mode()
-    def align(self, spoken: Sequence[Spoken]) -> list[tuple[Word, ...]]:
+    def align(self, spoken: Sequence[AlignRequest]) -> list[tuple[TimedWord, ...]]:
         placed = [split(each.text, each.language) for each in spoken]
         some = [number for number, words in enumerate(placed) if words]
-        found: list[tuple[Word, ...]] = [()] * len(spoken)
+        found: list[tuple[TimedWord, ...]] = [()] * len(spoken)
         if some:
             chances = self._read(self._hear([spoken[number] for number in some]), [placed[number] for number in some])
             for number, each in zip(some, chances, strict=True):
                 found[number] = _words(placed[number], each, self._class_ms)
         return found
 
-    def _hear(self, spoken: Sequence[Spoken]) -> list[Tensor]:
+    def _hear(self, spoken: Sequence[AlignRequest]) -> list[Tensor]:
         """Embeddings of the audio of each, all of them in one pass of the encoder."""
         wanted = []
         for each in spoken:
@@ -76,7 +76,7 @@ class QwenAligner:
         self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings])
         return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]
 
-    def _read(self, heard: Sequence[Tensor], placed: Sequence[Sequence[Placed]]) -> list[Tensor]:
+    def _read(self, heard: Sequence[Tensor], placed: Sequence[Sequence[PlacedWord]]) -> list[Tensor]:
         """Probabilities of the classes at each time, (2 * words, classes), start and end by turns."""
         rows, places = [], []
         for audio, words in zip(heard, placed, strict=True):
@@ -97,13 +97,13 @@ class QwenAligner:
         self.align([WARM_UP])
 
 
-def _words(placed: Sequence[Placed], chances: Tensor, class_ms: float) -> tuple[Word, ...]:
+def _words(placed: Sequence[PlacedWord], chances: Tensor, class_ms: float) -> tuple[TimedWord, ...]:
     times = monotone((chances.argmax(dim=-1).double() * class_ms).tolist())
     # Of the class that a time has in the end: a repaired one is less certain than the model was of its own.
     classes = (torch.tensor(times) / class_ms).round().long()
     sure = chances.gather(1, classes[:, None])[:, 0].tolist()
     return tuple(
-        Word(each.word, times[2 * at], times[2 * at + 1], round(min(sure[2 * at : 2 * at + 2]), 3))
+        TimedWord(each.word, times[2 * at], times[2 * at + 1], round(min(sure[2 * at : 2 * at + 2]), 3))
         for at, each in enumerate(placed)
     )
 

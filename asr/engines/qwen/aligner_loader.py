@@ -19,7 +19,7 @@ CLASS_MS = 80.0
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedAligner:
     model: Any
     """`Qwen3ASRForTokenClassification`, in evaluation mode on its device."""
     tokenizer: Any
@@ -28,7 +28,7 @@ class Loaded:
     """Length of one class of the model: class n is the time n * class_ms."""
 
 
-def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedAligner:
     """Raises EngineUnusable."""
     described = read_json(folder / "config.json")
     thinker = described.get("thinker_config")
@@ -44,7 +44,7 @@ def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float3
         wanted = model.config.timestamp_token_id
         raise EngineUnusable(f"{folder}: times stand at token {wanted} and {TIMESTAMP} is token {known}")
     extractor = extractor_of(folder, model)
-    return Loaded(model.eval().to(device), tokenizer, extractor, _class_ms(folder, described))
+    return LoadedAligner(model.eval().to(device), tokenizer, extractor, _class_ms(folder, described))
 
 
 def _configuration(described: dict[str, Any], thinker: dict[str, Any]) -> Any:

@@ -55,7 +55,7 @@ class Audio:
 
 
 @dataclass(slots=True)
-class Counters:
+class EncoderCounters:
     chunks: int = 0
     windows: int = 0
     tokens: int = 0
@@ -91,7 +91,7 @@ class Encoder:
             model, attention, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS,
             window=self.window // self.chunk * -(-self.chunk // 8),
         )  # fmt: skip
-        self.counters = Counters()
+        self.counters = EncoderCounters()
 
     def capture(self) -> int:
         """See `Tower.capture`."""

@@ -13,11 +13,11 @@ from asr.engines.qwen import memory, selfcheck
 from asr.engines.qwen.encoder import Encoder, Settling
 from asr.engines.qwen.execution import Execution, for_device
 from asr.engines.qwen.fused import fuse
-from asr.engines.qwen.loader import Loaded
+from asr.engines.qwen.loader import LoadedModel
 from asr.engines.qwen.mel import Features, Mel, views
-from asr.engines.qwen.packed import Packed, Row
+from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompts
-from asr.engines.qwen.session import Session
+from asr.engines.qwen.session import QwenSession
 from asr.engines.qwen.slots import Slots
 from asr.engines.runtime import Runtime
 from asr.server.scheduler import LIVE, Request
@@ -60,7 +60,7 @@ class QwenEngine:
     _encoder_class: type[Encoder] = Encoder
     _packed_class: type[Packed] = Packed
 
-    def __init__(self, loaded: Loaded, shape: Shape, execution: Execution | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, shape: Shape, execution: Execution | None = None) -> None:
         """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
         self.shape = shape
         # Each request of a step must be able to have a slot.
@@ -78,7 +78,7 @@ class QwenEngine:
         self.warnings: tuple[str, ...] = ()
         self._make(self.execution)
         self._mel = Mel(loaded.extractor)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, QwenSession] = {}
         self._used: dict[str, None] = {}
         """Owners of slots, the one that nothing was done for for longest first."""
 
@@ -121,7 +121,7 @@ class QwenEngine:
     def open(self, utterance: Utterance) -> None:
         assert utterance.id not in self._sessions, f"{utterance.id} is open"
         prompt = self.prompts.build(context=utterance.context, language=utterance.language)
-        self._sessions[utterance.id] = Session(utterance, prompt, Features(self._mel))
+        self._sessions[utterance.id] = QwenSession(utterance, prompt, Features(self._mel))
 
     def append(self, utterance_id: str, audio: bytes) -> None:
         self._sessions[utterance_id].append(audio)
@@ -196,7 +196,7 @@ class QwenEngine:
 
     def _step(self, requests: Sequence[Request]) -> list[Answer]:
         names = {request.utterance_id for request in requests}
-        working: list[tuple[Session, int]] = []
+        working: list[tuple[QwenSession, int]] = []
         for request in requests:
             slot = self._slot(request.utterance_id, names)
             if slot is not None:
@@ -209,7 +209,7 @@ class QwenEngine:
         self._encode([session for session, _ in working])
         return self._decode(working)
 
-    def _encode(self, sessions: Sequence[Session]) -> None:
+    def _encode(self, sessions: Sequence[QwenSession]) -> None:
         """Bring their audio through the encoder: of live ones all of it, of one of the batch lane a window."""
         unseen = [session for session in sessions if session.work.encoding is None]
         live = [session for session in unseen if session.utterance.live]
@@ -239,7 +239,7 @@ class QwenEngine:
                 session.drop()
                 raise EngineError(session.utterance.id, str(error)) from error
 
-    def _look(self, sessions: Sequence[Session]) -> None:
+    def _look(self, sessions: Sequence[QwenSession]) -> None:
         """Make the frames of what they have been asked about, all of them together."""
         for session in sessions:
             session.hear()
@@ -248,7 +248,7 @@ class QwenEngine:
             settling = Settling.EXACT if session.work.request.final else self.shape.settling
             session.work.encoding = self.encoder.begin(session.audio, view, settling)
 
-    def _decode(self, working: Sequence[tuple[Session, int]]) -> list[Answer]:
+    def _decode(self, working: Sequence[tuple[QwenSession, int]]) -> list[Answer]:
         rows, speaking = [], []
         batch_tokens = self.shape.batch_tokens
         for session, slot in working:
@@ -276,15 +276,15 @@ class QwenEngine:
                 answers.append(Answer(request, text, language))
         return answers
 
-    def _said(self, sessions: Sequence[Session], rows: Sequence[Row]) -> list[list[int]]:
+    def _said(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> list[list[int]]:
         """The most likely token at each of the wanted positions of each row."""
         return self.packed(rows)
 
-    def _used_now(self, session: Session) -> None:
+    def _used_now(self, session: QwenSession) -> None:
         self._used.pop(session.utterance.id)
         self._used[session.utterance.id] = None
 
-    def _cut(self, session: Session, limit: int) -> None:
+    def _cut(self, session: QwenSession, limit: int) -> None:
         """A draft is verified in one piece, of at most `limit` positions; the rest of it is said anew."""
         work = session.work
         assert work.input is not None

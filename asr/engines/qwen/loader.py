@@ -36,7 +36,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     model: Any
     """`Qwen3ASRForConditionalGeneration`, in evaluation mode on its device."""
     tokenizer: Any
@@ -45,7 +45,7 @@ class Loaded:
     """Ids after which an answer is over."""
 
 
-def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> LoadedModel:
     """Raises EngineUnusable."""
     described = read_json(folder / "config.json")
     if "thinker_config" in described:
@@ -57,7 +57,7 @@ def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float3
         raise EngineUnusable(f"{folder} holds a {described.get('model_type', 'nameless')} model, not a Qwen3-ASR one")
     tokenizer = tokenizer_of(folder, model)
     ends = tuple(tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT))
-    return Loaded(model.eval().to(device), tokenizer, extractor_of(folder, model), ends)
+    return LoadedModel(model.eval().to(device), tokenizer, extractor_of(folder, model), ends)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PackedRow:
     """The next positions of one utterance."""
 
     slot: int
@@ -136,7 +136,7 @@ class Packed:
             self._wanted = {size: torch.zeros(size, dtype=torch.long, device=device) for size in self._buckets}
             self._inputs: dict[_Size, _Inputs] = {}
 
-    def __call__(self, rows: Sequence[Row]) -> list[list[int]]:
+    def __call__(self, rows: Sequence[PackedRow]) -> list[list[int]]:
         """The most likely next token at each of the wanted positions of each row."""
         order, _, _, said = self._run(rows)
         out: list[list[int]] = [[] for _ in rows]
@@ -144,7 +144,7 @@ class Packed:
             out[at], said = said[: rows[at].wanted], said[rows[at].wanted :]
         return out
 
-    def observe(self, rows: Sequence[Row]) -> tuple[Tensor, list[int]]:
+    def observe(self, rows: Sequence[PackedRow]) -> tuple[Tensor, list[int]]:
         """The same with what the tokens are chosen from, for rows of which one token each is wanted: hidden states,
         (rows, width), and the tokens."""
         assert all(row.wanted == 1 for row in rows)
@@ -157,7 +157,7 @@ class Packed:
         found: Tensor = self._head(hidden).float()
         return found
 
-    def _run(self, rows: Sequence[Row]) -> tuple[list[int], Tensor, NDArray[np.int64], list[int]]:
+    def _run(self, rows: Sequence[PackedRow]) -> tuple[list[int], Tensor, NDArray[np.int64], list[int]]:
         """The order in which the rows were taken; of that the hidden states, (positions, width), which the next forward
         overwrites; where the wanted ones are; and their tokens."""
         # Those of one position first: a kind of attention may take them all at once.
@@ -178,7 +178,7 @@ class Packed:
 
     # -- any shapes -------------------------------------------------------------------------------------------------
 
-    def _free(self, rows: Sequence[Row], lengths: NDArray[np.int64]) -> Tensor:
+    def _free(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> Tensor:
         single = bool(lengths.max() == 1)
         size = _Size(int(lengths.sum()), len(rows), self._most(rows), single, int(lengths.max()))
         inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.memory)), size)
@@ -186,14 +186,14 @@ class Packed:
         longer = [(row.slot, row.start, len(row)) for row in rows if len(row) > 1]
         return self._forward(inputs, audio, size, longer)
 
-    def _most(self, rows: Sequence[Row]) -> int:
+    def _most(self, rows: Sequence[PackedRow]) -> int:
         """Positions of a slot that a row sees, at most: of those of one position when attention is only over them."""
         counts = [row.start + len(row) for row in rows if self._in_place or len(row) == 1]
         return max(counts, default=0)
 
     # -- fixed shapes -----------------------------------------------------------------------------------------------
 
-    def _size(self, rows: Sequence[Row], lengths: NDArray[np.int64]) -> _Size | None:
+    def _size(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> _Size | None:
         """None: a forward for which no graph is kept."""
         if not self._graphs.fixed:
             return None
@@ -217,14 +217,14 @@ class Packed:
         sizes = [_Size(count, count, seen, True, 1) for count in self._rows for seen in self._seen]
         sizes += [self._mixed(count) for count in self._buckets]
         sizes.sort(key=lambda size: -size.positions)
-        spare = Row(self.memory.spare, 0, Input([0]), 1)
+        spare = PackedRow(self.memory.spare, 0, Input([0]), 1)
         for size in sizes:
             self._fixed([spare], np.ones(1, np.int64), size)
         for count in reversed(self._buckets):
             self._ask(np.zeros(count, np.int64))
         return len(sizes) + len(self._buckets)
 
-    def _fixed(self, rows: Sequence[Row], lengths: NDArray[np.int64], size: _Size) -> Tensor:
+    def _fixed(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size) -> Tensor:
         inputs = self._inputs.get(size)
         if inputs is None:
             count = 3 * size.positions + 3 * size.rows + 1
@@ -250,7 +250,9 @@ class Packed:
 
     # -- both -------------------------------------------------------------------------------------------------------
 
-    def _put_audio(self, rows: Sequence[Row], lengths: NDArray[np.int64], into: Tensor | None = None) -> Tensor | None:
+    def _put_audio(
+        self, rows: Sequence[PackedRow], lengths: NDArray[np.int64], into: Tensor | None = None
+    ) -> Tensor | None:
         """Embeddings of audio where they belong; of other positions there is anything."""
         ends = lengths.cumsum()
         parts = [
@@ -294,7 +296,7 @@ class Packed:
         return said
 
 
-def _described(rows: Sequence[Row], lengths: NDArray[np.int64], size: _Size, memory: Slots) -> NDArray[np.int64]:
+def _described(rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size, memory: Slots) -> NDArray[np.int64]:
     """Ids, positions, where their keys go; then of the rows their bounds, positions seen, and slots."""
     slots = np.array([row.slot for row in rows])
     starts = np.array([row.start for row in rows])
@@ -322,7 +324,7 @@ def _described(rows: Sequence[Row], lengths: NDArray[np.int64], size: _Size, mem
     return out
 
 
-def _wanted(rows: Sequence[Row], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _wanted(rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where in the row of positions the wanted ones are."""
     wanted = np.array([row.wanted for row in rows])
     ends = wanted.cumsum()

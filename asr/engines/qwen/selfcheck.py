@@ -21,7 +21,7 @@ from asr.engines.qwen.attention import Sdpa
 from asr.engines.qwen.encoder import Encoder
 from asr.engines.qwen.execution import Execution
 from asr.engines.qwen.graphs import Eager
-from asr.engines.qwen.packed import Input, Packed, Row
+from asr.engines.qwen.packed import Input, Packed, PackedRow
 
 COUNTS = (1, 2, 4, 8, 12, 16, 32)
 """Rows together. FlashAttention-2 splits keys, which is a known error, for two to twelve of them."""
@@ -106,12 +106,12 @@ class _Speaker:
     ids: list[int]
     begin: int
 
-    def row(self, slot: int, number: int) -> Row:
+    def row(self, slot: int, number: int) -> PackedRow:
         """Its beginning (0), or the first or second token after it."""
         if number == 0:
-            return Row(slot, 0, Input(self.ids[: self.begin]), 1)
+            return PackedRow(slot, 0, Input(self.ids[: self.begin]), 1)
         at = self.begin + number - 1
-        return Row(slot, at, Input(self.ids[at : at + 1]), 1)
+        return PackedRow(slot, at, Input(self.ids[at : at + 1]), 1)
 
 
 class _Expected:

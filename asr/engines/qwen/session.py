@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asr.engines.qwen.encoder import Audio, Encoding
 from asr.engines.qwen.mel import Features
-from asr.engines.qwen.packed import AUDIO, Input, Row
+from asr.engines.qwen.packed import AUDIO, Input, PackedRow
 from asr.engines.qwen.prompt import Prompt, Prompts
 from asr.repetition import is_loop, once
 from asr.server.scheduler import Request
@@ -47,7 +47,7 @@ class _Decoding:
     """Decided so far."""
 
 
-class Session:
+class QwenSession:
     """See the module. Used by `QwenEngine`, which decides whose turn it is and runs what is asked for here."""
 
     def __init__(self, utterance: Utterance, prompt: Prompt, features: Features) -> None:
@@ -137,17 +137,17 @@ class Session:
                 break
             self._kept.append(window)
 
-    def row(self, slot: int, limit: int) -> Row:
+    def row(self, slot: int, limit: int) -> PackedRow:
         """The next positions, at most `limit`; the last ones, which say how the answer goes on, stay together."""
         now = self.work
         assert now.input is not None
         telling = len(now.draft) + 1
         count = len(now.input)
         if count > max(limit, telling):
-            return Row(slot, now.start, now.input[: min(limit, count - telling)], 0)
-        return Row(slot, now.start, now.input, telling)
+            return PackedRow(slot, now.start, now.input[: min(limit, count - telling)], 0)
+        return PackedRow(slot, now.start, now.input, telling)
 
-    def take(self, row: Row, said: Sequence[int], prompts: Prompts) -> list[int] | None:
+    def take(self, row: PackedRow, said: Sequence[int], prompts: Prompts) -> list[int] | None:
         """What the forward said of `row`: a token for each wanted position. The answer's when it is complete."""
         now = self.work
         assert now.input is not None

@@ -19,7 +19,7 @@ _HAN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedWord:
     """A word: what the model reads, and what is shown."""
 
     token: str
@@ -28,7 +28,7 @@ class Placed:
     """The text from the first of them to the last, with what stands between: `well-known`, `3.14`, `don’t`."""
 
 
-def split(text: str, language: str) -> list[Placed]:
+def split(text: str, language: str) -> list[PlacedWord]:
     """The words of a final. Spaces end a word and every Han character is one; in Japanese and Korean a package finds
     them (`languages.SPLITTERS`)."""
     if language in languages.SPLITTERS:
@@ -67,7 +67,7 @@ def _by_spaces(text: str) -> list[str]:
     return tokens
 
 
-def place(tokens: list[str], text: str) -> list[Placed]:
+def place(tokens: list[str], text: str) -> list[PlacedWord]:
     """Find each token in the text, whose letters and digits they are, or those of its plain form (NFKC: `1` for `１`).
     What a splitter has changed otherwise is shown as the splitter gave it."""
     said = "".join(tokens)
@@ -76,11 +76,11 @@ def place(tokens: list[str], text: str) -> list[Placed]:
         if "".join(each for _, each in letters) == said:
             break
     else:
-        return [Placed(token, token) for token in tokens]
+        return [PlacedWord(token, token) for token in tokens]
     placed, begun = [], 0
     for token in tokens:
         first, last = letters[begun][0], letters[begun + len(token) - 1][0]
-        placed.append(Placed(token, text[first : last + 1]))
+        placed.append(PlacedWord(token, text[first : last + 1]))
         begun += len(token)
     return placed
 

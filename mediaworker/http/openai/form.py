@@ -32,7 +32,7 @@ FAMILY = re.compile(r"whisper-[\w.-]+|gpt-([\w.]+-)*transcribe(-[\w.]+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TranscriptionForm:
     format: Format
     granularities: tuple[str, ...]
     stream: bool
@@ -49,7 +49,7 @@ class Can:
     endpointing: Endpointing
 
 
-def parse(fields: Fields, can: Can) -> Form:
+def parse(fields: Fields, can: Can) -> TranscriptionForm:
     """Raises OpenAIError 400, 404."""
     model = _one(fields, "model")
     if model and not is_model(model, can.models):
@@ -80,7 +80,7 @@ def parse(fields: Fields, can: Can) -> Form:
         condition_on_previous_text=_boolean(fields, "condition_on_previous_text"),
         endpointing=_endpointing(fields, can.endpointing),
     )
-    return Form(format, granularities or ("segment",), stream, options)
+    return TranscriptionForm(format, granularities or ("segment",), stream, options)
 
 
 def is_model(name: str, models: Collection[str]) -> bool:

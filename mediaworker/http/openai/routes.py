@@ -22,17 +22,17 @@ from starlette.routing import Route
 from uuid_utils import uuid7
 
 from asr.text import joined
-from mediaworker.files.decoder_process import Refused
-from mediaworker.files.disk import DiskFull, Incoming
-from mediaworker.files.segments import Segment, arranged, mend
+from mediaworker.files.decoder_process import FileRefused
+from mediaworker.files.disk import DiskFull, IncomingFile
+from mediaworker.files.segments import FileSegment, arranged, mend
 from mediaworker.files.service import Busy, FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTranscription
 from mediaworker.http.context import ApiContext
 from mediaworker.http.openai.errors import OpenAIError, answering
-from mediaworker.http.openai.form import ALIASES, Can, Form, is_model, no_model, parse
-from mediaworker.http.streams import EventStream, beating, begun, while_there
+from mediaworker.http.openai.form import ALIASES, Can, TranscriptionForm, is_model, no_model, parse
+from mediaworker.http.streams import ServerSentEvents, beating, begun, while_there
 from mediaworker.http.uploads import BadUpload, receive
-from mediaworker.transcripts.file import MEDIA_TYPES, Transcript, diarized_segment, render, segment_id, spoken_line
+from mediaworker.transcripts.file import MEDIA_TYPES, FileTranscript, diarized_segment, render, segment_id, spoken_line
 
 MB = 1024 * 1024
 log = structlog.get_logger()
@@ -102,12 +102,12 @@ class Transcriptions:
                         early=form.stream,
                     )
                 )
-                answer = Answer(work, form, self._files)
+                answer = TranscriptionAnswer(work, form, self._files)
                 if not form.stream:
                     return await while_there(request, answer.whole())
                 heartbeat_s = self._context.settings.files.heartbeat_s
                 events = await stack.enter_async_context(begun(answer.events(heartbeat_s)))
-                return EventStream(events, stack.pop_all())
+                return ServerSentEvents(events, stack.pop_all())
             except Busy as busy:
                 raise OpenAIError(busy.status, str(busy), headers={"Retry-After": str(busy.retry_after_s)}) from None
             except ClientDisconnect:
@@ -119,11 +119,11 @@ class Transcriptions:
                 log.error("a file could not be taken in", reason=error.strerror or str(error))
                 raise OpenAIError(500, "the file could not be taken in; the worker's log says why") from None
 
-    def _incoming(self) -> Incoming:
+    def _incoming(self) -> IncomingFile:
         settings = self._context.settings
-        return Incoming(Path(settings.data_dir), min_free_bytes=settings.files.min_free_mb * MB)
+        return IncomingFile(Path(settings.data_dir), min_free_bytes=settings.files.min_free_mb * MB)
 
-    async def _receive(self, request: Request, file: Incoming, *, stream: bool) -> tuple[str, Form]:
+    async def _receive(self, request: Request, file: IncomingFile, *, stream: bool) -> tuple[str, TranscriptionForm]:
         """The file's name, and what was asked for with it; the file itself goes to `file`. Raises OpenAIError,
         DiskFull."""
         settings, recognizer = self._context.settings, self._files.recognizer
@@ -136,10 +136,10 @@ class Transcriptions:
         return upload.filename, replace(form, stream=form.stream or stream)
 
 
-class Answer:
+class TranscriptionAnswer:
     """What is said about one file."""
 
-    def __init__(self, work: FileTranscription, form: Form, files: FileService) -> None:
+    def __init__(self, work: FileTranscription, form: TranscriptionForm, files: FileService) -> None:
         self._work, self._form, self._files = work, form, files
         self._asked_s = asyncio.get_running_loop().time()
         self._heard = False
@@ -154,7 +154,7 @@ class Answer:
     async def events(self, heartbeat_s: float) -> AsyncGenerator[bytes, None]:
         """Server-sent events. Raises OpenAIError before the first of them; later ones are events."""
         begun, whole, languages = False, "", set[str]()
-        last: dict[int, Segment] = {}
+        last: dict[int, FileSegment] = {}
         try:
             async with aclosing(beating(self._segments(), heartbeat_s)) as found:
                 async for segment in found:
@@ -177,7 +177,7 @@ class Answer:
                 raise
             yield b"event: error\ndata: " + error.body + b"\n\n"
 
-    async def _segments(self) -> AsyncGenerator[Segment, None]:
+    async def _segments(self) -> AsyncGenerator[FileSegment, None]:
         """In the order of the file. Raises OpenAIError."""
         try:
             async with aclosing(self._work.in_order()) as found:
@@ -185,7 +185,7 @@ class Answer:
                     self._note()
                     yield segment
             self._note()
-        except Refused as refused:
+        except FileRefused as refused:
             status = {"too_large": 413, "crashed": 500, "internal": 500}.get(refused.fault, 400)
             raise OpenAIError(status, refused.reason, param="file", code=refused.fault) from None
         except EngineUnavailable as error:
@@ -200,9 +200,9 @@ class Answer:
             self._heard = True
             self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
 
-    def _transcript(self, segments: Sequence[Segment]) -> Transcript:
+    def _transcript(self, segments: Sequence[FileSegment]) -> FileTranscript:
         opened, ended = self._work.opened, self._work.ended
-        return Transcript(
+        return FileTranscript(
             segments,
             duration_s=ended.duration_s if ended is not None else 0.0,
             channels=opened.channels if opened is not None else 1,
@@ -210,13 +210,13 @@ class Answer:
             damaged=ended.damaged if ended is not None else 0,
         )
 
-    def _longer(self, whole: str, said: Segment) -> str:
+    def _longer(self, whole: str, said: FileSegment) -> str:
         transcript = self._transcript(())
         if self._form.format == "text" and transcript.channels > 1 and said.text:
             return whole + spoken_line(transcript, said)
         return joined((whole, said.text))
 
-    def _delta(self, text: str, segment: Segment) -> dict[str, Any]:
+    def _delta(self, text: str, segment: FileSegment) -> dict[str, Any]:
         found: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
         if self._form.format == "diarized_json":
             found["segment_id"] = segment_id(segment)

@@ -19,7 +19,7 @@ from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import EXPIRED, Subscription, SubscriptionClosed
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
-from mediaworker.http.streams import EventStream, beating, begun
+from mediaworker.http.streams import ServerSentEvents, beating, begun
 
 CALL_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 BURST = 32
@@ -33,14 +33,14 @@ SAID_S, SAID_BURST = 0.1, 100
 
 
 def routes(context: ApiContext) -> list[BaseRoute]:
-    events = Events(context)
+    events = EventRoutes(context)
     return [
         WebSocketRoute("/v1/events", events.serve),
         Route("/v1/events", events.stream, methods=["GET"]),
     ]
 
 
-class Events:
+class EventRoutes:
     """The endpoints. What is wrong with the request is answered before the upgrade; a bad cursor by close code 4009
     after it, and by status 410 to those who asked for server-sent events.
     """
@@ -65,7 +65,7 @@ class Events:
             async with contextlib.AsyncExitStack() as stack:
                 stack.callback(subscription.close)
                 messages = _messages(subscription, self._context.settings.events.heartbeat_s)
-                return EventStream(await stack.enter_async_context(begun(messages)), stack.pop_all())
+                return ServerSentEvents(await stack.enter_async_context(begun(messages)), stack.pop_all())
         except SubscriptionClosed as closed:
             raise Problem(410 if closed.code == EXPIRED else 503, closed.reason) from None
         except StoreError as error:

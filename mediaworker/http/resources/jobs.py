@@ -34,7 +34,7 @@ from mediaworker.jobs.record import Job, Source, Webhook, public
 from mediaworker.jobs.service import JobService, TooMany
 from mediaworker.jobs.sources import SourceError
 from mediaworker.storage.database_thread import StoreError
-from mediaworker.transcripts.file import MEDIA_TYPES, Format, Transcript, render
+from mediaworker.transcripts.file import MEDIA_TYPES, FileTranscript, Format, render
 from mediaworker.webhooks.post import wrong_with_url
 
 MB = 1024 * 1024
@@ -63,7 +63,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def routes(context: ApiContext, jobs: JobService, files: FileService) -> list[Route]:
-    api = Jobs(context, jobs, files)
+    api = JobRoutes(context, jobs, files)
     return [
         Route("/v1/jobs", api.create, methods=["POST"]),
         Route("/v1/jobs", api.list, methods=["GET"]),
@@ -73,7 +73,7 @@ def routes(context: ApiContext, jobs: JobService, files: FileService) -> list[Ro
     ]
 
 
-class Jobs:
+class JobRoutes:
     """The endpoints. All need the scope `batch`."""
 
     def __init__(self, context: ApiContext, jobs: JobService, files: FileService) -> None:
@@ -241,7 +241,7 @@ def parse_fields(fields: Mapping[str, Sequence[str]]) -> Wanted:
 
 
 def _render(job: Job, segments: list[Any], format: Format) -> str:
-    transcript = Transcript(
+    transcript = FileTranscript(
         arranged(segments),
         duration_s=job.duration_s or 0.0,
         channels=job.channels,

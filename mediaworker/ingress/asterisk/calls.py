@@ -14,7 +14,7 @@ from typing import Protocol, get_args
 from audio import Codec
 from config.settings import Role
 from mediaworker.calls.call import LegSpec
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.messages import MediaStart
 from mediaworker.ingress.interfaces import LiveCall, StreamLeg
 
@@ -116,7 +116,7 @@ class AsteriskCalls:
         if leg in call.legs:
             call.media_changed(leg, codec, None, None)
         elif len(call.legs) >= MAX_LEGS:
-            raise Refused(503, f"the call has {MAX_LEGS} legs")
+            raise CallRefused(503, f"the call has {MAX_LEGS} legs")
         else:
             call.add_leg(_spec(own, leg, codec))
         return leg

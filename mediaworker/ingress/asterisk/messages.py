@@ -13,20 +13,20 @@ from typing import Any
 
 import msgspec
 
-from mediaworker.ingress.websocket.audio import Form
+from mediaworker.ingress.websocket.audio import AudioForm
 
-FORMATS: dict[str, Form] = {
-    "ulaw": Form("mulaw", 8000),
-    "alaw": Form("alaw", 8000),
-    "slin": Form("pcm_s16le", 8000),
-    "slin12": Form("pcm_s16le", 12000),
-    "slin16": Form("pcm_s16le", 16000),
-    "slin24": Form("pcm_s16le", 24000),
-    "slin32": Form("pcm_s16le", 32000),
-    "slin44": Form("pcm_s16le", 44100),
-    "slin48": Form("pcm_s16le", 48000),
-    "slin96": Form("pcm_s16le", 96000),
-    "slin192": Form("pcm_s16le", 192000),
+FORMATS: dict[str, AudioForm] = {
+    "ulaw": AudioForm("mulaw", 8000),
+    "alaw": AudioForm("alaw", 8000),
+    "slin": AudioForm("pcm_s16le", 8000),
+    "slin12": AudioForm("pcm_s16le", 12000),
+    "slin16": AudioForm("pcm_s16le", 16000),
+    "slin24": AudioForm("pcm_s16le", 24000),
+    "slin32": AudioForm("pcm_s16le", 32000),
+    "slin44": AudioForm("pcm_s16le", 44100),
+    "slin48": AudioForm("pcm_s16le", 48000),
+    "slin96": AudioForm("pcm_s16le", 96000),
+    "slin192": AudioForm("pcm_s16le", 192000),
 }
 """Asterisk's names of codecs."""
 PLAIN = frozenset(
@@ -42,11 +42,11 @@ _VARIABLE = re.compile(r"_{0,2}MEDIAWORKER_([A-Z]+)\Z", re.IGNORECASE)
 """A variable that channels inherit keeps its underscores."""
 
 
-class Malformed(Exception):
+class AsteriskMalformed(Exception):
     """Not what Asterisk sends."""
 
 
-class Unknown(Exception):
+class AsteriskUnknown(Exception):
     """An event of a name that we do not know."""
 
 
@@ -98,7 +98,7 @@ def parse(text: str) -> Event:
     fields = _json(text) if json else _plain(text)
     event = fields.get("event", "")
     if event not in PLAIN:
-        raise Unknown(str(event)[:40])
+        raise AsteriskUnknown(str(event)[:40])
     if event == "DTMF_END":
         return DtmfEnd(_text(fields, "digit").upper())
     if event == "MEDIA_START":
@@ -123,18 +123,18 @@ def _json(text: str) -> dict[str, Any]:
     try:
         message = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:  # lone surrogates are a ValueError too
-        raise Malformed(str(error)) from None
+        raise AsteriskMalformed(str(error)) from None
     if not isinstance(message, dict):
-        raise Malformed("no object")
+        raise AsteriskMalformed("no object")
     if not isinstance(message.get("event"), str):
-        raise Malformed("no event")
+        raise AsteriskMalformed("no event")
     return message
 
 
 def _plain(text: str) -> dict[str, str]:
     event, _, rest = text.strip().partition(" ")
     if not re.fullmatch(r"[A-Z_]{1,40}", event):
-        raise Malformed("no event")
+        raise AsteriskMalformed("no event")
     fields = {"event": event}
     last = ""
     for word in rest.split(" "):
@@ -149,7 +149,7 @@ def _plain(text: str) -> dict[str, str]:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
-        raise Malformed(f"{name} is no text")
+        raise AsteriskMalformed(f"{name} is no text")
     return value[:_MAX_VALUE]
 
 

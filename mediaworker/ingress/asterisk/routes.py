@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from config import Settings
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.http.auth import decide
 from mediaworker.ingress.asterisk.calls import AsteriskCalls, CallOpener
 from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolicy, AsteriskSession
@@ -34,7 +34,7 @@ class AsteriskIngress:
         settings: Settings,
         open_call: CallOpener,
         *,
-        refusal: Callable[[], Refused | None] = lambda: None,
+        refusal: Callable[[], CallRefused | None] = lambda: None,
         failures: AuthFailures | None = None,
     ) -> None:
         self.counters = AsteriskCounters()
@@ -60,7 +60,7 @@ class AsteriskIngress:
             self.counters.refuse(why)
             now = asyncio.get_running_loop().time()
             delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
-            raise Refused(access.status, access.reason, challenge=challenge, delay_s=delay_s)
+            raise CallRefused(access.status, access.reason, challenge=challenge, delay_s=delay_s)
         if (full := self._refusal()) is not None:
             raise self._refuse("capacity", upgrade, full)
 
@@ -86,7 +86,7 @@ class AsteriskIngress:
     def _left(self) -> None:
         self.channels -= 1
 
-    def _refuse(self, why: str, upgrade: Upgrade, refused: Refused) -> Refused:
+    def _refuse(self, why: str, upgrade: Upgrade, refused: CallRefused) -> CallRefused:
         self.counters.refuse(why)
         now = asyncio.get_running_loop().time()
         self._notices.warn(upgrade.peer, "channel of Asterisk's refused", now, refused.reason)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from audio.rtp.dtmf import DigitRate
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls, Seat
 from mediaworker.ingress.interfaces import Output
@@ -38,7 +38,7 @@ DIGITS = frozenset("0123456789ABCD*#")
 _NOTHING: Sequence[Output] = ()
 
 
-class State(Enum):
+class AsteriskState(Enum):
     WAITING = auto()
     STREAMING = auto()
     CLOSED = auto()
@@ -100,7 +100,7 @@ class AsteriskSession:
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        self.state = State.WAITING
+        self.state = AsteriskState.WAITING
         self.seat: Seat | None = None
         self.outbox = Outbox()
         self.counters = counters if counters is not None else AsteriskCounters()
@@ -119,14 +119,19 @@ class AsteriskSession:
 
     @property
     def deadline(self) -> float | None:
-        if self.state is State.WAITING:
+        if self.state is AsteriskState.WAITING:
             return self._since_s + self._policy.start_timeout_s
-        if self.state is State.CLOSED:
+        if self.state is AsteriskState.CLOSED:
             return self._since_s + LINGER_S
         return min(self._heard_s + SILENT_S + PROBE_S * self._probed, self._spoken_s + FORGOTTEN_S)
 
     def is_ahead(self) -> bool:
-        if self.state is not State.STREAMING or self._audio is None or self.seat is None or self.seat.call.ending:
+        if (
+            self.state is not AsteriskState.STREAMING
+            or self._audio is None
+            or self.seat is None
+            or self.seat.call.ending
+        ):
             return False
         if ahead := self._audio.advance():
             self.seat.call.defer(self.seat.leg)
@@ -138,9 +143,9 @@ class AsteriskSession:
     def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
         """Audio as bytes, an event as text."""
         self._now = now
-        if self.state is State.CLOSED:
+        if self.state is AsteriskState.CLOSED:
             return _NOTHING
-        if self.state is State.STREAMING:
+        if self.state is AsteriskState.STREAMING:
             self._heard_s, self._probed = now, False
         if isinstance(message, str):
             self._event(message)
@@ -159,10 +164,10 @@ class AsteriskSession:
             self._heard_s = self._spoken_s = now
         if self.deadline is None or now < self.deadline:
             return _NOTHING
-        if self.state is State.CLOSED:
+        if self.state is AsteriskState.CLOSED:
             self._since_s = now
             self.outbox.cut()
-        elif self.state is State.WAITING:
+        elif self.state is AsteriskState.WAITING:
             self._refuse("start_timeout", POLICY, f"no MEDIA_START within {self._policy.start_timeout_s:g} s")
         elif now >= self._spoken_s + FORGOTTEN_S:
             self.counters.silent += 1
@@ -185,12 +190,12 @@ class AsteriskSession:
         if self._lost:
             return
         self._lost, self._now = True, now
-        if self.state is State.STREAMING:
+        if self.state is AsteriskState.STREAMING:
             self.counters.hangups += 1
             self._leave("hangup")
-        elif self.state is State.WAITING:
+        elif self.state is AsteriskState.WAITING:
             self.counters.refuse("no_start")
-        self.state, self._since_s = State.CLOSED, now
+        self.state, self._since_s = AsteriskState.CLOSED, now
         self.outbox.close(NORMAL, "")
         self._on_lost()
 
@@ -200,11 +205,11 @@ class AsteriskSession:
         self.counters.events += 1
         try:
             event = messages.parse(text)
-        except messages.Malformed as error:
+        except messages.AsteriskMalformed as error:
             self.counters.malformed += 1
             self._on_problem("malformed message of Asterisk's", str(error))
             return
-        except messages.Unknown as error:
+        except messages.AsteriskUnknown as error:
             self.counters.unknown += 1
             self._on_problem("unknown message of Asterisk's", str(error))
             return
@@ -217,7 +222,7 @@ class AsteriskSession:
             self._on_problem("Asterisk reports an error", event.text)
 
     def _start(self, start: messages.MediaStart) -> None:
-        if self.state is not State.WAITING:
+        if self.state is not AsteriskState.WAITING:
             self.counters.unexpected += 1
             self._on_problem("unexpected message of Asterisk's", "MEDIA_START again")
             return
@@ -228,13 +233,13 @@ class AsteriskSession:
             return
         try:
             self.seat = self._calls.join(self._policy.owner, start, form.codec, self._hung_up)
-        except Refused as refused:
+        except CallRefused as refused:
             self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
             return
         self.counters.started += 1
         self.counters.joined += self.seat.joined
         self._audio = AudioIntake(self.seat.call, (self.seat.leg,), form)
-        self.state, self._heard_s, self._spoken_s = State.STREAMING, self._now, self._now
+        self.state, self._heard_s, self._spoken_s = AsteriskState.STREAMING, self._now, self._now
         if self._policy.answers:
             self._command(messages.ANSWER)
         if self._early:
@@ -264,7 +269,7 @@ class AsteriskSession:
 
     def _hung_up(self) -> None:
         """The worker ends the call: what is said so far still gets its final."""
-        if self.state is State.STREAMING:
+        if self.state is AsteriskState.STREAMING:
             self._finish_audio()
             self._command(messages.HANGUP)
             self._close(NORMAL, "call ended by the worker")
@@ -272,7 +277,7 @@ class AsteriskSession:
     def _leave(self, reason: str) -> None:
         assert self.seat is not None
         self._finish_audio()
-        self.state = State.CLOSED
+        self.state = AsteriskState.CLOSED
         self._calls.leave(self.seat, reason)
 
     def _finish_audio(self) -> None:
@@ -288,5 +293,5 @@ class AsteriskSession:
         self.outbox.say(messages.command(name, json=self._json))
 
     def _close(self, code: int, reason: str) -> None:
-        self.state, self._since_s = State.CLOSED, self._now
+        self.state, self._since_s = AsteriskState.CLOSED, self._now
         self.outbox.close(code, reason)

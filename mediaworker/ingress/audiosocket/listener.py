@@ -15,9 +15,14 @@ import structlog
 
 from config import ConfigError, Settings
 from config.listen import is_loopback
-from mediaworker.calls.registry import Refused
-from mediaworker.ingress.audiosocket.session import AudioSocketCounters, AudioSocketPolicy, AudioSocketSession, State
-from mediaworker.ingress.audiosocket.silence import SilenceTicker
+from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.audiosocket.session import (
+    AudioSocketCounters,
+    AudioSocketPolicy,
+    AudioSocketSession,
+    AudioSocketState,
+)
+from mediaworker.ingress.audiosocket.silence import AudioSocketSilence
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.notices import Notices
@@ -57,14 +62,14 @@ class AudioSocketListener:
     """`refusal` says why no call is taken now (`CallRegistry.refusal`)."""
 
     def __init__(
-        self, settings: Settings, open_call: CallOpener, *, refusal: Callable[[], Refused | None] = lambda: None
+        self, settings: Settings, open_call: CallOpener, *, refusal: Callable[[], CallRefused | None] = lambda: None
     ) -> None:
         self._bound = settings.audiosocket
         self.counters = AudioSocketCounters()
         self.lower(settings.audiosocket.max_connections)
         self.open_call = open_call
         self.notices = Notices()
-        self.ticker = SilenceTicker()
+        self.ticker = AudioSocketSilence()
         self.held: set[_Connection] = set()
         """Connections that are not read because they are ahead of the VAD."""
         self.due: set[_Connection] = set()
@@ -186,7 +191,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._session is None or self._session.closed:
             return  # refused, or on its way out
-        if self._session.state is State.WAITING:
+        if self._session.state is AudioSocketState.WAITING:
             self._take(data)
         else:
             self._data += data

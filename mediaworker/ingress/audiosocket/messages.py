@@ -36,7 +36,7 @@ class Frame:
         return rate_hz is not None and len(self.payload) > 2 * rate_hz * MAX_FRAME_S
 
 
-class Reader:
+class FrameReader:
     """Bytes in, whole frames out."""
 
     def __init__(self) -> None:

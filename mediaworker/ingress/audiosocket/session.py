@@ -19,11 +19,11 @@ from uuid import UUID
 from audio import Codec
 from audio.rtp.dtmf import DigitRate
 from mediaworker.calls.call import LegSpec
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket import messages
-from mediaworker.ingress.audiosocket.messages import Frame, Reader
+from mediaworker.ingress.audiosocket.messages import Frame, FrameReader
 from mediaworker.ingress.interfaces import CallOpener, LiveCall
-from mediaworker.ingress.websocket.audio import AudioIntake, Form
+from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake
 
 LEG = "main"
 DIGITS = frozenset("0123456789ABCD*#")
@@ -31,7 +31,7 @@ UNSPOKEN_S = 1.0
 """After so long without audio from the peer we send 8 kHz: the application gives up after two seconds of nothing."""
 
 
-class State(Enum):
+class AudioSocketState(Enum):
     WAITING = auto()
     """Connected; nobody has said which call this is."""
     STREAMING = auto()
@@ -89,12 +89,12 @@ class AudioSocketSession:
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.state = State.WAITING
+        self.state = AudioSocketState.WAITING
         self.call: LiveCall | None = None
         self.counters = counters if counters is not None else AudioSocketCounters()
         self._policy, self._open_call = policy, open_call
         self._on_problem, self._on_change = on_problem, on_change
-        self._reader, self._digits = Reader(), DigitRate()
+        self._reader, self._digits = FrameReader(), DigitRate()
         self._audio: AudioIntake | None = None
         self._kind: int | None = None
         """Of the audio that comes."""
@@ -105,14 +105,14 @@ class AudioSocketSession:
     @property
     def closed(self) -> bool:
         """The connection is to be closed once `data_to_send` has gone."""
-        return self.state is State.CLOSED
+        return self.state is AudioSocketState.CLOSED
 
     @property
     def deadline(self) -> float | None:
         """When `expire` wants to be called; it may move later without notice."""
-        if self.state is State.WAITING:
+        if self.state is AudioSocketState.WAITING:
             return self._begun_s + self._policy.start_timeout_s
-        if self.state is State.CLOSED or not self._policy.silent_s:
+        if self.state is AudioSocketState.CLOSED or not self._policy.silent_s:
             return None
         return self._heard_s + self._policy.silent_s
 
@@ -123,7 +123,7 @@ class AudioSocketSession:
 
     def is_ahead(self) -> bool:
         """More has come than the leg takes for now: read no further."""
-        if self.state is not State.STREAMING or self._audio is None or self.call is None or self.call.ending:
+        if self.state is not AudioSocketState.STREAMING or self._audio is None or self.call is None or self.call.ending:
             return False
         if ahead := self._audio.advance():
             self.call.defer(LEG)
@@ -133,11 +133,11 @@ class AudioSocketSession:
         """Take what has come. Frames wait inside while the session is ahead; call it again when it no longer is."""
         self._now = now
         self._reader.feed(data)
-        if self.state is State.WAITING:
+        if self.state is AudioSocketState.WAITING:
             self._look(self._reader.head)
         while not self.closed and not self.is_ahead() and (frame := self._reader.next()) is not None:
             self.counters.frames += 1
-            if self.state is State.WAITING:
+            if self.state is AudioSocketState.WAITING:
                 self._open(frame)
             else:
                 self._take(frame)
@@ -145,7 +145,7 @@ class AudioSocketSession:
     def silence(self, now: float) -> bytes:
         """What is to be sent every 20 ms: nothing, or a frame of silence of the kind that comes."""
         known = self._kind is not None or now >= self._begun_s + UNSPOKEN_S
-        speaks = self._policy.sends_silence and self.state is State.STREAMING and known
+        speaks = self._policy.sends_silence and self.state is AudioSocketState.STREAMING and known
         return self._silence if speaks else b""
 
     def expire(self, now: float) -> None:
@@ -155,7 +155,7 @@ class AudioSocketSession:
             self._heard_s = now
         if self.deadline is None or now < self.deadline:
             return
-        if self.state is State.WAITING:
+        if self.state is AudioSocketState.WAITING:
             self._refuse("start_timeout", f"no UUID within {self._policy.start_timeout_s:g} s")
             return
         self.counters.silent += 1
@@ -166,17 +166,17 @@ class AudioSocketSession:
     def connection_lost(self, now: float, *, broken: bool) -> None:
         """The connection is gone. Its end is a hang-up as well; `broken`: it did not end, it was cut. Idempotent."""
         self._now = now
-        while self.state is State.STREAMING and (frame := self._reader.next()) is not None:
+        while self.state is AudioSocketState.STREAMING and (frame := self._reader.next()) is not None:
             self._take(frame)  # there will be no other time: a leg has room for a second more
-        if self.state is State.STREAMING:
+        if self.state is AudioSocketState.STREAMING:
             if broken:
                 self.counters.disconnected += 1
             else:
                 self.counters.hangups += 1
             self._end("disconnected" if broken else "hangup")
-        elif self.state is State.WAITING:
+        elif self.state is AudioSocketState.WAITING:
             self.counters.refuse("no_uuid")
-            self.state = State.CLOSED
+            self.state = AudioSocketState.CLOSED
 
     # -- what the peer says -------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class AudioSocketSession:
         kind, length = head
         if kind == messages.HANGUP:
             self.counters.refuse("no_uuid")
-            self.state = State.CLOSED
+            self.state = AudioSocketState.CLOSED
         else:
             self._refuse("first_frame", f"kind 0x{kind:02x} of {length} bytes, where the UUID comes")
 
@@ -196,13 +196,13 @@ class AudioSocketSession:
         try:
             spec = LegSpec(leg=LEG, codec=Codec.L16, transport="stream")
             self.call = self._open_call(source="audiosocket", legs=[spec], external_id=uuid)
-        except Refused as refused:
+        except CallRefused as refused:
             self.counters.refuse("capacity")
             self._on_problem("AudioSocket call refused", refused.reason)
-            self.state = State.CLOSED
+            self.state = AudioSocketState.CLOSED
             return
         self.call.on_hangup = self._hung_up
-        self.state = State.STREAMING
+        self.state = AudioSocketState.STREAMING
         self.counters.started += 1
         self._begun_s = self._heard_s = self._now
 
@@ -227,7 +227,7 @@ class AudioSocketSession:
         assert self.call is not None
         kind = frame.kind
         if kind != self._kind:
-            form = Form("pcm_s16le", messages.RATES_HZ[kind])
+            form = AudioForm("pcm_s16le", messages.RATES_HZ[kind])
             if self._audio is None:
                 self._audio = AudioIntake(self.call, (LEG,), form)
             else:
@@ -271,22 +271,22 @@ class AudioSocketSession:
 
     def _hung_up(self) -> None:
         """The worker ends the call: what is said so far still gets its final."""
-        if self.state is not State.STREAMING:
+        if self.state is not AudioSocketState.STREAMING:
             return
         self._finish_audio()
-        self.state = State.CLOSED
+        self.state = AudioSocketState.CLOSED
         self._say(Frame(messages.HANGUP))
 
     def _refuse(self, why: str, reason: str) -> None:
         self.counters.refuse(why)
         self._on_problem("AudioSocket connection refused", reason)
-        self.state = State.CLOSED
+        self.state = AudioSocketState.CLOSED
         self._say(Frame(messages.ERROR))
 
     def _end(self, reason: str) -> None:
         assert self.call is not None
         self._finish_audio()
-        self.state = State.CLOSED
+        self.state = AudioSocketState.CLOSED
         self.call.on_hangup = None
         self.call.end(reason)
 

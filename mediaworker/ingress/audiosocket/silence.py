@@ -14,7 +14,7 @@ class Speaker(Protocol):
         """Send 20 ms, if the peer takes it."""
 
 
-class SilenceTicker:
+class AudioSocketSilence:
     """One timer for the silence of all connections: 20 ms each, in four phases so that no tick is long."""
 
     def __init__(self) -> None:

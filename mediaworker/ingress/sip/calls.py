@@ -10,7 +10,7 @@ from audio.rtp.dtmf import DigitRate
 from config import Settings
 from config.settings import Role
 from mediaworker.calls.call import Call, LegSpec
-from mediaworker.calls.registry import CallRegistry, Refused
+from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.ingress.sip.headers import calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.sip.siprec import speaker
 from sip.pjsip.call import MediaStream, SipCall
@@ -28,7 +28,7 @@ class SipIngress:
         self,
         registry: CallRegistry,
         settings: Callable[[], Settings] = Settings,
-        refusal: Callable[[], Refused | None] | None = None,
+        refusal: Callable[[], CallRefused | None] | None = None,
     ) -> None:
         self._registry, self._settings = registry, settings
         self._refusal = refusal or registry.refusal
@@ -60,7 +60,7 @@ class SipIngress:
                 participants=sip.recording.identities() if sip.recording is not None else (),
                 overrides=overriding_headers(headers),
             )
-        except Refused as refused:
+        except CallRefused as refused:
             log.warning("call refused at its answer", reason=refused.reason, external_id=sip.call_id)
             sip.hangup(self.can_accept() or 503)
             return

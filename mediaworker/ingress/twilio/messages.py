@@ -47,36 +47,36 @@ class MarkBody(Struct, frozen=True):
     name: str = ""
 
 
-class Message(Struct, frozen=True, tag_field="event", tag=str.lower, rename="camel"):
+class TwilioMessage(Struct, frozen=True, tag_field="event", tag=str.lower, rename="camel"):
     """Base of all messages: the class name in lower case is the `event`."""
 
 
-class Connected(Message, frozen=True):
+class Connected(TwilioMessage, frozen=True):
     protocol: str = ""
     version: str = ""
 
 
-class Start(Message, frozen=True):
+class Start(TwilioMessage, frozen=True):
     stream_sid: Sid
     start: StartBody
 
 
-class Media(Message, frozen=True):
+class Media(TwilioMessage, frozen=True):
     stream_sid: str
     media: MediaBody
 
 
-class Dtmf(Message, frozen=True):
+class Dtmf(TwilioMessage, frozen=True):
     stream_sid: str
     dtmf: DtmfBody
 
 
-class Mark(Message, frozen=True):
+class Mark(TwilioMessage, frozen=True):
     stream_sid: str
     mark: MarkBody = MarkBody()
 
 
-class Stop(Message, frozen=True):
+class Stop(TwilioMessage, frozen=True):
     stream_sid: str = ""
 
 
@@ -84,11 +84,11 @@ FromTwilio = Connected | Start | Media | Dtmf | Mark | Stop
 EVENTS = frozenset(kind.__name__.lower() for kind in (Connected, Start, Media, Dtmf, Mark, Stop))
 
 
-class Malformed(Exception):
+class TwilioMalformed(Exception):
     """The peer's mistake: not JSON, or a known message that does not have its shape."""
 
 
-class Unknown(Exception):
+class TwilioUnknown(Exception):
     """A message with an `event` that is none of ours."""
 
 
@@ -109,8 +109,8 @@ def parse(text: str | bytes) -> FromTwilio:
     except _ERRORS as error:
         event = _event(text)
         if event is None or event in EVENTS:
-            raise Malformed(str(error)) from None
-        raise Unknown(event[:64]) from None
+            raise TwilioMalformed(str(error)) from None
+        raise TwilioUnknown(event[:64]) from None
 
 
 def _event(text: str | bytes) -> str | None:

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from config import ConfigError, Settings
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
 from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
@@ -47,7 +47,7 @@ class TwilioIngress:
         settings: Settings,
         open_call: CallOpener,
         *,
-        refusal: Callable[[], Refused | None] = lambda: None,
+        refusal: Callable[[], CallRefused | None] = lambda: None,
         unix_time: Callable[[], float] = time.time,
         failures: AuthFailures | None = None,
     ) -> None:
@@ -187,14 +187,16 @@ class TwilioIngress:
         delay_answer(request.scope, refused.delay_s)
         return _problem(refused.status, refused.reason)
 
-    def _forbid(self, path: str, peer: str) -> Refused:
+    def _forbid(self, path: str, peer: str) -> CallRefused:
         self.forbidden += 1
         if self._auth_tokens:
             reason = "X-Twilio-Signature is missing or wrong"
         else:
             reason = "without twilio.auth_token only programs on this machine that run as the worker's user may connect"
         self._notices.warn(peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}")
-        return Refused(403, reason, delay_s=self._fail("signature" if self._auth_tokens else "not_local", path, peer))
+        return CallRefused(
+            403, reason, delay_s=self._fail("signature" if self._auth_tokens else "not_local", path, peer)
+        )
 
     def _fail(self, reason: Reason, path: str, peer: str) -> float:
         return self._failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)

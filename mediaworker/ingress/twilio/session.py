@@ -20,8 +20,8 @@ from typing import get_args
 from audio import Codec
 from config.settings import Role
 from mediaworker.calls.call import LegSpec
-from mediaworker.calls.registry import Refused
-from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, Close, LiveCall, Output, StreamLeg
+from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, CloseConnection, LiveCall, Output, StreamLeg
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.counters import TwilioCounters
@@ -60,7 +60,7 @@ ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
 _NOTHING: Sequence[Output] = ()
 
 
-class State(Enum):
+class TwilioState(Enum):
     WAITING = auto()
     """Connected; nobody has said which call this is."""
     STREAMING = auto()
@@ -103,7 +103,7 @@ class TwilioSession:
         counters: TwilioCounters | None = None,
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
     ) -> None:
-        self.state = State.WAITING
+        self.state = TwilioState.WAITING
         self.call: LiveCall | None = None
         self.bidirectional = False
         """`<Connect>`: the peer takes media, mark and clear. Anything on a `<Start>` stream is error 31924."""
@@ -117,24 +117,24 @@ class TwilioSession:
         self._stream_sid = ""
         self._tracks: dict[str, _Track] = {}
         self._maybe_ahead = False
-        self._row = ROWS[State.WAITING]
+        self._row = ROWS[TwilioState.WAITING]
         self._origin_s = now
         self._waits_from, self._patience_s = now, policy.start_timeout_s
         self._digits_until = now
 
     @property
     def deadline(self) -> float | None:
-        return None if self.state is State.CLOSED else self._waits_from + self._patience_s
+        return None if self.state is TwilioState.CLOSED else self._waits_from + self._patience_s
 
     @property
     def streaming(self) -> bool:
-        return self.state is State.STREAMING
+        return self.state is TwilioState.STREAMING
 
     def is_ahead(self) -> bool:
         if not self._maybe_ahead:
             return False
         ahead = False
-        if self.state is State.STREAMING and self.call is not None and not self.call.ending:
+        if self.state is TwilioState.STREAMING and self.call is not None and not self.call.ending:
             for track in self._tracks.values():
                 track.clear_to = track.leg.position + MAX_AHEAD
                 ahead |= track.end > track.clear_to
@@ -146,16 +146,16 @@ class TwilioSession:
 
     def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
         """Take one text message (bytes: not decoded yet)."""
-        if self.state is State.CLOSED:
+        if self.state is TwilioState.CLOSED:
             return _NOTHING
         self.counters.messages += 1
         try:
             typed = messages.parse(message)
-        except messages.Malformed as error:
+        except messages.TwilioMalformed as error:
             self.counters.malformed += 1
             self._on_problem("malformed Twilio message", str(error))
             return _NOTHING
-        except messages.Unknown as error:
+        except messages.TwilioUnknown as error:
             self.counters.unknown += 1
             self._on_problem("unknown Twilio message", str(error))
             return _NOTHING
@@ -187,7 +187,7 @@ class TwilioSession:
 
     def _send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> None:
         """Nothing when this stream does not take it."""
-        if not self.bidirectional or self.state is not State.STREAMING:
+        if not self.bidirectional or self.state is not TwilioState.STREAMING:
             self.counters.withheld += 1
             return
         self.outbox.say(messages.render(message))
@@ -197,21 +197,21 @@ class TwilioSession:
         deadline = self.deadline
         if deadline is None or now < deadline:
             return _NOTHING
-        if self.state is State.WAITING:
+        if self.state is TwilioState.WAITING:
             return self._refuse("start_timeout", POLICY, f"no start message within {self._policy.start_timeout_s:g} s")
-        if self.state is State.STREAMING:
+        if self.state is TwilioState.STREAMING:
             self.counters.silent += 1
             self._end("media_timeout")
             return self._close(GOING_AWAY, f"no message for {SILENT_S:g} s")
         return self._close(NORMAL, "")
 
     def connection_lost(self, now: float) -> None:
-        if self.state is State.STREAMING:
+        if self.state is TwilioState.STREAMING:
             self.counters.disconnected += 1
             self._end("disconnected")
-        elif self.state is State.WAITING:
+        elif self.state is TwilioState.WAITING:
             self.counters.refuse("no_start")
-        self._enter(State.CLOSED)
+        self._enter(TwilioState.CLOSED)
 
     # -- one method per kind of message; TABLE says when each is right ------------------------------------------------
 
@@ -251,7 +251,7 @@ class TwilioSession:
                 custom={name: value for name, value in parameters.items() if not name.startswith(OWN_PARAMETERS)},
                 overrides={name: value for name, value in parameters.items() if _overrides(name)},
             )
-        except Refused as refused:
+        except CallRefused as refused:
             # Access (403) will not change by waiting; a full or draining worker will.
             return self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
         self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
@@ -263,7 +263,7 @@ class TwilioSession:
         self.bidirectional = parameters.get("mw_mode") == "connect" and tracks == ("inbound",)
         if self.bidirectional:
             call.player = self
-        self._enter(State.STREAMING)
+        self._enter(TwilioState.STREAMING)
         self.counters.started += 1
         self._waits_from, self._patience_s = now, SILENT_S
         return _NOTHING
@@ -326,7 +326,7 @@ class TwilioSession:
             return self._stray(message, now)
         self.counters.stopped += 1
         self._end("hangup")
-        self._enter(State.STOPPED)
+        self._enter(TwilioState.STOPPED)
         self._waits_from, self._patience_s = now, LINGER_S
         return _NOTHING
 
@@ -348,9 +348,9 @@ class TwilioSession:
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: TwilioState) -> None:
         self.state, self._row = state, ROWS[state]
-        if state is not State.STREAMING and self.call is not None:
+        if state is not TwilioState.STREAMING and self.call is not None:
             self.call.player = None
 
     def _refuse(self, why: str, code: int, reason: str) -> Sequence[Output]:
@@ -359,13 +359,13 @@ class TwilioSession:
         return self._close(code, reason)
 
     def _close(self, code: int, reason: str) -> Sequence[Output]:
-        self._enter(State.CLOSED)
+        self._enter(TwilioState.CLOSED)
         # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
-        return (Close(code, reason.encode()[:123].decode(errors="ignore")),)
+        return (CloseConnection(code, reason.encode()[:123].decode(errors="ignore")),)
 
     def _hung_up(self) -> None:
         """The worker ends the call: nothing more is taken, the socket closes, and the call ends with its own reason."""
-        self._enter(State.CLOSED)
+        self._enter(TwilioState.CLOSED)
         if self._hang_up is not None:
             self._hang_up()
 
@@ -381,28 +381,28 @@ def _overrides(name: str) -> bool:
 Handler = Callable[[TwilioSession, object, float], Sequence[Output]]
 
 
-def _table() -> dict[tuple[State, type], Handler]:
+def _table() -> dict[tuple[TwilioState, type], Handler]:
     session, kinds = TwilioSession, messages
     handlers = {
-        (State.WAITING, kinds.Connected): session._greet,
-        (State.WAITING, kinds.Start): session._open,
-        (State.WAITING, kinds.Media): session._too_early,
-        (State.WAITING, kinds.Dtmf): session._too_early,
-        (State.WAITING, kinds.Mark): session._too_early,
-        (State.WAITING, kinds.Stop): session._leave,
-        (State.STREAMING, kinds.Connected): session._ignore,
-        (State.STREAMING, kinds.Start): session._ignore,
-        (State.STREAMING, kinds.Media): session._take,
-        (State.STREAMING, kinds.Dtmf): session._digit,
-        (State.STREAMING, kinds.Mark): session._mark,
-        (State.STREAMING, kinds.Stop): session._stop,
+        (TwilioState.WAITING, kinds.Connected): session._greet,
+        (TwilioState.WAITING, kinds.Start): session._open,
+        (TwilioState.WAITING, kinds.Media): session._too_early,
+        (TwilioState.WAITING, kinds.Dtmf): session._too_early,
+        (TwilioState.WAITING, kinds.Mark): session._too_early,
+        (TwilioState.WAITING, kinds.Stop): session._leave,
+        (TwilioState.STREAMING, kinds.Connected): session._ignore,
+        (TwilioState.STREAMING, kinds.Start): session._ignore,
+        (TwilioState.STREAMING, kinds.Media): session._take,
+        (TwilioState.STREAMING, kinds.Dtmf): session._digit,
+        (TwilioState.STREAMING, kinds.Mark): session._mark,
+        (TwilioState.STREAMING, kinds.Stop): session._stop,
     }
-    handlers |= {(State.STOPPED, kind): session._ignore for kind in get_args(kinds.FromTwilio)}
+    handlers |= {(TwilioState.STOPPED, kind): session._ignore for kind in get_args(kinds.FromTwilio)}
     return handlers  # type: ignore[return-value]  # each handler takes the message of its own key
 
 
 TABLE = _table()
 # Hashing an Enum member takes a Python call: the hot path looks up the row once per state, not once per message.
-ROWS: dict[State, dict[type, Handler]] = {
-    state: {kind: handler for (at, kind), handler in TABLE.items() if at is state} for state in State
+ROWS: dict[TwilioState, dict[type, Handler]] = {
+    state: {kind: handler for (at, kind), handler in TABLE.items() if at is state} for state in TwilioState
 }

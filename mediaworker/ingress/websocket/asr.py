@@ -7,8 +7,8 @@ from typing import Any
 
 from mediaworker.events import schema as events
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.audio import Form
-from mediaworker.ingress.websocket.limits import POLICY, State
+from mediaworker.ingress.websocket.audio import AudioForm
+from mediaworker.ingress.websocket.limits import POLICY, StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 
 CONFIG_FIRST = "config_first"
@@ -20,11 +20,11 @@ class AsrSession(StreamSession):
 
     @property
     def _quiet_until_s(self) -> float:
-        if self.state is State.WAITING:
+        if self.state is StreamState.WAITING:
             return self._begun_s + self._policy.start_timeout_s
         return super()._quiet_until_s
 
-    def _opened(self, form: Form, warming_up: bool) -> None:
+    def _opened(self, form: AudioForm, warming_up: bool) -> None:
         assert self.call is not None
         created = messages.SessionCreated(self._policy.session_id, self.call.id, form.encoding, form.rate_hz)
         self.outbox.say(created.text())
@@ -57,7 +57,7 @@ class AsrSession(StreamSession):
         self._error(CONFIG_FIRST, "config comes first")
 
     def _idle(self) -> None:
-        if self.state is not State.WAITING:
+        if self.state is not StreamState.WAITING:
             super()._idle()
             return
         self.counters.refuse("no_config")
@@ -65,17 +65,17 @@ class AsrSession(StreamSession):
         self._close(POLICY, "config first")
 
 
-TABLE: dict[tuple[State, type], Callable[[Any, Any], None]] = {
-    (State.WAITING, bytes): AsrSession._early_audio,
-    (State.WAITING, messages.AsrConfig): AsrSession._configure,
-    (State.WAITING, messages.AsrFlush): AsrSession._early,
-    (State.WAITING, messages.AsrReset): AsrSession._early,
-    (State.WAITING, messages.AsrFinalize): AsrSession._early,
-    (State.STREAMING, bytes): AsrSession._take,
-    (State.STREAMING, messages.AsrConfig): AsrSession._configure,
-    (State.STREAMING, messages.AsrFlush): AsrSession._flush,
-    (State.STREAMING, messages.AsrReset): AsrSession._reset,
-    (State.STREAMING, messages.AsrFinalize): AsrSession._finalize,
+TABLE: dict[tuple[StreamState, type], Callable[[Any, Any], None]] = {
+    (StreamState.WAITING, bytes): AsrSession._early_audio,
+    (StreamState.WAITING, messages.AsrConfig): AsrSession._configure,
+    (StreamState.WAITING, messages.AsrFlush): AsrSession._early,
+    (StreamState.WAITING, messages.AsrReset): AsrSession._early,
+    (StreamState.WAITING, messages.AsrFinalize): AsrSession._early,
+    (StreamState.STREAMING, bytes): AsrSession._take,
+    (StreamState.STREAMING, messages.AsrConfig): AsrSession._configure,
+    (StreamState.STREAMING, messages.AsrFlush): AsrSession._flush,
+    (StreamState.STREAMING, messages.AsrReset): AsrSession._reset,
+    (StreamState.STREAMING, messages.AsrFinalize): AsrSession._finalize,
 }
 """In the other states nothing is taken any more."""
 AsrSession.table = TABLE

@@ -31,7 +31,7 @@ SAME = 1.0 / 32768
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AudioForm:
     """What the client's bytes mean."""
 
     encoding: Encoding
@@ -45,7 +45,7 @@ class Form:
         return G711.get(self.encoding, Codec.L16)
 
 
-def form_of(config: messages.Settings, before: messages.Settings) -> Form | str:
+def form_of(config: messages.StreamSettings, before: messages.StreamSettings) -> AudioForm | str:
     """What the audio is under this configuration, or why it cannot be."""
     after = config.over(before)
     encoding = after.encoding if isinstance(after.encoding, str) else "pcm_s16le"
@@ -54,13 +54,13 @@ def form_of(config: messages.Settings, before: messages.Settings) -> Form | str:
     rate_hz = given.sample_rate if isinstance(given.sample_rate, int) else own_hz
     if encoding in G711 and rate_hz != 8000:
         return f"{encoding} has a sample_rate of 8000"
-    return Form(encoding, rate_hz, after.channels if isinstance(after.channels, int) else 1)
+    return AudioForm(encoding, rate_hz, after.channels if isinstance(after.channels, int) else 1)
 
 
 class Converter:
     """One stream of bytes. `nonfinite` counts samples that were no number; they become silence."""
 
-    def __init__(self, form: Form, nonfinite: int = 0) -> None:
+    def __init__(self, form: AudioForm, nonfinite: int = 0) -> None:
         self.form, self.nonfinite = form, nonfinite
         self._sample_bytes = SAMPLE_BYTES[form.encoding]
         self._restart()
@@ -134,7 +134,7 @@ def _int16(samples: NDArray[np.float32]) -> bytes:
 class AudioIntake:
     """Takes a client's audio apart and feeds it to the legs of its call, a channel each."""
 
-    def __init__(self, call: LiveCall, legs: tuple[str, ...], form: Form) -> None:
+    def __init__(self, call: LiveCall, legs: tuple[str, ...], form: AudioForm) -> None:
         assert len(legs) == form.channels
         self.form = form
         self._channels = [_Channel(call, leg, form) for leg in legs]
@@ -161,7 +161,7 @@ class AudioIntake:
         for channel in self._channels:
             channel.finish(now)
 
-    def switch(self, form: Form, now: float) -> None:
+    def switch(self, form: AudioForm, now: float) -> None:
         """Another encoding or rate from here on. Another codec ends what is being said."""
         self.finish(now)
         self.form = form
@@ -185,7 +185,7 @@ class _Channel:
     as silence meanwhile, where the clock is now.
     """
 
-    def __init__(self, call: LiveCall, leg: str, form: Form) -> None:
+    def __init__(self, call: LiveCall, leg: str, form: AudioForm) -> None:
         self.form = form
         self._call, self._name = call, leg
         self._leg: StreamLeg = call.legs[leg]
@@ -206,7 +206,7 @@ class _Channel:
         self._pending += self._converter.finish()
         self.advance(MAX_AHEAD + TAIL)
 
-    def switch(self, form: Form, now: float) -> None:
+    def switch(self, form: AudioForm, now: float) -> None:
         """Another encoding or rate from here on. Another codec ends what is being said."""
         self.finish(now)
         if form.codec is not self.form.codec:

@@ -22,7 +22,7 @@ NORMAL, GOING_AWAY, POLICY, INTERNAL, TRY_LATER = 1000, 1001, 1008, 1011, 1013
 """RFC 6455 section 7.4.1."""
 
 
-class State(Enum):
+class StreamState(Enum):
     WAITING = auto()
     """Connected; there is no call yet."""
     STREAMING = auto()

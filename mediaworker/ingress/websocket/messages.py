@@ -57,7 +57,7 @@ def everything(profile: Endpointing) -> Endpointing:
     )
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class StreamSettings(Struct, frozen=True, kw_only=True):
     """What a configuration may hold. What is absent stays as it is; at first, as the routes have it."""
 
     encoding: Encoding | UnsetType = UNSET
@@ -73,10 +73,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Role and name are those of the first configuration."""
     name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
 
-    def over(self, before: Settings) -> Settings:
+    def over(self, before: StreamSettings) -> StreamSettings:
         """This configuration after the one before it."""
-        fields = {name: getattr(self, name) for name in Settings.__struct_fields__}
-        return Settings(**{n: getattr(before, n) if value is UNSET else value for n, value in fields.items()})
+        fields = {name: getattr(self, name) for name in StreamSettings.__struct_fields__}
+        return StreamSettings(**{n: getattr(before, n) if value is UNSET else value for n, value in fields.items()})
 
     def overrides(self, leg: str) -> dict[str, str]:
         """As `mediaworker.calls.routing.plan` takes them."""
@@ -103,7 +103,9 @@ class Finalize(Struct, frozen=True):
     """That was all."""
 
 
-class AsrConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="config"): ...
+class AsrConfig(
+    StreamSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="config"
+): ...
 
 
 class AsrFlush(Flush, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="flush"): ...
@@ -115,7 +117,7 @@ class AsrReset(Reset, frozen=True, forbid_unknown_fields=True, tag_field="type",
 class AsrFinalize(Finalize, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="finalize"): ...
 
 
-class TranscribeConfig(Settings, frozen=True, kw_only=True, tag_field="action", tag="config"): ...
+class TranscribeConfig(StreamSettings, frozen=True, kw_only=True, tag_field="action", tag="config"): ...
 
 
 class TranscribeFlush(Flush, frozen=True, tag_field="action", tag="flush"): ...
@@ -127,11 +129,11 @@ class TranscribeReset(Reset, frozen=True, tag_field="action", tag="reset"): ...
 class TranscribeFinalize(Finalize, frozen=True, tag_field="action", tag="finalize"): ...
 
 
-Command = Settings | Flush | Reset | Finalize
+Command = StreamSettings | Flush | Reset | Finalize
 KINDS = frozenset({"config", "flush", "reset", "finalize"})
 
 
-class Malformed(Exception):
+class StreamMalformed(Exception):
     """The peer's mistake. `code` is for machines: `bad_json`, `unknown_type` or `bad_value`."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -143,7 +145,7 @@ class Malformed(Exception):
 _ERRORS = (ValueError, RecursionError)
 
 
-class Reader:
+class CommandReader:
     """Reads the commands of one protocol; `field` names the kind."""
 
     def __init__(self, field: str, kinds: Any) -> None:
@@ -157,19 +159,19 @@ class Reader:
         except _ERRORS as error:
             raise self._explain(text, str(error)) from None
 
-    def _explain(self, text: str, reason: str) -> Malformed:
+    def _explain(self, text: str, reason: str) -> StreamMalformed:
         try:
             message = msgspec.json.decode(text)
         except _ERRORS:
-            return Malformed("bad_json", "not JSON")
+            return StreamMalformed("bad_json", "not JSON")
         kind = message.get(self.field) if isinstance(message, dict) else None
         if not isinstance(kind, str) or kind not in KINDS:
-            return Malformed("unknown_type", f"expected an object whose `{self.field}` is one of {sorted(KINDS)}")
-        return Malformed("bad_value", reason)
+            return StreamMalformed("unknown_type", f"expected an object whose `{self.field}` is one of {sorted(KINDS)}")
+        return StreamMalformed("bad_value", reason)
 
 
-ASR = Reader("type", AsrConfig | AsrFlush | AsrReset | AsrFinalize)
-TRANSCRIBE = Reader("action", TranscribeConfig | TranscribeFlush | TranscribeReset | TranscribeFinalize)
+ASR = CommandReader("type", AsrConfig | AsrFlush | AsrReset | AsrFinalize)
+TRANSCRIBE = CommandReader("action", TranscribeConfig | TranscribeFlush | TranscribeReset | TranscribeFinalize)
 
 
 class Told(Struct, frozen=True, omit_defaults=False):
@@ -194,7 +196,7 @@ class WarmingUp(Told, frozen=True, tag_field="type", tag="warming_up"):
     """The engine is loading its model; audio is kept until it can be recognised."""
 
 
-class Hypothesis(Told, frozen=True, tag_field="type"):
+class UtteranceText(Told, frozen=True, tag_field="type"):
     """`start_ms`, `end_ms`: since the session's call began, by the audio; `timestamp`: RFC 3339."""
 
     utterance_id: str
@@ -209,10 +211,10 @@ class Hypothesis(Told, frozen=True, tag_field="type"):
     """`main`, or `left` and `right` of two channels."""
 
 
-class Partial(Hypothesis, frozen=True, tag="partial"): ...
+class Partial(UtteranceText, frozen=True, tag="partial"): ...
 
 
-class Final(Hypothesis, frozen=True, tag="final"): ...
+class Final(UtteranceText, frozen=True, tag="final"): ...
 
 
 class Error(Told, frozen=True, tag_field="type", tag="error"):

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 from uuid_utils import uuid7
 
 from config import Settings
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.http.auth import SUBPROTOCOL, decide
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
@@ -41,7 +41,7 @@ class StreamIngress:
         engine_ready: Callable[[], bool],
         languages: Callable[[], Collection[str]],
         settled: Callable[[], Awaitable[None]],
-        refusal: Callable[[], Refused | None] = lambda: None,
+        refusal: Callable[[], CallRefused | None] = lambda: None,
         unix_time: Callable[[], float] = time.time,
         sessions: Callable[[], Collection[str]] = tuple,
         failures: AuthFailures | None = None,
@@ -79,15 +79,15 @@ class StreamIngress:
             self.counters.refuse("unauthorized" if access.status == 401 else "forbidden")
             now = asyncio.get_running_loop().time()
             delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
-            raise Refused(access.status, access.reason, challenge=access.challenge, delay_s=delay_s)
+            raise CallRefused(access.status, access.reason, challenge=access.challenge, delay_s=delay_s)
         if (full := self._refusal()) is not None:
             raise self._refuse("capacity", upgrade, full)
         limits = self._settings.stream
         if self.sessions >= limits.max_sessions:
-            raise self._refuse("sessions", upgrade, Refused(503, f"all {limits.max_sessions} sessions are taken"))
+            raise self._refuse("sessions", upgrade, CallRefused(503, f"all {limits.max_sessions} sessions are taken"))
         if self._open[access.name] >= limits.max_sessions_per_key:
             most = f"a key may have {limits.max_sessions_per_key} sessions at once"
-            raise self._refuse("key_sessions", upgrade, Refused(429, most))
+            raise self._refuse("key_sessions", upgrade, CallRefused(429, most))
 
         def opens(now: float) -> MediaSession:
             policy = StreamPolicy(
@@ -130,7 +130,7 @@ class StreamIngress:
         if not self._open[name]:
             del self._open[name]
 
-    def _refuse(self, why: str, upgrade: Upgrade, refused: Refused) -> Refused:
+    def _refuse(self, why: str, upgrade: Upgrade, refused: CallRefused) -> CallRefused:
         self.counters.refuse(why)
         now = asyncio.get_running_loop().time()
         self._notices.warn(upgrade.peer, "stream refused", now, f"{upgrade.path}: {refused.reason}")

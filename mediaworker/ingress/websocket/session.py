@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from asr import languages
 from mediaworker.calls.call import LegSpec
-from mediaworker.calls.registry import Refused
+from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
 from mediaworker.ingress.interfaces import CallOpener, LiveCall, Output
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.audio import AudioIntake, Form, form_of
+from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake, form_of
 from mediaworker.ingress.websocket.limits import (
     FINISH_S,
     GOING_AWAY,
@@ -34,9 +34,9 @@ from mediaworker.ingress.websocket.limits import (
     NORMAL,
     POLICY,
     TRY_LATER,
-    State,
     StreamCounters,
     StreamPolicy,
+    StreamState,
 )
 from mediaworker.ingress.websocket.texts import Texts, Transcript
 
@@ -52,8 +52,8 @@ class StreamSession:
     when all that was published is in the store; all sessions share `counters`.
     """
 
-    reader: messages.Reader
-    table: Mapping[tuple[State, type], Callable[..., None]]
+    reader: messages.CommandReader
+    table: Mapping[tuple[StreamState, type], Callable[..., None]]
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class StreamSession:
         on_lost: Callable[[], None] = lambda: None,
         settle: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
-        self.state = State.WAITING
+        self.state = StreamState.WAITING
         self.call: LiveCall | None = None
         self.outbox = Outbox()
         self.counters = counters if counters is not None else StreamCounters()
         self._policy, self._open_call = policy, open_call
         self._on_problem, self._on_lost, self._settle = on_problem, on_lost, settle
-        self._settings = messages.Settings()
+        self._settings = messages.StreamSettings()
         self._audio: AudioIntake | None = None
         self._legs = LEGS[1]
         self._begun_s = self._active_s = now
@@ -94,7 +94,7 @@ class StreamSession:
 
     @property
     def deadline(self) -> float | None:
-        if self.state in (State.FINISHING, State.CLOSED):
+        if self.state in (StreamState.FINISHING, StreamState.CLOSED):
             return self._until_s
         return min(self._begun_s + self._policy.max_s, self._quiet_until_s)
 
@@ -103,7 +103,7 @@ class StreamSession:
         return self._active_s + self._policy.idle_s
 
     def is_ahead(self) -> bool:
-        if self.state is not State.STREAMING or self._audio is None or self.call is None or self.call.ending:
+        if self.state is not StreamState.STREAMING or self._audio is None or self.call is None or self.call.ending:
             return False
         ahead = self._audio.advance() or self.call.awaited_finals > MAX_AWAITED
         if ahead:
@@ -117,7 +117,7 @@ class StreamSession:
     def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
         """Take one message: audio as bytes, a command as text. What is to be said goes to the outbox."""
         self._now = now
-        if self.state in (State.WAITING, State.STREAMING):
+        if self.state in (StreamState.WAITING, StreamState.STREAMING):
             if isinstance(message, bytes):
                 self._handle(bytes, message)
             else:
@@ -132,10 +132,10 @@ class StreamSession:
             self._active_s = now
         if self.deadline is None or now < self.deadline:
             return _NOTHING
-        if self.state is State.CLOSED:
+        if self.state is StreamState.CLOSED:
             self.outbox.cut()
             self._until_s = now + LINGER_S
-        elif self.state is State.FINISHING:
+        elif self.state is StreamState.FINISHING:
             self._close(INTERNAL, f"finals did not come within {FINISH_S:g} s")
         elif now >= self._begun_s + self._policy.max_s:
             self._error("session_expired", f"a session lasts at most {self._policy.max_s:g} s")
@@ -149,10 +149,10 @@ class StreamSession:
         if self._lost:
             return
         self._lost, self._now = True, now
-        if self.state is State.STREAMING:
+        if self.state is StreamState.STREAMING:
             self._finish_audio()
             self._end("disconnected")
-        self.state, self._until_s = State.CLOSED, float("inf")
+        self.state, self._until_s = StreamState.CLOSED, float("inf")
         self.outbox.close(NORMAL, "")
         if self.call is not None:
             self.call.on_event = self.call.on_hangup = None
@@ -165,7 +165,7 @@ class StreamSession:
     def _command(self, text: str) -> None:
         try:
             command = self.reader.read(text)
-        except messages.Malformed as error:
+        except messages.StreamMalformed as error:
             self._error(error.code, str(error))
             self._active_s = self._now
             return
@@ -178,7 +178,7 @@ class StreamSession:
         if self._wrong == wrong:
             self._wrong = 0
 
-    def _configure(self, config: messages.Settings) -> None:
+    def _configure(self, config: messages.StreamSettings) -> None:
         """The first opens the call, a later one changes what is to come."""
         if isinstance(config.language, str) and (wrong := self._unknown_language(config.language)):
             self._error("bad_value", wrong)
@@ -188,7 +188,7 @@ class StreamSession:
         if isinstance(form, str):
             self._error("bad_value", form)
             return
-        settings = messages.Settings(encoding=form.encoding, sample_rate=form.rate_hz).over(settings)
+        settings = messages.StreamSettings(encoding=form.encoding, sample_rate=form.rate_hz).over(settings)
         if self.call is None:
             self._start(settings, form)
             return
@@ -208,7 +208,7 @@ class StreamSession:
             return ""
         return f"the engine does not know the language {code!r}; it knows {', '.join(sorted(known))}"
 
-    def _start(self, settings: messages.Settings, form: Form) -> None:
+    def _start(self, settings: messages.StreamSettings, form: AudioForm) -> None:
         warming_up = not self._policy.engine_ready()
         self._legs = LEGS[form.channels]
         try:
@@ -220,7 +220,7 @@ class StreamSession:
                 direction="inbound",
                 overrides=settings.overrides(self._legs[0]),
             )
-        except Refused as refused:
+        except CallRefused as refused:
             self.counters.refuse("capacity")
             self._error("capacity", refused.reason)
             self._close(TRY_LATER, refused.reason)
@@ -229,10 +229,10 @@ class StreamSession:
         self._audio = AudioIntake(call, self._legs, form)
         call.on_event, call.on_hangup = self._heard, self._hung_up
         call.retune(settings.overrides(self._legs[0]), settings.shape)
-        self.state = State.STREAMING
+        self.state = StreamState.STREAMING
         self._opened(form, warming_up)
 
-    def _opened(self, form: Form, warming_up: bool) -> None:
+    def _opened(self, form: AudioForm, warming_up: bool) -> None:
         """There is a call now."""
 
     def _take(self, data: bytes) -> None:
@@ -268,7 +268,7 @@ class StreamSession:
 
     def _ended(self, at_ms: int, body: events.CallEnded) -> None:
         """All finals are out."""
-        if self.state is State.CLOSED:
+        if self.state is StreamState.CLOSED:
             return
         if not self._texts.answered:
             assert self.call is not None
@@ -278,7 +278,7 @@ class StreamSession:
         code, reason = GOING_AWAY if body.reason == "shutdown" else self._code, self._reason or body.reason
 
         def close() -> None:
-            if self.state is not State.CLOSED:
+            if self.state is not StreamState.CLOSED:
                 self._close(code, reason)
 
         self._settle(close)  # whoever then asks for the call's transcript finds all of it
@@ -294,7 +294,7 @@ class StreamSession:
 
     def _hung_up(self) -> None:
         """The worker ends the call: what is said so far still gets its final."""
-        if self.state is State.STREAMING:
+        if self.state is StreamState.STREAMING:
             self._finish_audio()
             self._wind_up()
 
@@ -308,14 +308,14 @@ class StreamSession:
         self._end(reason)
 
     def _wind_up(self) -> None:
-        self.state, self._until_s = State.FINISHING, self._now + FINISH_S
+        self.state, self._until_s = StreamState.FINISHING, self._now + FINISH_S
 
     def _finish_audio(self) -> None:
         if self._audio is not None:
             self._audio.finish(self._now)
 
     def _close(self, code: int, reason: str) -> None:
-        self.state, self._until_s = State.CLOSED, self._now + LINGER_S
+        self.state, self._until_s = StreamState.CLOSED, self._now + LINGER_S
         self.outbox.close(code, reason)
 
     def _end(self, reason: str) -> None:
@@ -335,10 +335,10 @@ class StreamSession:
 
     def _check_outbox(self) -> None:
         """Who does not take what was promised is cut off; nothing of it is lost but to that peer."""
-        if not self.outbox.overrun or self.state is State.CLOSED:
+        if not self.outbox.overrun or self.state is StreamState.CLOSED:
             return
         self.counters.slow += 1
-        before, self.state, self._until_s = self.state, State.CLOSED, self._now + LINGER_S
+        before, self.state, self._until_s = self.state, StreamState.CLOSED, self._now + LINGER_S
         self.outbox.cut()
-        if before is State.STREAMING:
+        if before is StreamState.STREAMING:
             self._end("slow_client")

@@ -7,8 +7,8 @@ from typing import Any
 
 from mediaworker.events import schema as events
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.audio import WIDE_HZ, Form
-from mediaworker.ingress.websocket.limits import NORMAL, State
+from mediaworker.ingress.websocket.audio import WIDE_HZ, AudioForm
+from mediaworker.ingress.websocket.limits import NORMAL, StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 
 
@@ -32,25 +32,25 @@ class TranscribeSession(StreamSession):
         )
 
     def _begin(self, data: bytes) -> None:
-        self._start(self._settings, Form("pcm_s16le", WIDE_HZ))
-        if self.state is State.STREAMING:
+        self._start(self._settings, AudioForm("pcm_s16le", WIDE_HZ))
+        if self.state is StreamState.STREAMING:
             self._take(data)
 
     def _done(self, message: object = None) -> None:
         self._close(NORMAL, "")
 
 
-TABLE: dict[tuple[State, type], Callable[[Any, Any], None]] = {
-    (State.WAITING, bytes): TranscribeSession._begin,
-    (State.WAITING, messages.TranscribeConfig): TranscribeSession._configure,
-    (State.WAITING, messages.TranscribeFlush): TranscribeSession._ignore,
-    (State.WAITING, messages.TranscribeReset): TranscribeSession._ignore,
-    (State.WAITING, messages.TranscribeFinalize): TranscribeSession._done,
-    (State.STREAMING, bytes): TranscribeSession._take,
-    (State.STREAMING, messages.TranscribeConfig): TranscribeSession._configure,
-    (State.STREAMING, messages.TranscribeFlush): TranscribeSession._flush,
-    (State.STREAMING, messages.TranscribeReset): TranscribeSession._reset,
-    (State.STREAMING, messages.TranscribeFinalize): TranscribeSession._finalize,
+TABLE: dict[tuple[StreamState, type], Callable[[Any, Any], None]] = {
+    (StreamState.WAITING, bytes): TranscribeSession._begin,
+    (StreamState.WAITING, messages.TranscribeConfig): TranscribeSession._configure,
+    (StreamState.WAITING, messages.TranscribeFlush): TranscribeSession._ignore,
+    (StreamState.WAITING, messages.TranscribeReset): TranscribeSession._ignore,
+    (StreamState.WAITING, messages.TranscribeFinalize): TranscribeSession._done,
+    (StreamState.STREAMING, bytes): TranscribeSession._take,
+    (StreamState.STREAMING, messages.TranscribeConfig): TranscribeSession._configure,
+    (StreamState.STREAMING, messages.TranscribeFlush): TranscribeSession._flush,
+    (StreamState.STREAMING, messages.TranscribeReset): TranscribeSession._reset,
+    (StreamState.STREAMING, messages.TranscribeFinalize): TranscribeSession._finalize,
 }
 """In the other states nothing is taken any more."""
 TranscribeSession.table = TABLE

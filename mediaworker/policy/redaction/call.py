@@ -18,7 +18,7 @@ from config.settings import Privacy
 from mediaworker.events import schema as events
 from mediaworker.policy.phrases import TIMEOUT_S, PatternError, phrases
 from mediaworker.policy.redaction import digits
-from mediaworker.policy.redaction.digits import Run
+from mediaworker.policy.redaction.digits import DigitRun
 from mediaworker.policy.redaction.text import ELLIPSIS, Redactor, Span, merged, stable, without
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class CallPrivacy:
         redactions = [events.Redaction(kind, body.start_ms, body.end_ms) for kind in dict.fromkeys(kinds)]
         return replace(body, text=text, stable_chars=len(text), redactions=redactions)
 
-    def _look(self, body: Said) -> tuple[list[Run], list[Span]]:
+    def _look(self, body: Said) -> tuple[list[DigitRun], list[Span]]:
         """Its digits, where they could matter, and what is not to be seen."""
         redactor, tail = self._policy.redactor, self._tails.get(body.leg)
         masked_from = 0 if self._masks(body.start_ms, body.end_ms) else _end_of(self._policy.mask, body.text)
@@ -187,7 +187,7 @@ class CallPrivacy:
             spans = merged([*spans, more])
         return runs, spans
 
-    def _continued(self, body: Said, runs: list[Run]) -> Span | None:
+    def _continued(self, body: Said, runs: list[DigitRun]) -> Span | None:
         """The digits that this utterance begins with, when with those before the pause they are a card's number."""
         tail = self._tails.get(body.leg)
         if not self._policy.redactor.cards or tail is None or body.start_ms - tail.end_ms > WAIT_MS:
@@ -201,7 +201,7 @@ class CallPrivacy:
             return Span(head.start, head.end, "card")
         return None
 
-    def _tail(self, body: events.TranscriptFinal, runs: list[Run]) -> _Tail:
+    def _tail(self, body: events.TranscriptFinal, runs: list[DigitRun]) -> _Tail:
         before = self._tails.get(body.leg)
         if before is not None and digits.says_nothing(body.text):  # a cough
             return _Tail(before.digits, body.end_ms, before.in_fours)

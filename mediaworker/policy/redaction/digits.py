@@ -21,7 +21,7 @@ MIN_CARD, MAX_CARD = 13, 19
 
 
 @dataclass(slots=True)
-class Run:
+class DigitRun:
     """Digits with nothing but separators and fillers between them: text[start:end], offsets in code points."""
 
     start: int
@@ -49,7 +49,7 @@ def at_most(text: str) -> int:
     return len(_WRITTEN.findall(text)) + 2 * spoken + 4 * sum(word in REPEATS for word in words)
 
 
-def runs(text: str) -> Iterator[Run]:
+def runs(text: str) -> Iterator[DigitRun]:
     """Every run of the text, in order."""
     reader = _Reader(text)
     for token in _TOKEN.finditer(text):
@@ -64,7 +64,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._run: Run | None = None
+        self._run: DigitRun | None = None
         self._last = 0
         """End of the latest token."""
         self._fillers = 0
@@ -74,7 +74,7 @@ class _Reader:
         """Forty: what comes next says whether it is 40 or the start of 42."""
         self._repeat = 1
 
-    def read(self, token: re.Match[str]) -> Run | None:
+    def read(self, token: re.Match[str]) -> DigitRun | None:
         near = self._run is not None and _GAP.fullmatch(self._text, self._last, token.start()) is not None
         self._last = token.end()
         word = token.group().casefold() if token["word"] else ""
@@ -90,7 +90,7 @@ class _Reader:
         self._fillers, self._portuguese = 0, word in PORTUGUESE
         if self._run is None:
             signed = self._text[: token.start()].rstrip().endswith("+")
-            self._run = Run(token.start(), token.start(), signed=signed)
+            self._run = DigitRun(token.start(), token.start(), signed=signed)
         if digits:
             self._add(digits, token)
         elif tens:
@@ -100,7 +100,7 @@ class _Reader:
             self._repeat = repeat
         return over
 
-    def end(self) -> Run | None:
+    def end(self) -> DigitRun | None:
         self._settle()
         run, self._run, self._fillers, self._repeat = self._run, None, 0, 1
         return run if run is not None and run.digits else None
@@ -136,7 +136,7 @@ def _digits(token: re.Match[str]) -> str:
     return HAN[token["han"]] if token["han"] else WORDS.get(token.group().casefold(), "")
 
 
-def is_open(text: str, run: Run, *, growing: bool = False) -> bool:
+def is_open(text: str, run: DigitRun, *, growing: bool = False) -> bool:
     """Nothing that would end it comes behind it: its next digit may be on its way.
 
     `growing`: the text's last word may be half of one.
@@ -160,12 +160,12 @@ def is_card(digits: str) -> bool:
     return 14 <= len(digits) <= 17 or (MIN_CARD <= len(digits) <= MAX_CARD and luhn(digits))
 
 
-def holds_card(run: Run) -> bool:
+def holds_card(run: DigitRun) -> bool:
     """Whether there is one among its digits, which may go on with its date or begin with something else."""
     return is_card(run.digits) or any(_network(part) and luhn(part) for part in _parts(run))
 
 
-def _parts(run: Run) -> Iterator[str]:
+def _parts(run: DigitRun) -> Iterator[str]:
     """Of written digits, from where a group begins to where one ends. Where a spoken number begins nothing says, and of
     many tries one in ten has a right check digit: only what may stand before it is left out, and what comes behind it.
     """

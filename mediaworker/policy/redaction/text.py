@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from config.settings import Privacy
 from mediaworker.policy.phrases import TIMEOUT_S, PatternError, pattern
 from mediaworker.policy.redaction import digits
-from mediaworker.policy.redaction.digits import Run
+from mediaworker.policy.redaction.digits import DigitRun
 
 if TYPE_CHECKING:
     import regex
@@ -38,7 +38,7 @@ class Redactor:
             except PatternError as error:
                 raise PatternError(f"{each.name}: {error}") from None
 
-    def spans(self, text: str, runs: Sequence[Run], *, masked_from: int | None = None) -> list[Span]:
+    def spans(self, text: str, runs: Sequence[DigitRun], *, masked_from: int | None = None) -> list[Span]:
         """Ascending, none within another. `runs`: the text's; `masked_from`: all digits from there on are to go."""
         found = list(self._matches(text))
         for run in runs:
@@ -49,7 +49,7 @@ class Redactor:
                 found.append(Span(start, run.end, "digits"))
         return merged(found)
 
-    def cut(self, text: str, runs: Sequence[Run]) -> int | None:
+    def cut(self, text: str, runs: Sequence[DigitRun]) -> int | None:
         """Of a text that goes on: where to stop showing it, because what is being said may become a card's number."""
         run = runs[-1] if self.cards and runs else None
         if run is None or run.signed:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from mediaworker.events.schema import Word
-from mediaworker.transcripts.subtitles.places import Place, atoms, columns
+from mediaworker.transcripts.subtitles.places import BreakPlace, atoms, columns
 from mediaworker.transcripts.subtitles.times import SILENCE_MS, Timed, timed
 
 LINE = 42
@@ -37,7 +37,14 @@ _CUE = 20
 """Fewer are better."""
 _FULL = 40
 """Of a cue without room left, by the square: cues of about the same length cost less."""
-_CUT = {Place.HARD: 800, Place.POOR: 100, Place.PLAIN: 40, Place.CLAUSE: 15, Place.PAUSE: 8, Place.END: 0}
+_CUT = {
+    BreakPlace.HARD: 800,
+    BreakPlace.POOR: 100,
+    BreakPlace.PLAIN: 40,
+    BreakPlace.CLAUSE: 15,
+    BreakPlace.PAUSE: 8,
+    BreakPlace.END: 0,
+}
 _ORPHAN = 500
 _SILENCE = 150
 """A cue with a long silence in it."""
@@ -46,7 +53,14 @@ _HASTE = 100
 _LATE = 0.06
 """Each millisecond said behind the longest that a cue may stay, up to `_LATEST`: less than two orphans."""
 _LATEST = 600
-_LINE_CUT = {Place.HARD: 800, Place.POOR: 42, Place.PLAIN: 21, Place.CLAUSE: 2, Place.PAUSE: 1, Place.END: 0}
+_LINE_CUT = {
+    BreakPlace.HARD: 800,
+    BreakPlace.POOR: 42,
+    BreakPlace.PLAIN: 21,
+    BreakPlace.CLAUSE: 2,
+    BreakPlace.PAUSE: 1,
+    BreakPlace.END: 0,
+}
 """In columns that one line may be longer than the other."""
 
 
@@ -159,7 +173,7 @@ class _Programme:
         return cost
 
     def _cuts_sentence(self, at: int) -> bool:
-        return 0 < at < len(self._found) and self._found[at - 1].place < Place.END
+        return 0 < at < len(self._found) and self._found[at - 1].place < BreakPlace.END
 
     def _line_cost(self, first: int, cut: int, behind: int, room: int) -> float:
         upper, lower = self._columns(first, cut), self._columns(cut, behind)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 
-class Place(IntEnum):
+class BreakPlace(IntEnum):
     """What a cut is behind. The higher, the better."""
 
     HARD = 0
@@ -36,7 +36,7 @@ class Atom:
     start: int
     end: int
     """In the text, without the space behind it."""
-    place: Place
+    place: BreakPlace
     """A cut behind it."""
 
 
@@ -156,33 +156,33 @@ def _short(text: str, start: int, end: int, room: int) -> Iterator[tuple[int, in
     yield at, end
 
 
-def _place(text: str, start: int, end: int, behind: int, kana: bool) -> Place:
+def _place(text: str, start: int, end: int, behind: int, kana: bool) -> BreakPlace:
     """Of the atom from `start` to `end`; `behind`: the start of the next."""
     if behind >= len(text):
-        return Place.END
+        return BreakPlace.END
     last, before, after = text[start:end].rstrip(_QUOTES)[-1:], text[end - 1], text[behind]
     spaced, parts = behind > end, _parts(before, after)
     if not spaced and not parts:
-        return Place.HARD
+        return BreakPlace.HARD
     if spaced and _SHORTENED.fullmatch(text, start, end):
-        return Place.POOR
+        return BreakPlace.POOR
     if last and last in _SENTENCE and (spaced or not last.isascii()):
         # What goes on in small letters (`z. B. this`) is no new sentence.
-        return Place.CLAUSE if after.islower() else Place.END
+        return BreakPlace.CLAUSE if after.islower() else BreakPlace.END
     if last and last in _CLAUSE and (spaced or not last.isascii()):
-        return Place.CLAUSE
+        return BreakPlace.CLAUSE
     if spaced:
-        return Place.CLAUSE if _UNSPACED.match(before) and _UNSPACED.match(after) else Place.PLAIN
+        return BreakPlace.CLAUSE if _UNSPACED.match(before) and _UNSPACED.match(after) else BreakPlace.PLAIN
     return _between(before, after, kana)
 
 
-def _between(before: str, after: str, kana: bool) -> Place:
+def _between(before: str, after: str, kana: bool) -> BreakPlace:
     """Nobody knows the words here. In Japanese a phrase mostly ends in hiragana and the next begins with none; Chinese
     words are too short to matter much."""
     if after in _FIRST:
-        return Place.PLAIN
+        return BreakPlace.PLAIN
     if kana:
         good = bool(_HIRAGANA.match(before)) and not _HIRAGANA.match(after)
     else:
         good = not before.isdigit() and bool(_HAN.match(before) or _HAN.match(after))
-    return Place.PLAIN if good else Place.POOR
+    return BreakPlace.PLAIN if good else BreakPlace.POOR

@@ -14,7 +14,7 @@ from mediaworker.transcripts.subtitles.places import columns
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SubtitleLine:
     """Something said. Times before 0 are shown at 0, and a text with nothing to show is left out."""
 
     start_ms: int
@@ -25,7 +25,7 @@ class Line:
     """When they were said; empty when nobody knows."""
 
 
-def srt(lines: Iterable[Line]) -> str:
+def srt(lines: Iterable[SubtitleLine]) -> str:
     """The speaker's name stands before the first of a line's cues, and takes its place there."""
     blocks = []
     for number, (cue, line, first) in enumerate(_shown(lines, named=True), 1):
@@ -35,7 +35,7 @@ def srt(lines: Iterable[Line]) -> str:
     return "\n".join(blocks)
 
 
-def vtt(lines: Iterable[Line]) -> str:
+def vtt(lines: Iterable[SubtitleLine]) -> str:
     """The speaker's name is in a voice tag of every cue."""
     blocks = ["WEBVTT\n"]
     for cue, line, _ in _shown(lines, named=False):
@@ -56,9 +56,9 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shown(lines: Iterable[Line], *, named: bool) -> list[tuple[Cue, Line, bool]]:
+def _shown(lines: Iterable[SubtitleLine], *, named: bool) -> list[tuple[Cue, SubtitleLine, bool]]:
     """By their start, with the line of each and whether it is the line's first. One speaker's never overlap."""
-    shown: list[tuple[Cue, Line, bool]] = []
+    shown: list[tuple[Cue, SubtitleLine, bool]] = []
     free_ms: dict[str, int] = {}
     for line, next_ms in _nexts(lines):
         start_ms = max(line.start_ms, free_ms.get(line.speaker, 0))
@@ -69,7 +69,7 @@ def _shown(lines: Iterable[Line], *, named: bool) -> list[tuple[Cue, Line, bool]
     return sorted(shown, key=lambda each: each[0].start_ms)
 
 
-def _nexts(lines: Iterable[Line]) -> Iterator[tuple[Line, int | None]]:
+def _nexts(lines: Iterable[SubtitleLine]) -> Iterator[tuple[SubtitleLine, int | None]]:
     """In order, with the start of what is next: of the same speaker, or of anybody who began when it was over."""
     cleaned = (
         replace(each, start_ms=max(0, each.start_ms), text=one_line(each.text), speaker=one_line(each.speaker))
@@ -87,7 +87,7 @@ def _nexts(lines: Iterable[Line]) -> Iterator[tuple[Line, int | None]]:
     return zip(spoken, reversed(nexts), strict=True)
 
 
-def _prefix(line: Line) -> str:
+def _prefix(line: SubtitleLine) -> str:
     return f"{line.speaker}: " if line.speaker else ""
 
 

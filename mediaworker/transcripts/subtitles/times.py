@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from mediaworker.events.schema import Word
-from mediaworker.transcripts.subtitles.places import Atom, Place, columns, said
+from mediaworker.transcripts.subtitles.places import Atom, BreakPlace, columns, said
 
 PAUSE_MS = 300
 """A silence between words that is worth a cut."""
@@ -18,7 +18,7 @@ FASTEST = 50
 """Columns a second. Nobody speaks so fast: an end that asks for more is no end."""
 _DIGIT = 3
 """A digit is a word, and a short one."""
-_BREATHS = {Place.CLAUSE: 4, Place.END: 8}
+_BREATHS = {BreakPlace.CLAUSE: 4, BreakPlace.END: 8}
 """What punctuation takes, in columns: a quarter and half a second at the usual speed."""
 
 
@@ -104,15 +104,15 @@ def _spans(words: Sequence[Word], low_ms: int, high_ms: int) -> list[tuple[int, 
     return list(zip(starts, ends, strict=True)) if ends[-1] > starts[0] else []
 
 
-def _known(place: Place, *, whole: bool) -> Place:
+def _known(place: BreakPlace, *, whole: bool) -> BreakPlace:
     """Words are known: a character that ends one is as good as a space, and one that does not is no good."""
-    if place not in (Place.POOR, Place.PLAIN):
+    if place not in (BreakPlace.POOR, BreakPlace.PLAIN):
         return place
-    return Place.PLAIN if whole else Place.POOR
+    return BreakPlace.PLAIN if whole else BreakPlace.POOR
 
 
 def _paused(atom: Timed, after: Timed) -> Timed:
     silence_ms = after.start_ms - atom.end_ms
     if silence_ms < PAUSE_MS:
         return atom
-    return replace(atom, place=max(atom.place, Place.END if silence_ms >= SILENCE_MS else Place.PAUSE))
+    return replace(atom, place=max(atom.place, BreakPlace.END if silence_ms >= SILENCE_MS else BreakPlace.PAUSE))
