@@ -68,7 +68,7 @@ soak: setup-dev
 fuzz: setup-dev
 	$(RUN)/python -m pytest -q -m hypothesis --hypothesis-profile anew
 	$(RUN)/python -m tools.fuzz --inputs 1000000
-	FUZZ_WIRE=150000 $(RUN)/python -m pytest -q --timeout 3600 tests/test_hostile_sip.py -k mutated
+	FUZZ_WIRE=150000 $(RUN)/python -m pytest -q --timeout 3600 tests/slow/test_hostile_sip.py -k mutated
 	$(RUN)/python -m tools.fuzz_api
 	@if $(RUN)/python -m pip install -q 'atheris>=3,<4'; then $(RUN)/python -m tools.fuzz --guided --inputs 200000; \
 	  else echo "fuzz: no atheris for this Python: nothing is guided by coverage"; fi
@@ -79,7 +79,7 @@ fuzz-asan: setup-dev
 	  trap 'rm -rf "$$site"' EXIT && $(RUN)/python -m pip install -q --no-deps --target "$$site" "$$wheel" && \
 	  PYTHONPATH=$$site LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:quarantine_size_mb=64 \
-	  FUZZ_WIRE=$${FUZZ_WIRE:-150000} $(RUN)/python -m pytest -q --timeout 3600 tests/test_hostile_sip.py -k 'mutated or room_for'
+	  FUZZ_WIRE=$${FUZZ_WIRE:-150000} $(RUN)/python -m pytest -q --timeout 3600 tests/slow/test_hostile_sip.py -k 'mutated or room_for'
 
 reference: setup-dev
 	@$(RUN)/python -m tools.reference

@@ -24,13 +24,13 @@ import numpy as np
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
-from tests.job_chaos import finished, submit
-from tests.peers import Worker, until, worker
-from tests.rtp_sender import RtpSender
-from tests.sipp_caller import Sipp
-from tests.sipp_scenario import Pause, Send, mixed, offer
-from tests.story import check_story
-from tests.test_siprec_calls import line, metadata, talking
+from tests.sip.test_siprec_calls import line, metadata, talking
+from tests.support.job_chaos import finished, submit
+from tests.support.peers import Worker, until, worker
+from tests.support.rtp_sender import RtpSender
+from tests.support.sipp_caller import Sipp
+from tests.support.sipp_scenario import Pause, Send, mixed, offer
+from tests.support.story import check_story
 
 SPEECH = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 HZ = 8000

@@ -7,21 +7,20 @@ import os
 import re
 import signal
 import subprocess
-import wave
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
 
-import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from tests.peers import ports  # noqa: E402
+from tests.support.peers import ports  # noqa: E402
+from tests.support.speech import SPEECH, WORDS  # noqa: E402
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
-pytest.register_assert_rewrite("tests.engine_world")  # so that what differs is shown
+pytest.register_assert_rewrite("tests.support.engine_world")  # so that what differs is shown
 
 # The machines are shared: a slow draw or run says nothing about the code. What is drawn is the same everywhere, so that
 # a failure is about what was changed; `make fuzz` draws anew.
@@ -29,10 +28,7 @@ settings.register_profile("same", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("anew", settings.get_profile("same"), derandomize=False, print_blob=True)
 settings.load_profile("same")
 
-collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["test_qwen_gpu.py"]
-
-SPEECH = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
-WORDS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
+collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["engine/test_qwen_gpu.py"]
 
 
 @pytest.fixture
@@ -65,10 +61,3 @@ def prompts() -> dict[str, str]:
             found[name.strip()] = words
     assert len(found) > 100
     return found
-
-
-def speech(name: str) -> np.ndarray:
-    """A prompt's samples, int16 at 8 kHz."""
-    with wave.open(str(SPEECH / f"{name}.wav")) as file:
-        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (8000, 1, 2)
-        return np.frombuffer(file.readframes(file.getnframes()), np.int16)

@@ -47,5 +47,5 @@ wheel=$(tools/build_pjsip.sh "$PWD/$VENV/bin/python" | tail -n1)
 "${pip[@]}" -e .
 $VENV/bin/python -c 'import pjsua2'
 [ "$kind" != dev ] || tools/install_node.sh $VENV/bin/python >/dev/null ||
-  say "Node could not be installed: tests/test_node_client.py will fail, and the rest goes on"
+  say "Node could not be installed: tests/web/test_node_client.py will fail, and the rest goes on"
 sum "$kind" >"$VENV/.stamp-$kind"

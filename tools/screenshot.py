@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from playwright.async_api import expect
 
-from tests.browser import chromium, screen
-from tests.peers import COMMAND, ROOT, Worker, worker
+from tests.support.browser import chromium, screen
+from tests.support.peers import COMMAND, ROOT, Worker, worker
 from tools import prompts
 
 IMAGES = ROOT / "docs" / "images"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.words.calls import Condition, Line
 from mediaworker.client import Client, schema
-from tests.peers import COMMAND, ports
+from tests.support.peers import COMMAND, ports
 
 START_S = 60.0
 ANSWER_S = 60.0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop import pbx
-from tests.peers import Worker, until, worker
-from tests.test_qwen_calls import QWEN
+from tests.process.test_qwen_calls import QWEN
+from tests.support.peers import Worker, until, worker
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

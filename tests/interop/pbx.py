@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from audio.codecs.g711 import ulaw_encode
-from tests.authority import Authority
-from tests.peers import ROOT, ports, until
+from tests.support.authority import Authority
+from tests.support.peers import ROOT, ports, until
 
 SCRIPTS = ROOT / "tools" / "interop"
 CONFIGURATION = Path(__file__).parent / "asterisk"

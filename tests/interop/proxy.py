@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.interop.pbx import INSIDE, inside
-from tests.peers import ports, until
+from tests.support.peers import ports, until
 
 CONFIGURATION = Path(__file__).parent / "kamailio"
 CALLER = "127.0.0.1"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.interop.pbx import ADDRESS, inside
-from tests.peers import ports, until
+from tests.support.peers import ports, until
 
 Value = str | list["Value"] | dict[str, "Value"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mediaworker.cli.play import load_pcm
 from tests.interop.pbx import ADDRESS, DIGITS, INSIDE, inside
-from tests.peers import ports, until
+from tests.support.peers import ports, until
 
 CODECS = {
     "PCMU": ("pcmu/8000/1", 8000),

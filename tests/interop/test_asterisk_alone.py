@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.pbx import Asterisk
-from tests.peers import alive, launch, until
+from tests.support.peers import alive, launch, until
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from tests.interop.pbx import Asterisk
 from tests.interop.softphone import Softphone
 from tests.interop.test_asterisk_bridges import dialled, extension, wait_ended, wait_said
 from tests.interop.test_asterisk_calls import hang_up, heard
-from tests.peers import Worker, until
-from tests.story import check_story
-from tests.test_qwen_calls import SAID
+from tests.process.test_qwen_calls import SAID
+from tests.support.peers import Worker, until
+from tests.support.story import check_story
 
 APPLICATION, CHANNEL = "100", "101"
 

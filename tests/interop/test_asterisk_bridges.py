@@ -14,9 +14,9 @@ from tests.interop import softphone
 from tests.interop.pbx import ADDRESS, PASSWORD, Asterisk
 from tests.interop.softphone import Softphone, phone
 from tests.interop.test_baresip import said
-from tests.peers import Worker, until
-from tests.story import check_story
-from tests.test_qwen_calls import SAID
+from tests.process.test_qwen_calls import SAID
+from tests.support.peers import Worker, until
+from tests.support.story import check_story
 
 
 @contextmanager

@@ -11,9 +11,9 @@ import pytest
 
 from tests.interop.conftest import ready
 from tests.interop.pbx import Asterisk
-from tests.peers import Worker, until, worker
-from tests.story import check_story
-from tests.test_qwen_calls import QWEN, SAID
+from tests.process.test_qwen_calls import QWEN, SAID
+from tests.support.peers import Worker, until, worker
+from tests.support.story import check_story
 
 
 def heard(asterisk: Asterisk, listening: Worker, peer: str, say: str, context: str = "dial") -> list[dict[str, Any]]:

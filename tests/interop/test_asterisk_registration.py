@@ -11,9 +11,9 @@ import pytest
 from tests.interop import pbx
 from tests.interop.conftest import ready
 from tests.interop.test_asterisk_calls import heard
-from tests.peers import until, worker
-from tests.story import check_story
-from tests.test_qwen_calls import QWEN, SAID
+from tests.process.test_qwen_calls import QWEN, SAID
+from tests.support.peers import until, worker
+from tests.support.story import check_story
 
 
 @pytest.mark.parametrize(("user", "algorithm"), [("worker", "MD5"), ("worker256", "SHA-256")])

@@ -20,9 +20,9 @@ from tests.interop.pbx import ADDRESS, PASSWORD, Asterisk
 from tests.interop.softphone import Softphone
 from tests.interop.test_asterisk_audiosocket import check_heard
 from tests.interop.test_asterisk_bridges import dialled, extension, said, wait_ended
-from tests.peers import ROOT, Worker, until
-from tests.story import check_story
-from tests.test_qwen_calls import SAID
+from tests.process.test_qwen_calls import SAID
+from tests.support.peers import ROOT, Worker, until
+from tests.support.story import check_story
 
 BOTH = ("customer", "agent")
 

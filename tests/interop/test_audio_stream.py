@@ -10,9 +10,9 @@ from websockets.asyncio.client import connect
 
 from mediaworker.cli.play import load_pcm
 from tests.interop.pbx import DIGITS
-from tests.peers import ROOT, worker
-from tests.story import check_story
-from tests.test_qwen_calls import QWEN, SAID
+from tests.process.test_qwen_calls import QWEN, SAID
+from tests.support.peers import ROOT, worker
+from tests.support.story import check_story
 
 FRAME_S = 0.020
 

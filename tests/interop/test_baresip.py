@@ -8,9 +8,9 @@ import pytest
 
 from tests.interop.pbx import ADDRESS
 from tests.interop.softphone import phone
-from tests.peers import Worker, until
-from tests.story import check_story
-from tests.test_qwen_calls import SAID
+from tests.process.test_qwen_calls import SAID
+from tests.support.peers import Worker, until
+from tests.support.story import check_story
 
 
 @pytest.mark.parametrize("codec", ["PCMU", "PCMA", "G722", "opus"])

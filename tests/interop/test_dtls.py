@@ -12,10 +12,10 @@ from tests.interop import rtpengine
 from tests.interop.pbx import ADDRESS, Asterisk
 from tests.interop.softphone import phone
 from tests.interop.test_asterisk_calls import heard
-from tests.peers import Worker, until
-from tests.rtp_sender import RtpSender
-from tests.sip_peer import SipPeer, sdp
-from tests.story import check_story
+from tests.support.peers import Worker, until
+from tests.support.rtp_sender import RtpSender
+from tests.support.sip_peer import SipPeer, sdp
+from tests.support.story import check_story
 
 
 @pytest.mark.parametrize("peer", ["worker-webrtc", "worker-dtls"])

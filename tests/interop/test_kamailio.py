@@ -16,13 +16,13 @@ from tests.interop.conftest import ready
 from tests.interop.proxy import CALLER, Kamailio, kamailio, own_address
 from tests.interop.softphone import Softphone, phone
 from tests.interop.test_asterisk_bridges import hold_and_say_again, wait_ended, wait_said
-from tests.peers import Worker, ports, until, worker
-from tests.rtp_sender import RtpSender
-from tests.sipp_caller import Sipp
-from tests.sipp_scenario import Expect, Pause, Send, mixed, offer, scenario
-from tests.story import check_story
-from tests.test_qwen_calls import QWEN, SAID, file
-from tests.test_siprec_calls import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, line, metadata
+from tests.process.test_qwen_calls import QWEN, SAID, file
+from tests.sip.test_siprec_calls import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, line, metadata
+from tests.support.peers import Worker, ports, until, worker
+from tests.support.rtp_sender import RtpSender
+from tests.support.sipp_caller import Sipp
+from tests.support.sipp_scenario import Expect, Pause, Send, mixed, offer, scenario
+from tests.support.story import check_story
 
 TRACED = {"LOG__SIP_TRACE": "true", "LOG__FORMAT": "json"}
 INVITE = Send("INVITE", offer(line(30000, "", "sendrecv")))

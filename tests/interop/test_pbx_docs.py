@@ -12,7 +12,7 @@ import pytest
 from config.load import parse
 from tests.interop import proxy
 from tests.interop.pbx import CONFIGURATION
-from tests.peers import ROOT
+from tests.support.peers import ROOT
 
 PAGES = [*sorted((ROOT / "docs" / "pbx").glob("*.md")), ROOT / "docs" / "asterisk.md"]
 EXAMPLES = {

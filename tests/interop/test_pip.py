@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers import ROOT, ports, until
+from tests.support.peers import ROOT, ports, until
 
 
 @pytest.fixture(scope="module")

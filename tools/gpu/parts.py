@@ -64,7 +64,7 @@ PARTS = (
          _module("environment")),
     Part("self_check", "Self check", "Whether the engine's check at its start passes, or what it falls back to.", 55,
          _module("self_check")),
-    Part("tests", "Tests", "Whether `tests/test_qwen_gpu.py` passes: graphs, streams, memory and tokens.", 90,
+    Part("tests", "Tests", "Whether `tests/engine/test_qwen_gpu.py` passes: graphs, streams, memory and tokens.", 90,
          _module("tests")),
     Part("together", "Calls together against alone", "Whether an answer is the same beside others as it is alone.", 60,
          _module("together")),

@@ -29,7 +29,7 @@ def named(means: Execution) -> str:
 
 def rehearsed() -> Execution:
     """What a CPU has is too plain to be checked: graphs as the tests record them on a CPU are not."""
-    from tests.recorded import EXECUTIONS
+    from tests.support.recorded import EXECUTIONS
 
     return EXECUTIONS["sdpa, recorded"]()
 

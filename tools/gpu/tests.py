@@ -1,4 +1,5 @@
-"""`tests/test_qwen_gpu.py`, itemised. In a rehearsal `tests/test_qwen_execution.py`, which says what a CPU can say."""
+"""`tests/engine/test_qwen_gpu.py`, itemised. In a rehearsal `tests/engine/test_qwen_execution.py`, which says what a
+CPU can say."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 from tools.gpu.options import options
 from tools.gpu.parts import ROOT
 
-GPU, CPU = "tests/test_qwen_gpu.py", "tests/test_qwen_execution.py"
+GPU, CPU = "tests/engine/test_qwen_gpu.py", "tests/engine/test_qwen_execution.py"
 EACH_S = 40
 """A test that waits for ever shall not keep the others from being noted."""
 REHEARSED = "test_sizes or (sdpa and (test_any_mix or test_the_host_waits))"

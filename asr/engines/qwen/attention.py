@@ -219,7 +219,7 @@ def _heads_first(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
 
 
 class Varlen:
-    """What each implementation takes was read from torch 2.11 to 2.15; `tests/kernels.py` holds calls to it."""
+    """What each implementation takes was read from torch 2.11 to 2.15; `tests/support/kernels.py` holds calls to it."""
 
     in_place = True
 

@@ -1,0 +1,125 @@
+"""Where the engine computes is seen: in the ready line of the log, in `/readyz` and in metrics. A CPU that nobody has
+asked for is a warning that says why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asr import messages
+from asr.client.recognizer import Recognizer
+from asr.engines import runtime
+from asr.engines.interface import EngineUnusable
+from asr.engines.qwen import device
+from asr.engines.runtime import Runtime
+from asr.utterance import EngineStatus
+from config.settings import Asr, Qwen, Settings
+from tests.process.test_recognizer import client
+from tests.support.peers import TINY, until, worker
+
+TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading "
+    "and installing a new version\nfrom elsewhere"
+)
+
+
+@pytest.fixture
+def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch for CUDA 13 with a driver for 12."""
+
+    def init() -> None:
+        raise RuntimeError(TOO_OLD)
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_a_driver_that_is_too_old_is_said(cuda_build: None) -> None:
+    assert device.place(Qwen()) == ("cpu", torch.float32)
+    (warning,) = device.warnings(Qwen(), "cpu")
+    assert warning.startswith("Qwen3-ASR computes on the CPU") and "for CUDA 13.0 cannot use a GPU" in warning
+    assert "driver on your system is too old (found version 12020)" in warning and "elsewhere" not in warning
+    assert device.warnings(Qwen(device="cpu"), "cpu") == () == device.warnings(Qwen(), "cuda")
+    with pytest.raises(EngineUnusable, match=r"qwen.device = 'cuda', and torch sees no GPU here: .* too old"):
+        device.place(Qwen(device="cuda"))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_build_for_cpus_is_said(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(runtime, "GPU_NODES", (tmp_path if there else tmp_path / "none",))
+    why = device.why_no_gpu()
+    assert "is a build for CPUs" in why and ("this machine has a GPU" in why) is there
+
+
+def test_precision_is_that_of_the_chosen_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Turing beside an Ampere, which is the current one."""
+    capabilities = {None: (8, 0), 0: (8, 0), 1: (7, 5)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda chosen: capabilities[chosen.index])
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda kind: None)
+    assert device.place(Qwen(device="cuda:1")) == ("cuda:1", torch.float16)
+    assert device.place(Qwen()) == ("cuda", torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("preload", "engine", "place", "there", "expected"),
+    [
+        ("auto", "qwen", "auto", True, True),
+        ("auto", "qwen", "auto", False, False),
+        ("auto", "qwen", "cpu", True, False),
+        ("auto", "moonshine", "auto", True, False),
+        (False, "qwen", "auto", True, False),
+        (True, "moonshine", "auto", False, True),
+    ],
+)
+async def test_a_gpu_is_not_started_for_a_call(
+    preload: Any, engine: str, place: str, there: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`asr.preload`, which also keeps it when no call has come for `asr.idle_s`."""
+    monkeypatch.setattr(runtime, "GPU_NODES", (Path("/"),) if there else ())
+    settings = Settings(asr=Asr(engine=engine, model=str(TINY), preload=preload), qwen=Qwen(device=place))
+    recognizer = Recognizer(settings, on_state=lambda *_: None)
+    assert recognizer.preloads is expected
+
+
+def test_runtimes_travel() -> None:
+    for known in (Runtime(), Runtime("cuda:1", "H200", "bfloat16", "sdpa", True, "passed", warnings=("a", "b"))):
+        ready = messages.EngineReady("qwen", (), known)
+        (body,) = messages.Frames().feed(messages.encode(ready))
+        assert messages.decode_from_engine(body) == ready
+    assert Runtime(free_bytes=1).shown() == {"device": "cpu", "free_bytes": 1}
+
+
+async def test_an_engine_that_says_nothing_is_on_the_cpu() -> None:
+    async with client(Settings(asr=Asr(engine="moonshine", threads=1))) as c:
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        assert c.recognizer.runtime == Runtime() and c.recognizer.state is EngineStatus.READY
+
+
+def test_a_worker_shows_where_its_engine_computes(tmp_path: Path) -> None:
+    environment = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY), "ASR__PRELOAD": "true", "SIP__ENABLED": "false"}
+    with worker(tmp_path, **environment) as running:
+        until(lambda: 'mediaworker_asr_state{state="ready"} 1.0' in running.get("/metrics"), 60)
+        shown = running.get("/readyz")
+        engine = shown["engine"]
+        assert (engine["name"], engine["state"], engine["device"]) == ("qwen", "ready", "cpu")
+        assert (engine["dtype"], engine["attention"], engine["graphs"]) == ("float32", "sdpa", False)
+        assert engine["torch"] == torch.__version__ and engine["slots_bytes"] > 2**20
+        (warning,) = shown["warnings"]
+        assert warning.startswith("Qwen3-ASR computes on the CPU")
+        metrics = running.get("/metrics")
+        (line,) = re.findall(r"^mediaworker_asr_device_info\{.*", metrics, re.MULTILINE)
+        labels = {"device": "cpu", "dtype": "float32", "attention": "sdpa", "graphs": "off", "torch": torch.__version__}
+        assert all(f'{name}="{value}"' in line for name, value in labels.items()) and line.endswith("} 1.0")
+        (slots,) = re.findall(r'^mediaworker_asr_device_memory_bytes\{kind="slots"\} (.*)', metrics, re.MULTILINE)
+        assert float(slots) == engine["slots_bytes"]
+        log = running.log.read_text()
+        assert re.search(r"engine ready.*device\W+cpu", log) and "computes on the CPU" in log

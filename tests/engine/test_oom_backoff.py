@@ -1,0 +1,159 @@
+"""A step that needs more memory than there is: what is done again, what is shed, what fails, and how it recovers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.server.oom_backoff import PATIENCE, Pressure
+from asr.server.scheduler import LIVE, Lane, Request
+from tests.support.peers import ROOT
+
+
+def request(name: str, lane: Lane) -> Request:
+    return Request(name, 1, lane, lane is Lane.FINAL, 0, 0.0)
+
+
+FINALS = [request(f"final-{n}", Lane.FINAL) for n in range(4)]
+PARTIALS = [request("first", Lane.FIRST_PARTIAL), request("refresh", Lane.PARTIAL)]
+FILE = request("file", Lane.BATCH)
+
+
+@pytest.mark.parametrize(
+    ("requests", "shed", "give_up", "limit", "files"),
+    [
+        ([*FINALS, *PARTIALS, FILE], (), None, 8, False),
+        ([*FINALS, *PARTIALS], tuple(PARTIALS), None, 8, True),
+        (FINALS, (), None, 2, True),
+        (FINALS[:1], (), FINALS[0], 8, True),
+        ([PARTIALS[0], PARTIALS[1]], (PARTIALS[1],), None, 1, True),
+        (PARTIALS[:1], (PARTIALS[0],), None, 8, True),
+        ([FILE, request("file 2", Lane.BATCH)], (), None, 1, True),
+        ([FILE], (), FILE, 8, True),
+    ],
+)
+def test_what_goes_first(
+    requests: list[Request], shed: tuple[Request, ...], give_up: Request | None, limit: int, files: bool
+) -> None:
+    pressure = Pressure(8)
+    relief = pressure.failed(requests)
+    assert (relief.shed, relief.give_up) == (shed, give_up)
+    assert (pressure.limit, pressure.files, pressure.exhausted) == (limit, files, 1)
+
+
+@given(st.integers(1, 64), st.lists(st.sampled_from([*LIVE, Lane.BATCH]), min_size=1, max_size=64), st.integers(1, 64))
+def test_it_always_comes_to_an_end_and_back(most: int, lanes: list[Lane], fits: int) -> None:
+    """Steps of more than `fits` fail. Every final gets through, and all is as it was a while later."""
+    pressure = Pressure(most)
+    waiting = sorted((request(str(n), lane) for n, lane in enumerate(lanes)), key=lambda each: each.lane)
+    done: list[Request] = []
+    for _ in range(4 * len(lanes) + 16):
+        live = [each for each in waiting if each.lane in LIVE][: pressure.limit]
+        files = [each for each in waiting if each.lane is Lane.BATCH] if pressure.files or not live else []
+        step = [*live, *files][: pressure.limit]
+        if not step:
+            break
+        if len(step) > fits:
+            relief = pressure.failed(step)
+            assert all(each.lane in (Lane.FIRST_PARTIAL, Lane.PARTIAL) for each in relief.shed)
+            assert relief.give_up is None
+            waiting = [each for each in waiting if each not in relief.shed]
+        else:
+            pressure.went_well()
+            done += step
+            waiting = [each for each in waiting if each not in step]
+    assert not waiting
+    never_shed = {str(n) for n, lane in enumerate(lanes) if lane in (Lane.FINAL, Lane.BATCH)}
+    assert never_shed <= {each.utterance_id for each in done}
+    for _ in range(PATIENCE * 9):
+        pressure.went_well()
+    assert pressure.files and pressure.limit == most
+
+
+SHORT_OF_MEMORY = """
+import json, resource, torch
+from asr import messages
+from asr.server.inference import Inference
+from asr.engines.qwen import session
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.server.scheduler import Lane
+from asr.utterance import Utterance
+from tests.support.qwen_models import loaded, noise, random_model
+
+session.longest = lambda seconds: 6
+session.is_loop = lambda tokens: False
+model = random_model()
+# So wide that what a step needs between two layers is most of it: 0.5 MB a position.
+for layer in model.model.language_model.layers[:1]:
+    layer.mlp.gate_proj, layer.mlp.up_proj = (torch.nn.Linear(48, 65536, bias=False) for _ in range(2))
+    layer.mlp.down_proj = torch.nn.Linear(65536, 48, bias=False)
+with torch.inference_mode():
+    inference = Inference(QwenEngine(loaded(model), Shape(slots=8, batch=8)))
+    inference.engine.warm_up()
+    names = [f"live-{n}" for n in range(7)] + ["file"]
+    codes = {name: noise(6.0, seed=n) for n, name in enumerate(names)}
+    for name in names:
+        inference.receive(messages.Open(Utterance(name, "PCMU", live=name != "file")), 0.0)
+        inference.receive(messages.Append(name, 0, codes[name]), 0.0)
+        kind = messages.Partial(name, 1, 48000) if name in names[:3] else messages.Final(name, 1, 48000, True)
+        inference.receive(kind, 0.0)
+    used = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + 320 * 2**20, resource.RLIM_INFINITY))
+    heard, dropped = {}, [0, 0]
+    def work():
+        while (chosen := inference.choose()) is not None:
+            for message in inference.perform(chosen):
+                if isinstance(message, messages.Dropped):
+                    dropped[0] += message.partials
+                    dropped[1] += message.exhausted
+                else:
+                    heard[message.hypothesis.utterance_id] = message.hypothesis.error
+    work()
+    tight = inference.pressure.limit, inference.pressure.files
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for again in range(160):
+        inference.receive(messages.Partial("live-0", 2 + again, 48000), 0.0)
+        work()
+print(json.dumps([heard, dropped, tight, [inference.pressure.limit, inference.pressure.files]]))
+"""
+
+
+def test_an_engine_short_of_memory_answers_all_finals_and_recovers() -> None:
+    """A real limit on the memory of a process, and an engine that needs more of it for a full step."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    heard, (partials, exhausted), tight, after = json.loads(done.stdout)
+    assert {f"live-{n}": None for n in range(3, 7)} | {"file": None} == {
+        name: error for name, error in heard.items() if name not in ("live-0", "live-1", "live-2")
+    }
+    assert partials >= 1 and exhausted >= 2 and tight != [8, True]
+    assert after == [8, True]
+
+
+TOO_LARGE = """
+import resource
+from asr.engine import EngineUnusable
+from asr.engines.qwen.build import build
+from config.settings import Asr, Qwen
+from tests.support.peers import TINY
+
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
+try:
+    build(Asr(model=str(TINY)), Qwen(slots=2000, positions=4096)).warm_up()
+except EngineUnusable as error:
+    print(error)
+"""
+
+
+def test_more_slots_than_there_is_memory_for_are_refused_with_a_sentence() -> None:
+    done = subprocess.run([sys.executable, "-c", TOO_LARGE], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "qwen.slots = 2000 of qwen.positions = 4096" in done.stdout and "memory" in done.stdout

@@ -1,0 +1,261 @@
+"""The engine on a GPU, with its graphs and streams. Collected only where there is one; elsewhere `test_qwen_execution`
+says what can be said without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from asr.engines.interface import EngineExhausted, EngineUnusable
+from asr.engines.qwen import session
+from asr.engines.qwen.build import build
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.execution import Execution, for_device
+from asr.engines.qwen.graphs import Captured
+from asr.engines.qwen.loader import load
+from asr.server.inference import Inference
+from asr.server.scheduler import Lane, Request
+from asr.utterance import Utterance
+from config.settings import Asr, Qwen
+from tests.engine import test_qwen_engine
+from tests.engine.test_qwen_engine import said  # noqa: F401
+from tests.support.peers import ROOT, TINY
+from tests.support.qwen_models import loaded, noise, random_model
+
+GPU = torch.device("cuda")
+WORDS = ["four seven one two", "nine oh five three eight"]
+
+
+def engine(dtype: torch.dtype = torch.bfloat16, **shape: Any) -> QwenEngine:
+    """The tiny model as it is served."""
+    chosen = for_device(GPU, dtype)
+    made = QwenEngine(load(TINY, device="cuda", dtype=dtype), Shape(**{"slots": 8, "batch": 8} | shape), chosen)
+    assert isinstance(chosen.graphs, Captured)
+    made.warm_up()
+    assert made.checked == "passed"
+    return made
+
+
+def speak(made: QwenEngine, names: list[str], revision: int, *, final: bool, until: int) -> list[str]:
+    requests = [Request(name, revision, Lane.FINAL if final else Lane.PARTIAL, final, until, 0.0) for name in names]
+    texts: dict[str, str] = {}
+    while requests:
+        for answer in made.step(requests):
+            texts[answer.request.utterance_id] = answer.text
+        requests = [request for request in requests if request.utterance_id not in texts]
+    return [texts[name] for name in names]
+
+
+def customer() -> bytes:
+    codes = (ROOT / "tests" / "data" / "digits" / "customer.ulaw").read_bytes()
+    return codes[: len(codes) // 2]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_any_mix_says_what_the_library_says(
+    graphs: bool,
+    said: list[list[int]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In 32 bits, where it can be held against the library token for token."""
+    torch.set_float32_matmul_precision("highest")
+    plain = test_qwen_engine.loaded
+    monkeypatch.setattr(test_qwen_engine, "loaded", lambda model: plain(model.to(GPU)))
+    monkeypatch.setattr(
+        "asr.engines.qwen.engine.for_device", lambda device, dtype: for_device(device, dtype, graphs=graphs)
+    )
+    test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
+
+
+KINDS = ["sdpa", "varlen"]
+
+
+def means(kind: Any, graphs: bool = True) -> Execution:
+    """Skipped for a kind that this version of torch or this GPU does not have."""
+    try:
+        return for_device(GPU, torch.bfloat16, name=kind, graphs=graphs)
+    except EngineUnusable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("graphs", [True, False])
+def test_the_self_check_passes(kind: str, graphs: bool) -> None:
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64), means(kind, graphs))
+    wanted = made.execution
+    made.warm_up()
+    assert (made.checked, made.execution) == ("passed", wanted)
+    assert made.runtime().device == "cuda:0" and made.runtime().device_name and made.runtime().free_bytes
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 12, 16, 32, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_together_they_say_what_each_says_alone(kind: str, count: int, recordings: list[bytes]) -> None:
+    """Words of the tiny model: FlashAttention-2 wrote wrong rows for two to twelve."""
+    made = served(kind)
+    alone = []
+    for codes in recordings:
+        made.open(Utterance("alone", "PCMU"))
+        made.append("alone", codes)
+        alone += speak(made, ["alone"], 1, final=True, until=len(codes))
+        made.close("alone")
+    assert len(set(alone)) > 3
+    names = [f"{count}/{n}" for n in range(count)]
+    requests = []
+    for n, name in enumerate(names):
+        codes = recordings[n % len(recordings)]
+        made.open(Utterance(name, "PCMU"))
+        made.append(name, codes)
+        requests.append(Request(name, 1, Lane.FINAL, True, len(codes), 0.0))
+    texts: dict[str, str] = {}
+    while requests:
+        for answer in made.step(requests):
+            texts[answer.request.utterance_id] = answer.text
+        requests = [request for request in requests if request.utterance_id not in texts]
+    for name in names:
+        made.close(name)
+    assert [texts[name] for name in names] == [alone[n % len(alone)] for n in range(count)]
+
+
+@cache
+def served(kind: str) -> QwenEngine:
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64), means(kind))
+    made.warm_up()
+    return made
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[bytes]:
+    """Pieces of the customer's digits that end at different times."""
+    codes = (ROOT / "tests" / "data" / "digits" / "customer.ulaw").read_bytes()
+    return [codes[: len(codes) * part // 10] for part in range(3, 11)]
+
+
+def test_a_kernel_that_is_wrong_is_not_used() -> None:
+    """Keys that the kernel may split as it likes: where that is wrong, the engine goes on with `sdpa`."""
+    chosen = means("varlen")
+    attention: Any = chosen.attention
+    pinned = attention._attend
+    attention._attend = lambda *args, num_splits=None, **more: pinned(*args, **more)
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=16, batch=16), chosen)
+    made.warm_up()
+    codes = customer()
+    names = [f"u{n}" for n in range(8)]
+    for name in names:
+        made.open(Utterance(name, "PCMU"))
+        made.append(name, codes)
+    assert set(speak(made, names, 1, final=True, until=len(codes))) <= set(WORDS)
+
+
+def test_stale_graphs_are_not_used() -> None:
+    class Stale(Captured):
+        """Results stay those of the first run."""
+
+        def run(self, key: Any, function: Any) -> torch.Tensor:
+            out = super().run(key, function)
+            return out.copy_(self.first.setdefault(key, out.clone()))
+
+        def __init__(self, device: torch.device) -> None:
+            super().__init__(device)
+            self.first: dict[Any, torch.Tensor] = {}
+
+    chosen = means("sdpa")
+    stale = Execution(chosen.attention, Stale(GPU), chosen.staging)
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=8, batch=8), stale)
+    made.warm_up()
+    assert not made.execution.graphs.fixed and "sdpa without graphs instead" in made.checked
+
+
+def test_a_configured_engine_uses_the_gpu() -> None:
+    """Slots, batch and graphs by its memory, nothing on the CPU, and no warning."""
+    made = build(Asr(model=str(TINY)), Qwen())
+    made.warm_up()
+    runtime = made.runtime()
+    assert runtime.device.startswith("cuda") and runtime.graphs and runtime.self_check == "passed"
+    assert runtime.warnings == () and runtime.batch >= 32 and 2 * runtime.slots_bytes < runtime.memory_bytes
+    assert made.shape.captured_positions >= 75 * runtime.batch  # type: ignore[union-attr]
+
+
+def test_words_are_the_same_in_16_bits() -> None:
+    made, codes = engine(), customer()
+    names = [f"u{n}" for n in range(8)]
+    for name in names:
+        made.open(Utterance(name, "PCMU"))
+        made.append(name, codes)
+    for revision, until in enumerate(range(4000, len(codes), 4000)):
+        speak(made, names, revision, final=False, until=until)
+    texts = speak(made, names, 99, final=True, until=len(codes))
+    assert len(set(texts)) == 1 and texts[0] in WORDS
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Whatever makes the host wait for the device raises; only a wait for an event does not."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_step_waits_for_its_tokens_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "longest", lambda seconds: 12)
+    made, codes = engine(), noise(9.0, seed=1)
+    names = [f"u{n}" for n in range(5)]
+    for name in names:
+        made.open(Utterance(name, "PCMU"))
+        made.append(name, codes)
+    speak(made, names, 0, final=False, until=30000)
+    waits = made.packed.staging.waits
+    with no_waiting():
+        steps = 0
+        requests = [Request(name, 1, Lane.FINAL, True, len(codes), 0.0) for name in names]
+        while requests:
+            done = {answer.request.utterance_id for answer in made.step(requests)}
+            requests = [request for request in requests if request.utterance_id not in done]
+            steps += 1
+    assert made.packed.staging.waits - waits <= steps
+
+
+def test_steps_take_no_memory_from_the_driver() -> None:
+    made, codes = engine(), noise(9.0, seed=1)
+
+    def round(number: int) -> None:
+        for n in range(6):
+            made.open(Utterance(f"{number}/{n}", "PCMU"))
+            made.append(f"{number}/{n}", codes)
+        names = [f"{number}/{n}" for n in range(6)]
+        for revision, until in enumerate(range(4000, len(codes), 4000)):
+            speak(made, names, revision, final=False, until=until)
+        speak(made, names, 99, final=True, until=len(codes))
+        for name in names:
+            made.close(name)
+
+    round(0)
+    before = torch.cuda.memory_stats()["num_device_alloc"]
+    for number in range(1, 4):
+        round(number)
+    assert torch.cuda.memory_stats()["num_device_alloc"] == before
+
+
+def test_a_gpu_without_room_is_relieved() -> None:
+    """The step fails with what says so, and goes again when there is room."""
+    made, codes = QwenEngine(loaded(random_model().to(GPU)), Shape(slots=4, batch=4)), noise(20.0, seed=3)
+    inference = Inference(made)
+    made.open(Utterance("u", "PCMU"))
+    made.append("u", codes)
+    request = Request("u", 1, Lane.FINAL, True, len(codes), 0.0)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-6)
+    try:
+        with pytest.raises(EngineExhausted):
+            made.step([request])
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert inference.pressure.failed([request]).give_up is request
+    assert speak(made, ["u"], 1, final=True, until=len(codes))

@@ -1,0 +1,61 @@
+"""Slots, batch and graphs by what a GPU has room for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.engines.qwen import engine as engine_module
+from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.sizing import MOST_REQUESTS, MOST_SLOTS, Sizes, sizes
+from asr.server.inference import Inference
+from asr.server.scheduler import Lane, Request
+from tests.support.qwen_models import loaded, random_model
+
+GIB = 2**30
+SLOT = 1024 * 112 * 1024
+"""1,024 positions of the 0.6B or 1.7B model in bfloat16."""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib", "weights_gib", "expected"),
+    [
+        ("L4, 0.6B", 22.0, 1.5, Sizes(88, 40, 3200)),
+        ("A10, 1.7B", 22.0, 4.0, Sizes(80, 40, 3200)),
+        ("L40S, 0.6B", 44.5, 1.5, Sizes(192, 96, 7680)),
+        ("H100, 1.7B", 79.0, 4.0, Sizes(256, 128, 10240)),
+        ("H200, 0.6B", 139.0, 1.5, Sizes(256, 128, 10240)),
+    ],
+)
+def test_a_gpu_is_used_by_its_size(gpu: str, gib: float, weights_gib: float, expected: Sizes) -> None:
+    assert sizes(int((gib - weights_gib) * GIB), SLOT) == expected
+
+
+def test_a_cpu_has_what_it_had() -> None:
+    assert sizes(None, SLOT) == Sizes(32, 32, 80 * 32)
+    assert sizes(None, SLOT, slots=4) == Sizes(4, 4, 2048)
+
+
+@given(
+    free=st.none() | st.integers(0, 300 * GIB), slot=st.integers(1000, GIB), slots=st.integers(0, 400),
+    batch=st.integers(0, 400),
+)  # fmt: skip
+def test_what_is_set_is_kept_and_the_rest_fits(free: int | None, slot: int, slots: int, batch: int) -> None:
+    found = sizes(free, slot, slots=slots, batch=batch)
+    assert (found.slots == slots or not slots) and (found.batch == batch or not batch)
+    assert found.captured_positions >= 75 * found.batch
+    assert slots or batch or 1 <= found.batch <= found.slots <= MOST_SLOTS and found.batch <= MOST_REQUESTS
+    if free is not None and not slots and not batch and found.slots > 8:
+        assert (found.slots + 1) * slot <= free / 2
+
+
+def test_partials_that_wait_are_bounded_by_the_batch() -> None:
+    """Partials of all who speak may wait for a batch of 128; with a small one 256 may."""
+    for batch, most in ((4, 256), (128, 1024)):
+        made = QwenEngine(loaded(random_model()), Shape(slots=batch, batch=batch, positions=256))
+        inference = Inference(made)
+        for number in range(most + 9):
+            inference.scheduler.submit(Request(str(number), 1, Lane.PARTIAL, False, 0, 0.0))
+        assert inference.scheduler.counters.shed == 9
+    assert engine_module.Shape().captured_positions == 2048

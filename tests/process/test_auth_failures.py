@@ -1,0 +1,107 @@
+"""A failed authentication leaves a trace and is slowed; whoever has a right key is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from mediaworker.ingress.auth_failures import FREE, GUESSES_PER_S, MAX_DELAY_S, MAX_SOURCES, AuthFailures
+from tests.support.peers import worker
+
+KEY, EVENTS_KEY = "a-right-key-1", "an-events-key-2"
+KEYS = (
+    f'[{{name = "ops", key = "{KEY}", scopes = ["admin", "events", "batch", "stream"]}},'
+    f' {{name = "screen", key = "{EVENTS_KEY}", scopes = ["events"]}}]'
+)
+
+
+def test_guesses_are_slowed_and_forgotten() -> None:
+    failures, now = AuthFailures(), 1000.0
+    for _ in range(FREE):
+        assert failures.record("unknown_key", "192.0.2.1", "/v1/calls", now) == 0
+    delays = [failures.record("unknown_key", "192.0.2.1", "/v1/calls", now) for _ in range(20)]
+    assert delays[:3] == [1.0, 2.0, 3.0] and set(delays[3:]) == {MAX_DELAY_S}
+    assert failures.record("unknown_key", "192.0.2.2", "/v1/calls", now) == 0, "another source"
+    for reason in ("no_key", "scope", "not_local", "call_token"):  # no guesses
+        assert failures.record(reason, "192.0.2.1", "/v1/calls", now) == 0
+    assert failures.record("unknown_key", "192.0.2.1", "/v1/calls", now + 60) == 0
+    # One by one, whoever waits for each answer.
+    for _ in range(100):
+        now += failures.record("unknown_key", "2001:db8::1", "/", now)
+    assert now >= 1000.0 + 0.7 * (100 - FREE) / GUESSES_PER_S["unknown_key"]
+    assert failures.record("unknown_key", "2001:db8::2", "/", now) > 0, "one /64 is one source"
+    assert failures.counts["unknown_key"] == FREE + 20 + 2 + 100 + 1
+
+
+def test_many_sources_do_not_fill_the_memory() -> None:
+    failures = AuthFailures()
+    for number in range(MAX_SOURCES + 100):
+        failures.record("unknown_key", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "/", 1000.0)
+    assert failures.record("unknown_key", "192.0.2.1", "/", 1000.0) > 0, "those beyond share one place"
+    assert failures.record("unknown_key", "192.0.2.1", "/", 2000.0) == 0
+
+
+async def test_every_port_counts_logs_once_and_slows(tmp_path: Path) -> None:
+    environ = {
+        "AUTH__API_KEYS": KEYS, "SIP__ENABLED": "false",
+        "TWILIO__AUTH_TOKEN": '"12345"', "TWILIO__PUBLIC_URL": "https://twilio.test",
+    }  # fmt: skip
+    with worker(tmp_path, **environ) as running:
+        ports = running.http_port, running.media_port
+        async with httpx.AsyncClient(base_url=running.url, timeout=30) as client:
+            for path in ("/v1/calls", "/v1/jobs", "/v1/models", "/metrics"):
+                assert (await client.get(path)).status_code == 401
+                assert (await client.get(path, headers=bearer("a-wrong-key"))).status_code == 401
+            assert (await client.get("/metrics", headers=bearer(EVENTS_KEY))).status_code == 403
+            assert (await client.post("/twilio/voice", data={"CallSid": "CA1"})).status_code == 403
+            for port in ports:
+                for path in ("/ws/asr", "/ws/transcribe", "/asterisk/media"):
+                    url = f"ws://127.0.0.1:{port}{path}"
+                    assert await refused(url) == 401
+                    assert await refused(url, headers=bearer("a-wrong-key")) == 401
+                    assert await refused(url, headers=bearer(EVENTS_KEY)) == 403
+                assert await refused(f"ws://127.0.0.1:{port}/twilio/stream") == 403
+            assert await refused(f"ws://127.0.0.1:{ports[0]}/v1/events", headers=bearer("a-wrong-key")) == 401
+            text = (await client.get("/metrics", headers=bearer(KEY))).text
+            counts = {
+                line.split('"')[1]: float(line.split()[1])
+                for line in text.splitlines()
+                if line.startswith("mediaworker_auth_failures_total{")
+            }
+            assert counts == {
+                "no_key": 10, "unknown_key": 11, "scope": 7, "not_local": 0, "signature": 3, "call_token": 0,
+            }  # fmt: skip
+            # What is left of the burst, and then one a second, on either port.
+            for _ in range(FREE - 11):
+                await client.get("/v1/calls", headers=bearer("a-wrong-key"))
+            for guess in (
+                client.get("/v1/calls", headers=bearer("a-wrong-key")),
+                refused(f"ws://127.0.0.1:{ports[1]}/ws/asr", headers=bearer("a-wrong-key")),
+            ):
+                began = time.monotonic()
+                waiting = asyncio.ensure_future(guess)
+                await asyncio.sleep(0.05)
+                assert (await client.get("/v1/calls", headers=bearer(KEY))).status_code == 200
+                assert time.monotonic() - began < 0.5, "a right key does not wait"
+                await waiting
+                assert time.monotonic() - began > 0.4
+        log = running.log.read_text()
+        assert log.count("authentication failed") == 1 and log.count("twilio request forbidden") == 1
+        assert "source=127.0.0.1" in log and "a-wrong-key" not in log
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def refused(url: str, headers: dict[str, str] | None = None) -> int:
+    with pytest.raises(InvalidStatus) as answer:
+        async with connect(url, additional_headers=headers):
+            raise AssertionError("accepted")
+    return answer.value.response.status_code

@@ -1,0 +1,370 @@
+"""The whole path with real peers: a SIP phone, SIPp and a Twilio stream in, events and transcripts out.
+
+What is held to account is the path, not the engine: the text that arrives live equals what the same engine makes of the
+same utterance offline, and every prompt yields exactly the expected utterances at the expected times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import csv
+import json
+import signal
+import time
+import urllib.error
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.asyncio.client import connect
+
+from audio import Codec
+from audio.codecs.g711 import alaw_encode, ulaw_encode
+from audio.codecs.g722 import G722Encoder
+from audio.codecs.opus import OpusDecoder
+from mediaworker.cli.play import load_pcm
+from sip.phone import encode as encoded
+from tests.support.offline import Expected, packets, utterances
+from tests.support.peers import Worker, command, ports, until, worker
+from tests.support.sipp_caller import Sipp
+from tests.support.speech import SPEECH, speech
+from tests.support.story import check_story
+
+TOLERANCE_MS = 32 + 60
+"""One VAD window and the reorder wait."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with worker(tmp_path_factory.mktemp("worker")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def conversation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two WAV files at 8 kHz: a customer, and an agent who answers."""
+    folder = tmp_path_factory.mktemp("speech")
+    gap = np.zeros(8000, np.int16)
+    customer = np.concatenate([gap[:4000], speech("tt-weasels"), gap, speech("auth-thankyou"), gap])
+    agent = np.concatenate([np.zeros(len(customer) - 8000, np.int16), speech("vm-goodbye"), gap])
+    for name, samples in (("customer", customer), ("agent", agent)):
+        with wave.open(str(folder / f"{name}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(8000)
+            file.writeframes(samples.tobytes())
+    return folder / "customer.wav", folder / "agent.wav"
+
+
+def check_heard(finals: list[dict[str, Any]], expected: list[Expected], *, shift_ms: int | None = None) -> None:
+    assert expected, "the recording has speech"
+    assert [final["text"] for final in finals] == [utterance.text for utterance in expected]
+    if shift_ms is None:  # when the first packet came, in call time
+        shift_ms = finals[0]["start_ms"] - expected[0].start_ms
+        assert 0 <= shift_ms < 3000
+    for final, utterance in zip(finals, expected, strict=True):
+        assert abs(final["start_ms"] - shift_ms - utterance.start_ms) <= TOLERANCE_MS
+        assert abs(final["end_ms"] - shift_ms - utterance.end_ms) <= TOLERANCE_MS
+        assert final["lost_ms"] == 0
+
+
+def newest(running: Worker, source: str, known: set[str]) -> dict[str, Any]:
+    """The call that has come since, once it is over."""
+    return until(
+        lambda: next(
+            (c for c in running.calls() if c["call_id"] not in known and c["source"] == source and c["ended_at"]), None
+        ),
+        90,
+    )
+
+
+def known(running: Worker) -> set[str]:
+    return {call["call_id"] for call in running.calls()}
+
+
+@pytest.mark.parametrize(("codec", "encode"), [(Codec.PCMU, ulaw_encode), (Codec.PCMA, alaw_encode)])
+def test_a_sip_call_becomes_its_words(
+    running: Worker, conversation: tuple[Path, Path], codec: Codec, encode: Any
+) -> None:
+    before = known(running)
+    file = conversation[0]
+    done = command("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(file), "--codec", codec.name)
+    assert done.returncode == 0, done.stderr
+    call = newest(running, "sip", before)
+    events = running.events(call["call_id"])
+    finals = check_story(events)
+    check_heard(finals, utterances(codec, packets(encode(load_pcm(file, 8000)))))
+    assert events[0]["legs"] == [{"leg": "main", "role": "unknown", "label": "", "name": "", "codec": codec.rtp_name}]
+    assert events[0]["to"] == "demo" and events[-1]["reason"] == "hangup"
+    assert events[-1]["legs"][0]["lost"] == 0
+
+
+def test_a_wideband_call(running: Worker, tmp_path: Path) -> None:
+    before = known(running)
+    # With silence behind it: its end is heard, and not cut off by the phone's.
+    file = tmp_path / "call.g722"
+    file.write_bytes((SPEECH / "pbx-invalid.g722").read_bytes() + G722Encoder().encode(np.zeros(16000, np.int16)))
+    done = command("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(file), "--codec", "G722")
+    assert done.returncode == 0, done.stderr
+    call = newest(running, "sip", before)
+    finals = check_story(running.events(call["call_id"]))
+    encoder = G722Encoder()
+    pcm = load_pcm(file, 16000)
+    frames = [pcm[i : i + 320] for i in range(0, len(pcm), 320)]
+    payloads = [encoder.encode(np.pad(frame, (0, 320 - len(frame)))) for frame in frames]
+    check_heard(finals, utterances(Codec.G722, payloads))
+
+
+def test_a_call_in_opus(running: Worker, conversation: tuple[Path, Path]) -> None:
+    before = known(running)
+    done = command("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(conversation[0]), "--codec", "OPUS")
+    assert done.returncode == 0, done.stderr
+    call = newest(running, "sip", before)
+    events = running.events(call["call_id"])
+    finals = check_story(events)
+    decoder = OpusDecoder()
+    heard = [decoder.decode(packet) for packet in encoded(load_pcm(conversation[0], 16000), Codec.OPUS)]
+    check_heard(finals, utterances(Codec.L16, [samples.tobytes() for samples in heard]))
+    assert events[0]["legs"][0]["codec"] == "opus" and events[-1]["legs"][0]["lost"] == 0
+
+
+async def test_a_twilio_stream_is_two_legs(running: Worker, conversation: tuple[Path, Path]) -> None:
+    before = known(running)
+    customer, agent = conversation
+    partials: list[dict[str, Any]] = []
+    url = f"ws://127.0.0.1:{running.http_port}/v1/events?call=*"
+    async with connect(url, max_size=None) as socket:
+        assert json.loads(await socket.recv())["type"] == "hello"
+        arguments = ("stream", running.twilio, "--play", str(customer), "--play-outbound", str(agent))
+        played = asyncio.create_task(asyncio.to_thread(command, *arguments))
+        live: list[dict[str, Any]] = []
+        async with asyncio.timeout(90):
+            while not (live and live[-1]["type"] == "call.ended"):
+                event = json.loads(await socket.recv())
+                if event["call_id"] is not None:
+                    (partials if event["type"] == "transcript.partial" else live).append(event)
+        done = await played
+    assert done.returncode == 0, done.stderr
+    call = newest(running, "twilio", before)
+    stored = running.events(call["call_id"])
+    assert [event for event in live if "durable" in event or event["type"] != "metrics"] == stored
+    finals = check_story(stored)
+    for leg, role, file in (("inbound", "customer", customer), ("outbound", "agent", agent)):
+        expected = utterances(Codec.PCMU, packets(ulaw_encode(load_pcm(file, 8000))))
+        mine = [final for final in finals if final["leg"] == leg]
+        check_heard(mine, expected, shift_ms=0)
+        assert {final["role"] for final in mine} == {role}
+    for final in finals:
+        revisions = [p["revision"] for p in partials if p["utterance_id"] == final["utterance_id"]]
+        assert revisions == sorted(set(revisions)) and all(revision < final["revision"] for revision in revisions)
+    assert partials, "text while people talk"
+
+
+def test_transcripts_of_a_call(running: Worker) -> None:
+    call = next(call for call in running.calls() if call["source"] == "twilio")
+    path = f"/v1/calls/{call['call_id']}/transcript"
+    words = [entry["text"] for entry in running.get(f"{path}?format=json")["segments"] if entry["text"]]
+    for form in ("txt", "srt", "vtt"):
+        text = running.get(f"{path}?format={form}")
+        flat = " ".join(text.split())
+        assert all(" ".join(word.split()[:3]) in flat for word in words), form
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"payload_type": 0, "rtpmap": "PCMU/8000"}, "PCMU"),
+        ({"payload_type": 8, "rtpmap": "PCMA/8000"}, "PCMA"),
+    ],
+)
+async def test_a_hundred_calls_twenty_at_once_leave_nothing(
+    tmp_path: Path, values: dict[str, object], name: str
+) -> None:
+    encode = ulaw_encode if name == "PCMU" else alaw_encode
+    codes = encode(np.concatenate([speech("vm-goodbye"), np.zeros(6400, np.int16)]))
+    sound = tmp_path / "goodbye.raw"
+    sound.write_bytes(codes + codes[-1:] * (-len(codes) % 160))
+    expected = utterances(Codec[name], packets(sound.read_bytes()))
+    assert len(expected) == 1
+    with worker(tmp_path, SIP__TRANSPORTS='["udp"]') as running:
+        sipp, target = Sipp(tmp_path), f"127.0.0.1:{running.sip_port}"
+        audio = f"{sound},1,{values['payload_type']},{values['rtpmap']}"
+        talk_ms = len(codes) // 8 + 200
+        # One call before: it starts the inference process, which stays.
+        await sipp.run("call", target, audio=audio, talk_ms=talk_ms, **values)
+        await asyncio.to_thread(running.wait_ended, 1)
+        idle = {gauge: running.metric(f"mediaworker_{gauge}") for gauge in GAUGES}
+        await sipp.run(
+            "call",
+            target,
+            calls=50,
+            at_once=20,
+            rate=10,
+            timeout_s=100,
+            options=("-trace_stat", "-stf", "stat.csv", "-fd", "1"),
+            audio=audio,
+            talk_ms=talk_ms,
+            **values,
+        )
+        rows = list(csv.DictReader((tmp_path / "call-2/stat.csv").read_text().splitlines(), delimiter=";"))
+        assert rows[-1]["SuccessfulCall(C)"] == "50" and rows[-1]["FailedCall(C)"] == "0"
+        calls = await asyncio.to_thread(running.wait_ended, 51, 120)
+        assert len(calls) == 51
+        for call in calls:
+            finals = check_story(running.events(call["call_id"]))
+            check_heard(finals, expected)
+            assert call["legs"][0]["codec"] == name
+        # PJSIP keeps a finished transaction for 32 s (RFC 3261, timer J); everything of ours is gone at once.
+        for gauge in GAUGES:
+            await asyncio.to_thread(
+                until, lambda gauge=gauge: running.metric(f"mediaworker_{gauge}") <= idle[gauge], 40
+            )
+
+
+GAUGES = ("calls_active", "legs_active", "rtp_sockets", "sip_calls_active", "sip_dialogs", "tasks", "open_fds")
+
+
+def test_a_full_worker_says_busy(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
+    with worker(tmp_path, MAX_CALLS="1") as running:
+        arguments = ("stream", running.twilio, "--play", str(conversation[0]))
+        first = start(*arguments)
+        until(lambda: running.metric("mediaworker_calls_active") == 1)
+        sip = command("call", f"sip:x@127.0.0.1:{running.sip_port}", "--play", str(conversation[0]))
+        assert sip.returncode != 0 and "486" in sip.stderr + sip.stdout
+        second = command(*arguments)
+        assert second.returncode != 0
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            running.get("/readyz")
+        assert refused.value.code == 503
+        refused.value.close()
+        assert first.wait(60) == 0
+
+
+def test_sigterm_ends_calls_after_their_finals(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
+    with worker(tmp_path, SHUTDOWN_S="0.5") as running:
+        streaming = start("stream", running.twilio, "--play", str(conversation[0]))
+        until(lambda: running.metric("mediaworker_transcripts_utterances_total") == 1)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
+        streaming.wait(60)
+    (call_id,) = stored_calls(running)
+    events = running.events(call_id)
+    finals = check_story(events)
+    assert events[-1]["reason"] == "shutdown" and finals[-1]["reason"] == "shutdown"
+
+
+def test_a_killed_worker_loses_nothing_durable(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
+    with worker(tmp_path) as running:
+        streaming = start("stream", running.twilio, "--play", str(conversation[0]))
+        until(lambda: running.metric("mediaworker_transcripts_utterances_total") == 1)
+        (call_id,) = [call["call_id"] for call in running.calls()]
+        time.sleep(0.1)  # let the speech.started be committed: what was published and not yet on disk may go
+        running.process.kill()
+        running.process.wait()
+        streaming.wait(60)
+        running.process.returncode = 0
+    before = running.events(call_id)
+    with worker(tmp_path) as again:
+        events = again.events(call_id)
+    assert events[: len(before)] == before
+    assert check_story(events), "somebody was speaking"
+    assert events[-1]["reason"] == "worker_restart"
+
+
+def start(*arguments: str) -> Any:
+    import subprocess
+
+    from tests.support.peers import COMMAND, ROOT
+
+    return subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def stored_calls(running: Worker) -> list[str]:
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(running.data_dir / "events.sqlite3")) as store:
+        return [row[0] for row in store.execute("SELECT DISTINCT call_id FROM events WHERE call_id IS NOT NULL")]
+
+
+def test_twilio_with_one_tunnel_signs_everything(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
+    """Webhook, TwiML, call-bound token and stream on the HTTP port, as behind a tunnel."""
+    (http,) = ports(1)
+    url = f"http://127.0.0.1:{http}"
+    with worker(
+        tmp_path, HTTP__PORT=str(http), TWILIO__AUTH_TOKEN="12345", TWILIO__PUBLIC_URL=url, SIP__ENABLED="false"
+    ) as running:
+        play = ("--play", str(conversation[0]), "--from", "+15550100", "--to", "+15550199")
+        refused = command("stream", f"{url}/twilio/voice", *play, "--auth-token", "wrong")
+        assert refused.returncode == 1 and "403" in refused.stderr
+        unsigned = command("stream", f"ws://127.0.0.1:{http}/twilio/stream", *play)
+        assert unsigned.returncode == 1 and "403" in unsigned.stderr
+        done = command("stream", f"{url}/twilio/voice", *play, "--auth-token", "12345")
+        assert done.returncode == 0, done.stderr
+        (call,) = running.wait_ended(1)
+        assert (call["from"], call["to"], call["source"]) == ("+15550100", "+15550199", "twilio")
+        assert len(check_story(running.events(call["call_id"]))) == 2
+        assert running.metric("mediaworker_twilio_forbidden_total") == 2
+
+
+async def test_a_registration_is_readiness_and_metric(tmp_path: Path) -> None:
+    (registrar,) = ports(1)
+    account = f'[{{registrar = "sip:127.0.0.1:{registrar}", user = "alice", password = "secret", name = "trunk"}}]'
+
+    def ready(running: Worker) -> tuple[int, Any]:
+        try:
+            return 200, running.get("/readyz")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    with worker(tmp_path, SIP__ACCOUNTS=account) as running:
+        status, body = await asyncio.to_thread(ready, running)
+        assert status == 503 and any("trunk" in reason for reason in body["reasons"])
+        assert running.metric("mediaworker_sip_registered") == 0
+        server = Sipp(tmp_path).start("registrar", port=registrar, timeout_s=60)
+        await asyncio.to_thread(until, lambda: ready(running)[0] == 200, 45, "registered")
+        assert running.metric("mediaworker_sip_registered") == 1
+        assert ready(running)[1]["sip"][0]["state"] == "registered"
+        refreshed = "mediaworker_sip_registrations_ok_total"
+        await asyncio.to_thread(until, lambda: running.metric(refreshed) == 2, 20, "refreshed")
+        await asyncio.to_thread(running.stop)
+        await server  # it has verified both digests and seen the end of the registration
+    assert "registered" in running.log.read_text()
+
+
+def test_the_inference_process_ends_when_idle_and_comes_back(tmp_path: Path) -> None:
+    arguments = ("--play", str(SPEECH / "auth-thankyou.wav"))
+    with worker(tmp_path, ASR__IDLE_S="0.5", SIP__ENABLED="false") as running:
+        texts = []
+        for number in (1, 2):
+            assert command("stream", running.twilio, *arguments).returncode == 0
+            call = running.wait_ended(number)[-1]
+            texts += [final["text"] for final in check_story(running.events(call["call_id"]))]
+            until(lambda: not children(running.process.pid), 20, "no inference process")
+        assert len(texts) == 2 and texts[0] == texts[1]
+
+
+def test_a_worker_that_preloads_is_ready_when_its_engine_is(tmp_path: Path) -> None:
+    with worker(tmp_path, ASR__PRELOAD="true", SIP__ENABLED="false") as running:
+        try:
+            running.get("/readyz")
+        except urllib.error.HTTPError as error:
+            with error:
+                assert error.code == 503 and b"loading its model" in error.read()
+        until(lambda: ready(running), 60)
+        assert len(children(running.process.pid)) == 1
+        assert running.metric("mediaworker_calls_active") == 0
+
+
+def ready(running: Worker) -> bool:
+    with contextlib.suppress(urllib.error.HTTPError):
+        return bool(running.get("/readyz"))
+    return False
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,0 +1,316 @@
+"""Files as they come: read exactly, in little memory, and without harm from those that should not be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import Endpointing
+from config.settings import Files
+from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
+from mediaworker.files.media import RATE_HZ, MediaFile
+from mediaworker.files.messages import Chunk, Ended, Opened
+from mediaworker.files.timeline import BACK_S, TOLERANCE_S, SourceTimeline
+from tests.support import hostile_media, material
+from tests.support.material import LAG_S, LATE_S
+
+SETTINGS = Files(memory_mb=1024, stall_s=30.0)
+MIX = ReadingPlan("mix", Endpointing())
+
+
+async def read(path: Path, plan: ReadingPlan = MIX, settings: Files = SETTINGS) -> tuple[list[Chunk], Opened, Ended]:
+    """All of a file, by the child. Raises Refused."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        async with DecoderProcess(file, path.name, plan, settings) as reading:
+            reading.grant(10_000)
+            chunks = [message async for message in reading.messages() if isinstance(message, Chunk)]
+            assert reading.opened is not None and reading.ended is not None
+            return chunks, reading.opened, reading.ended
+    finally:
+        os.close(file)
+
+
+def readers() -> list[str]:
+    """Children of this process that read files, and those that nobody has waited for."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            ours = state == "Z" or b"files.reader" in (stat.parent / "cmdline").read_bytes()
+            if int(parent) == os.getpid() and ours:
+                found.append(stat.parent.name)
+    return found
+
+
+def decoded(path: Path, channels: str = "mix") -> np.ndarray:
+    with path.open("rb") as file:
+        media = MediaFile(file, path.name, channels=channels, max_s=100_000.0)  # type: ignore[arg-type]
+        blocks = list(media.blocks())
+        media.close()
+    return np.concatenate(blocks, axis=1)
+
+
+# -- what is there ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", material.CONTAINERS)
+async def test_any_container_gives_its_speech_at_its_time(name: str, tmp_path: Path) -> None:
+    samples, table = material.recording(12.0, seed=3)
+    path = tmp_path / name
+    material.CONTAINERS[name](path, samples)
+    chunks, opened, ended = await read(path)
+    late_s = LATE_S if name == "audio-late.mkv" else LAG_S.get(name, 0.0)
+    assert opened.channels == 1 and ended.damaged == 0
+    assert ended.duration_s == pytest.approx(12.0 + late_s, abs=0.15)
+    assert len(chunks) == len(table)
+    for chunk, spoken in zip(chunks, table, strict=True):
+        assert chunk.start / 8000 == pytest.approx(spoken.start_s + late_s, abs=0.15)
+        assert chunk.end / 8000 == pytest.approx(spoken.end_s + late_s, abs=0.25)
+
+
+@pytest.mark.parametrize("name", ["16k.wav", "44k1.flac", "48k.wav"])
+def test_no_sample_is_lost_or_moved(name: str, tmp_path: Path) -> None:
+    samples, _ = material.recording(5.0, seed=4)
+    path = tmp_path / name
+    material.CONTAINERS[name](path, samples)
+    (found,) = decoded(path)
+    assert len(found) == len(samples)
+    if name == "16k.wav":
+        assert np.array_equal(found, samples)
+    else:  # twice resampled: the same wave
+        error = found.astype(float) - samples
+        heard = np.abs(samples) > 1000
+        assert np.sqrt(np.mean(error[heard] ** 2)) < 0.05 * np.sqrt(np.mean(samples[heard].astype(float) ** 2))
+
+
+def test_channels_are_mixed_or_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "two.wav"
+    material.two_speakers(path, 5.0, seed=1)
+    both = decoded(path, "split")
+    assert both.shape == (2, 80_000)
+    mixed = decoded(path)
+    assert np.abs(mixed[0].astype(int) - both.sum(axis=0, dtype=int) // 2).max() <= 2
+
+
+@pytest.mark.parametrize(("layout", "channels"), [("stereo", 2), ("5.1", 6), ("7.1", 8), ("quad", 4)])
+def test_a_mix_of_the_loudest_is_not_clipped(layout: str, channels: int, tmp_path: Path) -> None:
+    tone = (32_767 * np.sin(np.arange(16_000) * 0.05)).astype(np.int16)
+    path = tmp_path / "loud.wav"
+    material.encode(path, np.tile(tone, (channels, 1)), "pcm_s16le", layout=layout)
+    (mixed,) = decoded(path)
+    assert np.abs(mixed.astype(int) - tone).max() <= 0.02 * 32_767
+
+
+async def test_each_channel_has_its_own_stretches(tmp_path: Path) -> None:
+    path = tmp_path / "two.wav"
+    tables = material.two_speakers(path, 20.0, seed=1)
+    chunks, opened, _ = await read(path, ReadingPlan("split", Endpointing()))
+    assert opened.channels == 2
+    for channel, table in enumerate(tables):
+        mine = [chunk for chunk in chunks if chunk.channel == channel]
+        assert [chunk.start / 8000 for chunk in mine] == pytest.approx([each.start_s for each in table], abs=0.15)
+    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+
+
+@pytest.mark.parametrize(("suffix", "rate"), [(".ulaw", 8000), (".alaw", 8000), (".sln16", 16000)])
+def test_headerless_telephone_audio_is_known_by_its_suffix(suffix: str, rate: int, tmp_path: Path) -> None:
+    codec = {".ulaw": "pcm_mulaw", ".alaw": "pcm_alaw", ".sln16": "pcm_s16le"}[suffix]
+    samples, _ = material.recording(3.0, seed=2)
+    material.encode(tmp_path / "voice.wav", samples, codec, rate)
+    data = (tmp_path / "voice.wav").read_bytes()
+    raw = tmp_path / f"voice{suffix}"
+    raw.write_bytes(data[data.index(b"data") + 8 :])
+    assert decoded(raw).shape[1] == pytest.approx(48_000, abs=64)
+    (tmp_path / f"really-wav{suffix}").write_bytes(data)
+    assert decoded(tmp_path / f"really-wav{suffix}").shape[1] == pytest.approx(48_000, abs=64)
+
+
+async def test_a_reading_skips_what_is_known_and_finds_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "speech.wav"
+    material.splice(path, 40.0, seed=5)
+    whole, *_ = await read(path)
+    again, *_ = await read(path, ReadingPlan("mix", Endpointing(), skip=(0, 2)))
+    assert [each.audio == b"" for each in again] == [each.index in (0, 2) for each in whole]
+    assert [(each.index, each.start, each.end) for each in again] == [(e.index, e.start, e.end) for e in whole]
+    for each, before in zip(again, whole, strict=True):
+        assert each.audio in (b"", before.audio)
+
+
+async def test_no_more_is_decoded_than_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "speech.wav"
+    material.splice(path, 120.0, seed=6)
+    file = os.open(path, os.O_RDONLY)
+    async with DecoderProcess(file, path.name, MIX, SETTINGS) as reading:
+        reading.grant(3)
+        messages = reading.messages()
+        chunks: list[Chunk] = []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3.0):
+                async for message in messages:
+                    chunks += [message] if isinstance(message, Chunk) else []
+        assert len(chunks) == 3
+    os.close(file)
+
+
+def environ_of(pid: int | None) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def test_who_reads_knows_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEDIAWORKER_JOBS__WEBHOOK_SECRET", "secret-of-the-webhooks-1")
+    monkeypatch.setenv("HF_TOKEN", "secret-of-the-hub-2")
+    path = tmp_path / "speech.wav"
+    material.splice(path, 60.0, seed=6)
+    with path.open("rb") as file:
+        async with DecoderProcess(file.fileno(), path.name, MIX, SETTINGS) as reading:
+            reading.grant(1)
+            async for message in reading.messages():
+                if isinstance(message, Chunk):
+                    break
+            environ = environ_of(reading.pid)
+            assert b"PATH=" in environ and b"secret" not in environ
+
+
+# -- what should not be ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+async def test_hostile_files_do_no_harm(tmp_path: Path) -> None:
+    """172 of them: an answer for each, nothing else opened, no process left, and no descriptor."""
+    corpus = hostile_media.corpus(tmp_path / "made")
+    canary = (tmp_path / "made" / "canary.wav").read_bytes()
+    before = len(os.listdir("/proc/self/fd"))
+    wrong: list[str] = []
+    gate = asyncio.Semaphore(3)
+
+    async def check(number: int, hostile: hostile_media.Hostile) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = folder / hostile.name
+        hostile.make(path)
+        (folder / "canary.wav").write_bytes(canary)
+        async with gate:
+            try:
+                chunks, _, _ = await read(path)
+                outcome = "fine" if chunks else "silent"
+            except FileRefused as refused:
+                outcome = "refused"
+                assert refused.fault not in ("internal", "stalled") and len(refused.reason) > 10, refused
+                assert "0x" not in refused.reason and str(folder) not in refused.reason
+        # A stump may hold no speech, and a bomb is what the limits are for; a playlist must never be heard.
+        allowed = {"refused": {"refused"}, "partial": {"fine", "silent", "refused"}, "fine": {"fine", "silent"}}
+        good = {"refused"} if hostile.follows else allowed[hostile.expected] | ({"refused"} if hostile.bomb else set())
+        if outcome not in good:
+            wrong.append(f"{hostile.name}: {outcome}, expected {hostile.expected}")
+        shutil.rmtree(folder)
+
+    await asyncio.gather(*(check(number, each) for number, each in enumerate(corpus)))
+    assert wrong == []
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert not readers()
+
+
+async def test_a_playlist_reaches_nobody(tmp_path: Path) -> None:
+    """Not by name, not by URL, not by a socket of its own."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(0.2)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/speech.wav"
+        for number, (name, text) in enumerate(hostile_media.playlists(url, ".wav").items()):
+            path = tmp_path / f"{number}-{name}"
+            path.write_text(text)
+            with pytest.raises(FileRefused):
+                await read(path)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+async def test_what_takes_too_much_memory_is_refused_and_the_worker_lives(tmp_path: Path) -> None:
+    corpus = {each.name: each for each in hostile_media.corpus(tmp_path) if each.bomb == "memory"}
+    assert len(corpus) >= 2
+    for name, hostile in corpus.items():
+        hostile.make(tmp_path / name)
+        with pytest.raises(FileRefused) as refused:
+            await read(tmp_path / name)
+        assert refused.value.fault in ("too_large", "unreadable", "channels")
+
+
+async def test_a_file_may_not_be_longer_than_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "long.flac"
+    material.mostly_silent(path, 0.2, clips=2)
+    with pytest.raises(FileRefused) as refused:
+        await read(path, settings=Files(max_hours=0.1))
+    assert refused.value.fault == "too_long" and "0.1 h are allowed" in refused.value.reason
+
+
+# -- timeline ---------------------------------------------------------------------------------------------------------
+
+FRAMES = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.floats(-100, 1e6), st.floats(0, 20)), st.integers(1, 5000),
+        st.sampled_from([8000, 44_100, 48_000]),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(FRAMES)
+def test_a_timeline_goes_forward_and_never_by_more_than_a_gap(frames: list[tuple[float | None, int, int]]) -> None:
+    timeline, before = SourceTimeline(longest_gap_s=3600.0), 0.0
+    for time_s, samples, rate in frames:
+        place = timeline.place(time_s, samples, rate)
+        assert place.silence >= 0 and 0 <= place.skip <= samples and not (place.silence and place.skip)
+        assert place.silence <= 3600.0 * rate + 1
+        after = before + (place.silence + samples - place.skip) / rate
+        assert timeline.position_s == pytest.approx(after)
+        before = timeline.position_s
+
+
+@given(st.lists(st.floats(0, 5), max_size=30), st.sampled_from([8000, 44_100]), st.integers(100, 4000))
+def test_gaps_become_silence_of_their_length(gaps: list[float], rate: int, samples: int) -> None:
+    timeline, at, silence = SourceTimeline(longest_gap_s=3600.0), Fraction(0), 0
+    for gap in gaps:
+        at += Fraction(gap)
+        place = timeline.place(float(at), samples, rate)
+        silence += place.silence
+        at += Fraction(samples, rate)
+        # What comes next is where its source says, but for what is too small to be meant.
+        assert abs(timeline.position_s - float(at)) <= TOLERANCE_S + 1 / rate
+        assert place.skip == 0
+
+
+def test_a_clock_that_starts_over_is_no_gap() -> None:
+    timeline = SourceTimeline(longest_gap_s=3600.0)
+    for second in range(20):
+        timeline.place(float(second), 8000, 8000)
+    assert timeline.place(0.5, 8000, 8000).silence == 0
+    assert timeline.jumps == 1 and timeline.position_s == 21.0
+    assert timeline.place(1.5, 8000, 8000).silence == 0
+    assert timeline.place(4.5, 8000, 8000).silence == 16_000
+    assert timeline.place(2.0, 8000, 8000).skip == 8000  # within BACK_S: it overlaps
+    assert BACK_S > 3.0
+
+
+def test_what_is_there_twice_is_heard_once(tmp_path: Path) -> None:
+    """Matroska blocks whose times overlap, and a hole between two others."""
+    tone = (3000 * np.sin(np.arange(RATE_HZ) * 0.3)).astype(np.int16)
+    path = tmp_path / "odd.mka"
+    path.write_bytes(hostile_media.matroska(np.tile(tone, 4), starts_ms=[0, 1000, 1500, 4000]))
+    found = decoded(path)[0]
+    loud = np.flatnonzero(np.abs(found.astype(int)) > 100)
+    assert len(found) == pytest.approx(5 * RATE_HZ, abs=RATE_HZ // 10)
+    gaps = [int(b - a) for a, b in pairwise(loud.tolist()) if b - a > 1000]
+    assert gaps == [pytest.approx(1.5 * RATE_HZ, abs=RATE_HZ // 10)]

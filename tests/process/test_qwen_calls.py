@@ -1,0 +1,163 @@
+"""Real calls with Qwen3-ASR: the tiny model reads digits, so words are checked, live and in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from audio import Codec
+from config import Settings
+from config.settings import Asr
+from tests.process.test_end_to_end import children, start
+from tests.support.offline import packets, utterances
+from tests.support.peers import Worker, command, until, worker
+from tests.support.qwen_models import TINY, generate, loaded_tiny, prompts
+from tests.support.story import check_story
+
+DIGITS = Path(__file__).parents[1] / "data" / "digits"
+SAID = {
+    "customer": ["four seven one two", "nine oh five three eight"],
+    "agent": ["zero six two", "one eight four nine"],
+    "long": ["one two three four five six seven eight nine zero " * 2],
+}
+SETTINGS = Settings(asr=Asr(engine="qwen", model=str(TINY)))
+QWEN = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY)}
+
+
+def file(name: str) -> Path:
+    return DIGITS / f"{name}.ulaw"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with worker(tmp_path_factory.mktemp("worker"), **QWEN) as started:
+        # A call before: it starts the inference process, which stays.
+        assert command("stream", started.twilio, "--play", str(file("agent"))).returncode == 0
+        (call,) = started.wait_ended(1)
+        finals = check_story(started.events(call["call_id"]))
+        assert [final["text"] for final in finals] == SAID["agent"], "kept until the model was loaded"
+        yield started
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_said_is_what_the_library_reads(name: str) -> None:
+    """One utterance at a time, without a call: the engine's text, the library's own, and the truth."""
+    heard = utterances(Codec.PCMU, packets(file(name).read_bytes()), settings=SETTINGS)
+    assert [each.text for each in heard] == [text.strip() for text in SAID[name]]
+    model = loaded_tiny()
+    for each in heard:
+        tokens = generate(model.model, each.audio, prompts(model).build(), 200)
+        assert prompts(model).read(tokens, prompts(model).build()) == ("en", each.text)
+
+
+async def test_a_twilio_stream_of_two_tracks_word_for_word(running: Worker) -> None:
+    shown: dict[str, list[dict[str, Any]]] = {}
+    finals: list[dict[str, Any]] = []
+    async with connect(f"ws://127.0.0.1:{running.http_port}/v1/events?call=*", max_size=None) as socket:
+        await socket.recv()
+        tracks = ("--play", str(file("customer")), "--play-outbound", str(file("agent")))
+        played = asyncio.create_task(asyncio.to_thread(command, "stream", running.twilio, *tracks))
+        async with asyncio.timeout(90):
+            while (event := json.loads(await socket.recv()))["type"] != "call.ended":
+                if event["type"] == "transcript.partial":
+                    shown.setdefault(event["utterance_id"], []).append(event)
+                elif event["type"] == "transcript.final":
+                    finals.append(event)
+        assert (await played).returncode == 0
+    for leg, name in (("inbound", "customer"), ("outbound", "agent")):
+        mine = [final for final in finals if final["leg"] == leg]
+        assert [final["text"] for final in mine] == SAID[name]
+        assert {final["language"] for final in mine} == {"en"}
+    for final in finals:
+        partials = shown.get(final["utterance_id"], [])
+        assert partials, "words while they are said"
+        for before, after in zip(partials, [*partials[1:], final], strict=True):
+            assert after["text"].startswith(before["text"]), "a word that has been shown stays"
+            assert after["stable_chars"] >= before["stable_chars"]
+
+
+def test_a_sip_call_word_for_word(running: Worker) -> None:
+    before = {call["call_id"] for call in running.calls()}
+    done = command("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(file("long")))
+    assert done.returncode == 0, done.stderr
+    (call,) = [each for each in running.wait_ended(len(before) + 1) if each["call_id"] not in before]
+    finals = check_story(running.events(call["call_id"]))
+    assert [final["text"] for final in finals] == [text.strip() for text in SAID["long"]]
+
+
+def test_a_kill_in_mid_utterance_loses_no_word(running: Worker) -> None:
+    before = {call["call_id"] for call in running.calls()}
+    utterances = running.metric("mediaworker_transcripts_utterances_total")
+    streaming = start("stream", running.twilio, "--play", str(file("customer")))
+    until(lambda: running.metric("mediaworker_transcripts_utterances_total") > utterances)
+    (engine,) = children(running.process.pid)
+    os.kill(int(engine), signal.SIGKILL)
+    assert streaming.wait(90) == 0
+    (call,) = [each for each in running.wait_ended(len(before) + 1, 90) if each["call_id"] not in before]
+    finals = check_story(running.events(call["call_id"]))
+    assert [final["text"] for final in finals] == SAID["customer"]
+    assert running.metric("mediaworker_asr_crashes_total") == 1
+
+
+def test_two_models_in_8_bits_word_for_word(tmp_path: Path) -> None:
+    """Partials by one, finals by the other, and both narrow."""
+    options = {"ASR__PARTIALS_MODEL": str(TINY), "QWEN__QUANTISE": "int8"}
+    with worker(tmp_path, **QWEN, **options) as started:
+        assert command("stream", started.twilio, "--play", str(file("customer"))).returncode == 0
+        (call,) = started.wait_ended(1, 90)
+        finals = check_story(started.events(call["call_id"]))
+        assert [final["text"] for final in finals] == SAID["customer"]
+
+
+async def test_what_must_not_be_seen_is_nowhere(tmp_path: Path) -> None:
+    """A number that is said and keyed: in no event, no answer, no log, no metric and not on the disk."""
+    rules = tmp_path / "alerts.toml"
+    rules.write_text('[[rules]]\nname = "nine"\nphrases = ["nine"]\nrole = "customer"\n')
+    privacy = {
+        "PRIVACY__PATTERNS": '[{name = "pin", pattern = "four seven one two"}]',
+        "PRIVACY__MASK_AFTER_PHRASES": '["zero six"]', "PRIVACY__MASK_AFTER_DIGITS": '["*9"]', "LOG__LEVEL": "debug",
+        "ALERTS__FILE": str(rules),
+    }  # fmt: skip
+    customer = ("--play", str(file("customer")))
+    seen: list[str] = []
+    with worker(tmp_path, **QWEN, **privacy) as started:
+
+        async def call(*arguments: str) -> list[dict[str, Any]]:
+            before = {each["call_id"] for each in started.calls()}
+            assert (await asyncio.to_thread(command, "stream", started.twilio, *arguments)).returncode == 0
+            ended = await asyncio.to_thread(started.wait_ended, len(before) + 1)
+            (mine,) = [each["call_id"] for each in ended if each["call_id"] not in before]
+            seen.append(json.dumps(started.get(f"/v1/calls/{mine}/transcript")))
+            return started.events(mine)
+
+        async with connect(f"ws://127.0.0.1:{started.http_port}/v1/events?call=*", max_size=None) as socket:
+            plain = await call(*customer)
+            keyed = await call(*customer, "--connect", "--dtmf", "7*9317")
+            both = await call(*customer, "--play-outbound", str(file("agent")))
+            async with asyncio.timeout(30):
+                while (message := await socket.recv()) and json.loads(message)["call_id"] != both[0]["call_id"]:
+                    seen.append(str(message))
+        finals = check_story(plain)
+        assert [final["text"] for final in finals] == ["[pin]", "nine oh five three eight"]
+        assert [each["kind"] for each in finals[0]["redactions"]] == ["pin"] and "redactions" not in finals[1]
+        (alert,) = [event for event in plain if event["type"] == "alert"]
+        assert (alert["rule"], alert["match"], alert["text"]) == ("nine", "nine", finals[1]["text"])
+        assert plain.index(alert) == plain.index(finals[1]) + 1
+        digits = [(event["digit"], event.get("masked", False)) for event in keyed if event["type"] == "dtmf"]
+        assert digits == [("7", False), ("*", False), ("9", False), ("X", True), ("X", True), ("X", True)]
+        assert check_story(keyed)[-1]["text"] == "[digits]", "said behind the keys"
+        texts = [final["text"] for final in check_story(both)]
+        assert "zero six [digits]" in texts and texts[-1] == "[digits]", "the other's words begin it"
+        assert started.metric("mediaworker_redactions_total") >= 6
+        seen += [started.get("/metrics"), started.log.read_text()]
+        seen += [place.read_bytes().decode("latin-1") for place in started.data_dir.rglob("*") if place.is_file()]
+    assert sum("call.started" in each for each in seen) > 2, "there was something to look at"
+    assert not [each for each in seen if "four seven one" in each or '"digit":"3"' in each]

@@ -1,0 +1,924 @@
+"""The media process's recogniser: its books, and the real inference process started, killed, starved and outlived."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr import messages
+from asr.client.engine_health import FAILURES, HOLD_S, FinalOutcomes
+from asr.client.outstanding import Ledger
+from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
+from asr.client.spill import BLOCK_BYTES, Spill
+from asr.client.watchdog import Patience, WatchdogVerdict
+from asr.engines import weights
+from asr.engines.interface import Answer, Capabilities, EngineError
+from asr.engines.selection import select
+from asr.server.inference import Inference
+from asr.server.offline import transcribe
+from asr.server.scheduler import Request
+from audio.codecs.g711 import ulaw_encode
+from config import ConfigError, child_process
+from config.settings import Asr, Settings
+from tests.support.peers import ROOT, TINY
+from tests.support.speech import speech
+
+SETTINGS = Settings(asr=Asr(engine="moonshine", threads=1))
+PROMPT = "agent-loggedoff"
+LIMIT_S = 40.0
+
+
+def codes(name: str) -> bytes:
+    return ulaw_encode(speech(name))
+
+
+# -- books, scheduler and inference together, with an engine whose text is the hash of what it may hear ----------------
+
+
+class HashEngine:
+    """Three requests a step, 100 bytes of each; chokes on audio that holds a 0xEE."""
+
+    name = "hash"
+    capabilities = Capabilities(batch=3)
+
+    def __init__(self) -> None:
+        self.audio: dict[str, bytearray] = {}
+        self.heard: dict[str, int] = {}
+
+    def open(self, utterance: Utterance) -> None:
+        self.audio[utterance.id], self.heard[utterance.id] = bytearray(), 0
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self.audio[utterance_id] += audio
+
+    def close(self, utterance_id: str) -> None:
+        del self.audio[utterance_id], self.heard[utterance_id]
+
+    def runnable(self, request: Request) -> bool:
+        return True
+
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        assert 0 < len(requests) <= 3 and len({r.utterance_id for r in requests}) == len(requests)
+        answers = []
+        for request in requests:
+            name = request.utterance_id
+            self.heard[name] = max(self.heard[name], min(request.end, self.heard[name] + 100))
+            if 0xEE in self.audio[name][: self.heard[name]]:
+                raise EngineError(name, "cannot stand it")
+            if self.heard[name] >= request.end:
+                answers.append(Answer(request, text_of(bytes(self.audio[name][: request.end])), "en"))
+        return answers
+
+    def warm_up(self) -> None: ...
+
+
+def text_of(audio: bytes) -> str:
+    return f"{len(audio)} {sha1(audio).hexdigest()[:8]}"
+
+
+class Pair:
+    """A ledger and, on the other side, an inference that can die at any moment."""
+
+    def __init__(self, max_bytes: int = 1 << 20, max_spill: int = 1 << 20, folder: str = tempfile.gettempdir()) -> None:
+        self.spill = Spill(folder, max_bytes=max_spill, block_bytes=64)
+        self.ledger = Ledger(max_bytes=max_bytes, spill=self.spill)
+        self.inference = Inference(HashEngine())
+        self.got: dict[str, list[Hypothesis]] = {}
+
+    def open(self, name: str, *, live: bool = True) -> None:
+        self.got.setdefault(name, [])
+        self.ledger.open(Utterance(name, "PCMU", live=live), self.got[name].append)
+
+    def send(self, count: int = 1 << 30) -> None:
+        while count and (message := self.ledger.next_message()) is not None:
+            body = messages.encode(message)[4:]
+            self.inference.receive(messages.decode_to_engine(body), 0.0)
+            count -= 1
+
+    def work(self, count: int = 1 << 30, *, die: bool = False) -> None:
+        while count and (work := self.inference.choose()) is not None:
+            self.ledger.working = work.utterance_ids
+            if die and count == 1:
+                self.die()
+                return
+            for message in self.inference.perform(work):
+                if isinstance(message, messages.Heard) and (d := self.ledger.heard(message.hypothesis)) is not None:
+                    d[0](d[1])
+            count -= 1
+        self.ledger.working = ()
+
+    def die(self) -> None:
+        for deliver, hypothesis in self.ledger.restart("it died"):
+            deliver(hypothesis)
+        self.inference = Inference(HashEngine())
+
+    def finals(self, name: str) -> list[Hypothesis]:
+        return [hypothesis for hypothesis in self.got[name] if hypothesis.final]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from("abc"), st.integers(1, 350)),
+        st.tuples(st.sampled_from(["partial", "speculate", "withdraw"]), st.sampled_from("abc")),
+        st.tuples(st.sampled_from(["send", "work", "die in work"]), st.integers(1, 4)),
+        st.tuples(st.just("die")),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS, st.sampled_from([1 << 20, 300]))
+def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes: int) -> None:
+    """Also with most of the audio on disk, and utterances waiting for room in the inference process."""
+    pair = Pair(max_bytes)
+    sent = {name: b"" for name in "abc"}
+    revision = dict.fromkeys("abc", 0)
+    asked: dict[str, dict[int, bytes]] = {name: {} for name in "abc"}
+    for name in "abc":
+        pair.open(name, live=name != "c")
+    for step in steps:
+        match step:
+            case "append", name, size:
+                audio = bytes((len(sent[name]) + index) % 200 for index in range(size))
+                sent[name] += audio
+                pair.ledger.append(name, audio)
+            case "partial" | "speculate" as kind, name:
+                revision[name] += 1
+                if kind == "partial":
+                    pair.ledger.partial(name, revision[name])
+                    continue
+                asked[name][revision[name]] = sent[name]
+                if (delivery := pair.ledger.final(name, revision[name], commit=False)) is not None:
+                    delivery[0](delivery[1])
+            case "withdraw", name:
+                pair.ledger.withdraw(name)
+            case "send", count:
+                pair.send(count)
+            case "work" | "die in work" as kind, count:
+                pair.work(count, die=kind == "die in work")
+            case ("die",):
+                pair.die()
+    for name in "abc":
+        asked[name][revision[name] + 1] = sent[name]
+        if (delivery := pair.ledger.final(name, revision[name] + 1, commit=True)) is not None:
+            delivery[0](delivery[1])
+    while len(pair.ledger):
+        before = len(pair.ledger)
+        pair.send()
+        pair.work()
+        assert len(pair.ledger) < before, "nobody waits for ever"
+    for name in "abc":
+        revisions = [hypothesis.revision for hypothesis in pair.got[name]]
+        assert revisions == sorted(set(revisions)), "each at most once, in order"
+        assert revisions[-1] == max(asked[name]), "the committed final has come, as the last"
+        for final in pair.finals(name):
+            assert final.error == "it died" or final.text == text_of(asked[name][final.revision])
+    assert pair.ledger.audio_bytes == pair.ledger.spilled_bytes == 0
+    pair.send()
+    assert pair.inference.engine.audio == {} and len(pair.inference.scheduler) == 0
+
+
+def test_two_deaths_over_an_utterance_end_it_and_not_the_others() -> None:
+    pair = Pair()
+    for name in "ab":
+        pair.open(name)
+        pair.ledger.append(name, b"\x01" * 500)
+    pair.ledger.final("a", 1, commit=True)
+    for _ in range(2):
+        pair.send()
+        pair.work(1, die=True)
+    assert [final.error for final in pair.finals("a")] == ["it died"]
+    pair.ledger.final("b", 1, commit=True)
+    pair.send()
+    pair.work()
+    assert [final.text for final in pair.finals("b")] == [text_of(b"\x01" * 500)]
+    assert pair.ledger.counters.crashes == 2 and pair.ledger.counters.errors == 1
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_death_in_company_costs_the_one_who_is_to_blame(live: bool) -> None:
+    """All who were in the step are tried alone, those who live are answered, and then they go on together."""
+    pair = Pair()
+    for name in "abcd":
+        pair.open(name, live=live)
+        pair.ledger.append(name, name.encode() * 350)
+        pair.ledger.final(name, 1, commit=False)
+
+    def poisoned() -> bool:
+        """Work until the step that kills; False: there was none."""
+        while (work := pair.inference.choose()) is not None:
+            pair.ledger.working = work.utterance_ids
+            if "b" in work.utterance_ids:
+                pair.die()
+                return True
+            for message in pair.inference.perform(work):
+                if isinstance(message, messages.Heard) and (d := pair.ledger.heard(message.hypothesis)) is not None:
+                    d[0](d[1])
+        pair.ledger.working = ()
+        return False
+
+    pair.send()
+    assert poisoned() and len(pair.ledger.working) == 0
+    pair.send()
+    assert poisoned()
+    pair.send()
+    assert not poisoned()
+    assert [final.error for final in pair.finals("b")] == ["it died"]
+    for name in "acd":
+        assert [final.text for final in pair.finals(name)] == [text_of(name.encode() * 350)]
+    assert pair.ledger.counters.crashes == 2
+    for name in "acd":
+        pair.ledger.final(name, 2, commit=True)
+    pair.send()
+    work = pair.inference.choose()
+    assert work is not None and set(work.utterance_ids) == set("acd"), "nobody is under suspicion any more"
+
+
+def test_those_who_die_together_only_are_given_up_in_the_end() -> None:
+    pair = Pair()
+    for name in "ab":
+        pair.open(name)
+        pair.ledger.append(name, b"\x01" * 200)
+    revision = 0
+    while not any(pair.finals(name) and pair.finals(name)[-1].error for name in "ab"):
+        revision += 1
+        for name in "ab":
+            pair.ledger.final(name, revision, commit=False)
+        pair.send()
+        if revision > 1:
+            pair.work()  # each alone
+            revision += 1
+            for name in "ab":
+                pair.ledger.final(name, revision, commit=False)
+            pair.send()
+        work = pair.inference.choose()
+        assert work is not None and set(work.utterance_ids) == {"a", "b"}
+        pair.ledger.working = work.utterance_ids
+        pair.die()
+    assert pair.ledger.counters.crashes == 4
+
+
+def test_an_utterance_given_up_before_its_final_answers_with_the_error() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 500)
+    for _ in range(2):
+        pair.ledger.partial("a", pair.ledger.counters.crashes + 1)
+        pair.send()
+        pair.work(1, die=True)
+    pair.ledger.append("a", b"\x01" * 500)
+    assert pair.ledger.audio_bytes == 0
+    delivery = pair.ledger.final("a", 9, commit=True)
+    assert delivery is not None and delivery[1].error == "it died" and delivery[1].final
+    assert len(pair.ledger) == 0
+
+
+def test_an_engine_error_ends_one_utterance() -> None:
+    pair = Pair()
+    for name, audio in (("good", b"\x01" * 300), ("bad", b"\x01" * 150 + b"\xee")):
+        pair.open(name)
+        pair.ledger.append(name, audio)
+        pair.ledger.final(name, 1, commit=True)
+    pair.send()
+    pair.work()
+    assert [(final.text, final.error) for final in pair.finals("bad")] == [("", "cannot stand it")]
+    assert [final.text for final in pair.finals("good")] == [text_of(b"\x01" * 300)]
+    assert len(pair.ledger) == 0
+
+
+def test_beyond_the_backlog_partials_stop_and_finals_do_not() -> None:
+    pair = Pair(max_bytes=1000)
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 1001)
+    pair.ledger.partial("a", 1)
+    pair.ledger.final("a", 2, commit=False)
+    pair.send()
+    pair.work()
+    assert [(h.revision, h.final) for h in pair.got["a"]] == [(2, True)]
+    assert pair.ledger.counters.refused_partials == 1
+    pair.ledger.close("a")
+    assert pair.ledger.audio_bytes == 0
+
+
+def test_beyond_the_backlog_audio_waits_on_disk(tmp_path: Path) -> None:
+    """One utterance at a time is at the engine, the rest is in a file that nobody can open."""
+    pair = Pair(max_bytes=500, folder=str(tmp_path))
+    audio = {name: bytes(index % 200 for index in range(start, start + 500)) for start, name in enumerate("abcd")}
+    for name in audio:
+        pair.open(name)
+        for at in range(0, 500, 100):
+            pair.ledger.append(name, audio[name][at : at + 100])
+        pair.ledger.final(name, 1, commit=True)
+    in_memory = pair.ledger.audio_bytes - pair.ledger.spilled_bytes
+    assert pair.ledger.spilled_bytes >= 1280 and in_memory <= 500 + 4 * 64
+    assert list(tmp_path.iterdir()) == []
+    for round in range(4):
+        pair.send()
+        assert set(pair.inference.engine.audio) == {"abcd"[round]}
+        if round == 1:
+            pair.die()
+            pair.send()
+        pair.work()
+    assert [pair.finals(name)[0].text for name in audio] == [text_of(audio[name]) for name in audio]
+    assert pair.spill.used_bytes == 0
+
+
+def test_beyond_the_disk_batch_goes_first_and_the_oldest_of_it() -> None:
+    pair = Pair(max_bytes=0, max_spill=768)
+    for name, live in (("live", True), ("old", False), ("new", False)):
+        pair.open(name, live=live)
+        pair.ledger.append(name, bytes(256))
+    pair.ledger.final("old", 1, commit=True)
+    assert pair.spill.used_bytes == 768 and pair.ledger.counters.spill_failures == 0
+    pair.ledger.append("live", bytes(256))
+    (delivery,) = pair.ledger.take_failures()
+    assert (delivery[1].utterance_id, delivery[1].final) == ("old", True)
+    assert delivery[1].error == "more audio waits for the engine than asr.max_spill_mb allows"
+    for _ in range(2):
+        pair.ledger.append("live", bytes(256))
+    assert pair.ledger.counters.spill_failures == 3, "the other batch utterance, and then the live one"
+    assert pair.ledger.take_failures() == [], "both answer when they are asked"
+    for name in ("live", "new"):
+        delivery = pair.ledger.final(name, 1, commit=True)
+        assert delivery is not None and delivery[1].error
+    assert len(pair.ledger) == pair.ledger.audio_bytes == pair.spill.used_bytes == 0
+
+
+def test_a_disk_that_does_not_take_or_give_back_costs_an_utterance(tmp_path: Path) -> None:
+    pair = Pair(max_bytes=100, folder=str(tmp_path / "nowhere"))
+    pair.open("a")
+    pair.ledger.append("a", bytes(256))
+    delivery = pair.ledger.final("a", 1, commit=True)
+    assert delivery is not None and "No such file or directory" in str(delivery[1].error)
+    pair = Pair(max_bytes=100, folder=str(tmp_path))
+    for name in "ab":
+        pair.open(name)
+        pair.ledger.append(name, b"\x01" * 256)
+        pair.ledger.final(name, 1, commit=True)
+    assert pair.spill._file is not None
+    pair.spill._file.truncate(100)
+    pair.send()
+    (delivery,) = pair.ledger.take_failures()
+    assert "read back" in str(delivery[1].error)
+    pair.ledger.close("b")
+    assert pair.spill._file is None
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_withdrawn_final_is_not_decoded_and_the_next_one_is(told: bool) -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    pair.ledger.final("a", 1, commit=False, wanted_in_ms=340)
+    if told:
+        pair.send()
+    pair.ledger.withdraw("a")
+    pair.send()
+    assert pair.inference.choose() is None and pair.got["a"] == []
+    pair.die()  # what the process forgets may be asked again
+    pair.ledger.append("a", b"\x02" * 200)
+    pair.ledger.final("a", 2, commit=True)
+    pair.ledger.withdraw("a")  # crosses with the end
+    pair.send()
+    pair.work()
+    assert [final.revision for final in pair.finals("a")] == [2] and len(pair.ledger) == 0
+
+
+def test_a_resumed_utterance_gets_a_second_final() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    pair.ledger.final("a", 1, commit=False)
+    pair.send()
+    pair.work()
+    pair.ledger.append("a", b"\x02" * 200)
+    pair.ledger.final("a", 2, commit=True)
+    pair.send()
+    pair.work()
+    assert [h.text for h in pair.finals("a")] == [text_of(b"\x01" * 200), text_of(b"\x01" * 200 + b"\x02" * 200)]
+
+
+def test_a_superseded_final_is_not_delivered() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    pair.ledger.final("a", 1, commit=False)
+    pair.send()
+    pair.ledger.partial("a", 2)
+    pair.work()
+    assert pair.got["a"] == [] and pair.ledger.counters.stale == 1
+
+
+def test_stable_chars_grow_and_a_final_is_all_stable() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.ledger.append("a", b"\x01" * 200)
+    for revision in (1, 2):
+        pair.ledger.partial("a", revision)
+        pair.send()
+        pair.work()
+    pair.ledger.final("a", 3, commit=True)
+    pair.send()
+    pair.work()
+    whole = len(text_of(b"\x01" * 200))
+    assert [h.stable_chars for h in pair.got["a"]] == [0, whole, whole]
+
+
+def test_patience_is_counted_in_looks() -> None:
+    patience = Patience(hang_s=20.0, start_s=120.0)
+    assert patience.period_s == 5.0
+    starting = [patience.look(0, ready=False, needed=False) for _ in range(24)]
+    assert starting == [WatchdogVerdict.FINE] * 23 + [WatchdogVerdict.HUNG], "a load may take start_s"
+    patience = Patience(hang_s=20.0, start_s=120.0)
+    verdicts = [patience.look(signs, ready=True, needed=True) for signs in (1, 2, 2, 2, 2, 3, 3, 3, 3, 3)]
+    assert verdicts[:6] == [WatchdogVerdict.ASK] * 2 + [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.ASK], (
+        "an answer at the last moment"
+    )
+    assert verdicts[6:] == [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.HUNG]
+    patience = Patience(hang_s=20.0, start_s=120.0)
+    patience.look(1, ready=True, needed=False)
+    resting = [patience.look(1, ready=True, needed=False) for _ in range(100)]
+    assert resting == [WatchdogVerdict.FINE] * 100, "nobody asks while nobody needs it"
+    assert [patience.look(1, ready=True, needed=True) for _ in range(5)][-1] is WatchdogVerdict.HUNG
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A recogniser and everything it has said."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.states: list[EngineStatus] = []
+        self.reasons: list[str] = []
+        self.heard: list[Hypothesis] = []
+        self.recognizer = Recognizer(settings, on_state=self._state)
+
+    def _state(self, state: EngineStatus, reason: str) -> None:
+        self.states.append(state)
+        self.reasons.append(reason)
+
+    def say(self, name: str, audio: bytes) -> None:
+        self.recognizer.open(Utterance(name, "PCMU"), self.heard.append)
+        for at in range(0, len(audio), 1600):
+            self.recognizer.append(name, audio[at : at + 1600])
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():  # noqa: ASYNC110 - kills are timed by what is going on, not by an event
+                await asyncio.sleep(0.005)
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.recognizer.state is EngineStatus.READY)
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        assert self.recognizer.pid is not None
+        os.kill(self.recognizer.pid, number)
+
+    def finals(self, name: str) -> list[Hypothesis]:
+        return [h for h in self.heard if h.utterance_id == name and h.final]
+
+
+@asynccontextmanager
+async def client(settings: Settings = SETTINGS) -> AsyncIterator[Client]:
+    made = Client(settings)
+    await made.recognizer.start()
+    try:
+        yield made
+    finally:
+        await made.recognizer.stop()
+        assert made.recognizer.pid is None
+        assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("asr")] == []
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asr.client.recognizer.BACKOFF_S", 0.05)
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """What the same engine makes of the prompt offline."""
+    text = transcribe(SETTINGS, "PCMU", codes(PROMPT))
+    assert text
+    return text
+
+
+async def test_a_call_is_heard(expected: str) -> None:
+    """Partials, a speculative final, speech that goes on, a committed final; then a second utterance."""
+    audio = codes(PROMPT)
+    async with client() as c:
+        assert c.recognizer.state is EngineStatus.IDLE and c.recognizer.pid is None
+        c.recognizer.keep_alive(True)
+        c.say("a", audio[: len(audio) // 2])
+        c.recognizer.partial("a", 1)
+        await c.until(lambda: c.heard)
+        c.recognizer.final("a", 2, commit=False)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].text == transcribe(SETTINGS, "PCMU", audio[: len(audio) // 2])
+        c.recognizer.append("a", audio[len(audio) // 2 :])
+        c.recognizer.final("a", 3, commit=False)
+        await c.until(lambda: len(c.finals("a")) == 2)
+        assert c.finals("a")[1].text == expected and c.finals("a")[1].language == "en"
+        c.recognizer.commit("a")
+        c.recognizer.commit("a")
+        assert c.recognizer.backlog_bytes == 0 and c.recognizer.open_utterances == 0
+        # A SIGTERM to the whole group must not take the last finals away.
+        c.kill(signal.SIGTERM)
+        c.kill(signal.SIGINT)
+        c.say("b", audio)
+        c.recognizer.final("b", 1, commit=True)
+        await c.until(lambda: c.finals("b"))
+        assert c.finals("b")[0].text == expected
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
+        assert "Moonshine" in c.reasons[-1]
+        assert c.recognizer.counters.crashes == 0 and c.recognizer.languages == ("en",)
+
+
+@pytest.mark.parametrize("when", ["idle", "starting", "in mid-utterance"])
+async def test_a_kill_loses_nothing(expected: str, when: str) -> None:
+    audio = codes(PROMPT)
+    async with client() as c:
+        c.recognizer.keep_alive(True)
+        if when == "starting":
+            await c.until(lambda: c.recognizer.pid)
+            c.kill()
+            c.say("a", audio)
+            c.recognizer.final("a", 1, commit=True)
+        elif when == "idle":
+            await c.ready()
+            c.kill()
+            c.say("a", audio)
+            c.recognizer.final("a", 1, commit=True)
+        else:
+            c.say("a", audio[:8000])
+            c.recognizer.partial("a", 1)
+            await c.until(lambda: "a" in c.recognizer.working or c.heard)
+            c.kill()
+            c.recognizer.append("a", audio[8000:])
+            c.recognizer.final("a", 2, commit=True)
+        await c.until(lambda: c.finals("a"))
+        await c.until(lambda: c.recognizer.counters.crashes == 1)
+        assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
+        assert c.recognizer.state is EngineStatus.READY
+
+
+async def test_the_second_death_over_an_utterance_ends_it(expected: str) -> None:
+    async with client() as c:
+        c.recognizer.keep_alive(True)
+        c.say("poison", codes("demo-instruct"))
+        c.recognizer.final("poison", 1, commit=True)
+        for deaths in (1, 2):
+            await c.until(lambda: "poison" in c.recognizer.working)
+            c.kill()
+            await c.until(lambda deaths=deaths: c.recognizer.counters.crashes == deaths)
+        await c.until(lambda: c.finals("poison"))
+        (final,) = c.finals("poison")
+        assert final.text == "" and final.error is not None and "signal 9" in final.error
+        c.say("good", codes(PROMPT))
+        c.recognizer.final("good", 1, commit=True)
+        await c.until(lambda: c.finals("good"))
+        assert c.finals("good")[0].text == expected
+        assert len(c.finals("poison")) == 1
+
+
+@pytest.mark.parametrize("when", ["idle", "in mid-utterance"])
+async def test_a_hang_is_noticed_and_loses_nothing(expected: str, when: str) -> None:
+    async with client(Settings(asr=Asr(engine="moonshine", threads=1, hang_s=2.0))) as c:
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        if when == "idle":
+            c.kill(signal.SIGSTOP)
+            c.say("a", codes(PROMPT))
+        else:
+            c.say("a", codes(PROMPT))
+            c.recognizer.partial("a", 1)
+            await c.until(lambda: "a" in c.recognizer.working or c.heard)
+            c.kill(signal.SIGSTOP)
+        c.recognizer.final("a", 2, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
+        assert (c.recognizer.counters.hangs, c.recognizer.counters.crashes) == (1, 1)
+        assert c.recognizer.state is EngineStatus.READY
+
+
+async def test_long_work_is_no_hang() -> None:
+    """Minutes of speech in one final: no answer for longer than `hang_s`, but signs of life."""
+    async with client(Settings(asr=Asr(engine="moonshine", threads=1, hang_s=2.0))) as c:
+        c.say("a", 3 * codes("demo-instruct"))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].text and c.recognizer.counters.hangs == 0
+
+
+async def test_a_start_that_hangs_fails_the_finals_and_is_tried_again(expected: str) -> None:
+    async with client(Settings(asr=Asr(engine="moonshine", threads=1, start_timeout_s=8.0))) as c:
+        c.recognizer.keep_alive(True)
+        await c.until(lambda: c.recognizer.pid)
+        c.kill(signal.SIGSTOP)
+        c.say("a", codes(PROMPT))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].error == "the inference process was not ready within 8 s"
+        assert c.states[:2] == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
+        await c.ready()
+        c.say("b", codes(PROMPT))
+        c.recognizer.final("b", 1, commit=True)
+        await c.until(lambda: c.finals("b"))
+        assert c.finals("b")[0].text == expected and c.recognizer.counters.hangs == 1
+
+
+async def test_a_backlog_on_disk_is_heard_in_the_end(tmp_path: Path) -> None:
+    """More audio than `asr.max_backlog_mb` while the engine is still loading."""
+    audio = codes(PROMPT) * 3
+    expected = transcribe(SETTINGS, "PCMU", audio)
+    async with client(Settings(data_dir=str(tmp_path), asr=Asr(engine="moonshine", threads=1, max_backlog_mb=1))) as c:
+        for number in range(32):
+            c.say(f"other {number}", audio)
+        c.say("deep", audio)
+        c.recognizer.partial("deep", 1)
+        c.recognizer.final("deep", 2, commit=True)
+        assert c.recognizer.spilled_bytes >= BLOCK_BYTES and c.recognizer.counters.refused_partials == 1
+        assert os.listdir(tmp_path) == []
+        for number in range(32):
+            c.recognizer.cancel(f"other {number}")
+        assert c.recognizer.spilled_bytes == BLOCK_BYTES, "the one that is still wanted"
+        await c.until(lambda: c.finals("deep"))
+        assert c.finals("deep")[0].text == expected
+        assert c.recognizer.backlog_bytes == c.recognizer.spilled_bytes == 0
+
+
+async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
+    async with client(Settings(asr=Asr(engine="moonshine", threads=1, idle_s=0.1))) as c:
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        pid = c.recognizer.pid
+        await asyncio.sleep(0.3)
+        assert c.recognizer.pid == pid, "a call is open"
+        c.recognizer.keep_alive(False)
+        await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
+        assert c.recognizer.pid is None and c.recognizer.counters.crashes == 0
+        c.say("a", b"\xff" * 1600)
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
+        ready = [EngineStatus.WARMING_UP, EngineStatus.READY, EngineStatus.IDLE]
+        assert c.states == ready * 2
+
+
+async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
+    async with client(Settings(asr=Asr(engine="moonshine", threads=1, idle_s=0.1, preload=True))) as c:
+        await c.until(lambda: c.recognizer.state is EngineStatus.READY)
+        pid = c.recognizer.pid
+        c.recognizer.keep_alive(True)
+        c.recognizer.keep_alive(False)
+        c.say("a", b"\xff" * 1600)
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        await asyncio.sleep(0.3)
+        assert c.recognizer.pid == pid
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
+
+
+async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> None:
+    async with client() as c:
+        c.recognizer.engine = "no such engine"
+        c.say("a", codes(PROMPT))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert "there is no engine of this name; there are moonshine, qwen" in str(c.finals("a")[0].error)
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
+
+
+async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "sitecustomize.py"
+    broken.write_text(
+        "import os, sys\nif 'asr.server.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with client() as c:
+        c.say("a", codes(PROMPT))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.recognizer.state is EngineStatus.FAILED)
+        assert [h.error for h in c.finals("a")] == ["the inference process died (exit status 1)"]
+        c.say("b", codes(PROMPT))
+        c.recognizer.final("b", 1, commit=True)
+        await c.until(lambda: c.finals("b"))
+        assert c.finals("b")[0].error
+        broken.unlink()
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED, EngineStatus.READY]
+    assert "broken" in capfd.readouterr().err
+
+
+async def test_weights_that_disappear_are_noticed_before_they_are_needed(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    async with client(Settings(asr=Asr(engine="qwen", model=str(model)))) as c:
+        assert c.recognizer.trouble is None
+        model.rename(tmp_path / "elsewhere")
+        assert "asr.model" in str(c.recognizer.trouble) and str(model) in str(c.recognizer.trouble)
+        c.say("a", codes(PROMPT))
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert f"{model} is no folder with a model" in str(c.finals("a")[0].error)
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
+        assert c.recognizer.counters.crashes == 1
+
+
+async def test_readiness_follows_the_last_answers() -> None:
+    """Streams that all fail for want of memory: nothing of the audio beyond the limit is kept, nor put on disk."""
+    async with client(Settings(asr=Asr(engine="moonshine", threads=1, max_backlog_mb=1, max_spill_mb=0))) as c:
+        c.recognizer.keep_alive(True)
+        await c.ready()
+        c.kill(signal.SIGSTOP)  # so that nobody takes the audio
+        for name in "abc":
+            assert c.recognizer.trouble is None
+            c.say(name, bytes(3 << 20))
+            c.recognizer.final(name, 1, commit=True)
+            await c.until(lambda name=name: c.finals(name))
+            assert c.finals(name)[0].error
+        assert str(c.finals("c")[0].error) in str(c.recognizer.trouble)
+        c.kill(signal.SIGCONT)
+        c.say("d", codes(PROMPT))
+        c.recognizer.final("d", 1, commit=True)
+        await c.until(lambda: c.finals("d"))
+        assert c.finals("d")[0].error is None and c.recognizer.trouble is None
+
+
+def test_failures_in_a_row_are_trouble_until_an_answer_or_a_while_without_one() -> None:
+    outcomes = FinalOutcomes()
+    for now in range(FAILURES - 1):
+        outcomes.record("out of memory", now)
+        assert outcomes.trouble(now) is None
+    outcomes.record("out of memory", 10.0)
+    assert outcomes.trouble(10.0) == "the last 3 utterances were not recognised: out of memory"
+    assert outcomes.trouble(10.0 + HOLD_S) is None
+    outcomes.record("out of memory", 100.0)
+    assert outcomes.trouble(101.0) is not None, "it has been tried again"
+    outcomes.record(None, 102.0)
+    assert outcomes.trouble(102.0) is None
+
+
+async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn, refusals = child_process.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
+
+    async def unlucky(module: str, descriptors: Sequence[int]) -> Process:
+        for error in refusals:
+            raise error
+        return await spawn(module, descriptors)
+
+    monkeypatch.setattr(child_process, "spawn", unlucky)
+    async with client() as c:
+        c.say("a", b"\xff" * 800)
+        c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: c.finals("a"))
+        assert c.finals("a")[0].error is None
+        assert c.recognizer.counters.crashes == 2
+
+
+async def test_words_that_cannot_be_told_are_replaced(expected: str) -> None:
+    """A peer's bytes that were no UTF-8 must not take the engine away from everybody."""
+    async with client() as c:
+        c.recognizer.open(Utterance("strange", "PCMU", context="caf\udce9", previous="\ud800"), c.heard.append)
+        c.recognizer.append("strange", codes(PROMPT))
+        c.recognizer.final("strange", 1, commit=True)
+        await c.until(lambda: c.finals("strange"))
+        assert c.finals("strange")[0].text == expected and c.recognizer.counters.crashes == 0
+
+
+async def test_an_error_of_ours_in_telling_is_noticed_and_not_waited_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = messages.encode
+
+    def broken(message: messages.ToEngine) -> bytes:
+        assert not isinstance(message, messages.Open), "a bug"
+        return encode(message)
+
+    monkeypatch.setattr(messages, "encode", broken)
+    async with client() as c:
+        c.say("untold", codes(PROMPT))
+        c.recognizer.final("untold", 1, commit=True)
+        await c.until(lambda: c.finals("untold"))
+        assert c.finals("untold")[0].error
+        monkeypatch.setattr(messages, "encode", encode)
+        c.recognizer.keep_alive(True)
+        await c.ready()
+
+
+async def test_one_callers_mistake_stays_its_own() -> None:
+    def broken(hypothesis: Hypothesis) -> None:
+        raise ValueError("a bug in the caller")
+
+    async with client() as c:
+        c.recognizer.open(Utterance("broken", "PCMU"), broken)
+        c.recognizer.final("broken", 1, commit=True)
+        c.say("fine", b"\xff" * 800)
+        c.recognizer.final("fine", 1, commit=True)
+        await c.until(lambda: c.finals("fine"))
+        assert c.recognizer.open_utterances == 0
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_inference_process_does_not_outlive_its_parent(hangs: bool) -> None:
+    code = """
+import asyncio
+from asr.client.recognizer import Recognizer
+from config.settings import Settings
+async def main():
+    recognizer = Recognizer(Settings(), on_state=lambda state, reason: print(state, recognizer.pid, flush=True))
+    await recognizer.start()
+    recognizer.keep_alive(True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        lines = iter(parent.stdout.readline, "")
+        pid = next(int(line.split()[1]) for line in lines if line.startswith("ready"))
+        descriptor = os.pidfd_open(pid)
+        if hangs:
+            os.kill(pid, signal.SIGSTOP)
+        parent.kill()
+    try:
+        ready = subprocess.run(
+            [sys.executable, "-c", f"import select; p = select.poll(); p.register({descriptor}); print(p.poll(10000))"],
+            pass_fds=[descriptor],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    finally:
+        os.close(descriptor)
+    assert ready.strip() != "[]", "it lives on"
+
+
+def test_the_client_loads_no_engine() -> None:
+    code = "import asr.client.recognizer, sys; print(*sorted(m for m in sys.modules if '.' not in m))"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
+    assert "asr" in loaded
+    assert not loaded & {"moonshine_voice", "torch", "transformers", "onnxruntime", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "chosen", "why"),
+    [
+        ("auto", "nobody/nothing", "moonshine", "`mediaworker models pull nobody/nothing`"),
+        ("auto", "/no/such/folder", "moonshine", "set asr.model to one"),
+        ("auto", str(TINY), "qwen", str(TINY)),
+        ("moonshine", str(TINY), "moonshine", "English only"),
+        ("qwen", str(TINY), "qwen", str(TINY)),
+    ],
+)
+def test_selection_says_why_in_one_line(engine: str, model: str, chosen: str, why: str) -> None:
+    selection = select(Asr(engine=engine, model=model))
+    assert selection.engine == chosen
+    assert engine in selection.reason and why in selection.reason and "\n" not in selection.reason
+
+
+@pytest.mark.parametrize(
+    ("asr", "key", "why"),
+    [
+        (Asr(engine="qwen", model="nobody/nothing"), "asr.model", "`mediaworker models pull nobody/nothing`"),
+        (Asr(engine="qwen", model=str(Path(__file__).parent)), "asr.model", "is no folder with a model"),
+        (Asr(engine="whisper"), "asr.engine", "there are moonshine, qwen"),
+        (Asr(model=str(TINY), partials_model="nobody/small"), "asr.partials_model", "are not on this machine"),
+    ],
+)
+def test_an_engine_that_cannot_run_is_not_selected(asr: Asr, key: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} = .*{re.escape(why)}"):
+        select(asr)
+
+
+def test_a_pulled_model_is_found_where_the_hub_library_keeps_it(tmp_path: Path) -> None:
+    kept = tmp_path / "models--Qwen--Qwen3-ASR-0.6B"
+    for revision in ("old", "new"):
+        (kept / "snapshots" / revision).mkdir(parents=True)
+        for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
+            (kept / "snapshots" / revision / name).write_text("{}")
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("new")
+    where = {"HF_HUB_CACHE": str(tmp_path)}
+    assert weights.find("Qwen/Qwen3-ASR-0.6B", where) == kept / "snapshots" / "new"
+    assert weights.find("Qwen/Qwen3-ASR-1.7B", where) is None
+    assert weights.find("../etc", where) is None
+    assert weights.hub({"HF_HOME": "/x"}) == Path("/x/hub")
+    assert weights.hub({}) == Path("~/.cache/huggingface/hub").expanduser()

@@ -1,0 +1,151 @@
+"""Where the webhook of a job may lead: the address that is connected to is the one that was checked."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import ConfigError
+from config.load import parse
+from config.settings import Secret
+from mediaworker.webhooks import jobs as job_webhooks
+from mediaworker.webhooks import targets as webhook_targets
+from mediaworker.webhooks.post import Poster, Refusal
+from mediaworker.webhooks.targets import Targets, is_public
+from tests.support.authority import Authority
+from tests.support.receiver import SECRET, receiving
+
+PUBLIC = ["192.0.9.1", "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8"]
+HIDDEN = [
+    "0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.255.255.255", "169.254.169.254", "172.16.0.1",
+    "192.0.0.192", "192.88.99.1", "168.63.129.16", "::ffff:168.63.129.16",
+    "192.0.2.1", "192.168.1.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "::7f00:1",
+    "::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::10.0.0.1", "64:ff9b:1::8.8.8.8", "100::1", "2001::1",
+    "2001:db8::1", "2002:7f00:1::", "2002:808:808::", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1",
+    "fec0::1", "ff02::1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PUBLIC)
+def test_public(text: str) -> None:
+    assert is_public(ipaddress.ip_address(text))
+
+
+@pytest.mark.parametrize("text", HIDDEN)
+def test_not_public_unless_allowed(text: str) -> None:
+    address = ipaddress.ip_address(text)
+    for allow, may in (((), False), ((text,), True), (("203.0.113.0/24",), False)):
+        targets = Targets(allow)
+        assert targets.may(address) == may
+        targets.close()
+
+
+@given(st.ip_addresses(v=4))
+def test_each_spelling_of_an_address_is_judged_as_the_address(address: ipaddress.IPv4Address) -> None:
+    for prefix in ("::ffff:", "64:ff9b::"):
+        assert is_public(ipaddress.ip_address(f"{prefix}{address}")) == is_public(address)
+    assert not is_public(ipaddress.ip_address(f"::{address}"))
+    assert not is_public(ipaddress.ip_address((0x2002 << 112) | int(address) << 80))
+
+
+async def post(url: str, *allow: str) -> Refusal | None:
+    poster = Poster(Targets(allow))
+    try:
+        return await poster.post(url, Secret(SECRET), "id", "{}", 1_700_000_000.0)
+    finally:
+        await poster.close()
+
+
+SPELLINGS = [
+    "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0x7f.0.0.1", "0177.0.0.1", "017700000001", "0", "0.0.0.0",
+    "localhost", "LOCALHOST", "127.0.0.1%00.example", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]",
+    "[0:0:0:0:0:ffff:127.0.0.1]", "[::127.0.0.1]", "[64:ff9b::127.0.0.1]", "[2002:7f00:1::]", "[::1%25lo]", "[::1%lo]",
+    "①②⑦.⓪.⓪.①", "127。0。0。1",
+]  # fmt: skip
+
+
+async def test_no_spelling_of_loopback_is_connected_to() -> None:
+    with receiving(200) as receiver, socket.create_server(("::", 0), family=socket.AF_INET6) as six:
+        six.settimeout(0.1)
+        for port in (receiver.server_port, six.getsockname()[1]):
+            for host in SPELLINGS:
+                refusal = await post(f"http://{host}:{port}/told")
+                assert refusal is not None and not refusal.gone, host
+        with pytest.raises(TimeoutError):
+            six.accept()
+        assert receiver.came == []
+        for host in ("127.0.0.1", "2130706433", "localhost", "[::ffff:127.0.0.1]"):
+            assert await post(f"http://{host}:{receiver.server_port}/told", "127.0.0.0/8") is None, host
+        assert len(receiver.came) == 4
+        # A redirect leads nowhere.
+    with receiving(307) as receiver:
+        assert (await post(receiver.url, "127.0.0.0/8")) == Refusal("HTTP 307")
+        assert len(receiver.came) == 1
+
+
+async def test_a_name_that_changes_is_connected_to_where_it_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DNS rebinding: the first answer is public, the second loopback. There is no second question."""
+    asked: list[str] = []
+
+    def look_up(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return [["127.0.0.2", "127.0.0.1"], ["127.0.0.1"]][len(asked) - 1]
+
+    monkeypatch.setattr(webhook_targets, "_look_up", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", None)  # whoever asks again fails
+    with receiving(200) as receiver:
+        # 127.0.0.2 stands for the public address, at which nobody listens; 127.0.0.1 is not allowed.
+        refusal = await post(f"http://rebinding.example:{receiver.server_port}/told", "127.0.0.2")
+        assert refusal is not None and "ConnectError" in refusal.reason
+        assert receiver.came == [] and asked == ["rebinding.example"]
+        assert "ForbiddenTarget" in str(await post(f"http://rebinding.example:{receiver.server_port}/told"))
+        # All of them are tried that may be, and the receiver is asked for its name.
+        asked.clear()
+        assert await post(f"http://rebinding.example:{receiver.server_port}/told", "127.0.0.0/8") is None
+        assert receiver.came[0][0]["host"] == f"rebinding.example:{receiver.server_port}"
+
+
+async def test_the_certificate_is_held_to_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_targets, "_look_up", lambda host, port: ["127.0.0.1"])
+    names: list[str | None] = []
+    with tls_server(tmp_path, names) as port:
+        refusal = await post(f"https://h\u00f6oks.example:{port}/", "127.0.0.1")
+    assert names == ["xn--hoks-5qa.example"]
+    assert refusal is not None and "CERTIFICATE_VERIFY_FAILED" in refusal.reason
+
+
+@contextlib.contextmanager
+def tls_server(folder: Path, names: list[str | None]) -> Iterator[int]:
+    """Takes one connection, with a certificate that nobody believes, and notes the name that it is asked for."""
+    pair = Authority(folder).issue("hooks.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    context.sni_callback = lambda sock, name, ctx: names.append(name)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+
+        def serve() -> None:
+            taken, _ = listener.accept()
+            with taken, contextlib.suppress(OSError):
+                context.wrap_socket(taken, server_side=True)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def test_what_is_no_network_is_an_error_at_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"jobs\.webhook_allow\[1\].*'intranet'"):
+        job_webhooks.check(parse({"jobs": {"webhook_allow": ["10.0.0.0/8", "intranet"]}}))

@@ -1,0 +1,183 @@
+"""Real calls whose words get times, by a small aligner: after each final, once, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from asr.engines.aligner import AlignRequest
+from asr.engines.qwen.aligner import QwenAligner
+from asr.engines.qwen.aligner_loader import load
+from audio import Codec
+from tests.process.test_end_to_end import children, start
+from tests.process.test_qwen_calls import QWEN, SAID, SETTINGS, file
+from tests.support.aligner_models import random_aligner, save
+from tests.support.offline import Expected, packets, utterances
+from tests.support.peers import ROOT, Worker, command, until, worker
+from tests.support.story import check_story
+
+CLIPS = ROOT / "tests" / "data" / "aligned"
+
+
+@pytest.fixture(scope="module")
+def aligner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(random_aligner(3), tmp_path_factory.mktemp("aligner"))
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, aligner: Path) -> Iterator[Worker]:
+    words = {"ASR__WORDS": "true", "ASR__ALIGNER": str(aligner)}
+    with worker(tmp_path_factory.mktemp("worker"), **QWEN, **words) as started:
+        yield started
+
+
+def ended(running: Worker, before: int) -> list[dict[str, Any]]:
+    """The events of the one call since."""
+    return running.events(running.wait_ended(before + 1, 90)[-1]["call_id"])
+
+
+def words_of(events: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Leg → its words, those of all its utterances."""
+    legs = {event["utterance_id"]: event["leg"] for event in events if event["type"] == "transcript.final"}
+    found: dict[str, list[str]] = {}
+    for event in events:
+        if event["type"] == "transcript.words":
+            found.setdefault(legs[event["utterance_id"]], []).extend(word["word"] for word in event["words"])
+    return found
+
+
+def test_every_final_of_a_twilio_stream_gets_its_words(running: Worker, aligner: Path) -> None:
+    before = len(running.calls())
+    tracks = ("--play", str(file("customer")), "--play-outbound", str(file("agent")))
+    assert command("stream", running.twilio, *tracks).returncode == 0
+    events = ended(running, before)
+    finals = check_story(events)
+    assert {final["language"] for final in finals} == {"en"}
+    assert [event["type"] for event in events].count("transcript.words") == len(finals) == 4
+    spoken = {"inbound": " ".join(SAID["customer"]).split(), "outbound": " ".join(SAID["agent"]).split()}
+    assert words_of(events) == spoken
+    reference = QwenAligner(load(aligner))
+    told = {event["utterance_id"]: event["words"] for event in events if event["type"] == "transcript.words"}
+    for leg, name in (("inbound", "customer"), ("outbound", "agent")):
+        mine = [final for final in finals if final["leg"] == leg]
+        for final, heard in zip(mine, expected(name), strict=True):
+            check_times(final, told[final["utterance_id"]], heard, name, reference)
+
+
+def expected(name: str) -> list[Expected]:
+    return utterances(Codec.PCMU, packets(file(name).read_bytes()), settings=SETTINGS)
+
+
+def check_times(
+    final: dict[str, Any], words: list[dict[str, Any]], heard: Expected, name: str, reference: QwenAligner
+) -> None:
+    """Those that the aligner gives the utterance by itself, in the time of the call."""
+    (alone,) = reference.align([AlignRequest("PCMU", heard.audio, heard.text, "en")])
+    lead_ms = heard.start_ms - file(name).read_bytes().index(heard.audio) // 8
+    for word, told in zip(alone, words, strict=True):
+        for key, time_ms in (("start_ms", word.start_ms), ("end_ms", word.end_ms)):
+            in_call = final["start_ms"] - lead_ms + time_ms
+            assert told[key] == min(max(in_call, final["start_ms"]), final["end_ms"])
+        assert told["confidence"] == pytest.approx(word.confidence, abs=2e-3)
+
+
+def test_so_do_those_of_a_sip_call(running: Worker) -> None:
+    before = len(running.calls())
+    done = command("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(file("long")))
+    assert done.returncode == 0, done.stderr
+    events = ended(running, before)
+    check_story(events)
+    assert words_of(events) == {"main": SAID["long"][0].split()}
+
+
+async def test_words_that_are_waited_for_survive_a_kill(tmp_path: Path, aligner: Path) -> None:
+    """The inference process is stopped when the speculative final is here and the endpoint is not: the final needs it
+    no more, and its words cannot come. Then it is killed."""
+    options = {
+        "ASR__WORDS": "true", "ASR__ALIGNER": str(aligner), "ASR__WORDS_WAIT_S": "60", "ASR__PRELOAD": "true",
+        "ENDPOINTING__ASSIST__MIN_SILENCE_MS": "6000",
+        "PRIVACY__CARDS": "false",  # twenty digits in a row might be one until they are over
+    }  # fmt: skip
+    said = SAID["long"][0].strip()
+    played = tmp_path / "long.ulaw"
+    played.write_bytes(file("long").read_bytes() + b"\xff" * 8 * 9000)
+    with worker(tmp_path, **QWEN, **options) as running:
+        until(lambda: running.metric("mediaworker_ready"))
+        async with connect(f"ws://127.0.0.1:{running.http_port}/v1/events?call=*", max_size=None) as socket:
+            streaming = start("stream", running.twilio, "--play", str(played))
+            (engine,) = children(running.process.pid)
+
+            async def until_event(kind: str) -> dict[str, Any]:
+                async with asyncio.timeout(60):
+                    while (event := json.loads(await socket.recv()))["type"] != kind:
+                        assert event["type"] not in ("transcript.words", "call.ended"), f"and no {kind}"
+                return event
+
+            while (shown := await until_event("transcript.partial"))["text"] != said:
+                pass
+            assert shown["stable_chars"] <= len(said)
+            await asyncio.sleep(3)  # the partial may have been a refresh: then the guess comes behind it
+            os.kill(int(engine), signal.SIGSTOP)
+            final = await until_event("transcript.final")
+            os.kill(int(engine), signal.SIGKILL)
+            words = await until_event("transcript.words")
+            assert words["utterance_id"] == final["utterance_id"]
+        assert await asyncio.to_thread(streaming.wait, 90) == 0
+        events = ended(running, 0)
+        check_story(events)
+        assert words_of(events) == {"inbound": said.split()}
+        assert running.metric("mediaworker_asr_crashes_total") == 1
+
+
+def test_a_language_that_the_aligner_does_not_know_has_no_words(running: Worker) -> None:
+    before = len(running.calls())
+    streamed = command("stream", running.twilio, "--play", str(file("agent")), "--param", "language=sv")
+    assert streamed.returncode == 0
+    events = ended(running, before)
+    assert {final["language"] for final in check_story(events)} == {"sv"}
+    assert words_of(events) == {}
+
+
+def test_with_a_model_that_does_not_load_calls_go_on_without_words(tmp_path: Path, aligner: Path) -> None:
+    folder = Path(shutil.copytree(aligner, tmp_path / "model"))
+    (folder / "model.safetensors").write_bytes(b"no")
+    options = {"ASR__WORDS": "true", "ASR__ALIGNER": str(folder)}
+    with worker(tmp_path, **QWEN, **options) as running:
+        assert command("stream", running.twilio, "--play", str(file("agent"))).returncode == 0
+        events = ended(running, 0)
+        assert [final["text"] for final in check_story(events)] == SAID["agent"]
+        assert words_of(events) == {} and running.metric("mediaworker_asr_failed_alignments_total") == 0
+        assert "no times of words" in running.log.read_text()
+
+
+def test_the_times_are_those_at_which_it_was_said(tmp_path: Path) -> None:
+    """The whole way with a model that was trained: clips whose word times are known, through calls, in call time."""
+    known = json.loads((CLIPS / "words.json").read_text(encoding="utf-8"))
+    options = {"ASR__WORDS": "true", "ASR__ALIGNER": str(ROOT / "models" / "qwen3-aligner-tiny")}
+    misses_ms: list[int] = []
+    with worker(tmp_path, **QWEN, **options) as started:
+        for number, clip in enumerate(("number", "account", "day", "twins")):
+            played = tmp_path / f"{clip}.ulaw"
+            played.write_bytes((CLIPS / f"{clip}.ulaw").read_bytes() + b"\xff" * 8 * 1000)
+            assert command("stream", started.twilio, "--play", str(played)).returncode == 0
+            told = [
+                word
+                for event in ended(started, number)
+                if event["type"] == "transcript.words"
+                for word in event["words"]
+            ]
+            assert [word["word"] for word in told] == [word["word"] for word in known[clip]]
+            for mine, true in zip(told, known[clip], strict=True):
+                misses_ms.append(abs(mine["start_ms"] - true["begin_ms"]))
+                misses_ms.append(abs(mine["end_ms"] - true["end_ms"]))
+    assert len(misses_ms) > 40
+    assert sorted(misses_ms)[len(misses_ms) * 9 // 10] <= 200 and sorted(misses_ms)[len(misses_ms) // 2] <= 60

@@ -1,0 +1,293 @@
+"""A call between its ingress and its events: media descriptions, holds, ends, and the tick that serves all calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asr.utterance import Hypothesis, Utterance
+from audio import Codec, Detector, Shard
+from audio.codecs.g711 import alaw_encode, ulaw_encode
+from audio.rtp.packet import RtpPacket, TelephoneEvent
+from config import Settings
+from mediaworker.calls.call import LegSpec
+from mediaworker.calls.media_loop import TICK_S, MediaLoop
+from mediaworker.calls.registry import CallRegistry
+from mediaworker.events import schema as events
+from mediaworker.ingress.sip.calls import SipIngress
+from tests.support.speech import speech
+
+
+class Engine:
+    """Answers every final at once with how much it has heard."""
+
+    def __init__(self) -> None:
+        self.utterances: dict[str, tuple[Utterance, Callable[[Hypothesis], None], bytearray]] = {}
+
+    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
+        self.utterances[utterance.id] = utterance, on_hypothesis, bytearray()
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self.utterances[utterance_id][2].extend(audio)
+
+    def partial(self, utterance_id: str, revision: int) -> None: ...
+
+    def withdraw(self, utterance_id: str) -> None: ...
+
+    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
+        utterance, heard, audio = self.utterances[utterance_id]
+        text = f"{len(audio)} {utterance.format}"
+        heard(Hypothesis(utterance_id, revision, text, "en", len(text), True))
+
+    def commit(self, utterance_id: str) -> None: ...
+
+    def cancel(self, utterance_id: str) -> None: ...
+
+
+class Desk:
+    """A registry on a clock of its own."""
+
+    def __init__(self, aligner: Any = None, **settings: Any) -> None:
+        self.now = 100.0
+        self.published: list[events.EventBody] = []
+        self.engine, self.detector = Engine(), Detector()
+        self.registry = CallRegistry(
+            Settings(**settings),
+            detector=self.detector,
+            recognizer=self.engine,
+            publish=lambda call_id, at_ms, body: self.published.append(body),
+            clock=lambda: self.now,
+            aligner=aligner,
+            calls_changed=lambda count: self.media.wake(),
+        )
+        self.media = MediaLoop(self.detector, lambda: self.registry)
+        self.sequence = 0
+
+    def of(self, kind: type) -> list[Any]:
+        return [body for body in self.published if isinstance(body, kind)]
+
+    async def play(self, codes: bytes, payload_type: int, take: Callable[[bytes, float], None]) -> None:
+        for at in range(0, len(codes) - 159, 160):
+            self.sequence += 1
+            packet = RtpPacket(payload_type, self.sequence, self.sequence * 160, 1, codes[at : at + 160])
+            take(bytes(packet), self.now)
+            self.now += 0.020
+            await self.media.tick(self.now)
+
+
+def sip_call(codec: Codec = Codec.PCMU, **changes: Any) -> Any:
+    """What the ingress sees of a `sip.pjsip.call.SipCall`."""
+    events = {"telephone_event": 101, "event_clock_hz": 8000}
+    stream = {"label": "", "codec": codec, "payload_type": codec.payload_type} | events | changes
+    stream["socket"] = SimpleNamespace(leg=None)
+    return SimpleNamespace(
+        headers={}, streams=[SimpleNamespace(**stream)], call_id="x", from_uri="sip:1@a", to_uri="sip:2@b", account="",
+        held=False, hangup=lambda: None, recording=None,
+    )  # fmt: skip
+
+
+class SipDesk(Desk):
+    def __init__(self, sip: Any, aligner: Any = None) -> None:
+        super().__init__(aligner)
+        self.ingress, self.sip = SipIngress(self.registry), Hashed(sip)
+        self.ingress.on_call(self.sip)
+        (self.call,) = self.registry
+
+    async def hear(self, codes: bytes, payload_type: int) -> None:
+        await self.play(codes, payload_type, self.sip.streams[0].socket.leg.receive_rtp)
+
+
+class Hashed(SimpleNamespace):
+    def __init__(self, namespace: Any) -> None:
+        super().__init__(**vars(namespace))
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+async def test_a_dynamic_payload_type_is_the_codec_it_was_mapped_to() -> None:
+    desk = SipDesk(sip_call(payload_type=97))
+    await desk.hear(ulaw_encode(speech("auth-thankyou")), 97)
+    desk.ingress.on_end(desk.sip, "hangup")
+    (ended,) = desk.of(events.CallEnded)
+    assert ended.legs[0].packets and desk.of(events.TranscriptFinal)
+
+
+async def test_a_reinvite_may_move_digits_to_another_payload_type() -> None:
+    desk = SipDesk(sip_call())
+    await desk.hear(b"\xff" * 1600, 0)
+    desk.sip.streams[0].telephone_event = 96
+    desk.ingress.on_media(desk.sip)
+    press = bytes(TelephoneEvent(event=5, end=True, volume=10, duration=800))
+    desk.sip.streams[0].socket.leg.receive_rtp(bytes(RtpPacket(96, 11, 1760, 1, press)), desk.now)
+    await desk.media.tick(desk.now)
+    assert [body.digit for body in desk.of(events.Dtmf)] == ["5"]
+    assert not desk.of(events.LegUpdated), "nothing that a user sees has changed"
+
+
+async def test_a_reinvite_may_move_the_audio_to_another_socket() -> None:
+    desk = SipDesk(sip_call())
+    desk.sip.streams[:] = sip_call().streams
+    desk.ingress.on_media(desk.sip)
+    await desk.hear(ulaw_encode(speech("auth-thankyou")), 0)
+    assert desk.of(events.SpeechStarted)
+
+
+async def test_a_codec_change_in_mid_speech_ends_one_utterance_and_begins_another() -> None:
+    desk, words = SipDesk(sip_call()), speech("demo-congrats")[: 8 * 8000]
+    await desk.hear(ulaw_encode(words[: 3 * 8000]), 0)
+    desk.sip.streams[0].codec, desk.sip.streams[0].payload_type = Codec.PCMA, 8
+    desk.ingress.on_media(desk.sip)
+    await desk.hear(alaw_encode(words[3 * 8000 :]), 8)
+    desk.ingress.on_end(desk.sip, "hangup")
+    first, *_, last = desk.of(events.TranscriptFinal)
+    assert first.reason == "flush" and first.text.endswith("PCMU") and last.text.endswith("PCMA")
+    assert last.start_ms >= first.end_ms
+    assert [body.codec for body in desk.of(events.LegUpdated)] == ["PCMA"]
+    assert isinstance(desk.published[-1], events.CallEnded) and not len(desk.registry) and not desk.detector.legs
+
+
+async def test_a_call_whose_peer_never_sends_anything() -> None:
+    desk = SipDesk(sip_call())
+    for _ in range(100):
+        desk.now += TICK_S
+        await desk.media.tick(desk.now)
+    desk.ingress.on_end(desk.sip, "media_timeout")
+    (ended,) = desk.of(events.CallEnded)
+    assert (ended.reason, ended.duration_ms, ended.legs[0].packets) == ("media_timeout", 3200, 0)
+    assert desk.of(events.Metrics)[-1].silence_ms == 3200
+
+
+async def test_a_call_that_begins_on_hold() -> None:
+    sip = sip_call()
+    sip.held = True
+    desk = SipDesk(sip)
+    desk.now += 2.0
+    desk.sip.held = False
+    desk.ingress.on_media(desk.sip)
+    desk.now += 1.0
+    desk.ingress.on_end(desk.sip, "hangup")
+    kinds = [type(body) for body in desk.published]
+    assert kinds == [events.CallStarted, events.CallHeld, events.CallResumed, events.Metrics, events.CallEnded]
+    assert (desk.of(events.Metrics)[0].hold_ms, desk.of(events.Metrics)[0].silence_ms) == (2000, 1000)
+
+
+@pytest.mark.parametrize(("draining", "status"), [(False, 486), (True, 503)])
+async def test_a_worker_that_filled_up_since_the_invite_says_so(draining: bool, status: int) -> None:
+    desk, said = Desk(max_calls=1), []
+    desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    desk.registry.draining = draining
+    sip = Hashed(sip_call())
+    sip.hangup = said.append
+    SipIngress(desk.registry).on_call(sip)
+    assert said == [status] and len(desk.registry) == 1
+
+
+async def test_hour_long_calls_cost_no_more_to_report_than_new_ones() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU), LegSpec("other", Codec.PCMU)])
+    segments = [member.transcriber.segments for member in call.members.values()]
+    for second in range(0, 3600, 4):
+        segments[second % 8 // 4].append((second * 1000, second * 1000 + 3000))
+        desk.now = 100.0 + second + 4
+        call.publish_metrics()
+        assert max(map(len, segments)) < 20
+    assert desk.of(events.Metrics)[-1].talk_ms == {"main": 450 * 3000, "other": 450 * 3000}
+    assert desk.of(events.Metrics)[-1].silence_ms == 900 * 1000
+
+
+async def test_a_failed_tick_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, steps = Desk(), 0
+    step = desk.detector.step
+
+    def faulty(now: float, turn: Shard) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            raise RuntimeError("a bug")
+        return step(now, turn)
+
+    monkeypatch.setattr(desk.detector, "step", faulty)
+    desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    desk.media.start()
+    async with asyncio.timeout(10):
+        while steps < 4:  # noqa: ASYNC110 - the loop under test has a clock of its own
+            await asyncio.sleep(TICK_S)
+    await desk.media.stop()
+    assert desk.media.errors == 1 and desk.media.ticks >= 3
+
+
+async def test_reports_are_spread_over_the_period() -> None:
+    desk = Desk()
+    for _ in range(100):
+        desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    counts = []
+    for tick in range(1, 2 * 157):
+        before = len(desk.of(events.Metrics))
+        desk.media._report(tick * TICK_S)
+        counts.append(len(desk.of(events.Metrics)) - before)
+    assert sum(counts) == 200 and max(counts) <= 2
+
+
+async def test_without_calls_there_are_no_ticks() -> None:
+    desk = Desk()
+    desk.media.start()
+    try:
+        await asyncio.sleep(0.1)
+        assert desk.media.ticks == 0
+        call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+        async with asyncio.timeout(5):
+            while desk.media.ticks < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        call.end("hangup")
+        await asyncio.sleep(0.1)
+        ticks = desk.media.ticks
+        await asyncio.sleep(0.2)
+        assert desk.media.ticks == ticks
+        desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)]).end("hangup")
+        async with asyncio.timeout(5):
+            while desk.media.ticks == ticks:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        await desk.media.stop()
+
+
+# -- who speaks, and who is held --------------------------------------------------------------------------------------
+
+
+async def test_what_a_user_or_a_route_says_stays() -> None:
+    desk = Desk()
+    call = desk.registry.open(
+        source="siprec",
+        legs=[LegSpec("1", Codec.PCMU, role="customer", name="Bea"), LegSpec("2", Codec.PCMU, role="customer")],
+        overrides={"role.2": "agent"},
+    )
+    call.rename("1", "Beatrice")
+    for leg in ("1", "2"):
+        call.describe(leg, role="unknown", name="from the metadata")
+        call.describe(leg, role="unknown", name="from the metadata")
+    told = [(body.leg, body.role, body.name) for body in desk.of(events.LegUpdated)]
+    assert told == [("1", "customer", "Beatrice"), ("1", "unknown", "Beatrice"), ("2", "agent", "from the metadata")]
+    await desk.play(ulaw_encode(speech("auth-thankyou")), 0, call.members["1"].audio.receive_rtp)
+    call.end("hangup")
+    assert {body.role for body in desk.of(events.TranscriptFinal)} == {"unknown"}
+
+
+async def test_hold_is_when_nobody_can_be_heard() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="siprec", legs=[LegSpec("1", Codec.PCMU), LegSpec("2", Codec.PCMU)])
+    held, resumed = call.held, call.resumed
+    for what, leg in ((held, "1"), (held, "1"), (held, "2"), (resumed, "1"), (resumed, "1"), (held, None)):
+        what(leg)
+        desk.now += 1.0
+    call.add_leg(LegSpec("3", Codec.PCMU))  # and is heard
+    desk.now += 5.0
+    call.end("hangup")
+    kinds = events.CallHeld | events.CallResumed
+    said = [(type(body).__name__, body.leg) for body in desk.published if isinstance(body, kinds)]
+    assert said == [("CallHeld", "1"), ("CallHeld", "2"), ("CallResumed", "1"), ("CallHeld", None)]
+    assert desk.of(events.Metrics)[-1].hold_ms == 2000
+    assert [leg.leg for leg in desk.of(events.CallEnded)[0].legs] == ["1", "2", "3"]

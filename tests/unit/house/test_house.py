@@ -1,0 +1,85 @@
+"""The shape of the house: imports point one way, and heavy modules stay where they are used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+# package → what it may import of ours
+ALLOWED = {
+    "config": set(),
+    "audio": {"config"},
+    "sip": {"audio", "config"},
+    "asr": {"audio", "config"},
+    "mediaworker": {"sip", "asr", "audio", "config"},
+}
+IO_FREE = {"asyncio", "socket", "threading", "time", "selectors", "subprocess", "multiprocessing", "select"}
+
+
+def imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_point_one_way(package: str) -> None:
+    files = list((ROOT / package).rglob("*.py"))
+    assert len(files) > 2, f"{package} is empty"
+    for path in files:
+        ours = imports(path) & set(ALLOWED)
+        assert ours <= ALLOWED[package] | {package}, f"{path.relative_to(ROOT)} imports {ours - ALLOWED[package]}"
+
+
+def test_audio_has_no_io_clock_or_threads() -> None:
+    for path in (ROOT / "audio").rglob("*.py"):
+        assert not imports(path) & IO_FREE, f"{path.relative_to(ROOT)} imports {imports(path) & IO_FREE}"
+
+
+def test_scheduler_is_pure() -> None:
+    assert not imports(ROOT / "asr/server/scheduler.py") & (IO_FREE | {"numpy", "torch"})
+
+
+@pytest.mark.parametrize("module", ["mediaworker.worker", "mediaworker.cli.main"])
+def test_media_process_imports_nothing_heavy(module: str) -> None:
+    """Not even when it has looked for every engine, and whether it could run."""
+    code = f"""
+import {module}, sys
+from asr import plugin
+from config.settings import Asr
+for name in plugin.BUILT_IN:
+    plugin.find(name).missing(Asr()), plugin.find(name).about(Asr())
+print(*sorted(m for m in sys.modules if '.' not in m))"""
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
+    assert "mediaworker" in loaded
+    heavy = {"torch", "onnxruntime", "av", "moonshine_voice", "transformers", "silero_vad", "scipy", "rich"}
+    assert not loaded & heavy, f"{module} loads {loaded & heavy}"
+
+
+def test_every_package_is_listed() -> None:
+    import tomllib
+
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {
+        str(path.parent.relative_to(ROOT)).replace("/", ".")
+        for package in ALLOWED
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    assert found == listed
+
+
+def test_no_step_stops_for_the_memory_or_the_device() -> None:
+    """The server that this one replaces lost 150 ms a chunk to them."""
+    for path in (ROOT / "asr").rglob("*.py"):
+        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+        names = {call.rpartition(".")[2] for call in calls}
+        assert not names & {"collect", "empty_cache", "ipc_collect", "synchronize"} or path.name == "staging.py", path

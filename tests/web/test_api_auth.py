@@ -1,0 +1,252 @@
+"""Access: the decision itself, and that every route asks for it, WebSocket upgrades before they are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.routing import Route, WebSocketRoute
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from config.settings import ApiKey, Secret
+from mediaworker.http.app import create_app
+from mediaworker.http.auth import decide
+from mediaworker.http.resources import page
+from tests.support.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, bearer, running_api
+
+KEYS = (
+    ApiKey(name="screen", key=Secret("aaaaaaaa"), scopes=("events",)),
+    ApiKey(name="ops", key=Secret("bbbbbbbb"), scopes=("admin",)),
+)
+HOST = ("Host", "localhost:8080")
+UPGRADE = (("Host", "worker.example"), ("Upgrade", "websocket"), ("Connection", "Upgrade"))
+
+
+def offer(*tokens: str) -> tuple[tuple[str, str], ...]:
+    return (*UPGRADE, ("Sec-WebSocket-Protocol", ", ".join(tokens)))
+
+
+# -- with keys -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "scope", "status", "name", "subprotocol"),
+    [
+        ([("authorization", "Bearer aaaaaaaa")], "events", 200, "screen", None),
+        ([("Authorization", "bearer   aaaaaaaa ")], "events", 200, "screen", None),
+        ([("Authorization", "Bearer aaaaaaaa"), ("Origin", "https://crm.example")], "events", 200, "screen", None),
+        ([("Authorization", "Bearer aaaaaaaa")], "admin", 403, "screen", None),
+        ([("Authorization", "Bearer bbbbbbbb")], "events", 403, "ops", None),
+        ([("Authorization", "Bearer cccccccc")], "events", 401, "", None),
+        ([("Authorization", "Bearer aaaaaaa")], "events", 401, "", None),
+        ([("Authorization", "Bearer aaaaaaaab")], "events", 401, "", None),
+        ([("Authorization", "Bearer ")], "events", 401, "", None),
+        ([("Authorization", "Basic aaaaaaaa")], "events", 401, "", None),
+        ([("Authorization", "aaaaaaaa")], "events", 401, "", None),
+        ([("Authorization", "Bearer ключ")], "events", 401, "", None),
+        ([("Authorization", "Bearer aaaaaaaa"), ("Authorization", "Bearer bbbbbbbb")], "events", 401, "", None),
+        ([], "events", 401, "", None),
+        ([HOST], "events", 401, "", None),
+        (offer("bearer", "aaaaaaaa"), "events", 200, "screen", "bearer"),
+        (offer("media", "bearer", "aaaaaaaa"), "events", 200, "screen", "bearer"),
+        ([*UPGRADE, ("Sec-WebSocket-Protocol", "bearer"), ("Sec-WebSocket-Protocol", "aaaaaaaa")],
+         "events", 200, "screen", "bearer"),
+        (offer("bearer", "bbbbbbbb"), "events", 403, "ops", None),
+        (offer("bearer", "cccccccc"), "events", 401, "", None),
+        (offer("aaaaaaaa", "bearer"), "events", 401, "", None),
+        (offer("aaaaaaaa"), "events", 401, "", None),
+        (offer("bearer"), "events", 401, "", None),
+        ([*offer("bearer", "aaaaaaaa"), ("Authorization", "Bearer cccccccc")], "events", 401, "", None),
+        # The pair is for upgrades: a plain request has a header for this.
+        ([("Sec-WebSocket-Protocol", "bearer, aaaaaaaa")], "events", 401, "", None),
+    ],
+)  # fmt: skip
+def test_with_keys(headers: list[tuple[str, str]], scope: str, status: int, name: str, subprotocol: str | None) -> None:
+    for peer in ("127.0.0.1", "203.0.113.9"):
+        access = decide(headers, peer, KEYS, scope)  # type: ignore[arg-type]
+        assert (access.status, access.name, access.subprotocol) == (status, name, subprotocol)
+        assert access.allowed == (status == 200)
+        assert bool(access.challenge) == bool(access.reason) == (not access.allowed)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["Authorization", "Upgrade", "Sec-WebSocket-Protocol", "Host"]), st.text())))
+def test_no_header_raises_or_opens(headers: list[tuple[str, str]]) -> None:
+    assert not decide(headers, "127.0.0.1", KEYS, "events").allowed
+    decide(headers, "127.0.0.1", (), "events")
+
+
+# -- without keys ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "allowed"),
+    [
+        ("127.0.0.1", [HOST], True),
+        ("127.8.9.1", [HOST], True),
+        ("::1", [("Host", "[::1]:8080")], True),
+        ("::ffff:127.0.0.1", [("Host", "127.0.0.1:8080")], True),
+        ("127.0.0.1", [HOST, ("Origin", "http://localhost:8080")], True),
+        ("127.0.0.1", [HOST, ("Authorization", "Bearer whatever")], True),
+        ("203.0.113.9", [HOST], False),
+        ("::ffff:203.0.113.9", [HOST], False),
+        ("", [HOST], False),
+        ("127.0.0.1", [], False),
+        ("127.0.0.1", [HOST, ("Host", "evil.example")], False),
+        ("127.0.0.1", [("Host", "evil.example")], False),
+        ("127.0.0.1", [("Host", "localhost.evil.example")], False),
+        ("127.0.0.1", [("Host", "evil@localhost")], True),  # no browser sends it, and it is this host
+        ("127.0.0.1", [HOST, ("Origin", "http://localhost:3000")], False),
+        ("127.0.0.1", [HOST, ("Origin", "https://evil.example")], False),
+        ("127.0.0.1", [HOST, ("Origin", "null")], False),
+        ("127.0.0.1", [HOST, ("Forwarded", "for=1.2.3.4")], False),
+        ("127.0.0.1", [HOST, ("X-Forwarded-For", "127.0.0.1")], False),
+        ("127.0.0.1", [HOST, ("x-forwarded-proto", "https")], False),
+    ],
+)
+def test_without_keys_only_this_machine_passes(peer: str, headers: list[tuple[str, str]], allowed: bool) -> None:
+    access = decide(headers, peer, (), "admin")
+    assert access.status == (200 if allowed else 401)
+    assert access.name == ("loopback" if allowed else "")
+
+
+def test_without_keys_an_offer_is_answered_all_the_same() -> None:
+    headers = [("Host", "localhost"), ("Upgrade", "websocket"), ("Sec-WebSocket-Protocol", "bearer, any-key-1")]
+    assert decide(headers, "127.0.0.1", (), "events").subprotocol == "bearer"
+
+
+# -- over the wire ---------------------------------------------------------------------------------------------------
+
+OPEN = {"/healthz", "/readyz", *(page.path_of(name) for name in page.names())}
+ADMIN = {("GET", "/metrics"), ("PATCH", "/v1/calls/{call_id}"), ("DELETE", "/v1/calls/{call_id}"),
+         ("POST", "/v1/calls/{call_id}/hangup"), ("POST", "/v1/calls/{call_id}/audio"),
+         ("DELETE", "/v1/calls/{call_id}/audio")}  # fmt: skip
+
+
+async def test_a_key_may_ask_what_it_may_do(tmp_path: Path) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        for key, name, scopes in ((EVENTS_KEY, "screen", ["events"]), (BOTH_KEY, "both", ["events", "admin"])):
+            answer = await api.client.get("/v1/key", headers=bearer(key))
+            assert answer.json() == {"name": name, "scopes": scopes}
+    async with running_api(tmp_path / "open") as api:
+        answer = await api.client.get("/v1/key")
+        assert answer.json() == {"name": "loopback", "scopes": ["events", "admin", "batch", "stream"]}
+
+
+async def test_every_route_asks_for_its_scope(tmp_path: Path) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        routes = [route for route in create_app(context=api_context(api)).routes if isinstance(route, Route)]
+        assert {route.path for route in routes} >= OPEN
+        for route in routes:
+            for method in sorted((route.methods or set()) - {"HEAD"}):
+                path = route.path.replace("{call_id}", "c1")
+                sse = {"Accept": "text/event-stream"} if path == "/v1/events" else {}
+                path += "?call=nobody" if sse else ""  # else it would go on
+
+                async def status(
+                    key: str | None, method: str = method, path: str = path, sse: dict[str, str] = sse
+                ) -> int:
+                    answer = await api.client.request(method, path, headers=sse | (bearer(key) if key else {}))
+                    if answer.status_code >= 400:
+                        assert answer.headers["content-type"] == "application/problem+json"
+                        assert answer.json()["status"] == answer.status_code
+                    if answer.status_code in (401, 403):
+                        assert answer.headers["www-authenticate"].startswith("Bearer")
+                    return answer.status_code
+
+                if route.path in OPEN:
+                    assert await status(None) == 200
+                    continue
+                right, wrong = EVENTS_KEY, ADMIN_KEY
+                if (method, route.path) in ADMIN:
+                    right, wrong = wrong, right
+                found = [await status(key) for key in (None, "no-such-key", wrong, right, BOTH_KEY)]
+                if route.path == "/v1/key":  # what may I do? Anybody with a key may ask.
+                    assert found == [401, 401, 200, 200, 200]
+                    continue
+                assert found[:3] == [401, 401, 403], (method, route.path)
+                assert not {401, 403} & set(found[3:]), (method, route.path)
+
+
+def api_context(api):  # type: ignore[no-untyped-def]
+    from mediaworker.http.app import ApiContext
+    from mediaworker.ops.metrics import MetricsRegistry
+
+    return ApiContext(api.server._settings, api.hub, api.calls, MetricsRegistry(), ready=lambda: ())
+
+
+async def test_what_peers_do_wrong_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        for _ in range(3):
+            assert (await refusal(api.ws))[0] == 401
+            reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+            writer.write(b"nonsense\r\n\r\n")
+            assert b"400" in await reader.readline()
+            writer.close()
+    assert len(caplog.records) <= 1, caplog.text
+
+
+async def refusal(url: str, **options) -> tuple[int, str]:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(url, **options):
+            raise AssertionError("accepted")
+    response = refused.value.response
+    assert response.headers["content-type"] == "application/problem+json"
+    return response.status_code, response.headers.get("www-authenticate", "")
+
+
+async def test_upgrades_are_refused_before_they_are_accepted(tmp_path: Path) -> None:
+    async with running_api(tmp_path, keys=True) as api:
+        assert await refusal(api.ws) == (401, "Bearer")
+        assert (await refusal(api.ws, subprotocols=["bearer", "no-such-key"]))[0] == 401
+        assert (await refusal(api.ws, subprotocols=["bearer", ADMIN_KEY]))[0] == 403
+        assert (await refusal(api.ws, additional_headers=bearer(ADMIN_KEY)))[0] == 403
+        for path in ("/v1/nothing", "/v1/calls", "/"):
+            assert (await refusal(api.ws.replace("/v1/events", path)))[0] == 404
+        assert api.hub.subscribers == 0
+        async with connect(api.ws, subprotocols=["bearer", EVENTS_KEY], origin="https://crm.example") as socket:
+            assert socket.subprotocol == "bearer"
+            assert '"type":"hello"' in await socket.recv()
+        async with connect(api.ws, additional_headers=bearer(BOTH_KEY)) as socket:
+            assert socket.subprotocol is None
+            assert "server" not in socket.response.headers
+            assert "sec-websocket-extensions" not in socket.response.headers, "no compression"
+
+
+async def test_without_keys_a_page_elsewhere_or_a_proxy_is_refused(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        assert (await refusal(api.ws, origin="https://evil.example"))[0] == 401
+        assert (await refusal(api.ws, additional_headers={"X-Forwarded-For": "127.0.0.1"}))[0] == 401
+        async with connect(api.ws, origin=api.url):
+            pass
+        assert (await api.client.get("/v1/calls")).status_code == 200
+        assert (await api.client.get("/v1/calls", headers={"Host": "evil.example"})).status_code == 401
+        assert (await api.client.get("/v1/calls", headers={"X-Forwarded-For": "10.1.1.1"})).status_code == 401
+        assert (await api.client.get("/readyz", headers={"Host": "worker.example"})).status_code == 200
+
+
+async def test_websocket_routes_are_all_known_here(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        sockets = [r.path for r in create_app(api_context(api)).routes if isinstance(r, WebSocketRoute)]
+    assert sockets == ["/v1/events"], "a new WebSocket route needs its access tested above"
+
+
+def test_the_api_imports_nothing_heavy() -> None:
+    code = "import mediaworker.http.app, sys; print(*sys.modules)"
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    assert "uvicorn" in loaded
+    assert not loaded & {"torch", "moonshine_voice", "onnxruntime", "av", "scipy"}
+
+
+async def test_the_server_leaves_signals_alone(tmp_path: Path) -> None:
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    async with running_api(tmp_path):
+        await asyncio.sleep(0)
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

@@ -1,0 +1,317 @@
+"""`WS /v1/events` over a real server with a real client: hello, live, resumption, closes, and who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from mediaworker.events.schema import Dtmf, decode
+from tests.support.api_server import Running, running_api
+from tests.support.event_samples import final, partial, speech, until
+
+
+async def receive(socket: ClientConnection, count: int) -> list[dict[str, Any]]:
+    async with asyncio.timeout(10):
+        return [json.loads(await socket.recv()) for _ in range(count)]
+
+
+async def close_code(socket: ClientConnection) -> tuple[int, str]:
+    with pytest.raises(ConnectionClosed) as closed:
+        async with asyncio.timeout(20):
+            while True:
+                await socket.recv()
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
+async def test_hello_then_live(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        async with connect(api.ws) as socket:
+            (hello,) = await receive(socket, 1)
+            assert (hello["v"], hello["type"], hello["call_id"]) == (1, "hello", None)
+            assert hello["server"].startswith("mediaworker/")
+            assert hello["engine"] == {"name": "", "state": "idle"}
+            assert [call["call_id"] for call in hello["calls"]] == ["c1"]
+            assert hello["calls"][0]["from"] == "+1"
+            api.hub.publish("c1", 100, speech("u1", start_ms=40))
+            api.hub.publish("c1", 200, partial("u1", 1))
+            api.hub.publish("c1", 900, final("u1", "héllo 🙂"))
+            events = await receive(socket, 3)
+            assert [event["type"] for event in events] == ["speech.started", "transcript.partial", "transcript.final"]
+            assert [event["seq"] for event in events] == [2, 2, 3]
+            assert events[2]["text"] == "héllo 🙂"
+            assert (await api.client.get("/v1/calls/c1")).json()["seq"] == 3
+        await until(lambda: api.hub.subscribers == 0)
+
+
+async def test_filters(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        api.open_call("c2")
+        await api.hub.flush()
+        async with connect(f"{api.ws}?call=c2&types=transcript.final,%20dtmf&types=alert") as socket:
+            (hello,) = await receive(socket, 1)
+            assert [call["call_id"] for call in hello["calls"]] == ["c2"]
+            for call_id in ("c1", "c2"):
+                api.hub.publish(call_id, 0, speech(f"u-{call_id}"))
+                api.hub.publish(call_id, 0, partial(f"u-{call_id}", 1))
+                api.hub.publish(call_id, 0, final(f"u-{call_id}"))
+                api.hub.publish(call_id, 0, Dtmf("inbound", "1", 80))
+            events = await receive(socket, 2)
+            assert [(e["call_id"], e["type"]) for e in events] == [("c2", "transcript.final"), ("c2", "dtmf")]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("types=", 400),
+        ("types=dtmf,", 400),
+        ("types=transcript", 400),
+        ("types=DTMF", 400),
+        ("call=", 101),
+        ("call=*", 101),
+        ("call=%2A", 101),
+        ("call=c1", 101),
+        ("call=c2", 404),
+        ("call=c1&call=c1", 400),
+        ("call=a%20b", 400),
+        ("call=%00", 400),
+        ("call=" + "x" * 129, 400),
+        ("call=c1'--", 400),
+        ("after=x:1&after=x:1", 400),
+        ("types=hello,lagged,metrics&other=1", 101),
+    ],
+)
+async def test_queries(tmp_path: Path, query: str, status: int) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        if status == 101:
+            async with connect(f"{api.ws}?{query}") as socket:
+                assert (await receive(socket, 1))[0]["type"] == "hello"
+            return
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"{api.ws}?{query}"):
+                raise AssertionError("accepted")
+        response = refused.value.response
+        assert response.status_code == status
+        assert response.headers["content-type"] == "application/problem+json"
+        assert json.loads(response.body)["status"] == status
+        assert api.hub.subscribers == 0
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "nosuch:1", "{store}:1", "{store}:999999999999999999", "%FF:1", "{store}:1'"]
+)
+async def test_unknown_cursors_are_closed_with_4009(tmp_path: Path, cursor: str) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        store = api.hub.subscribe().cursor.store_id
+        async with connect(f"{api.ws}?after={cursor.format(store=store)}") as socket:
+            code, reason = await close_code(socket)
+        assert code == 4009
+        assert "cursor" in reason
+
+
+@settings(max_examples=10)
+@given(st.binary(max_size=60))
+def test_no_query_makes_an_error_of_ours(query: bytes) -> None:
+    """Whatever stands behind the question mark, the answer is one of those documented."""
+    allowed = bytes(byte for byte in query if 33 <= byte < 127 and byte != 35).decode()
+
+    async def ask(directory: Path) -> None:
+        async with running_api(directory) as api:
+            try:
+                async with connect(f"{api.ws}?{allowed}") as socket:
+                    try:
+                        await receive(socket, 1)
+                    except ConnectionClosed as closed:
+                        assert closed.rcvd is not None
+                        assert closed.rcvd.code == 4009
+            except InvalidStatus as refused:
+                assert refused.response.status_code in (400, 404)
+
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(ask(Path(directory)))
+
+
+async def test_resumption_has_no_gap_and_no_double(tmp_path: Path) -> None:
+    """The connection is cut again and again while events go on, and once the worker is restarted."""
+    seen: list[tuple[str, int]] = []
+    cursor = ""
+
+    async def follow(api: Running, count: int) -> None:
+        nonlocal cursor
+        async with connect(api.ws + (f"?after={cursor}" if cursor else "")) as socket:
+            (hello,) = await receive(socket, 1)
+            assert hello["type"] == "hello"
+            cursor = cursor or hello["cursor"]
+            for event in await receive(socket, count):
+                cursor = event["cursor"]
+                if event["type"] != "transcript.partial":
+                    seen.append((event["call_id"], event["seq"]))
+            socket.transport.abort()
+            await socket.wait_closed()
+
+    async with running_api(tmp_path) as api:
+        await follow(api, 0)
+        api.open_call("c1")
+
+        async def talk() -> None:
+            for number in range(600):
+                api.hub.publish("c1", number, speech(f"u{number}"))
+                api.hub.publish("c1", number, partial(f"u{number}", 1))
+                api.hub.publish("c1", number, final(f"u{number}"))
+                await asyncio.sleep(0.001 if number % 10 == 0 else 0)
+
+        talking = asyncio.ensure_future(talk())
+        for _ in range(8):
+            await follow(api, 40)
+        await talking
+    async with running_api(tmp_path) as api:
+        total = 1 + 2 * 600 + 1
+        await follow(api, total - len(seen))
+    assert seen == [("c1", seq) for seq in range(1, total + 1)]
+
+
+async def test_many_subscribers_get_the_same(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        sockets = [await connect(api.ws) for _ in range(30)]
+        for number in range(50):
+            api.hub.publish("c1", number, Dtmf("inbound", "1", number))
+        found = await asyncio.gather(*(receive(socket, 51) for socket in sockets))
+        assert all(frames[1:] == found[0][1:] for frames in found)
+        for socket in sockets:
+            socket.transport.abort()
+            await socket.wait_closed()
+        await until(lambda: api.hub.subscribers == 0)
+
+
+async def test_there_is_a_limit_of_subscribers(tmp_path: Path) -> None:
+    async with running_api(tmp_path, events={"max_subscribers": 1}) as api:
+        async with connect(api.ws) as socket:
+            await receive(socket, 1)
+            with pytest.raises(InvalidStatus) as refused:
+                async with connect(api.ws):
+                    raise AssertionError("accepted")
+            assert refused.value.response.status_code == 503
+        await until(lambda: api.hub.subscribers == 0)
+        async with connect(api.ws):
+            pass
+
+
+async def test_a_client_that_does_not_read_is_closed_and_resumes(tmp_path: Path) -> None:
+    async with running_api(tmp_path, events={"queue": 16}) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        count = 0
+        async with connect(api.ws, max_queue=1, max_size=None) as socket:
+            (hello,) = await receive(socket, 1)
+            while api.hub.overruns == 0 and not any(s.overrun for s in api.hub._subscriptions):
+                for _ in range(10):
+                    api.hub.publish("c1", count, final(f"u{count}", "x" * 40_000))
+                    count += 1
+                await api.hub.flush()
+                await asyncio.sleep(0.002)
+                assert count < 5000
+            seen, last = 0, hello["cursor"]
+            with pytest.raises(ConnectionClosed) as closed:
+                while True:
+                    event = (await receive(socket, 1))[0]
+                    assert event["at_ms"] == seen, "in order up to the close"
+                    seen, last = seen + 1, event["cursor"]
+            assert closed.value.rcvd is not None
+            assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4008, last)
+        assert 0 < seen < count
+        async with connect(f"{api.ws}?after={last}", max_size=None) as socket:
+            rest = (await receive(socket, count - seen + 1))[1:]
+            assert [event["at_ms"] for event in rest] == list(range(seen, count))
+        assert api.hub.overruns == 1
+
+
+async def test_a_client_that_is_dead_is_cut(tmp_path: Path) -> None:
+    """It neither reads nor answers pings; bytes for it wait in the server. Its end must come all the same."""
+    async with running_api(tmp_path, events={"heartbeat_s": 1}) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        socket = await connect(api.ws, ping_interval=None, max_queue=1)
+        await receive(socket, 1)
+        socket.transport.pause_reading()  # type: ignore[attr-defined]
+        for number in range(400):
+            api.hub.publish("c1", number, final(f"u{number}", "x" * 40_000))
+        (subscription,) = api.hub._subscriptions
+        await api.hub.flush()
+        assert subscription.waiting > 0
+        await until(lambda: api.hub.subscribers == 0)
+        assert api.hub.overruns == 0
+        socket.transport.abort()
+        await socket.wait_closed()
+
+
+async def test_what_a_client_says_is_ignored(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        async with connect(api.ws) as socket:
+            await receive(socket, 1)
+            for message in ("{", b"\x00\xff", '{"type":"config"}', ""):
+                await socket.send(message)
+            await socket.ping()
+            api.hub.publish("c1", 5, Dtmf("inbound", "7", 80))
+            while (event := (await receive(socket, 1))[0])["type"] != "dtmf":
+                pass
+            assert event["digit"] == "7"
+            await socket.send("x" * 70_000)
+            assert (await close_code(socket))[0] == 1009
+        await until(lambda: api.hub.subscribers == 0)
+
+
+async def test_the_worker_says_goodbye(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        async with connect(api.ws) as socket:
+            await receive(socket, 1)
+            api.hub.publish("c1", 5, Dtmf("inbound", "7", 80))
+            await api.hub.stop()
+            events = []
+            with pytest.raises(ConnectionClosed) as closed:
+                while True:
+                    events += await receive(socket, 1)
+            assert events[-1]["type"] == "dtmf", "what was published before the stop still arrives"
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1001
+        await api.hub._store.start()  # the fixture stops the hub once more
+
+
+async def test_stopping_the_server_does_not_wait_for_subscribers(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        socket = await connect(api.ws)
+        await receive(socket, 1)
+        async with asyncio.timeout(3):
+            await api.server.stop()
+        assert (await close_code(socket))[0] in (1001, 1012)
+        await socket.wait_closed()
+        assert api.hub.subscribers == 0
+
+
+async def test_frames_are_what_the_schema_decodes(tmp_path: Path) -> None:
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        async with connect(api.ws) as socket:
+            frames = [await socket.recv(), await socket.recv()]
+        assert all(isinstance(frame, str) for frame in frames)
+        assert [decode(frame).call_id for frame in frames] == [None, "c1"]

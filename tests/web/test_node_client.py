@@ -1,0 +1,140 @@
+"""`client.js` in Node 18, 20, 22 and 24: with Node's own WebSocket where there is one, and with that of `ws`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mediaworker.events.schema import Dtmf
+from tests.support.api_server import running_api
+from tests.support.peers import ROOT, ports
+
+CLIENT = ROOT / "mediaworker" / "ui" / "client.js"
+OWN = (22, 24)
+"""Those that have a WebSocket."""
+ALL = (18, 20, *OWN)
+
+FOLLOW = """
+const show = (what) => console.log(JSON.stringify(what));
+const stream = client.events({
+  onState: (state, { reason }) => show([state, reason ?? null]),
+  onEvent: ({ type, digit }) => {
+    if (type !== "dtmf") return;
+    show([digit, null]);
+    if (digit === "#") stream.close();
+  },
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Path:
+    done = subprocess.run([ROOT / "tools" / "install_node.sh", sys.executable], capture_output=True, text=True)
+    assert done.returncode == 0, f"tools/install_node.sh: {done.stderr}"
+    return Path(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def module(nodes: Path, tmp_path: Path) -> Path:
+    """A folder with the client, in which `ws` is found."""
+    (tmp_path / "client.mjs").write_text(CLIENT.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "node_modules").symlink_to(nodes / "node_modules")
+    return tmp_path
+
+
+@asynccontextmanager
+async def program(nodes: Path, folder: Path, version: int, options: str, script: str) -> AsyncIterator[Process]:
+    text = f'import {{ Client }} from "./client.mjs";\nconst client = new Client({{ {options} }});\n{script}'
+    if "WebSocket" in options:
+        text = f'import {{ WebSocket }} from "ws";\n{text}'
+    name = f"{version}-{'ws' if 'WebSocket' in options else 'own'}.mjs"
+    (folder / name).write_text(text, encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        nodes / str(version) / "node", "--no-warnings", name, cwd=folder, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def shown(process: Process, first: str) -> list[list[Any]]:
+    """What the program shows, up to a line that begins so."""
+    assert process.stdout is not None and process.stderr is not None
+    lines: list[list[Any]] = []
+    async with asyncio.timeout(30):
+        while not lines or lines[-1][0] != first:
+            line = await process.stdout.readline()
+            assert line, f"it has ended: {(await process.stderr.read()).decode()}"
+            lines.append(json.loads(line))
+    return lines
+
+
+async def test_a_worker_that_is_not_there_is_waited_for_in_every_node(nodes: Path, module: Path) -> None:
+    """A refused connection neither ends the process (`ws`) nor leaves the client connecting for ever (Node 22)."""
+    (port,) = ports(1)
+    url = f'url: "http://127.0.0.1:{port}/"'
+    kinds = [(version, f"{url}, WebSocket") for version in ALL] + [(version, url) for version in OWN]
+    async with AsyncExitStack() as stack:
+        running = [
+            await stack.enter_async_context(program(nodes, module, version, options, FOLLOW))
+            for version, options in kinds
+        ]
+        for _ in range(2):
+            for process in running:
+                assert (await shown(process, "waiting"))[0][0] == "connecting"
+        api = await stack.enter_async_context(
+            running_api(module / "data", http={"host": "127.0.0.1", "port": port, "max_per_peer": 64})
+        )
+        for process in running:
+            states = [state for state, _ in await shown(process, "open")]
+            assert set(states) == {"connecting", "waiting", "open"} or states == ["connecting", "open"]
+        api.open_call("c1")
+        for digit in "1#":
+            api.hub.publish("c1", 100, Dtmf("inbound", digit, 80))
+        for process in running:
+            assert await shown(process, "closed") == [["1", None], ["#", None], ["closed", None]]
+            async with asyncio.timeout(20):
+                assert await process.wait() == 0
+                assert await process.stderr.read() == b"", "nothing is left that holds the process or complains"
+
+
+async def test_a_stream_closed_before_it_is_open_ends_no_process(nodes: Path, module: Path) -> None:
+    """`ws` reports a connection that is given up as an error."""
+    options = f'url: "http://127.0.0.1:{ports(1)[0]}/", WebSocket'
+    for version in (18, 24):
+        async with program(nodes, module, version, options, "client.events().close();") as process:
+            _, errors = await process.communicate()
+            assert process.returncode == 0, errors.decode()
+
+
+@pytest.mark.parametrize("version", sorted({*ALL} - {*OWN}))
+async def test_a_node_without_a_websocket_says_what_to_give(nodes: Path, module: Path, version: int) -> None:
+    script = "try { client.events(); } catch (error) { console.log(error.name, error.message); }"
+    async with program(nodes, module, version, 'url: "https://w.example/mw/", key: "k-1"', script) as process:
+        output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        assert output.decode().startswith("TypeError there is no WebSocket here") and "`ws`" in output.decode()
+
+
+async def test_the_socket_that_is_opened(nodes: Path, module: Path) -> None:
+    script = (
+        "class Socket { constructor(...of) { console.log(JSON.stringify(of)); } close() {} }\n"
+        'new Client({ url: "https://w.example/mw/", key: "k-1", WebSocket: Socket })'
+        '.events({ after: "s:1" }).close();'
+    )
+    async with program(nodes, module, 18, 'url: "http://w.example"', script) as process:
+        output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        assert json.loads(output) == ["wss://w.example/mw/v1/events?call=*&after=s%3A1", ["bearer", "k-1"]]
