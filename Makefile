@@ -3,18 +3,23 @@ PYTHON ?= python3
 RUN = .venv/bin
 # Of the demo: auto, or tiny for Qwen3-ASR with the small model of this repository.
 ENGINE ?= auto
+# Of pytest: how many tests run at once. A file is one process's, since its tests share what they have started.
+PARALLEL ?= -n 4 --dist loadfile
 export PYTHON
 # One BLAS thread: the VAD's matrices are small, and the event loop shares its core with nobody.
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run test lint bench soak lock schema clean setup setup-dev
+.PHONY: checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run check test test-slow coverage lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
 	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word; installs what the tests need)"
 	@echo "make run     install and serve with the default configuration"
-	@echo "make test    install and run the checks and the tests"
+	@echo "make check   install, look for mistakes and run the tests that need no process (90 s)"
+	@echo "make test    the same, and all other tests that a change has to pass (12 minutes)"
+	@echo "make test-slow  kills, hostile peers, load and leaks (half an hour)"
+	@echo "make coverage  the branches that the tests of make test take, against the floor in pyproject.toml"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
 	@echo "make words   how many words each engine gets wrong, offline and through real calls (20 to 30 minutes; WORDS=--quick for less)"
 	@echo "make soak    700 kills, 200 power cuts, 10,000 calls and 1,000 lost connections, with a table at the end (an hour; SOAK='--kills 60' for less)"
@@ -42,12 +47,27 @@ demo:
 run: setup
 	$(RUN)/mediaworker serve
 
+# The lanes: CONTRIBUTING.md.
 lint: setup-dev
 	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
-test: lint
-	$(RUN)/python -m pytest
+check: lint
+	$(RUN)/python -m pytest $(PARALLEL) tests/unit
+
+test: check
+	$(RUN)/python -m pytest $(PARALLEL) tests/engine tests/process tests/sip tests/web
+
+test-slow: setup-dev
+	$(RUN)/python -m pytest tests/slow
+
+# Of branches, in the processes that the tests start as well.
+coverage: setup-dev
+	$(RUN)/coverage erase
+	$(RUN)/coverage run -m pytest $(PARALLEL) tests/unit tests/engine tests/process tests/sip tests/web
+	$(RUN)/coverage combine -q
+	$(RUN)/coverage report
 
 bench: setup-dev
 	$(RUN)/mediaworker bench media --legs 1,100,500,1000 --seconds 20

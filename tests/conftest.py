@@ -15,7 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the wo
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from tests.support.peers import ports  # noqa: E402
+from tests.support import ports  # noqa: E402
 from tests.support.speech import SPEECH, WORDS  # noqa: E402
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
@@ -34,7 +34,7 @@ collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["engine/test_qwen_g
 @pytest.fixture
 def free_port() -> int:
     """A port that nobody listens on."""
-    return ports(1)[0]
+    return ports.free_port()
 
 
 @pytest.fixture

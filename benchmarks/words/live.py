@@ -18,7 +18,8 @@ from pathlib import Path
 
 from benchmarks.words.calls import Condition, Line
 from mediaworker.client import Client, schema
-from tests.support.peers import COMMAND, ports
+from tests.support.peers import COMMAND
+from tests.support.ports import ports
 
 START_S = 60.0
 ANSWER_S = 60.0

@@ -15,7 +15,8 @@ import numpy as np
 
 from audio.codecs.g711 import ulaw_encode
 from tests.support.authority import Authority
-from tests.support.peers import ROOT, ports, until
+from tests.support.peers import ROOT, until
+from tests.support.ports import ports
 
 SCRIPTS = ROOT / "tools" / "interop"
 CONFIGURATION = Path(__file__).parent / "asterisk"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.interop.pbx import INSIDE, inside
-from tests.support.peers import ports, until
+from tests.support.peers import until
+from tests.support.ports import ports
 
 CONFIGURATION = Path(__file__).parent / "kamailio"
 CALLER = "127.0.0.1"

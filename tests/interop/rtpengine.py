@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.interop.pbx import ADDRESS, inside
-from tests.support.peers import ports, until
+from tests.support.peers import until
+from tests.support.ports import ports
 
 Value = str | list["Value"] | dict[str, "Value"]
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from mediaworker.cli.play import load_pcm
 from tests.interop.pbx import ADDRESS, DIGITS, INSIDE, inside
-from tests.support.peers import ports, until
+from tests.support.peers import until
+from tests.support.ports import ports
 
 CODECS = {
     "PCMU": ("pcmu/8000/1", 8000),

@@ -18,7 +18,8 @@ from tests.interop.softphone import Softphone, phone
 from tests.interop.test_asterisk_bridges import hold_and_say_again, wait_ended, wait_said
 from tests.process.test_qwen_calls import QWEN, SAID, file
 from tests.sip.test_siprec_calls import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, line, metadata
-from tests.support.peers import Worker, ports, until, worker
+from tests.support.peers import Worker, until, worker
+from tests.support.ports import ports
 from tests.support.rtp_sender import RtpSender
 from tests.support.sipp_caller import Sipp
 from tests.support.sipp_scenario import Expect, Pause, Send, mixed, offer, scenario

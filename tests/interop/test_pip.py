@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.peers import ROOT, ports, until
+from tests.support.peers import ROOT, until
+from tests.support.ports import ports
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from websockets.exceptions import InvalidStatus
 from audio.codecs.g711 import alaw_encode, ulaw_decode
 from tests.support.asterisk_peers import FORMATS, AudioSocketPeer, ChannelPeer, frame
 from tests.support.media_shells import until as until_async
-from tests.support.peers import Worker, ports, until, worker
+from tests.support.peers import Worker, until, worker
+from tests.support.ports import ports
 from tests.support.qwen_models import TINY
 from tests.support.story import check_story
 

@@ -14,7 +14,8 @@ import pytest
 
 from mediaworker.client import Client, events_url, schema
 from tests.support.authority import Authority
-from tests.support.peers import COMMAND, ROOT, Worker, ports, worker
+from tests.support.peers import COMMAND, ROOT, Worker, worker
+from tests.support.ports import ports
 
 NO_PEM = str(ROOT / "README.md")
 

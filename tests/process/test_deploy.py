@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from config.load import parse
-from tests.support.peers import Worker, command, ports, worker
+from tests.support.peers import Worker, command, worker
+from tests.support.ports import ports
 from tests.support.speech import SPEECH
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,8 @@ from audio.codecs.opus import OpusDecoder
 from mediaworker.cli.play import load_pcm
 from sip.phone import encode as encoded
 from tests.support.offline import Expected, packets, utterances
-from tests.support.peers import Worker, command, ports, until, worker
+from tests.support.peers import Worker, command, until, worker
+from tests.support.ports import ports
 from tests.support.sipp_caller import Sipp
 from tests.support.speech import SPEECH, speech
 from tests.support.story import check_story

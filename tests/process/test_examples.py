@@ -19,8 +19,9 @@ import soxr
 from audio.codecs.g711 import ulaw_decode
 from tests.process.test_ws_calls import CODES, QWEN, SAID, speech
 from tests.support import material
-from tests.support.peers import ROOT, Worker, ports, until, worker
+from tests.support.peers import ROOT, Worker, until, worker
 from tests.support.peers import command as mediaworker
+from tests.support.ports import ports
 
 DIGITS = ROOT / "tests" / "data" / "digits"
 
@@ -132,7 +133,8 @@ def test_a_file_that_cannot_be_read_is_a_sentence(running: Worker, tmp_path: Pat
 
 
 def test_the_readme_shows_a_program_that_works_when_pasted(running: Worker, tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(from openai .*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(from openai .*?)```", page, re.S)
     assert "http://127.0.0.1:8080/v1" in program
     (tmp_path / "readme.py").write_text(program.replace("http://127.0.0.1:8080", running.url), encoding="utf-8")
     material.encode(tmp_path / "voicemail.mp3", soxr.resample(ulaw_decode(CODES), 8000, 16000), "libmp3lame", 44_100)

@@ -24,7 +24,8 @@ from tests.process.test_reload import configured
 from tests.sip.test_siprec_calls import REQUIRE, line, metadata, talking
 from tests.support.asterisk_peers import AudioSocketPeer, ChannelPeer, frame
 from tests.support.browser import browser, screen
-from tests.support.peers import Worker, command, ports
+from tests.support.peers import Worker, command
+from tests.support.ports import ports
 from tests.support.rtp_sender import RtpSender
 from tests.support.sipp_caller import Sipp
 from tests.support.sipp_scenario import Pause, Send, mixed, offer

@@ -26,7 +26,8 @@ from config.console import ConsoleRenderer
 from config.load import describe, load, parse
 from config.printable import printable, printable_json
 from sip.protocol import trace
-from tests.support.peers import command, ports, worker
+from tests.support.peers import command, worker
+from tests.support.ports import ports
 from tests.support.sipp_caller import Sipp
 from tests.support.speech import SPEECH
 

@@ -28,7 +28,8 @@ from config.load import parse
 from config.reload import merge
 from mediaworker.ops.systemd import ServiceManager
 from mediaworker.ops.tls import Certificate, expiry
-from tests.support.peers import COMMAND, ROOT, Worker, alive, command, launch, ports, until, worker
+from tests.support.peers import COMMAND, ROOT, Worker, alive, command, launch, until, worker
+from tests.support.ports import port_range, ports
 from tests.support.speech import SPEECH, speech
 
 OLD, NEW = "old-key-12345", "new-key-12345"
@@ -406,9 +407,8 @@ def test_the_service_manager_hears_of_start_life_and_end(tmp_path: Path, monkeyp
 def test_two_workers_on_one_host_take_calls_at_once_from_one_range_of_ports(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    first, *_ = ports(1)
-    base = 30000 + first % 2000 * 2
-    shared = {"RTP__PORT_MIN": str(base), "RTP__PORT_MAX": str(base + 40)}
+    first, last = port_range(42)
+    shared = {"RTP__PORT_MIN": str(first), "RTP__PORT_MAX": str(last)}
     with worker(tmp_path / "a", **shared) as a, worker(tmp_path / "b", **shared) as b:
         calls = [
             subprocess.Popen(

@@ -22,7 +22,8 @@ from sip.pjsip.call import SipCall
 from sip.pjsip.dialog import Dialog
 from sip.pjsip.endpoint import SipEndpoint
 from sip.protocol.sdp import Direction
-from tests.support.sipp_caller import Sipp, free_port
+from tests.support.ports import free_port, port_range
+from tests.support.sipp_caller import Sipp
 from tests.support.sipp_scenario import Pause, Send, offer, scenario
 
 PCMU = {"payload_type": 0, "rtpmap": "PCMU/8000"}
@@ -93,9 +94,9 @@ async def worker(
 
     `left_open`: connections that may stay for a while, both ends of those within this process.
     """
-    first = free_port(24000)
+    first, last = port_range(400)
     settings = parse(
-        {"sip": {"host": "127.0.0.1", "port": free_port(), **sip}, "rtp": {"port_min": first, "port_max": first + 400}}
+        {"sip": {"host": "127.0.0.1", "port": free_port(), **sip}, "rtp": {"port_min": first, "port_max": last}}
     )
     endpoint = SipEndpoint(settings, handler, trusted=trusted)
     await endpoint.start()
@@ -423,7 +424,7 @@ async def test_twenty_calls_at_once(sipp: Sipp, codes: Path) -> None:
 
 
 async def test_registration_with_digest_and_its_refresh(sipp: Sipp) -> None:
-    registrar = free_port(26000)
+    registrar = free_port()
     account = {"registrar": f"sip:127.0.0.1:{registrar}", "user": "alice", "password": "secret", "name": "trunk"}
     server = sipp.start("registrar", port=registrar)
     handler = Recorder()
@@ -437,7 +438,7 @@ async def test_registration_with_digest_and_its_refresh(sipp: Sipp) -> None:
 
 
 async def test_a_wrong_password_is_a_failed_registration(sipp: Sipp) -> None:
-    registrar = free_port(26000)
+    registrar = free_port()
     account = {"registrar": f"sip:127.0.0.1:{registrar}", "user": "alice", "password": "wrong"}
     server = sipp.start("registrar_refusing", port=registrar)
     async with worker(Recorder(), accounts=[account]) as endpoint:

@@ -20,8 +20,8 @@ from sip.pjsip.resolver import Resolver
 from sip.request_filter import RequestFilter
 from tests.sip.test_endpoint import Recorder, until, worker
 from tests.sip.test_life import quick
+from tests.support.ports import free_port
 from tests.support.sip_peer import SipPeer, sdp
-from tests.support.sipp_caller import free_port
 
 
 class Broken(Exception):

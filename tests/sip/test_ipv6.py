@@ -24,10 +24,11 @@ from tests.sip.test_life import media, quick
 from tests.sip.test_tls import ask, secured
 from tests.support import peers
 from tests.support.authority import Authority
+from tests.support.ports import free_port
 from tests.support.registrar_peer import RegistrarPeer
 from tests.support.rtp_sender import RtpSender
 from tests.support.sip_peer import SipPeer, sdp
-from tests.support.sipp_caller import Sipp, free_port
+from tests.support.sipp_caller import Sipp
 from tests.support.sipp_scenario import Pause, Send, offer, scenario
 
 __all__ = ["codes", "sipp"]
@@ -346,7 +347,7 @@ async def test_a_registrars_name_stays_beside_its_address(authority: Authority, 
 
 
 async def test_a_registration_over_udp(sipp: Sipp) -> None:
-    port = free_port(26200)
+    port = free_port()
     server = sipp.start("registrar", port=port, source=V6)
     account = {"registrar": f"sip:[::1]:{port}", "user": "alice", "password": "secret", "name": "trunk"}
     async with worker(Recorder(), **ONLY, accounts=[account]) as endpoint:
@@ -358,7 +359,7 @@ async def test_a_registration_over_udp(sipp: Sipp) -> None:
 
 async def test_the_other_family_is_where_an_account_goes_when_one_fails(authority: Authority) -> None:
     async with RegistrarPeer(host=V6) as registrar:
-        dead = free_port(26000)
+        dead = free_port()
         account = {"registrar": f"sip:127.0.0.1:{dead};transport=tcp", "backups": [registrar.uri], "user": "alice"}
         async with worker(Recorder(), left_open=2, **BOTH, accounts=[account]) as endpoint:
             await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
@@ -402,7 +403,7 @@ async def test_a_renewed_certificate_is_for_both(authority: Authority) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_test_phone_calls_a_worker(tmp_path: Path, authority: Authority) -> None:
-    pair, port = authority.issue("worker", "IP:::1"), free_port(22000)
+    pair, port = authority.issue("worker", "IP:::1"), free_port()
     sound = tmp_path / "sound.ulaw"
     sound.write_bytes(b"\xff" * 4000)
     files = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}

@@ -16,9 +16,9 @@ from sip.pjsip import resolver
 from sip.pjsip.endpoint import SipEndpoint
 from tests.sip.test_endpoint import CODES, Recorder, played, until, worker
 from tests.sip.test_life import media, quick
+from tests.support.ports import free_port, port_range
 from tests.support.rtp_sender import RtpSender
 from tests.support.sip_peer import SipPeer, sdp
-from tests.support.sipp_caller import free_port
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ async def test_the_end_does_not_wait_for_a_name(
 ) -> None:
     answers = threading.Event()
     monkeypatch.setattr(resolver, "getaddrinfo", lambda name, port: [] if answers.wait(20) else [])
-    handler, first = Recorder(), free_port(24000)
+    handler, first = Recorder(), port_range(400)[0]
     sip = {"host": "127.0.0.1", "port": free_port()}
-    endpoint = SipEndpoint(parse({"sip": sip, "rtp": {"port_min": first, "port_max": first + 400}}), handler)
+    endpoint = SipEndpoint(parse({"sip": sip, "rtp": {"port_min": first, "port_max": first + 399}}), handler)
     try:
         await endpoint.start()
         with closing(named(endpoint, "slow.example")) as caller:

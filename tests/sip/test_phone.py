@@ -15,7 +15,8 @@ import pytest
 from audio.codecs.codec import Codec
 from sip.errors import SipError
 from sip.phone import SipPhone, encode
-from tests.support.sipp_caller import Sipp, free_port
+from tests.support.ports import free_port, port_range
+from tests.support.sipp_caller import Sipp
 
 WORKER = """
 import asyncio, json, sys, time
@@ -54,9 +55,9 @@ asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
 @contextlib.asynccontextmanager
 async def worker() -> AsyncIterator[tuple[int, asyncio.StreamReader]]:
     """A worker that takes one call; its port, and its standard output, where a line of JSON follows the call."""
-    port = free_port(27000)
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, str(port), str(free_port(28000)), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", WORKER, str(port), str(port_range(102)[0]), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     try:
@@ -113,7 +114,7 @@ async def test_cancelling_the_task_hangs_up() -> None:
 
 
 async def test_a_refusal_is_a_result(tmp_path: Path) -> None:
-    sipp, port = Sipp(tmp_path), free_port(29000)
+    sipp, port = Sipp(tmp_path), free_port()
     callee = sipp.start("busy", port=port)
     await asyncio.sleep(0.3)
     result = await SipPhone().call(f"sip:1000@127.0.0.1:{port}", tone(8000, 1))
@@ -122,7 +123,7 @@ async def test_a_refusal_is_a_result(tmp_path: Path) -> None:
 
 
 async def test_no_answer_is_cancelled(tmp_path: Path) -> None:
-    sipp, port = Sipp(tmp_path), free_port(29000)
+    sipp, port = Sipp(tmp_path), free_port()
     callee = sipp.start("ringing", port=port)
     await asyncio.sleep(0.3)
     result = await SipPhone().call(f"sip:1000@127.0.0.1:{port}", tone(8000, 1), answer_s=0.5)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from config import ConfigError
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation, in_order
 from tests.sip.test_endpoint import Recorder, until, worker
+from tests.support.ports import free_port
 from tests.support.registrar_peer import RegistrarPeer
-from tests.support.sipp_caller import free_port
 
 
 def targets(*names: str) -> list[RegistrarTarget]:
@@ -117,7 +117,7 @@ def account(*ports: int) -> dict[str, object]:
 async def test_another_registrar_has_the_account_when_the_first_one_has_not(answer: str) -> None:
     """Nobody there at all, one that is in trouble, one that refuses."""
     async with RegistrarPeer(answer=answer or "200 OK") as first, RegistrarPeer() as second:
-        dead = free_port(26000)
+        dead = free_port()
         ports = (first.port if answer else dead, second.port)
         async with worker(Recorder(), left_open=4, accounts=[account(*ports)]) as endpoint:
             await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
@@ -147,7 +147,7 @@ async def test_a_registrar_that_dies_is_left_for_the_other_and_a_call_comes_from
 
 
 async def test_it_comes_back_by_itself() -> None:
-    port = free_port(26000)
+    port = free_port()
     async with worker(Recorder(), left_open=4, accounts=[account(port)]) as endpoint:
         await until(lambda: endpoint.registrations[0].state == "failed", timeout_s=10)
         async with RegistrarPeer(port=port):

@@ -33,7 +33,7 @@ from sip.errors import PortsExhausted
 from sip.media.latching import SourceLatch
 from sip.media.ports import RtpPorts
 from tests.sip.test_rtp_socket import accept
-from tests.support.peers import ports
+from tests.support.ports import ports
 from tests.support.speech import speech
 from tests.support.timeline_reference import Reference, Sent
 

@@ -32,7 +32,7 @@ from sip.media.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPN
 from sip.media.rtp_socket import RtpCounters, RtpSocket
 from sip.media.silence import SilenceTicker
 from tests.support.peers import until
-from tests.support.sipp_caller import free_port
+from tests.support.ports import port_range
 
 PEER = ("192.0.2.9", 4000)
 NAT = ("198.51.100.1", 61000)
@@ -167,7 +167,7 @@ def test_no_datagram_is_delivered_twice_or_invented(steps: list[tuple[bytes, tup
 
 
 def test_ports_are_even_and_rest_before_reuse() -> None:
-    first = free_port(30000) | 1
+    first = port_range(8)[0] | 1
     ports = RtpPorts(first, first + 5, host="127.0.0.1", quarantine_s=10.0)
     sockets = [ports.open(0.0) for _ in range(3)]
     numbers = [bound.getsockname()[1] for bound in sockets]
@@ -186,8 +186,7 @@ def test_ports_are_even_and_rest_before_reuse() -> None:
 
 
 def test_a_port_of_another_program_is_passed_over() -> None:
-    first = free_port(30100)
-    first += first % 2
+    first, _ = port_range(4)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", first))
         ports = RtpPorts(first, first + 3, host="127.0.0.1")
@@ -198,8 +197,7 @@ def test_a_port_of_another_program_is_passed_over() -> None:
 
 @pytest.mark.parametrize("family", ["IP4", "IP6"])
 def test_a_number_is_in_use_in_one_family_at_a_time(family: Family) -> None:
-    first = free_port(30150)
-    first += first % 2
+    first, _ = port_range(2)
     ports = RtpPorts(first, first + 1, host="127.0.0.1", host6="::1", quarantine_s=0.0)
     bound = ports.open(0.0, family)
     assert bound.getsockname()[1] == first and bound.family == SOCKETS[family]
@@ -235,7 +233,7 @@ class Line:
     def __init__(self, host: str) -> None:
         self.host = host
         self.loop = asyncio.get_running_loop()
-        self.ports = RtpPorts(free_port(30200), 31990, host="127.0.0.1", host6="::1")
+        self.ports = RtpPorts(*port_range(1000), host="127.0.0.1", host6="::1")
         self.receiver = RtpReceiver()
         self.counters = RtpCounters()
         self.ticker = SilenceTicker(self.loop)

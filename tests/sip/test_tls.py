@@ -20,8 +20,9 @@ from mediaworker.ops.tls import sip_certificate
 from tests.sip.test_endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
 from tests.support import peers
 from tests.support.authority import Authority, Pair, stunnel
+from tests.support.ports import free_port
 from tests.support.registrar_peer import RegistrarPeer
-from tests.support.sipp_caller import Sipp, free_port
+from tests.support.sipp_caller import Sipp
 
 __all__ = ["codes", "sipp"]
 
@@ -34,7 +35,7 @@ def authority(tmp_path: Path) -> Authority:
 def secured(pair: Pair, authority: Authority, **more: object) -> dict[str, object]:
     """Keys of `[sip]`."""
     files = {"tls_cert": str(pair.cert), "tls_key": str(pair.key), "tls_ca": str(authority.cert)}
-    return {**files, "tls_port": free_port(22000), **more}
+    return {**files, "tls_port": free_port(), **more}
 
 
 def options(transport: str = "TLS", uri: str = "sip:worker@127.0.0.1") -> bytes:
@@ -67,7 +68,7 @@ async def test_a_call_and_its_audio(sipp: Sipp, codes: Path, authority: Authorit
     async with worker(handler, **keys) as endpoint:
         assert endpoint.tls_port == keys["tls_port"]
         values = {**PCMU, "audio": f"{codes},1,0,PCMU/8000", "talk_ms": 500, "sdp": ""}
-        entry = free_port(22500)
+        entry = free_port()
         with stunnel(tmp_path, entry, endpoint.tls_port, client=True, ca=authority.cert, name="localhost"):
             await sipp.run("call", f"127.0.0.1:{entry}", transport="t1", **values)
         await until(lambda: ("end", "hangup") in handler.log)
@@ -82,7 +83,7 @@ async def test_the_worker_hangs_up_over_the_connection_by_which_the_call_came(
     handler = Recorder()
     keys = secured(authority.issue("worker", "DNS:localhost"), authority)
     async with worker(handler, **keys) as endpoint:
-        entry = free_port(22500)
+        entry = free_port()
         with stunnel(tmp_path, entry, endpoint.tls_port, client=True):
             values = {**PCMU, "audio": "", "talk_ms": 500, "sdp": ""}
             caller = sipp.start("until_bye", f"127.0.0.1:{entry}", transport="t1", **values)
@@ -96,7 +97,7 @@ async def test_the_worker_hangs_up_over_the_connection_by_which_the_call_came(
 @pytest.mark.timeout(120)
 def test_the_test_phone_calls_a_worker(tmp_path: Path, authority: Authority) -> None:
     pair, other = authority.issue("worker", "IP:127.0.0.1"), Authority(tmp_path, "other")
-    port = free_port(22000)
+    port = free_port()
     sound = tmp_path / "sound.ulaw"
     sound.write_bytes(b"\xff" * 4000)
     keys = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}
@@ -195,7 +196,7 @@ async def test_a_renewed_certificate_is_for_the_connections_from_then_on(authori
 def test_a_renewal_by_sighup_and_what_is_said_of_it(tmp_path: Path, authority: Authority) -> None:
     trusting = ssl.create_default_context(cafile=str(authority.cert))
     pair = authority.issue("first", "DNS:localhost", file="live")
-    port = free_port(22000)
+    port = free_port()
     keys = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}
     with peers.worker(tmp_path, **keys) as running:
         peers.until(lambda: "SIP is listening" in running.log.read_text())
@@ -241,7 +242,7 @@ def test_files_that_will_not_do_are_named(tmp_path: Path, authority: Authority) 
 
 
 async def test_registration(sipp: Sipp, authority: Authority, tmp_path: Path) -> None:
-    entry, registrar = free_port(26000), free_port(26100)
+    entry, registrar = free_port(), free_port()
     account = {"registrar": f"sips:localhost:{entry}", "user": "alice", "password": "secret", "name": "trunk"}
     pair = authority.issue("pbx", "DNS:localhost")
     # The connection ends with the registration, before SIPp has looked at the end of its scenario.

@@ -34,7 +34,8 @@ from tests.support.neighbours import (
     trouble,
     upgrade,
 )
-from tests.support.peers import ports, until, worker
+from tests.support.peers import until, worker
+from tests.support.ports import ports
 
 LIMITS = {
     "EVENTS__HEARTBEAT_S": "2",

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.peers import ports, until
+from tests.support.peers import until
+from tests.support.ports import ports
 
 Address = tuple[str, int]
 OUTSIDE = "127.0.0.2"

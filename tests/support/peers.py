@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -18,25 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import ports
+
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "qwen3-asr-tiny"
 """The engine of the tests: `auto` takes it."""
 COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]
-
-
-def ports(count: int) -> list[int]:
-    """Distinct ports, free for TCP and UDP on loopback."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        while len(found) < count:
-            tcp = held.enter_context(socket.socket())
-            udp = held.enter_context(socket.socket(type=socket.SOCK_DGRAM))
-            tcp.bind(("127.0.0.1", 0))
-            port = int(tcp.getsockname()[1])
-            with contextlib.suppress(OSError):
-                udp.bind(("127.0.0.1", port))
-                found.append(port)
-    return found
 
 
 @dataclass

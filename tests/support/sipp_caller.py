@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import string
 from pathlib import Path
 
+from tests.support.ports import free_port, port_range
+
 SCENARIOS = Path(__file__).parent / "sipp"
-
-
-def free_port(first: int = 20000) -> int:
-    """A port free on UDP and TCP, below the range that the system gives to outgoing connections."""
-    for port in range(first, 32000):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, socket.socket() as tcp:
-            try:
-                udp.bind(("0.0.0.0", port))
-                tcp.bind(("0.0.0.0", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 class Sipp:
@@ -58,8 +46,8 @@ class Sipp:
             text = string.Template((SCENARIOS / f"{scenario}.xml").read_text()).substitute(values)
         (folder / "scenario.xml").write_text(text)
         command = ["sipp", *target, "-sf", "scenario.xml", "-m", str(calls), "-l", str(at_once), "-r", str(rate)]
-        command += ["-i", source, "-mi", source, "-p", str(port or free_port(21000 + self._runs * 10)), "-t", transport]
-        command += ["-nostdin"]
+        command += ["-i", source, "-mi", source, "-p", str(port or free_port()), "-t", transport]
+        command += ["-mp", str(port_range(8)[0]), "-nostdin"]
         command += ["-timeout", f"{timeout_s}s", "-timeout_error", "-trace_err", "-error_file", "errors.log", *options]
         return asyncio.create_task(self._run(command, folder))
 

@@ -16,7 +16,8 @@ import pytest
 
 from mediaworker.events.schema import Dtmf
 from tests.support.api_server import running_api
-from tests.support.peers import ROOT, ports
+from tests.support.peers import ROOT
+from tests.support.ports import ports
 
 CLIENT = ROOT / "mediaworker" / "ui" / "client.js"
 OWN = (22, 24)

@@ -22,7 +22,8 @@ from websockets.sync.client import connect
 from mediaworker.ingress import socket_owner
 from mediaworker.ingress.socket_owner import is_own, listed, owner
 from tests.support.browser import chromium
-from tests.support.peers import Worker, command, ports, until, worker
+from tests.support.peers import Worker, command, until, worker
+from tests.support.ports import ports
 
 # What Debian's own configuration files set, as far as it matters here: the servers give up root.
 NGINX = """

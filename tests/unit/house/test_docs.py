@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from config.settings import Settings
 
 ROOT = Path(__file__).parents[3]
+FOLDERS = ("config", "audio", "sip", "asr", "mediaworker", "benchmarks", "tools", "tests", "examples", "deploy")
 
 
 def test_generated_documents_are_current() -> None:
@@ -17,17 +20,23 @@ def test_generated_documents_are_current() -> None:
     assert done.returncode == 0, f"run `make schema`: {done.stdout}{done.stderr}"
 
 
-def test_the_readme_names_files_that_exist() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = {name for name in re.findall(r"`((?:[a-z_]+/)+[a-z_.]+\.[a-z]+)`", text)}
-    assert len(named) > 8
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[\w-]+)?\)")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/getting-started.md"])
+def test_what_a_newcomer_is_pointed_to_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = LINK.findall(text)
+    named = {name for name in re.findall(r"`((?:[a-z_]+/)+[a-z_.]+)`", text) if name.split("/")[0] in FOLDERS}
+    assert len(links) > 3
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 def test_the_security_policy_names_what_exists() -> None:
     """Files, tests, settings and links: a promise that points nowhere is none."""
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    tests, links = re.findall(r"`(tests/\w+\.py)`", text), re.findall(r"\]\(([\w/.]+)(?:#[\w-]+)?\)", text)
+    tests, links = re.findall(r"`(tests/[\w/]+\.py)`", text), re.findall(r"\]\(([\w/.]+)(?:#[\w-]+)?\)", text)
     assert len(tests) > 6 and len(links) >= 4
     assert [name for name in [*tests, *links] if not (ROOT / name).exists()] == []
     settings = Settings()
