@@ -1,12 +1,9 @@
-"""To 16 kHz, for any cuts: a causal half-band FIR from 8 kHz, and the bytes of a format as samples of a model."""
+"""From 8 to 16 kHz, however a stream is cut: a causal half-band FIR."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-
-from asr.server.samples import decode
-from asr.utterance import Format
 
 _TAPS_ABOUT = 16
 """Input samples on either side of an interpolated one."""
@@ -48,23 +45,3 @@ class Upsampler:
             between += pair
         out[1::2] = between
         return out
-
-
-class Wideband:
-    """One stream of bytes in a format, as samples."""
-
-    __slots__ = ("_format", "_rest", "_upsampler")
-
-    def __init__(self, format: Format) -> None:
-        self._format = format
-        self._upsampler = Upsampler() if format != "L16" else None
-        self._rest = b""
-
-    def feed(self, data: bytes) -> NDArray[np.float32]:
-        """→ float32 in [-1, 1) at 16 kHz. Half of a sample waits for the other."""
-        if self._upsampler is not None:
-            return self._upsampler.feed(decode(self._format, data))
-        data = self._rest + data
-        whole = len(data) // 2 * 2
-        self._rest = data[whole:]
-        return decode("L16", data[:whole]).astype(np.float32) * np.float32(1 / 32768)

@@ -82,7 +82,7 @@ def profile(audio: list[bytes]) -> None:
     from asr.engines.moonshine import plugin, session
     from asr.engines.moonshine.model import Model
     from asr.engines.moonshine.speech import SpeechDetector
-    from audio.resample import Wideband
+    from asr.samples import Wideband
     from benchmarks.engine.arrivals import Clock, Run
     from benchmarks.engine.moonshine_designs import MeteredEngine
     from benchmarks.engine.talk import requests, talk

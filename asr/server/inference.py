@@ -13,9 +13,9 @@ from asr.engines.aligner import Aligner
 from asr.engines.interface import Answer, Engine, EngineError, EngineExhausted
 from asr.engines.runtime import Runtime
 from asr.messages import FromEngine, ToEngine
+from asr.samples import Loudness
 from asr.server.alignments import Alignments
 from asr.server.oom_backoff import Pressure
-from asr.server.samples import Loudness
 from asr.server.scheduler import LIVE, Lane, Request, Scheduler
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 

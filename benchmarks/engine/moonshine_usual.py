@@ -18,9 +18,9 @@ from asr.engines.interface import Answer, Capabilities
 from asr.engines.moonshine import guards
 from asr.engines.moonshine.model import RATE_HZ, Model
 from asr.engines.moonshine.tokens import END
+from asr.samples import Wideband
 from asr.server.scheduler import Request
 from asr.utterance import Utterance
-from audio.resample import Wideband
 from benchmarks.engine.spent import Meter, Spent
 
 

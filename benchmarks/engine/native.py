@@ -18,7 +18,7 @@ from asr.engines.interface import Answer, Capabilities
 from asr.engines.qwen.loader import LoadedModel
 from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.session import MODEL_HZ, longest
-from asr.server.samples import decode
+from asr.samples import decode
 from asr.server.scheduler import Request
 from asr.text import parse_output
 from asr.utterance import BYTES_PER_S, Utterance

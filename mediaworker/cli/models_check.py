@@ -22,9 +22,9 @@ from asr.engines.qwen.loader import LoadedModel, load
 from asr.engines.qwen.prompt import Prompt, Prompts
 from asr.engines.qwen.session import longest
 from asr.repetition import is_loop
+from asr.samples import Wideband
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from audio.resample import Wideband
 from config.settings import Qwen
 from mediaworker.word_errors.align import align
 from mediaworker.word_errors.normalise import words

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from asr.server.samples import decode
+from asr.samples import decode
 from asr.utterance import Format
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from tools.train_tiny.espeak import RATE_HZ as ESPEAK_HZ

@@ -16,10 +16,10 @@ from asr.engines.moonshine.pieces import cuts
 from asr.engines.moonshine.shown import Shown
 from asr.engines.moonshine.speech import SpeechDetector
 from asr.engines.moonshine.tokens import END
+from asr.samples import Wideband
 from asr.server.scheduler import Request
 from asr.text import joined
 from asr.utterance import BYTES_PER_S, Utterance
-from audio.resample import Wideband
 
 Decoding = Generator[None, None, list[int]]
 """Yields after each call of the network; returns the tokens of the answer."""

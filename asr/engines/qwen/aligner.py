@@ -23,8 +23,8 @@ from asr.engines.qwen.fused import fuse_audio
 from asr.engines.qwen.mel import Features, Mel, views
 from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 from asr.engines.qwen.words import PlacedWord, monotone, split, usable
+from asr.samples import Wideband
 from asr.utterance import TimedWord
-from audio.resample import Wideband
 from config.settings import Asr, Qwen
 
 LONGEST_S, LONGEST_CPU_S = 180.0, 30.0

@@ -16,9 +16,9 @@ from asr.engines.qwen.mel import Features
 from asr.engines.qwen.packed import AUDIO, Input, PackedRow
 from asr.engines.qwen.prompt import Prompt, Prompts
 from asr.repetition import is_loop, once
+from asr.samples import Wideband
 from asr.server.scheduler import Request
 from asr.utterance import BYTES_PER_S, Utterance
-from audio.resample import Wideband
 
 MODEL_HZ = 16000
 

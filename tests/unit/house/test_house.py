@@ -54,7 +54,7 @@ def test_media_process_imports_nothing_heavy(module: str) -> None:
     """Not even when it has looked for every engine, and whether it could run."""
     code = f"""
 import {module}, sys
-from asr import plugin
+from asr.engines import plugin
 from config.settings import Asr
 for name in plugin.BUILT_IN:
     plugin.find(name).missing(Asr()), plugin.find(name).about(Asr())

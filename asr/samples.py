@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from asr.utterance import BYTES_PER_S, Format
 from audio.codecs.g711 import alaw_decode, ulaw_decode
+from audio.resample import Upsampler
 
 RATE_HZ: dict[Format, int] = {"PCMU": 8000, "PCMA": 8000, "L16": 16000}
 
@@ -49,3 +50,23 @@ class Loudness:
         no whole window: too little to judge by."""
         self._measure()
         return max(self._dbfs[: end // self._window_bytes], default=0.0)
+
+
+class Wideband:
+    """One stream of bytes in a format, as samples."""
+
+    __slots__ = ("_format", "_rest", "_upsampler")
+
+    def __init__(self, format: Format) -> None:
+        self._format = format
+        self._upsampler = Upsampler() if format != "L16" else None
+        self._rest = b""
+
+    def feed(self, data: bytes) -> npt.NDArray[np.float32]:
+        """→ float32 in [-1, 1) at 16 kHz. Half of a sample waits for the other."""
+        if self._upsampler is not None:
+            return self._upsampler.feed(decode(self._format, data))
+        data = self._rest + data
+        whole = len(data) // 2 * 2
+        self._rest = data[whole:]
+        return decode("L16", data[:whole]).astype(np.float32) * np.float32(1 / 32768)
