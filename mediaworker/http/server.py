@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config import Settings
 from config.listen import http_host
-from mediaworker.http.protocol import SWEEP_S, Guard, HttpProtocol, WebSocketProtocol
+from mediaworker.http.connection import SWEEP_S, Guard, GuardedConnection, watch_answers
 from mediaworker.ingress.access import INCOMING, ConnectionInfo
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ops.tls import certificate
@@ -24,20 +24,20 @@ CLOSE_S = 5.0
 WS_MAX_BYTES = 65536
 
 
-class _Thin(logging.Filter):
-    """uvicorn logs every peer's nonsense anew: the same message passes once a minute. Its own failures always do."""
+class UvicornLogFilter(logging.Filter):
+    """Lets each message about a peer's nonsense pass once a minute, and uvicorn's own failures always."""
 
     PERIOD_S = 60.0
     OURS = frozenset(
         (
             "ASGI callable returned without completing handshake.",  # said of every upgrade that was refused by us
-            "Invalid HTTP request received.",  # the connection says whose
+            "Invalid UTF-8 sequence received from client.",  # the connection says whose
         )
     )
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = str(record.msg)
@@ -45,19 +45,21 @@ class _Thin(logging.Filter):
             return False
         if record.exc_info or record.levelno < logging.WARNING:
             return True
-        if record.created - self._said.get(message, -self.PERIOD_S) < self.PERIOD_S:
+        if record.created - self._logged.get(message, -self.PERIOD_S) < self.PERIOD_S:
             return False
-        self._said[message] = record.created
+        self._logged[message] = record.created
         return True
 
 
-logging.getLogger("uvicorn.error").addFilter(_Thin())
+logging.getLogger("uvicorn.error").addFilter(UvicornLogFilter())
 
 
 class _Server(uvicorn.Server):
+    """Leaves signals to the worker."""
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        yield  # signals are the worker's
+        yield
 
 
 class HttpServer:
@@ -74,9 +76,9 @@ class HttpServer:
         self._sweep: asyncio.TimerHandle | None = None
         self._server = _Server(
             uvicorn.Config(
-                _with_connection(app),
-                http=functools.partial(HttpProtocol, self.guard),  # type: ignore[arg-type]
-                ws=functools.partial(WebSocketProtocol, self.guard),  # type: ignore[arg-type]
+                watch_answers(_with_connection(app)),
+                http=functools.partial(GuardedConnection, self.guard),  # type: ignore[arg-type]
+                ws="websockets-sansio",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -103,7 +105,7 @@ class HttpServer:
             if self._task.done():
                 self._task.result()
             await asyncio.sleep(0.01)
-        self._look()
+        self._check_connections()
 
     async def stop(self) -> None:
         """Close the port and the connections; those that do not close within 5 s are cut."""
@@ -113,10 +115,7 @@ class HttpServer:
             self._sweep.cancel()
         self._server.should_exit = True
         await self._task
-        # What still has unsent bytes for a peer that does not read.
-        for connection in tuple(self._server.server_state.connections):
-            if (transport := getattr(connection, "transport", None)) is not None:
-                transport.abort()
+        self.guard.abort()  # those that still have unsent bytes for a peer that does not read
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
         self._task = None
 
@@ -124,9 +123,9 @@ class HttpServer:
         assert self.certificate is not None
         return self.certificate.context
 
-    def _look(self) -> None:
+    def _check_connections(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(SWEEP_S, self._look)
+        self._sweep = loop.call_later(SWEEP_S, self._check_connections)
         self.guard.sweep(loop.time())
 
 

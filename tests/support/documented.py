@@ -18,7 +18,7 @@ ANYWHERE = (405, 500)
 
 @cache
 def document() -> dict[str, Any]:
-    return json.loads((ROOT / "mediaworker" / "ui" / "openapi.json").read_text(encoding="utf-8"))
+    return json.loads((ROOT / "mediaworker" / "web" / "openapi.json").read_text(encoding="utf-8"))
 
 
 def operation(method: str, path: str) -> tuple[str, dict[str, Any]] | None:

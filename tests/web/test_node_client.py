@@ -19,7 +19,7 @@ from tests.support.api_server import running_api
 from tests.support.peers import ROOT
 from tests.support.ports import ports
 
-CLIENT = ROOT / "mediaworker" / "ui" / "client.js"
+CLIENT = ROOT / "mediaworker" / "web" / "client.js"
 OWN = (22, 24)
 """Those that have a WebSocket."""
 ALL = (18, 20, *OWN)

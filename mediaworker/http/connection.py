@@ -1,0 +1,326 @@
+"""Connections of the HTTP port, made fit for peers that are slow, greedy or wrong.
+
+uvicorn bounds a request's head, its body's buffer and the pause between requests, but waits for ever for a head to
+end, a body to come or an answer to be read. A `GuardedConnection` stands between the transport and uvicorn's protocol:
+it sees every byte that passes, learns from the application's own messages when an answer begins and ends
+(`watch_answers`), and ends every such wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, cast
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from websockets.frames import Close, CloseCode, Frame, Opcode
+
+from mediaworker.http.fragments import FragmentCounter
+from mediaworker.http.request_watch import BadRequest, RequestWatch
+from mediaworker.ingress.connections import ConnectionLimit
+from mediaworker.ingress.notices import Notices
+from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
+
+SWEEP_S = 0.5
+MAX_FRAGMENTS = 4096
+"""Fragments of one WebSocket message: each costs memory, even an empty one."""
+CONNECTION = "mediaworker.connection"
+"""Where the state of an ASGI scope has its `GuardedConnection`."""
+FIN = 0x80
+VIOLATIONS = (CloseCode.PROTOCOL_ERROR, CloseCode.INVALID_DATA, CloseCode.MESSAGE_TOO_BIG)
+"""What uvicorn closes a WebSocket with because of the peer's frames."""
+PING_TIMEOUT = CloseCode.INTERNAL_ERROR
+"""What it closes one with whose peer does not answer a ping."""
+
+
+@dataclass(slots=True)
+class HttpCounters:
+    """Plain totals, for metrics."""
+
+    bad_requests: int = 0
+    """Requests that are not HTTP, and frames that are not WebSocket."""
+    slow_requests: int = 0
+    """Heads and bodies that did not come in time."""
+    slow_readers: int = 0
+    """Connections cut because the peer did not read what it was sent."""
+
+
+class Guard:
+    """What the connections of one port share. `sweep` is called by its owner every `SWEEP_S`."""
+
+    def __init__(self, limit: ConnectionLimit, *, header_timeout_s: float, stall_s: float) -> None:
+        self.limit, self.header_timeout_s, self.stall_s = limit, header_timeout_s, stall_s
+        self.counters = HttpCounters()
+        self.notices = Notices()
+        self.connections: set[GuardedConnection] = set()
+
+    def sweep(self, now: float) -> None:
+        for connection in tuple(self.connections):
+            connection.check(now)
+
+    def abort(self) -> None:
+        """Cut every connection, whatever it still has to send."""
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+
+
+class GuardedConnection(asyncio.Protocol):
+    """One connection, as HTTP or, after an upgrade, as a WebSocket.
+
+    `arguments` are those that uvicorn gives to the protocol class of its `http` option.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, guard: Guard, **arguments: Any) -> None:
+        self._guard, self._arguments = guard, arguments
+        self._loop = asyncio.get_running_loop()
+        self._inner: asyncio.Protocol | None = None
+        """uvicorn's; None when the connection was refused at once."""
+        self._peer = ""
+        self._fragments: FragmentCounter | None = None
+        """None: it is not a WebSocket."""
+        self._refused = self._unanswered = False
+        """Whether we have closed it with an answer of our own, and whether uvicorn's ping has not been answered."""
+        self._receiving = False
+        self._inner_paused = self._held = self._paused = False
+        """Whether uvicorn wants no more to be read, whether we want that, and what the transport was told."""
+        self._unread_since: float | None = None
+        """Since when more waits to be sent than the transport likes to hold."""
+        self._closing_since: float | None = None
+
+    # -- from the transport -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its bases
+        guard, now = self._guard, self._loop.time()
+        self._watch = RequestWatch(now, header_timeout_s=guard.header_timeout_s, stall_s=guard.stall_s)
+        address = transport.get_extra_info("peername")
+        self._peer = address[0] if isinstance(address, tuple) else ""
+        guard.connections.add(self)
+        if reason := guard.limit.enter(self._peer):
+            guard.notices.warn(self._peer, "http connections refused", now, f"limit: {reason}")
+            self._refuse(503, "too many connections")
+            return
+        state = {**self._arguments["app_state"], CONNECTION: self}
+        self._inner = H11Protocol(**self._arguments | {"app_state": state})
+        self._inner.connection_made(WatchedTransport(self))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.connections.discard(self)
+        if self._inner is not None:
+            self._guard.limit.leave(self._peer)
+            self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None or self.transport.is_closing():
+            return
+        if self._fragments is None:
+            try:
+                self._deliver(self._watch.receive(data, self._loop.time()))
+            except BadRequest as bad:
+                self._refuse_bad(bad)
+            if self._watch.floods:
+                self.transport.close()
+        elif self._fragments.feed(data) > MAX_FRAGMENTS:
+            close = Close(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+            self.transport.write(Frame(Opcode.CLOSE, close.serialize()).serialize(mask=False))
+            self._note_violation(close.reason)
+            self.transport.close()
+        else:
+            self._deliver(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        self._unread_since = self._loop.time()
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since, self._held = None, False
+        if self._inner is not None:
+            self._inner.resume_writing()
+        self._update_reading()
+
+    # -- from the application -----------------------------------------------------------------------------------------
+
+    def answer_begins(self) -> None:
+        self._watch.answer_begun = True
+
+    def answer_ended(self) -> None:
+        if self.transport.is_closing():
+            return
+        try:
+            self._deliver(self._watch.answered(self._loop.time()))
+        except BadRequest as bad:
+            self._refuse_bad(bad)
+
+    # -- from uvicorn, by way of WatchedTransport ---------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self.transport.write(data)
+        if self._fragments is None:
+            return
+        close = _close_frame(data)
+        if not self._receiving:
+            self._unanswered = close is not None and close.code == PING_TIMEOUT
+            return
+        # Pongs that nobody reads would pile up: no further pings are read until they have been taken.
+        self._held = self._held or self._unread_since is not None
+        if close is not None and close.code in VIOLATIONS:
+            self._note_violation(close.reason)
+
+    def close(self) -> None:
+        if self._unanswered:  # by whoever does not answer pings: to close would wait until what is left has been sent
+            self._guard.counters.slow_readers += self._unread_since is not None
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def pause_reading(self, paused: bool) -> None:
+        self._inner_paused = paused
+        self._update_reading()
+
+    def become_websocket(self, protocol: asyncio.Protocol) -> None:
+        self._inner, self._fragments = protocol, FragmentCounter()
+
+    # -- from the sweep -----------------------------------------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """End what has lasted too long."""
+        if self.transport.is_closing():
+            self._closing_since = self._closing_since or now  # what is left is sent first, which may never end
+            self._check_unread(now, self._unread_since or self._closing_since)
+        elif self._fragments is None:  # the peer of a WebSocket that is open is asked by pings
+            self._check_unread(now, self._unread_since)
+            self._check_request(now)
+
+    def _check_unread(self, now: float, since: float | None) -> None:
+        if since is not None and now - since > self._guard.stall_s:
+            self._guard.counters.slow_readers += 1
+            self._guard.notices.warn(self._peer, "a peer does not read what it is sent", now)
+            self.transport.abort()
+
+    def _check_request(self, now: float) -> None:
+        if self._inner_paused:
+            self._watch.postpone(now)
+        overdue = self._watch.overdue(now)
+        if overdue == "silent":
+            self.transport.close()
+        elif overdue == "late":
+            self._guard.counters.slow_requests += 1
+            self._guard.notices.warn(self._peer, "an HTTP request did not come in time", now)
+            self._refuse(408, "the request did not come in time")
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, data: bytes) -> None:
+        if data and self._inner is not None:
+            self._receiving = True
+            try:
+                self._inner.data_received(data)
+            finally:
+                self._receiving = False
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        pipelined = self._fragments is None and bool(self._watch.later)
+        paused = self._inner_paused or self._held or pipelined
+        if paused == self._paused or self.transport.is_closing():
+            return
+        self._paused = paused
+        if paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _refuse_bad(self, bad: BadRequest) -> None:
+        self._guard.counters.bad_requests += 1
+        self._guard.notices.warn(self._peer, "not HTTP", self._loop.time())
+        self._refuse(bad.status, bad.detail)
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answer, when no answer has begun, and close. What uvicorn still writes goes nowhere."""
+        self._refused = True
+        if not self._watch.answer_begun:
+            body = refusal_body(status, detail)
+            fields = [("Content-Type", PROBLEM), ("Content-Length", str(len(body))), ("Connection", "close")]
+            head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+            head += [f"{name}: {value}" for name, value in (*fields, *refusal_headers(status))]
+            self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+        self.transport.close()
+
+    def _note_violation(self, reason: str) -> None:
+        self._guard.counters.bad_requests += 1
+        self._guard.notices.warn(self._peer, "not WebSocket", self._loop.time(), reason)
+
+
+class WatchedTransport(asyncio.Transport):
+    """The transport that uvicorn is given: that of its connection, which is told of all that uvicorn does with it."""
+
+    def __init__(self, connection: GuardedConnection) -> None:
+        super().__init__()
+        self._connection, self._transport = connection, connection.transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._connection.write(bytes(data))
+
+    def pause_reading(self) -> None:
+        self._connection.pause_reading(True)
+
+    def resume_reading(self) -> None:
+        self._connection.pause_reading(False)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._connection.become_websocket(cast(asyncio.Protocol, protocol))
+
+
+def watch_answers(app: ASGIApp) -> ASGIApp:
+    """Lets the connection know when answers begin and end."""
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: GuardedConnection = scope["state"].pop(CONNECTION)
+
+        async def send_http(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                connection.answer_begins()
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                connection.answer_ended()
+
+        async def send_websocket(message: Message) -> None:
+            try:
+                await send(message)
+            except RuntimeError:
+                # uvicorn has closed it because of the peer's frames or silence, and blames the application for that.
+                if not connection.transport.is_closing():
+                    raise
+                raise ConnectionResetError from None
+
+        await app(scope, receive, send_http if scope["type"] == "http" else send_websocket)
+
+    return watched
+
+
+def _close_frame(data: bytes) -> Close | None:
+    """The close frame among frames of a server, of which all are short control frames."""
+    while len(data) >= 4 and data[0] in (FIN | Opcode.PONG, FIN | Opcode.CLOSE):
+        frame, data = data[: 2 + data[1]], data[2 + data[1] :]
+        if frame[0] == FIN | Opcode.CLOSE:
+            return Close.parse(frame[2:])
+    return None
