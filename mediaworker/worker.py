@@ -54,7 +54,7 @@ from mediaworker.ops.reload import ReloadCounters, Reloader
 from mediaworker.ops.systemd import ServiceManager
 from mediaworker.ops.tls import sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
-from mediaworker.webhooks.service import EventWebhooks
+from mediaworker.webhooks.events import EventWebhooks
 
 if TYPE_CHECKING:
     from sip.pjsip.endpoint import SipEndpoint

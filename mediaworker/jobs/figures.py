@@ -59,4 +59,4 @@ def register(metrics: MetricsRegistry, files: FileService, jobs: JobService) -> 
     webhooks = jobs.webhooks
     metrics.counter("webhook_tries", "Requests that told of a job's end", lambda: webhooks.tries)
     metrics.counter("webhooks_delivered", "Ends that were told", lambda: webhooks.delivered)
-    metrics.counter("webhooks_failed", "Ends that were given up to tell", lambda: webhooks.failed)
+    metrics.counter("webhooks_failed", "Ends that were given up to tell", lambda: webhooks.given_up)

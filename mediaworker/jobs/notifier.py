@@ -1,60 +1,81 @@
-"""Whoever asked for it is told of the end of a job, by its webhook, until that succeeds or is given up."""
+"""Webhooks of jobs: the end of a job is posted under the job's id until it is taken or given up."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
-from mediaworker.jobs.record import Job
+from config import ConfigError, Settings
+from mediaworker.events.schema import timestamp
+from mediaworker.jobs.record import Job, Webhook, public
 from mediaworker.jobs.store import Book
-from mediaworker.webhooks.jobs import Webhooks
+from mediaworker.webhooks.lanes import OutgoingMessage
+from mediaworker.webhooks.outbox import Attempt, Outbox
+from mediaworker.webhooks.post import Poster, wrong_with_secret
+from mediaworker.webhooks.targets import Targets
 
 AT_ONCE = 64
 """Webhooks under way: a host that does not answer holds each up for seconds."""
 log = structlog.get_logger()
 
 
-class Telling:
-    """`changed` is called when there may be more to do."""
-
-    def __init__(self, book: Book, webhooks: Webhooks, changed: Callable[[], None]) -> None:
-        self._book, self._webhooks, self._changed = book, webhooks, changed
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    def go_on(self, now_s: float) -> float | None:
-        """Begin those that are due; Unix time at which the next one is."""
-        waiting = [(job.webhook.next_s, job) for job in self._book.open.values() if job.webhook and not job.active]
-        due = sorted((at, job.id) for at, job in waiting if at <= now_s and job.id not in self._tasks)
-        for _, job_id in due[: AT_ONCE - len(self._tasks)]:
-            work = self._tell(self._book.open[job_id])
-            self._tasks[job_id] = asyncio.get_running_loop().create_task(work, name=f"webhook {job_id}")
-        return min((at for at, _ in waiting if at > now_s), default=None)
-
-    async def forget(self, job_id: str) -> None:
-        """Nobody is told of it any more."""
-        if (task := self._tasks.get(job_id)) is not None:
-            await _ended([task])
-
-    async def stop(self) -> None:
-        await _ended(list(self._tasks.values()))
-
-    async def _tell(self, job: Job) -> None:
-        try:
-            webhook = await self._webhooks.send(job, self._book.clock())
-            if webhook.error:
-                log.warning("webhook", job=job.id, state=webhook.state, attempts=webhook.attempts, error=webhook.error)
-            await self._book.remember(replace(job, webhook=webhook))
-            if webhook.state != "waiting":
-                self._book.open.pop(job.id, None)
-        finally:
-            self._tasks.pop(job.id, None)
-            asyncio.get_running_loop().call_soon(self._changed)
+def check(settings: Settings) -> None:
+    """Raises ConfigError."""
+    secret = settings.jobs.webhook_secret
+    if secret and (wrong := wrong_with_secret(secret)):
+        raise ConfigError("jobs.webhook_secret", None, wrong)
+    Targets(settings.jobs.webhook_allow).close()
 
 
-async def _ended(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+class JobNotifier:
+    """Puts what is over into its outbox. A job's record says how far its webhook has come, also after a restart.
+
+    Raises ConfigError.
+    """
+
+    def __init__(self, book: Book, settings: Settings) -> None:
+        check(settings)
+        jobs = settings.jobs
+        self._book = book
+        self.outbox = Outbox(
+            "job webhooks",
+            Poster(Targets(jobs.webhook_allow)),
+            jobs.webhook_secret,
+            parallel=AT_ONCE,
+            retry_s=jobs.retry_hours * 3600,
+            clock=book.clock,
+            on_attempt=self._on_attempt,
+        )
+
+    def go_on(self) -> None:
+        """Take what has ended since the last time."""
+        for job in self._book.open.values():
+            if job.webhook is not None and not job.active and job.id not in self.outbox.lanes:
+                assert job.ended_s is not None
+                message = OutgoingMessage(
+                    job.id, job.id, job.webhook.url, self._body_of(job.id), job.ended_s, since_s=job.ended_s
+                )
+                message.tries = job.webhook.attempts
+                self.outbox.add(message, job.webhook.next_s)
+
+    def _body_of(self, job_id: str) -> Callable[[], str]:
+        return lambda: body(self._book.open[job_id])
+
+    async def _on_attempt(self, message: OutgoingMessage, attempt: Attempt) -> None:
+        job = self._book.open[message.id]
+        if attempt.error:
+            log.warning("webhook", job=job.id, state=attempt.state, attempts=message.tries, error=attempt.error)
+        webhook = Webhook(message.url, attempt.state, message.tries, attempt.next_s, attempt.error)
+        await self._book.remember(replace(job, webhook=webhook))
+        if attempt.state != "waiting":
+            self._book.open.pop(job.id, None)
+
+
+def body(job: Job) -> str:
+    """What is posted, before it is taken."""
+    assert job.ended_s is not None
+    message = {"type": f"job.{job.state}", "timestamp": timestamp(job.ended_s), "data": public(job)}
+    return msgspec.json.encode(message).decode()

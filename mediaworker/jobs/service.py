@@ -19,13 +19,13 @@ from config import Settings
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
-from mediaworker.jobs.notifier import Telling
+from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
 from mediaworker.jobs.store import Book
 from mediaworker.storage.database_thread import StoreError, StoreUnusable, say
-from mediaworker.webhooks.jobs import Webhooks, check
+from mediaworker.webhooks.outbox import Outbox
 
 MB = 1024 * 1024
 CHECK_S = 1.0
@@ -46,13 +46,11 @@ class JobService:
 
     def __init__(self, settings: Settings, files: FileService, *, clock: Callable[[], float] = time.time) -> None:
         """Raises ConfigError."""
-        check(settings)
         self.settings, self._files = settings, files
         jobs, folder = settings.jobs, Path(settings.data_dir)
         self.sources = Sources(folder, jobs.roots, min_free_bytes=settings.files.min_free_mb * MB)
-        self.webhooks = Webhooks(jobs.webhook_secret, retry_s=jobs.retry_hours * 3600, allow=jobs.webhook_allow)
         self._book = Book(folder, self.sources, clock=clock)
-        self._telling = Telling(self._book, self.webhooks, self._go_on)
+        self._notifier = JobNotifier(self._book, settings)
         self._arriving: Counter[str] = Counter()
         """By key, those that are being written down for the first time."""
         self._turns: dict[str, int] = {}
@@ -69,6 +67,7 @@ class JobService:
             await self._book.start()
         except StoreError as error:
             log.error("there are no jobs: their store cannot be opened", reason=str(error))
+        self.webhooks.start()
         create = asyncio.get_running_loop().create_task
         self._sweeper = create(self._sweep(), name="jobs-sweeper")
         self._watcher = create(self._watch(), name="jobs-watch")
@@ -84,7 +83,7 @@ class JobService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._cancelling.values(), return_exceptions=True)
-        await self._telling.stop()
+        await self.webhooks.stop()
 
     async def stop(self) -> None:
         await self.pause()
@@ -113,6 +112,10 @@ class JobService:
     def book(self) -> Book:
         """For its counters."""
         return self._book
+
+    @property
+    def webhooks(self) -> Outbox:
+        return self._notifier.outbox
 
     @property
     def warnings(self) -> list[str]:
@@ -168,7 +171,7 @@ class JobService:
     async def erase(self, job_id: str) -> None:
         """An ended one, with its result. Raises StoreError."""
         job = self._book.open.pop(job_id, None)
-        await self._telling.forget(job_id)
+        self.webhooks.forget(job_id)
         try:
             # What is left of an upload without a row would be a job again.
             await asyncio.to_thread(self.sources.drop, job_id)
@@ -176,6 +179,7 @@ class JobService:
         except (StoreError, OSError) as error:
             if job is not None:
                 self._book.open[job_id] = job
+                self._notifier.go_on()
             raise error if isinstance(error, StoreError) else StoreError(say(error)) from error
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -199,12 +203,12 @@ class JobService:
             run = JobRun(job.id, self._book, self._files, patience_s=limits.retry_hours * 3600)
             task = asyncio.get_running_loop().create_task(self._run(job.id, run), name=f"job {job.id}")
             self._running[job.id] = (task, run)
-        times = [at for at in (self._telling.go_on(now_s), queue.next_s(queued, now_s)) if at is not None]
+        self._notifier.go_on()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if times:
-            self._alarm = asyncio.get_running_loop().call_later(max(0.05, min(times) - now_s), self._go_on)
+        if (next_s := queue.next_s(queued, now_s)) is not None:
+            self._alarm = asyncio.get_running_loop().call_later(max(0.05, next_s - now_s), self._go_on)
 
     async def _run(self, job_id: str, run: JobRun) -> None:
         try:

@@ -77,7 +77,7 @@ def register(metrics: MetricsRegistry, worker: Worker) -> None:
 
 
 def _webhooks(metrics: MetricsRegistry, worker: Worker) -> None:
-    hooks = worker.webhooks.deliveries
+    hooks = worker.webhooks.feeds
     metrics.counter(
         "event_webhook_events",
         "Events of webhooks that were taken, or given up; and times that erased ones were skipped",
@@ -85,7 +85,7 @@ def _webhooks(metrics: MetricsRegistry, worker: Worker) -> None:
             (hook.name, outcome): float(count)
             for hook in hooks
             for outcome, count in (
-                ("delivered", hook.delivered), ("given_up", hook.given_up), ("skipped", hook.skips)
+                ("delivered", hook.outbox.delivered), ("given_up", hook.outbox.given_up), ("skipped", hook.skips)
             )
         },
         labels=("webhook", "outcome"),
@@ -93,7 +93,7 @@ def _webhooks(metrics: MetricsRegistry, worker: Worker) -> None:
     metrics.counter(
         "event_webhook_tries",
         "Requests of webhooks",
-        lambda: {(hook.name,): float(hook.tries) for hook in hooks},
+        lambda: {(hook.name,): float(hook.outbox.tries) for hook in hooks},
         labels=("webhook",),
     )
     metrics.gauge(

@@ -18,12 +18,12 @@ from config.listen import http_host, media_host, needs_credentials
 from config.reload import merge
 from mediaworker.ingress.audiosocket.listener import Allowed
 from mediaworker.ingress.twilio import webhook
+from mediaworker.jobs import notifier
 from mediaworker.ops import logs
 from mediaworker.ops.tls import Certificate, Listener, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
-from mediaworker.webhooks import jobs as webhooks
-from mediaworker.webhooks import service as hooks
+from mediaworker.webhooks import events as event_webhooks
 
 if TYPE_CHECKING:
     from mediaworker.worker import Worker
@@ -124,8 +124,8 @@ def check(settings: Settings) -> None:
     """What only its part can judge, without making that part. Raises ConfigError."""
     engines.check(settings.asr)
     webhook.parse_then(settings.twilio.then)
-    webhooks.check(settings)
-    hooks.check(settings)
+    notifier.check(settings)
+    event_webhooks.check(settings)
     Policy(settings)
     Allowed(settings.audiosocket.allow)
     AlertWatch(settings.alerts.file, tuple)

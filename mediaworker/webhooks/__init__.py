@@ -1,1 +1,1 @@
-"""Events for who has no WebSocket: each is posted to a URL, in order within its call, until it has been taken."""
+"""Posts to the URLs of others: events of calls, and the ends of jobs."""

@@ -1,44 +1,101 @@
-"""Which events of one webhook are on their way: one lane a call, in each only the first event at a time. No I/O."""
+"""Which messages of an outbox are on their way, and how far a feed of them has come. No I/O."""
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 
 @dataclass(slots=True)
-class Item:
-    """An event that has not been taken yet."""
+class OutgoingMessage:
+    """Something that a webhook has not taken yet."""
 
-    row: int
-    call_id: str | None
-    frame: str
+    id: str
+    """`webhook-id`: the same in every try."""
+    lane: str | None
+    """Messages of one lane are sent in order, one at a time."""
+    url: str
+    body: Callable[[], str]
+    """Made anew for each try."""
     time_s: float
-    """Unix time at which it was said."""
+    """Unix time of what it reports."""
+    since_s: float = 0.0
+    """Unix time from which its patience is counted; 0: from its first try."""
     tries: int = 0
-    first_s: float = 0.0
-    """Of its first try."""
+    row: int = 0
+    """Of an event: its row in the store."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    items: deque[Item] = field(default_factory=deque)
-    due_s: float = 0.0
+    due_s: float
+    messages: deque[OutgoingMessage] = field(default_factory=deque)
     busy: bool = False
 
 
 class Lanes:
-    """`limit` events may wait; the reader asks `full` before it adds more."""
+    """In each lane only the first message is on its way; while it waits for another try, the other lanes go on."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str | None, _Lane] = {}
+
+    def __contains__(self, name: str | None) -> bool:
+        return name in self._lanes
+
+    @property
+    def untried(self) -> bool:
+        """Whether something has never been sent, or is being sent."""
+        return any(lane.messages[0].tries == 0 or lane.busy for lane in self._lanes.values())
+
+    @property
+    def oldest_s(self) -> float | None:
+        """The earliest `time_s` of what waits."""
+        return min((lane.messages[0].time_s for lane in self._lanes.values()), default=None)
+
+    def add(self, message: OutgoingMessage, due_s: float) -> None:
+        """`due_s` counts for the first message of a lane."""
+        self._lanes.setdefault(message.lane, _Lane(due_s)).messages.append(message)
+
+    def ready(self, now_s: float, count: int) -> Iterator[OutgoingMessage]:
+        """At most `count` to send now, longest due first; each is out until it is `done` or `again`."""
+        free = (lane for lane in self._lanes.values() if not lane.busy and lane.due_s <= now_s)
+        for lane in heapq.nsmallest(count, free, key=lambda lane: lane.due_s):
+            lane.busy = True
+            yield lane.messages[0]
+
+    def next_due_s(self) -> float | None:
+        return min((lane.due_s for lane in self._lanes.values() if not lane.busy), default=None)
+
+    def done(self, message: OutgoingMessage, now_s: float) -> None:
+        """The next message of its lane may go."""
+        lane = self._lanes[message.lane]
+        assert lane.messages.popleft() is message, "a lane's first message is done first"
+        lane.busy, lane.due_s = False, now_s
+        if not lane.messages:
+            del self._lanes[message.lane]
+
+    def again(self, message: OutgoingMessage, due_s: float) -> None:
+        """Its lane waits; the others go on."""
+        lane = self._lanes[message.lane]
+        lane.busy, lane.due_s = False, due_s
+
+    def forget(self, name: str | None) -> list[OutgoingMessage]:
+        """Drop the lane, and return what was in it."""
+        lane = self._lanes.pop(name, None)
+        return [] if lane is None else list(lane.messages)
+
+
+class FeedPlace:
+    """How far a feed has read a store's rows, and up to where all of them are done. `limit` rows may be open."""
 
     def __init__(self, row: int, limit: int) -> None:
         self._limit = limit
         self.read_row = row
-        """Everything up to here has been added, or is of no interest."""
+        """Everything up to here is open or done, or is of no interest."""
         self._open: OrderedDict[int, int] = OrderedDict()
-        """Rows that are not done, in the order in which they were added, and the row that was read before each."""
-        self._lanes: dict[str | None, _Lane] = {}
+        """Rows that are not done, in ascending order, and the row that was read before each."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -52,54 +109,14 @@ class Lanes:
         """Everything up to here is done: to begin after it loses nothing, and repeats what is done beyond."""
         return next(iter(self._open.values()), self.read_row)
 
-    @property
-    def untried(self) -> bool:
-        return any(lane.items[0].tries == 0 or lane.busy for lane in self._lanes.values())
+    def add(self, row: int) -> None:
+        assert row > self.read_row, "rows ascend"
+        self._open[row] = self.read_row
+        self.read_row = row
 
-    @property
-    def oldest_s(self) -> float | None:
-        """When the oldest of the waiting events was said."""
-        return min((lane.items[0].time_s for lane in self._lanes.values()), default=None)
-
-    def add(self, item: Item) -> None:
-        assert item.row > self.read_row, "rows ascend"
-        self._open[item.row] = self.read_row
-        self.read_row = item.row
-        self._lanes.setdefault(item.call_id, _Lane()).items.append(item)
-
-    def passed(self, row: int) -> None:
-        """Nothing of interest up to here."""
+    def skip_to(self, row: int) -> None:
+        """There is nothing of interest up to here."""
         self.read_row = max(self.read_row, row)
 
-    def ready(self, now_s: float, count: int) -> Iterator[Item]:
-        """At most so many to send now; each is out until `done` or `again` is said of it."""
-        lanes = (lane for lane in self._lanes.values() if not lane.busy and lane.due_s <= now_s)
-        for lane in islice(lanes, count):
-            lane.busy = True
-            yield lane.items[0]
-
-    def next_due_s(self) -> float | None:
-        return min((lane.due_s for lane in self._lanes.values() if not lane.busy), default=None)
-
-    def done(self, item: Item) -> None:
-        lane = self._lanes[item.call_id]
-        assert lane.items.popleft() is item, "a lane's first event is done first"
-        del self._open[item.row]
-        lane.busy, lane.due_s = False, 0.0
-        if not lane.items:
-            del self._lanes[item.call_id]
-
-    def forget(self, call_id: str) -> None:
-        """The call has been erased: what is not under way is not sent any more."""
-        if (lane := self._lanes.get(call_id)) is None:
-            return
-        kept = 1 if lane.busy else 0
-        while len(lane.items) > kept:
-            del self._open[lane.items.pop().row]
-        if not lane.items:
-            del self._lanes[call_id]
-
-    def again(self, item: Item, due_s: float) -> None:
-        """Its lane waits; the others go on."""
-        lane = self._lanes[item.call_id]
-        lane.busy, lane.due_s = False, due_s
+    def done(self, row: int) -> None:
+        del self._open[row]

@@ -19,11 +19,10 @@ from config.load import parse
 from config.settings import EventWebhook, Secret
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import Dtmf
-from mediaworker.webhooks import delivery as module
+from mediaworker.webhooks import events as module
 from mediaworker.webhooks import post as posting
-from mediaworker.webhooks import service
-from mediaworker.webhooks.delivery import Delivery
-from mediaworker.webhooks.lanes import Item, Lanes
+from mediaworker.webhooks.events import EventFeed
+from mediaworker.webhooks.lanes import FeedPlace, Lanes, OutgoingMessage
 from tests.support.event_samples import ended, final, partial, running_hub, speech, started
 from tests.support.peers import alive, command, launch, until
 from tests.support.receiver import SECRET, Receiver, receiving, told
@@ -36,13 +35,13 @@ def hook(receiver: Receiver, **more: Any) -> EventWebhook:
 
 
 @contextlib.asynccontextmanager
-async def delivering(hub: EventHub, settings: EventWebhook) -> AsyncIterator[Delivery]:
-    delivery = Delivery(hub, settings)
-    await delivery.start()
+async def delivering(hub: EventHub, settings: EventWebhook) -> AsyncIterator[EventFeed]:
+    feed = EventFeed(hub, settings)
+    await feed.start()
     try:
-        yield delivery
+        yield feed
     finally:
-        await delivery.stop()
+        await feed.stop()
 
 
 async def true(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -69,30 +68,30 @@ async def test_what_is_durable_is_posted_as_it_stands_on_the_wire(tmp_path: Path
         async with running_hub(tmp_path) as hub:
             hub.publish("before", 0, started())
             await hub.flush()
-            async with delivering(hub, hook(receiver)) as delivery:
+            async with delivering(hub, hook(receiver)) as feed:
                 hub.publish("c1", 0, started())
                 hub.publish("c1", 100, speech("u1"))
                 hub.publish("c1", 300, partial("u1", 1))
                 hub.publish("c1", 900, final("u1"))
                 hub.publish("c1", 1000, ended())
-                await true(lambda: delivery.delivered == 4)
+                await true(lambda: feed.outbox.delivered == 4)
                 stored = await hub.read(lambda database: database.page(0, 2**62, 100, call_id="c1", types=None))
                 assert told(receiver) == [json.loads(frame) for _, frame in stored]
                 store = hub.cursor.store_id
                 assert receiver.ids() == [f"evt_{store}_{row}" for row, _ in stored]
-                assert (delivery.waiting, delivery.lag_s, delivery.tries) == (0, 0.0, 4)
+                assert (feed.waiting, feed.lag_s, feed.outbox.tries) == (0, 0.0, 4)
 
 
 async def test_only_the_types_that_are_asked_for(tmp_path: Path) -> None:
     with receiving(200) as receiver:
         async with running_hub(tmp_path) as hub:
-            async with delivering(hub, hook(receiver, types=("call.ended", "transcript.final"))) as delivery:
+            async with delivering(hub, hook(receiver, types=("call.ended", "transcript.final"))) as feed:
                 hub.publish("c1", 0, started())
                 hub.publish("c1", 100, speech("u1"))
                 hub.publish("c1", 900, final("u1"))
                 say(hub, "c1", 5)
                 hub.publish("c1", 1000, ended())
-                await true(lambda: delivery.delivered == 2)
+                await true(lambda: feed.outbox.delivered == 2)
                 row = hub.cursor.row
             assert [event["type"] for event in told(receiver)] == ["transcript.final", "call.ended"]
             assert await hub.read(lambda database: database.place("webhook crm")) == row
@@ -102,64 +101,64 @@ async def test_a_call_keeps_its_order_while_the_receiver_fails_and_others_go_on(
     random.seed(7)
     script = [random.choice((500, 503, "close", 200, 200)) for _ in range(150)]
     with receiving(*script, 200) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver, parallel=4)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver, parallel=4)) as feed:
             for call in range(6):
                 hub.publish(f"c{call}", 0, started())
                 say(hub, f"c{call}", 12)
-            await true(lambda: delivery.delivered == 6 * 13, 60)
-            assert delivery.tries > delivery.delivered and delivery.given_up == 0
+            await true(lambda: feed.outbox.delivered == 6 * 13, 60)
+            assert feed.outbox.tries > feed.outbox.delivered and feed.outbox.given_up == 0
             answers = [script[at] if at < len(script) else 200 for at in range(len(receiver.came))]
             taken = [event for event, answer in zip(told(receiver), answers, strict=True) if answer == 200]
             for call in range(6):
                 seqs = [event["seq"] for event in taken if event["call_id"] == f"c{call}"]
                 assert seqs == list(range(1, 14)), "each once, in order"
             ids = receiver.ids()
-            assert len(set(ids)) == 6 * 13 and len(ids) == delivery.tries, "the same id in every try"
+            assert len(set(ids)) == 6 * 13 and len(ids) == feed.outbox.tries, "the same id in every try"
 
 
 async def test_a_receiver_that_is_away_holds_up_only_what_it_has_not_taken(tmp_path: Path) -> None:
     with receiving("silence", 200) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             hub.publish("stuck", 0, started())
             await true(lambda: receiver.came)
             hub.publish("other", 0, started())
-            await true(lambda: delivery.delivered == 1)
-            assert delivery.waiting == 1 and delivery.lag_s > 0
+            await true(lambda: feed.outbox.delivered == 1)
+            assert feed.waiting == 1 and feed.lag_s > 0
             receiver.over.set()
-            await true(lambda: delivery.delivered == 2)
+            await true(lambda: feed.outbox.delivered == 2)
 
 
 async def test_what_is_refused_for_ever_or_for_too_long_is_given_up(tmp_path: Path) -> None:
     with receiving(410, 200) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             hub.publish("c1", 0, started())
             say(hub, "c1", 1)
-            await true(lambda: delivery.delivered == 1)
-            assert (delivery.given_up, delivery.tries) == (1, 2)
+            await true(lambda: feed.outbox.delivered == 1)
+            assert (feed.outbox.given_up, feed.outbox.tries) == (1, 2)
     with receiving(500) as receiver:
         async with (
             running_hub(tmp_path / "other") as hub,
-            delivering(hub, hook(receiver, retry_hours=0.3 / 3600)) as delivery,
+            delivering(hub, hook(receiver, retry_hours=0.3 / 3600)) as feed,
         ):
             hub.publish("c1", 0, started())
             say(hub, "c1", 1)
-            await true(lambda: delivery.given_up == 2)
+            await true(lambda: feed.outbox.given_up == 2)
             assert [event["type"] for event in told(receiver)].count("call.started") > 1
 
 
 async def test_it_goes_on_after_a_restart_where_it_was(tmp_path: Path) -> None:
     with receiving(*[200] * 3, 500) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             hub.publish("c1", 0, started())
             say(hub, "c1", 9)
-            await true(lambda: delivery.delivered == 3 and delivery.tries > 4)
+            await true(lambda: feed.outbox.delivered == 3 and feed.outbox.tries > 4)
     with receiving(200) as later:
         async with running_hub(tmp_path) as hub:
             hub.publish("c2", 0, started())
             await hub.flush()
-            async with delivering(hub, hook(later)) as delivery:
+            async with delivering(hub, hook(later)) as feed:
                 await true(lambda: [event["call_id"] for event in told(later)].count("c2") == 1)
-                await true(lambda: not delivery.waiting)
+                await true(lambda: not feed.waiting)
         seqs = [event["seq"] for event in told(later) if event["call_id"] == "c1"]
         # Behind the digits is what the restart owed the call.
         assert seqs == list(range(4, 4 + len(seqs))) and len(seqs) > 7, "neither a gap nor a double"
@@ -168,44 +167,44 @@ async def test_it_goes_on_after_a_restart_where_it_was(tmp_path: Path) -> None:
 async def test_more_events_than_memory_wait_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING", 16)
     with receiving(*[500] * 20, 200) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             hub.publish("c1", 0, started())
             say(hub, "c1", 300)
             await hub.flush()
-            assert delivery.waiting <= 16
-            await true(lambda: delivery.delivered == 301, 60)
+            assert feed.waiting <= 16
+            await true(lambda: feed.outbox.delivered == 301, 60)
             taken = [event["seq"] for event in told(receiver)[20:]]
             assert taken[-1] == 301 and sorted(set(taken)) == sorted(taken)
 
 
 async def test_what_has_been_erased_is_skipped_and_said(tmp_path: Path) -> None:
     with receiving(200, 500) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             hub.publish("old", 0, started())
-            await true(lambda: delivery.delivered == 1)
+            await true(lambda: feed.outbox.delivered == 1)
             hub.publish("old", 1000, ended())
-            await true(lambda: delivery.tries > 1)
+            await true(lambda: feed.outbox.tries > 1)
     with receiving(200) as later:
         async with running_hub(tmp_path) as hub:
             (last,) = [row for _, row in await hub.read(lambda database: database.ended(None, 5))]
             await hub.expire("old", last)
             hub.publish("new", 0, started())
             await hub.flush()
-            async with delivering(hub, hook(later)) as delivery:
-                await true(lambda: delivery.delivered == 1)
-                assert delivery.skips == 1 and [event["call_id"] for event in told(later)] == ["new"]
+            async with delivering(hub, hook(later)) as feed:
+                await true(lambda: feed.outbox.delivered == 1)
+                assert feed.skips == 1 and [event["call_id"] for event in told(later)] == ["new"]
 
 
 async def test_what_is_erased_is_not_sent_any_more(tmp_path: Path) -> None:
     with receiving(*[500] * 4, 200) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             hub.publish("gone", 0, started())
             hub.publish("gone", 500, final("u1", "a secret"))
             hub.publish("gone", 1000, ended())
             await true(lambda: receiver.came)
             await hub.erase("gone")
             hub.publish("other", 0, started())
-            await true(lambda: delivery.delivered and not delivery.waiting)
+            await true(lambda: feed.outbox.delivered and not feed.waiting)
             assert "secret" not in str(told(receiver))
             assert told(receiver)[-1]["call_id"] in ("other", "gone")
 
@@ -214,17 +213,17 @@ async def test_a_place_that_was_never_stored_is_that_before_it(tmp_path: Path) -
     """A kill in the middle of trouble with the disk."""
     with receiving(200) as receiver:
         async with running_hub(tmp_path) as hub:
-            async with delivering(hub, hook(receiver)) as delivery:
+            async with delivering(hub, hook(receiver)) as feed:
                 hub.publish("c1", 0, started())
-                await true(lambda: delivery.delivered == 1)
+                await true(lambda: feed.outbox.delivered == 1)
             row = hub.cursor.row
             await hub.maintain(lambda database: database.keep_place("webhook crm", row + 7))
         async with running_hub(tmp_path) as hub:  # and what the start owes the call
             hub.publish("c2", 0, started())
             await hub.flush()
-            async with delivering(hub, hook(receiver)) as delivery:
-                await true(lambda: not delivery.waiting and "c2" in [event["call_id"] for event in told(receiver)])
-                assert delivery.skips == 0
+            async with delivering(hub, hook(receiver)) as feed:
+                await true(lambda: not feed.waiting and "c2" in [event["call_id"] for event in told(receiver)])
+                assert feed.skips == 0
                 seqs = [event["seq"] for event in told(receiver) if event["call_id"] == "c1"]
                 assert seqs == list(range(1, len(seqs) + 1)) and len(seqs) > 1
 
@@ -242,24 +241,25 @@ async def test_a_fault_of_ours_is_a_failed_try(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(posting.Poster, "post", broken)
     with receiving(200) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as delivery:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             hub.publish("c1", 0, started())
-            await true(lambda: delivery.delivered == 1)
-            assert delivery.tries == 3
+            await true(lambda: feed.outbox.delivered == 1)
+            assert feed.outbox.tries == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40), st.randoms(use_true_random=False))
 def test_lanes_send_each_in_order_and_know_how_far_all_is_done(
     steps: list[tuple[int, bool]], chance: random.Random
 ) -> None:
-    lanes, sent, out, row = Lanes(10, 1000), [], [], 10
+    lanes, place, sent, out, row = Lanes(), FeedPlace(10, 1000), [], [], 10
     done: set[int] = set()
     rows = [10]
     for call, add in steps:
         if add:
             row += chance.randint(1, 3)
             rows.append(row)
-            lanes.add(Item(row, f"c{call}", "", 0.0))
+            place.add(row)
+            lanes.add(OutgoingMessage(f"evt_{row}", f"c{call}", "", str, 0.0, row=row), 0.0)
         else:
             out += list(lanes.ready(0.0, chance.randint(0, 3)))
             if out:
@@ -267,15 +267,16 @@ def test_lanes_send_each_in_order_and_know_how_far_all_is_done(
                 if chance.random() < 0.5:
                     lanes.again(item, 0.0)
                 else:
-                    lanes.done(item)
+                    lanes.done(item, 0.0)
+                    place.done(item.row)
                     sent.append(item)
                     done.add(item.row)
         undone = [each for each in rows[1:] if each not in done]
-        assert lanes.done_row == (rows[rows.index(undone[0]) - 1] if undone else rows[-1])
-        assert len(lanes) == len(undone)
-        assert len({item.call_id for item in out}) == len(out), "one of a call at a time"
+        assert place.done_row == (rows[rows.index(undone[0]) - 1] if undone else rows[-1])
+        assert len(place) == len(undone)
+        assert len({item.lane for item in out}) == len(out), "one of a call at a time"
     for call in range(4):
-        mine = [item.row for item in sent if item.call_id == f"c{call}"]
+        mine = [item.row for item in sent if item.lane == f"c{call}"]
         assert mine == sorted(mine)
 
 
@@ -290,11 +291,11 @@ def test_lanes_send_each_in_order_and_know_how_far_all_is_done(
 )
 def test_a_wrong_webhook_is_a_wrong_configuration(wrong: dict[str, Any], key: str) -> None:
     right = {"name": "crm", "url": "https://x.example/", "secret": SECRET}
-    service.check(parse({"webhooks": [right]}))
+    module.check(parse({"webhooks": [right]}))
     with pytest.raises(ConfigError, match=key):
-        service.check(parse({"webhooks": [right | wrong]}))
+        module.check(parse({"webhooks": [right | wrong]}))
     with pytest.raises(ConfigError, match="two webhooks"):
-        service.check(parse({"webhooks": [right, right]}))
+        module.check(parse({"webhooks": [right, right]}))
 
 
 def test_a_call_by_webhook_over_a_kill_of_the_worker(tmp_path: Path) -> None:

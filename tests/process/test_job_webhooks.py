@@ -25,11 +25,12 @@ from config.settings import Secret
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
 from mediaworker.jobs import notifier
-from mediaworker.jobs.record import Job, Source, Webhook, public
+from mediaworker.jobs.record import Job, Webhook, public
 from mediaworker.jobs.service import JobService
-from mediaworker.webhooks import jobs as webhooks
 from mediaworker.webhooks import post as posting
-from mediaworker.webhooks.jobs import Webhooks
+from mediaworker.webhooks.lanes import OutgoingMessage
+from mediaworker.webhooks.outbox import Attempt, Outbox
+from mediaworker.webhooks.post import Poster
 from tests.support.material import RATE_HZ, encode
 from tests.support.peers import alive, command, launch, until
 from tests.support.ports import ports
@@ -164,23 +165,31 @@ async def test_an_erased_job_is_told_no_more(settings: Settings) -> None:
 async def test_waits_grow_and_end() -> None:
     """By times that are passed in: nothing is waited for here."""
     (port,) = ports(1)
-    total_s = sum(posting.WAITS_S[:5])
-    sender = Webhooks(Secret(SECRET), retry_s=total_s * 1.1)
-    url, now_s, waits = f"http://127.0.0.1:{port}/", 1000.0, list[float]()
-    webhook = Webhook(url)
+    now_s = 1000.0
+
+    async def ignore(message: OutgoingMessage, attempt: Attempt) -> None:
+        pass
+
+    outbox = Outbox(
+        "test",
+        Poster(),
+        Secret(SECRET),
+        parallel=1,
+        retry_s=sum(posting.WAITS_S[:5]) * 1.1,
+        clock=lambda: now_s,
+        on_attempt=ignore,
+    )
+    message = OutgoingMessage("1", "1", f"http://127.0.0.1:{port}/", lambda: "{}", now_s, since_s=now_s)
+    attempt, waits = Attempt("waiting"), list[float]()
     try:
-        while webhook.state == "waiting":
-            job = Job(
-                "1", "ann", Source("a.wav", 1), Options(), created_s=0.0, state="completed", ended_s=1000.0,
-                webhook=webhook,
-            )  # fmt: skip
-            webhook = await sender.send(job, now_s)
-            assert "ConnectError" in webhook.error
-            waits.append(webhook.next_s - now_s)
-            now_s = webhook.next_s
+        while attempt.state == "waiting":
+            attempt = await outbox.attempt(message)
+            assert "ConnectError" in attempt.error
+            waits.append(attempt.next_s - now_s)
+            now_s = attempt.next_s
     finally:
-        await sender.close()
-    assert (webhook.state, webhook.attempts, sender.failed) == ("failed", len(waits), 1)
+        await outbox.close()
+    assert (attempt.state, message.tries, outbox.given_up) == ("failed", len(waits), 1)
     *waits, _ = waits
     for wait, least in zip(waits, posting.WAITS_S, strict=False):
         assert least <= wait <= least * (1 + posting.JITTER)
@@ -251,10 +260,10 @@ def test_a_bad_secret_stops_the_start_and_names_the_key(secret: str, free_port: 
     "secret", ["", SECRET, "0f1e2d3c4b5a69788796a5b4", "whsec_" + base64.b64encode(bytes(24)).decode()]
 )
 def test_a_good_secret_is_taken(secret: str) -> None:
-    webhooks.check(parse({"jobs": {"webhook_secret": secret}}))
+    notifier.check(parse({"jobs": {"webhook_secret": secret}}))
 
 
 @pytest.mark.parametrize("secret", ["a" * 23, "whsec_" + base64.b64encode(bytes(23)).decode(), "whsec_a", "whsec_"])
 def test_a_short_one_is_not(secret: str) -> None:
     with pytest.raises(ConfigError):
-        webhooks.check(parse({"jobs": {"webhook_secret": secret}}))
+        notifier.check(parse({"jobs": {"webhook_secret": secret}}))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from config import ConfigError
 from config.load import parse
 from config.settings import Secret
-from mediaworker.webhooks import jobs as job_webhooks
+from mediaworker.jobs import notifier
 from mediaworker.webhooks import targets as webhook_targets
 from mediaworker.webhooks.post import Poster, Refusal
 from mediaworker.webhooks.targets import Targets, is_public
@@ -148,4 +148,4 @@ def tls_server(folder: Path, names: list[str | None]) -> Iterator[int]:
 
 def test_what_is_no_network_is_an_error_at_the_start() -> None:
     with pytest.raises(ConfigError, match=r"jobs\.webhook_allow\[1\].*'intranet'"):
-        job_webhooks.check(parse({"jobs": {"webhook_allow": ["10.0.0.0/8", "intranet"]}}))
+        notifier.check(parse({"jobs": {"webhook_allow": ["10.0.0.0/8", "intranet"]}}))
