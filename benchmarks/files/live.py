@@ -67,8 +67,8 @@ class LaneFiles:
                 async for segment in segments:
                     self.busy.set()
                     reach(segment.end_ms / 1000)
-            assert work.ended is not None
-            reach(work.ended.duration_s)
+            assert work.facts.ended is not None
+            reach(work.facts.ended.duration_s)
 
 
 async def measure(

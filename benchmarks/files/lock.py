@@ -113,8 +113,8 @@ class LockedFiles:
                     async for message in reading.messages():
                         if isinstance(message, Chunk):
                             chunks.append(message)
-            assert reading.ended is not None
-            await read.put((chunks, reading.ended.duration_s))
+            assert reading.facts.ended is not None
+            await read.put((chunks, reading.facts.ended.duration_s))
 
     async def _hold(self, read: asyncio.Queue[tuple[list[Chunk], float]]) -> None:
         loop = asyncio.get_running_loop()

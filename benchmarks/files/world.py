@@ -70,7 +70,7 @@ class World:
 
     def readers(self) -> list[int]:
         """Processes that read just now."""
-        return [work.reading.pid for work in self._works if work.reading.pid is not None]
+        return [work.decoder.pid for work in self._works if work.decoder.pid is not None]
 
     def _entered(self, state: EngineStatus, why: str) -> None:
         self._why = why

@@ -152,14 +152,15 @@ class Batch:
                 async for segment in found:
                     partial.add(segment)
                     self._progress(file, work)
-            assert work.ended is not None and work.opened is not None
-            file.duration_s = file.done_s = work.ended.duration_s
+            opened, ended = work.facts.opened, work.facts.ended
+            assert opened is not None and ended is not None
+            file.duration_s = file.done_s = ended.duration_s
             return FileTranscript(
                 arranged(partial.known.values()),
-                duration_s=work.ended.duration_s,
-                channels=work.opened.channels,
+                duration_s=ended.duration_s,
+                channels=opened.channels,
                 speakers=self._options.speakers,
-                damaged=work.ended.damaged,
+                damaged=ended.damaged,
             )
 
     # -- results ----------------------------------------------------------------------------------------------------
@@ -209,8 +210,8 @@ class Batch:
         self._engine_why = why
 
     def _progress(self, file: _File, work: Any) -> None:
-        if work.opened is not None:
-            file.duration_s = work.opened.duration_s
+        if (opened := work.facts.opened) is not None:
+            file.duration_s = opened.duration_s
         file.done_s = max(file.done_s, work.done_s)
 
     async def _show(self) -> None:

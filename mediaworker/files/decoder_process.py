@@ -1,4 +1,8 @@
-"""The worker's side of the child that reads a file: chunks as they are granted, or a `FileRefused`."""
+"""The worker's side of the child that decodes a file: chunks as they are granted, or a `FileRefused`.
+
+A `DecoderProcess` is one child. A `RestartingDecoder` reads a file to its end though children are killed: the next one
+goes on where the last one was.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ import os
 import signal
 import socket
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -55,15 +59,25 @@ class ReadingPlan:
     """Chunks whose samples are not wanted."""
 
 
+@dataclass(slots=True)
+class FileFacts:
+    """What is known of a file so far."""
+
+    opened: Opened | None = None
+    ended: Ended | None = None
+    position_s: float = 0.0
+    """All speech before it has come."""
+
+
 class DecoderProcess:
     """One reading of one file: once, by one child. `async with`; iterate to its end, granting chunks."""
 
-    def __init__(self, file: int, name: str, plan: ReadingPlan, settings: Files) -> None:
-        """`file`: a descriptor, seekable; it stays the caller's."""
+    def __init__(
+        self, file: int, name: str, plan: ReadingPlan, settings: Files, facts: FileFacts | None = None
+    ) -> None:
+        """`file`: a descriptor, seekable; it stays the caller's. `facts`: of earlier readings."""
         self._file, self._name, self._plan, self._settings = file, name, plan, settings
-        self.opened: Opened | None = None
-        self.ended: Ended | None = None
-        self.position_s = 0.0
+        self.facts = facts or FileFacts()
         self._granted = self._came = 0
         self._process: Process | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -113,11 +127,11 @@ class DecoderProcess:
         self._send(Grant(chunks))
 
     async def messages(self) -> AsyncIterator[Opened | Chunk | Progress | Ended]:
-        """What the child says, to its end. Raises Refused."""
+        """What the child sends, to its end. Raises FileRefused."""
         frames = Frames()
         while True:
             try:
-                async with asyncio.timeout(self._patience_s) as deadline:
+                async with asyncio.timeout(self._timeout_s) as deadline:
                     data = await self._reader.read(RECEIVE_BYTES)
             except TimeoutError:
                 if not deadline.expired():
@@ -130,7 +144,7 @@ class DecoderProcess:
             except FrameError as error:
                 raise FileRefused("internal", f"the reader of the file went wrong ({error})") from None
             for message in messages:
-                yield self._noted(message)
+                yield self._on_message(message)
                 if isinstance(message, Ended):
                     return
             if not data:
@@ -141,24 +155,24 @@ class DecoderProcess:
         return self._process.pid if self._process is not None else None
 
     @property
-    def _patience_s(self) -> float | None:
+    def _timeout_s(self) -> float | None:
         """None while it waits for us: it has used up what it was granted."""
         return self._settings.stall_s if self._granted > self._came else None
 
-    def _noted(self, message: FromReader) -> Opened | Chunk | Progress | Ended:
+    def _on_message(self, message: FromReader) -> Opened | Chunk | Progress | Ended:
         match message:
             case Failed():
                 if message.detail:
                     log.error("the reader of a file failed", file=self._name, detail=message.detail)
                 raise FileRefused(message.fault, message.reason)
             case Opened():
-                self.opened = message
+                self.facts.opened = message
             case Chunk():
                 self._came += bool(message.audio)
             case Progress():
-                self.position_s = max(self.position_s, message.position_s)
+                self.facts.position_s = max(self.facts.position_s, message.position_s)
             case Ended():
-                self.ended, self.position_s = message, message.duration_s
+                self.facts.ended, self.facts.position_s = message, message.duration_s
         return message
 
     async def _died(self) -> FileRefused:
@@ -182,6 +196,58 @@ class DecoderProcess:
     async def _end(self, process: Process) -> None:
         child_process.kill(process)
         await child_process.end(process)
+
+
+class RestartingDecoder:
+    """As many readings of one file as it takes.
+
+    Args:
+        allowed: so often in a row may a child be killed without a new chunk in between; then the file is to blame.
+    """
+
+    def __init__(self, file: int, name: str, plan: ReadingPlan, settings: Files, *, allowed: int) -> None:
+        """`file`: a descriptor, seekable; it stays the caller's."""
+        self.facts = FileFacts()
+        self._file, self._name, self._plan, self._settings = file, name, plan, settings
+        self._allowed = allowed
+        self._came = set[int]()
+        self._granted = 0
+        """Grants that no chunk has used."""
+        self._process = DecoderProcess(file, name, plan, settings, self.facts)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while there is one."""
+        return self._process.pid
+
+    def grant(self, chunks: int) -> None:
+        """So many more may come."""
+        self._granted += chunks
+        self._process.grant(chunks)
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """To the end of the file. A reading after the first brings what had come again, without samples.
+
+        Raises FileRefused, OSError when no process is to be had.
+        """
+        crashes = 0
+        while True:
+            came = len(self._came)
+            try:
+                async with self._process as process:
+                    async for message in process.messages():
+                        if isinstance(message, Chunk):
+                            self._granted -= bool(message.audio)
+                            self._came.add(message.index)
+                            yield message
+                return
+            except FileRefused as refused:
+                crashes = crashes + 1 if came == len(self._came) else 1
+                if refused.fault != "crashed" or crashes >= self._allowed:
+                    raise
+            plan = replace(self._plan, skip=self._came.union(self._plan.skip))
+            self._process = DecoderProcess(self._file, self._name, plan, self._settings, self.facts)
+            self._process.grant(self._granted)
 
 
 async def _spawn(file: int, reads: socket.socket, writes: socket.socket, name: str) -> Process:

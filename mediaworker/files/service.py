@@ -23,8 +23,7 @@ from config import Settings
 from mediaworker.files import sandbox
 from mediaworker.files.options import Options
 from mediaworker.files.segments import FileSegment
-from mediaworker.files.stats import FileStats
-from mediaworker.files.transcription import FileTranscription, Recognizer
+from mediaworker.files.transcription import FileStats, FileTranscription, Recognizer
 from mediaworker.ops.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from asr import text
@@ -19,12 +19,10 @@ from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Uttera
 from config import Endpointing
 from config.settings import Files
 from mediaworker.calls.word_timestamps import placed
-from mediaworker.files.decoder_process import FileRefused, ReadingPlan
-from mediaworker.files.messages import Chunk, Ended, Opened
+from mediaworker.files.decoder_process import FileFacts, FileRefused, ReadingPlan, RestartingDecoder
+from mediaworker.files.messages import Chunk
 from mediaworker.files.options import Options
-from mediaworker.files.restarting_decoder import RestartingDecoder
 from mediaworker.files.segments import FileSegment
-from mediaworker.files.stats import FileStats
 
 POSITIONS_PER_MS = 8
 ATTEMPTS = 3
@@ -58,12 +56,25 @@ class Recognizer(Protocol):
 
 
 @dataclass(slots=True)
+class FileStats:
+    """Plain totals over all files, for the metrics."""
+
+    chunks: int = 0
+    failed_chunks: int = 0
+    retried_chunks: int = 0
+    audio_s: float = 0.0
+    """Of files that were read to their end."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """By fault."""
+
+
+@dataclass(slots=True)
 class _Work:
     """A chunk at the recogniser."""
 
     chunk: Chunk
     attempts: int = 0
-    heard: Hypothesis | None = None
+    hypothesis: Hypothesis | None = None
 
 
 class FileTranscription:
@@ -102,7 +113,8 @@ class FileTranscription:
         """What is known of the text, and has not been passed yet."""
         plan = ReadingPlan(options.channels, options.endpointing or endpointing, tuple(self._known))
         allowed = READINGS_SYNCHRONOUS if synchronous else READINGS
-        self.reading = RestartingDecoder(file, name, plan, settings, allowed=allowed)
+        self.decoder = RestartingDecoder(file, name, plan, settings, allowed=allowed)
+        self.facts: FileFacts = self.decoder.facts
         self._rows = 1 if options.condition_on_previous_text else settings.rows
         self._first = 1 if early else self._rows
         self._work: dict[str, _Work] = {}
@@ -115,25 +127,21 @@ class FileTranscription:
         self._done: asyncio.Queue[FileSegment | Exception | None] = asyncio.Queue()
         self._before: dict[int, str] = {}
         """By channel, the end of its text so far."""
-
-    @property
-    def opened(self) -> Opened | None:
-        return self.reading.opened
-
-    @property
-    def ended(self) -> Ended | None:
-        return self.reading.ended
+        self._early: dict[int, FileSegment] = {}
+        """Finished before one that comes before them."""
+        self._following = 0
+        """Index of the chunk that is next in the order of the file."""
 
     @property
     def done_s(self) -> float:
         """All before it is recognised."""
         waiting = [each.chunk.audio_start for each in (*self._work.values(), *self._suspects)]
-        return min([self.reading.position_s, *(start / (1000 * POSITIONS_PER_MS) for start in waiting)])
+        return min([self.facts.position_s, *(start / (1000 * POSITIONS_PER_MS) for start in waiting)])
 
-    async def segments(self) -> AsyncGenerator[FileSegment, None]:
-        """Those that were not known, as they are finished. Close it (`aclosing`) to cancel.
+    async def segments(self, *, in_order: bool = False) -> AsyncGenerator[FileSegment, None]:
+        """Those that were not known, as they are finished or in the order of the file. Close it (`aclosing`) to cancel.
 
-        Raises Refused, EngineUnavailable, SourceChanged, OSError when there is no process to be had.
+        Raises FileRefused, EngineUnavailable, SourceChanged, OSError when there is no process to be had.
         """
         reader = asyncio.create_task(self._read(), name=f"file {self._stream}")
         try:
@@ -148,36 +156,35 @@ class FileTranscription:
                     self._unfinished -= 1
                     self._allow(1 + self._rows - self._first)
                     self._first = self._rows
-                    yield done
+                    for segment in self._arrange(done) if in_order else (done,):
+                        yield segment
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             for utterance_id in self._work:
                 self._recognizer.cancel(utterance_id)
             self._work.clear()
-        if self.ended is not None:
-            self._stats.audio_s += self.ended.duration_s
+        if self.facts.ended is not None:
+            self._stats.audio_s += self.facts.ended.duration_s
 
-    async def in_order(self) -> AsyncGenerator[FileSegment, None]:
-        """`segments`, each when all before it are there."""
-        early: dict[int, FileSegment] = {}
-        following = 0
-        async with aclosing(self.segments()) as segments:
-            async for segment in segments:
-                early[segment.index] = segment
-                while following in early or following in self._known:
-                    if following in early:
-                        yield early.pop(following)
-                    following += 1
+    def _arrange(self, segment: FileSegment) -> list[FileSegment]:
+        """Those that are next in the order of the file, now that this one is there."""
+        self._early[segment.index] = segment
+        found = []
+        while self._following in self._early or self._following in self._known:
+            if (following := self._early.pop(self._following, None)) is not None:
+                found.append(following)
+            self._following += 1
+        return found
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         try:
             self._allow(self._first)
-            async with aclosing(self.reading.chunks()) as chunks:
+            async with aclosing(self.decoder.chunks()) as chunks:
                 async for chunk in chunks:
-                    self._take(chunk)
+                    self._on_chunk(chunk)
             self._done.put_nowait(None)
         except FileRefused as refused:
             self._stats.refused[refused.fault] = self._stats.refused.get(refused.fault, 0) + 1
@@ -188,15 +195,15 @@ class FileTranscription:
     def _allow(self, chunks: int) -> None:
         self._owed += chunks
         if self._owed and not self._suspects:
-            self.reading.grant(self._owed)
+            self.decoder.grant(self._owed)
             self._owed = 0
 
-    def _take(self, chunk: Chunk) -> None:
+    def _on_chunk(self, chunk: Chunk) -> None:
         place = (chunk.channel, _ms(chunk.start), _ms(chunk.end))
         if chunk.index not in self._places:
             self._places[chunk.index] = place
             self._unfinished += 1
-            self._ask(_Work(chunk))
+            self._recognise(_Work(chunk))
         elif self._places[chunk.index] != place:
             raise SourceChanged
         elif (known := self._uncarried.pop(chunk.index, None)) is not None:
@@ -204,7 +211,7 @@ class FileTranscription:
 
     # -- recognition ------------------------------------------------------------------------------------------------
 
-    def _ask(self, work: _Work) -> None:
+    def _recognise(self, work: _Work) -> None:
         chunk, options = work.chunk, self._options
         work.attempts += 1
         before = self._before.get(chunk.channel, "")
@@ -220,7 +227,7 @@ class FileTranscription:
             words=self._timed_words,
         )
         self._work[utterance.id] = work
-        self._recognizer.open(utterance, self._heard)
+        self._recognizer.open(utterance, self._on_hypothesis)
         self._recognizer.append(utterance.id, chunk.audio)
         self._recognizer.final(utterance.id, 1, commit=True)
 
@@ -228,37 +235,37 @@ class FileTranscription:
     def _timed_words(self) -> bool:
         return self._options.words and bool(self._recognizer.words)
 
-    def _heard(self, hypothesis: Hypothesis) -> None:
+    def _on_hypothesis(self, hypothesis: Hypothesis) -> None:
         work = self._work.get(hypothesis.utterance_id)
         if work is None:
             return
-        work.heard = hypothesis
+        work.hypothesis = hypothesis
         language = base(hypothesis.language)
         if hypothesis.error is not None:
-            self._failed(hypothesis.utterance_id, died=hypothesis.died)
+            self._on_failure(hypothesis.utterance_id, died=hypothesis.died)
         elif self._timed_words and hypothesis.text and language in self._recognizer.words:
-            self._recognizer.align(hypothesis.utterance_id, hypothesis.text, language, self._aligned)
+            self._recognizer.align(hypothesis.utterance_id, hypothesis.text, language, self._on_alignment)
         else:
             self._recognizer.cancel(hypothesis.utterance_id)  # of one with words to say it has kept the audio
             self._finish(hypothesis.utterance_id)
 
-    def _aligned(self, alignment: Alignment) -> None:
+    def _on_alignment(self, alignment: Alignment) -> None:
         if alignment.utterance_id not in self._work:
             return
         if alignment.died and self._work[alignment.utterance_id].attempts < ATTEMPTS:
-            self._failed(alignment.utterance_id, died=True)
+            self._on_failure(alignment.utterance_id, died=True)
         else:
             self._finish(alignment.utterance_id, alignment.words)
 
-    def _failed(self, utterance_id: str, *, died: bool) -> None:
+    def _on_failure(self, utterance_id: str, *, died: bool) -> None:
         work = self._work[utterance_id]
-        assert work.heard is not None
+        assert work.hypothesis is not None
         if self._recognizer.state is EngineStatus.FAILED:
-            self._done.put_nowait(EngineUnavailable(work.heard.error))
+            self._done.put_nowait(EngineUnavailable(work.hypothesis.error))
         elif died and work.attempts < ATTEMPTS:
             self._stats.retried_chunks += 1
             self._suspects.append(self._work.pop(utterance_id))
-            self._go_on()
+            self._retry_next()
         else:
             self._stats.failed_chunks += 1
             self._finish(utterance_id)
@@ -269,12 +276,12 @@ class FileTranscription:
         self._stats.chunks += 1
         self._carry(segment)
         self._done.put_nowait(segment)
-        self._go_on()
+        self._retry_next()
 
-    def _go_on(self) -> None:
+    def _retry_next(self) -> None:
         """Suspects have their turn one by one, when nothing else of the file is in work."""
         if self._suspects and not self._work:
-            self._ask(self._suspects.popleft())
+            self._recognise(self._suspects.popleft())
 
     def _carry(self, segment: FileSegment) -> None:
         if self._options.condition_on_previous_text and segment.text:
@@ -287,12 +294,19 @@ def _place(segment: FileSegment) -> tuple[int, int, int]:
 
 
 def _segment(work: _Work, words: Sequence[TimedWord]) -> FileSegment:
-    chunk, heard = work.chunk, work.heard
-    assert heard is not None
+    chunk, hypothesis = work.chunk, work.hypothesis
+    assert hypothesis is not None
     start_ms, end_ms, audio_ms = (_ms(position) for position in (chunk.start, chunk.end, chunk.audio_start))
-    timed = placed(words, audio_ms, start_ms, end_ms)
     return FileSegment(
-        chunk.index, chunk.channel, start_ms, end_ms, heard.text, heard.language, timed, chunk.torn, heard.error
+        chunk.index,
+        chunk.channel,
+        start_ms,
+        end_ms,
+        hypothesis.text,
+        hypothesis.language,
+        words=placed(words, audio_ms, start_ms, end_ms),
+        torn=chunk.torn,
+        error=hypothesis.error,
     )
 
 

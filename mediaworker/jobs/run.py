@@ -46,7 +46,7 @@ class JobRun:
         work = self._work
         if work is None or not job.active:
             return job
-        opened = work.opened
+        opened = work.facts.opened
         duration_s = opened.duration_s if opened is not None else job.duration_s
         channels = opened.channels if opened is not None else job.channels
         return replace(job, done_s=max(job.done_s, work.done_s), duration_s=duration_s, channels=channels)
@@ -89,14 +89,15 @@ class JobRun:
             async with aclosing(work.segments()) as found:
                 async for segment in found:
                     await self._add(segment)
-            assert work.ended is not None and work.opened is not None
+            opened, ended = work.facts.opened, work.facts.ended
+            assert opened is not None and ended is not None
             await asyncio.to_thread(book.sources.check, job, file)
             job = replace(
                 self._job,
-                duration_s=work.ended.duration_s,
-                done_s=work.ended.duration_s,
-                damaged=work.ended.damaged,
-                channels=work.opened.channels,
+                duration_s=ended.duration_s,
+                done_s=ended.duration_s,
+                damaged=ended.damaged,
+                channels=opened.channels,
             )
         await book.end(job, "completed")
 

@@ -36,8 +36,8 @@ async def read(path: Path, plan: ReadingPlan = MIX, settings: Files = SETTINGS) 
         async with DecoderProcess(file, path.name, plan, settings) as reading:
             reading.grant(10_000)
             chunks = [message async for message in reading.messages() if isinstance(message, Chunk)]
-            assert reading.opened is not None and reading.ended is not None
-            return chunks, reading.opened, reading.ended
+            assert reading.facts.opened is not None and reading.facts.ended is not None
+            return chunks, reading.facts.opened, reading.facts.ended
     finally:
         os.close(file)
 

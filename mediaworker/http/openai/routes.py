@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -142,13 +142,18 @@ class TranscriptionAnswer:
     def __init__(self, work: FileTranscription, form: TranscriptionForm, files: FileService) -> None:
         self._work, self._form, self._files = work, form, files
         self._asked_s = asyncio.get_running_loop().time()
-        self._heard = False
+        self._has_text = False
 
     async def whole(self) -> Response:
         """Raises OpenAIError."""
-        async with aclosing(self._segments()) as found:
-            segments = arranged([segment async for segment in found])
-        text = render(self._transcript(segments), self._form.format, granularities=self._form.granularities)
+        found = list[FileSegment]()
+        with _refusals():
+            async with aclosing(self._work.segments()) as segments:
+                async for segment in segments:
+                    self._check()
+                    found.append(segment)
+            self._check()
+        text = render(self._transcript(arranged(found)), self._form.format, granularities=self._form.granularities)
         return Response(text, headers={"Content-Type": MEDIA_TYPES[self._form.format]})
 
     async def events(self, heartbeat_s: float) -> AsyncGenerator[bytes, None]:
@@ -156,52 +161,43 @@ class TranscriptionAnswer:
         begun, whole, languages = False, "", set[str]()
         last: dict[int, FileSegment] = {}
         try:
-            async with aclosing(beating(self._segments(), heartbeat_s)) as found:
-                async for segment in found:
-                    begun = True
-                    if segment is None:
-                        yield b": still at it\n\n"
-                        continue
-                    said = mend(last.get(segment.channel), segment)
-                    last[segment.channel] = segment
-                    longer = self._longer(whole, said)
-                    if longer != whole:
-                        languages.add(said.language)
-                        yield _event(self._delta(longer[len(whole) :], said))
-                        whole = longer
-                        if self._form.format == "diarized_json":
-                            yield _event(diarized_segment(self._transcript(()), said))
+            with _refusals():
+                async with aclosing(beating(self._work.segments(in_order=True), heartbeat_s)) as segments:
+                    async for segment in segments:
+                        if segment is None:
+                            begun = True
+                            yield b": still at it\n\n"
+                            continue
+                        self._check()
+                        begun = True
+                        mended = mend(last.get(segment.channel), segment)
+                        last[segment.channel] = segment
+                        longer = self._longer(whole, mended)
+                        if longer != whole:
+                            languages.add(mended.language)
+                            yield _event(self._delta(longer[len(whole) :], mended))
+                            whole = longer
+                            if self._form.format == "diarized_json":
+                                yield _event(diarized_segment(self._transcript(()), mended))
+                self._check()
             yield _event({"type": "transcript.text.done", "text": whole, **self._about(languages)})
         except OpenAIError as error:
             if not begun:
                 raise
             yield b"event: error\ndata: " + error.body + b"\n\n"
 
-    async def _segments(self) -> AsyncGenerator[FileSegment, None]:
-        """In the order of the file. Raises OpenAIError."""
-        try:
-            async with aclosing(self._work.in_order()) as found:
-                async for segment in found:
-                    self._note()
-                    yield segment
-            self._note()
-        except FileRefused as refused:
-            status = {"too_large": 413, "crashed": 500, "internal": 500}.get(refused.fault, 400)
-            raise OpenAIError(status, refused.reason, param="file", code=refused.fault) from None
-        except EngineUnavailable as error:
-            raise _unavailable(str(error)) from None
-
-    def _note(self) -> None:
-        opened = self._work.opened
+    def _check(self) -> None:
+        """Raises OpenAIError when the format is none for this file; notes when the first text was there."""
+        opened = self._work.facts.opened
         if self._form.format == "diarized_json" and opened is not None and opened.channels == 1:
             reason = "the file has one channel, and speakers are told apart by channel, not by voice"
             raise OpenAIError(400, reason, param="response_format", code="one_channel")
-        if not self._heard:
-            self._heard = True
+        if not self._has_text:
+            self._has_text = True
             self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
 
     def _transcript(self, segments: Sequence[FileSegment]) -> FileTranscript:
-        opened, ended = self._work.opened, self._work.ended
+        opened, ended = self._work.facts.opened, self._work.facts.ended
         return FileTranscript(
             segments,
             duration_s=ended.duration_s if ended is not None else 0.0,
@@ -229,8 +225,17 @@ class TranscriptionAnswer:
         return found
 
 
-def _unavailable(reason: str) -> OpenAIError:
-    return OpenAIError(503, f"the recognition engine is not available: {reason}", headers={"Retry-After": "10"})
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """What is wrong with a file or with the engine becomes an OpenAIError."""
+    try:
+        yield
+    except FileRefused as refused:
+        status = {"too_large": 413, "crashed": 500, "internal": 500}.get(refused.fault, 400)
+        raise OpenAIError(status, refused.reason, param="file", code=refused.fault) from None
+    except EngineUnavailable as error:
+        reason = f"the recognition engine is not available: {error}"
+        raise OpenAIError(503, reason, headers={"Retry-After": "10"}) from None
 
 
 def _event(value: dict[str, Any]) -> bytes:
