@@ -242,7 +242,7 @@ LOUD = """
 import asyncio, logging, sys, threading, warnings
 import structlog
 from config.load import parse
-from mediaworker import logs
+from mediaworker.ops import logs
 settings = parse({{"log": {{"format": "{format}", "level": "info"}},
                    "twilio": {{"auth_token": {secret!r}, "public_url": "https://a"}}}})
 logs.configure_worker(settings)
