@@ -10,7 +10,7 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run check test test-slow coverage lint bench soak lock schema clean setup setup-dev
+.PHONY: checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -53,8 +53,11 @@ lint: setup-dev
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
-check: lint
-	$(RUN)/python -m pytest $(PARALLEL) tests/unit
+unit: setup-dev
+	$(RUN)/python -m pytest -q -n 2 --dist loadfile tests/unit
+
+check: setup-dev
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint unit
 
 test: check
 	$(RUN)/python -m pytest $(PARALLEL) tests/engine tests/process tests/sip tests/web
