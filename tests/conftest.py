@@ -13,6 +13,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
 
 import pytest  # noqa: E402
+import structlog  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 from tests.support import ports  # noqa: E402
@@ -29,6 +30,13 @@ settings.register_profile("anew", settings.get_profile("same"), derandomize=Fals
 settings.load_profile("same")
 
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["engine/test_qwen_gpu.py"]
+
+
+@pytest.fixture(autouse=True)
+def logging() -> Iterator[None]:
+    """A command that a test runs in this process sets the log up, and the next test has another standard error."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -100,8 +100,8 @@ with torch.inference_mode():
     for name in names:
         inference.receive(messages.Open(Utterance(name, "PCMU", live=name != "file")), 0.0)
         inference.receive(messages.Append(name, 0, codes[name]), 0.0)
-        kind = messages.Partial(name, 1, 48000) if name in names[:3] else messages.Final(name, 1, 48000, True)
-        inference.receive(kind, 0.0)
+        kind = messages.PartialRequest(name, 1, 48000) if name in names[:3] else messages.FinalRequest(name, 1, 48000,
+        True) inference.receive(kind, 0.0)
     used = int(open("/proc/self/statm").read().split()[0]) * 4096
     resource.setrlimit(resource.RLIMIT_AS, (used + 320 * 2**20, resource.RLIM_INFINITY))
     heard, dropped = {}, [0, 0]
@@ -117,7 +117,7 @@ with torch.inference_mode():
     tight = inference.pressure.limit, inference.pressure.files
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     for again in range(160):
-        inference.receive(messages.Partial("live-0", 2 + again, 48000), 0.0)
+        inference.receive(messages.PartialRequest("live-0", 2 + again, 48000), 0.0)
         work()
 print(json.dumps([heard, dropped, tight, [inference.pressure.limit, inference.pressure.files]]))
 """
@@ -139,7 +139,7 @@ def test_an_engine_short_of_memory_answers_all_finals_and_recovers() -> None:
 
 TOO_LARGE = """
 import resource
-from asr.engine import EngineUnusable
+from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.build import build
 from config.settings import Asr, Qwen
 from tests.support.peers import TINY

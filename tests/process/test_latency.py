@@ -80,8 +80,8 @@ def test_a_real_call_shows_where_its_time_went(tmp_path: Path) -> None:
             assert total(running, "final_latency_part_seconds_count", part) == len(finals), part
         sums = {part: total(running, "final_latency_part_seconds_sum", part) for part in PARTS}
         published = sum(sums[part] for part in PARTS if part not in ("commit", "fan_out"))
-        assert published == pytest.approx(total(running, "final_latency_seconds_sum"), abs=0.005 * len(finals))
-        assert published == pytest.approx(sum(final["latency_ms"] for final in finals) / 1000, abs=0.005 * len(finals))
+        assert published == pytest.approx(total(running, "final_latency_seconds_sum"), abs=0.03 * len(finals))
+        assert published == pytest.approx(sum(final["latency_ms"] for final in finals) / 1000, abs=0.03 * len(finals))
         # The configured silence, in whole windows.
         assert sums["endpoint"] / len(finals) == pytest.approx(0.512, abs=0.033)
         assert total(running, "leg_jitter_seconds_count") == 1

@@ -150,7 +150,7 @@ async def test_search_copy_download_rename_erase(tmp_path: Path, browser: Browse
         await page.reload()
         await expect(page.locator(".said.left .who").first).to_have_text("Customer · Cleo")
         await page.locator(".menu summary").click()
-        await page.get_by_role("button", name="Copy").click()
+        await page.get_by_role("button", name="Copy as text").click()
         await expect(page.locator("#notice")).to_have_text("Copied.")
         text = (await api.client.get("/v1/calls/c1/transcript?format=txt")).text
         assert await page.evaluate("() => navigator.clipboard.readText()") == text
