@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,6 @@ from audio.codecs import g711
 from audio.codecs.codec import Codec
 from audio.ring import AHEAD_WINDOWS, ROWS, WINDOW, WINDOWS, RingBuffer
 from audio.vad.decimate import MEMORY, decimate
-
-if TYPE_CHECKING:
-    from audio.leg import Leg
 
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float32]
@@ -37,7 +34,6 @@ class Block:
         """`number`: its rows are 128 · `number` and those after it among all."""
         self.wide, self.base = wide, number * ROWS
         self.plane = RingBuffer(wide=wide)
-        self.legs: list[Leg | None] = [None] * ROWS
         self._memory = np.zeros((ROWS, MEMORY), np.float32) if wide else None
         self._law = np.zeros((ROWS, 1), np.intp)
         self._free = list(range(ROWS))
@@ -55,7 +51,6 @@ class Block:
         return heapq.heappop(self._free)
 
     def free(self, row: int) -> None:
-        self.legs[row] = None
         if self._memory is not None:
             self._memory[row] = 0
         self.plane.clear(row)
@@ -100,9 +95,6 @@ class Block:
     def _narrow(self, rows: Rows, starts: NDArray[np.int64], out: Floats) -> None:
         """The due windows of a wide block at 8 kHz."""
         assert self._memory is not None
-        for row, start in zip(rows.tolist(), starts.tolist(), strict=True):
-            if (leg := self.legs[row]) is not None and leg.codec.stateful:
-                leg.decode_window(start, start + WINDOW)
         wide = np.empty((len(rows), MEMORY + 2 * WINDOW), np.float32)
         wide[:, :MEMORY] = self._memory[rows]
         np.multiply(self.plane.windows[rows, starts // WINDOW % WINDOWS], np.float32(1 / 32768), out=wide[:, MEMORY:])

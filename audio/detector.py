@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from audio.block import Block, Rows
 from audio.codecs.codec import Codec
-from audio.detections import Detection, EndReason
+from audio.detections import Detection, Digit, EndReason
+from audio.due import Transport
 from audio.endpointing.batch import BatchEndpointer
 from audio.endpointing.table import SILENT_WINDOWS, Limits
 from audio.leg import Leg
-from audio.leg_table import LegTable
-from audio.reception import Transport
+from audio.leg_audio import LegAudio
+from audio.leg_table import NEVER, LegTable
 from audio.ring import ROWS
 from audio.rtp.clock import RATE_HZ
 from audio.rtp.fast_path import Datagrams, receive
@@ -68,7 +69,7 @@ class Detector:
         self.skipped = 0
         """Windows of digital silence that were not."""
         self.table = LegTable(MAX_LEGS)
-        self.bank = BatchEndpointer(MAX_LEGS)
+        self.endpointer = BatchEndpointer(MAX_LEGS)
         self._blocks: list[Block] = []
         # The network's state of each leg.
         self._hidden, self._cell = np.zeros((MAX_LEGS, HIDDEN), np.float32), np.zeros((MAX_LEGS, HIDDEN), np.float32)
@@ -76,8 +77,11 @@ class Detector:
         self._heard: list[_Heard] = []
         """Windows whose probabilities have not been through the endpointers."""
         self._vad: SileroVad | None = None
+        self._legs: dict[int, Leg] = {}
+        """Open legs by index."""
         self._queue: list[Detection] = []
-        self._pressed: set[Leg] = set()
+        self._keyed: dict[Leg, None] = {}
+        """Legs with a key that is down, or pressed and not yet in the queue; in the order of their first packets."""
         self._totals = dict.fromkeys(_COUNTERS, 0)
 
     def open(
@@ -100,10 +104,18 @@ class Detector:
         if self._vad is None:
             self._vad = SileroVad()
         block, row = self._take(wide=codec.wide)
-        self.bank.open(block.base + row, Limits.of(endpointing))
-        leg = Leg(self, block, row, transport)
+        self.endpointer.open(block.base + row, Limits.of(endpointing))
+        leg = Leg(
+            self.table,
+            LegAudio(block, row),
+            transport,
+            utterance=self.endpointer,
+            keyed=self._keyed,
+            jitter_s=self.jitter_s,
+            stall_s=self.stall_s,
+        )
         leg.describe(codec, telephone_event, payload_type, event_clock_hz)
-        block.legs[row] = leg
+        self._legs[leg.index] = leg
         return leg
 
     def _take(self, *, wide: bool) -> tuple[Block, int]:
@@ -119,6 +131,7 @@ class Detector:
 
     def _free(self, block: Block, row: int) -> None:
         index = block.base + row
+        del self._legs[index]
         self.table.clear(index)
         self._hidden[index] = self._cell[index] = self._context[index] = 0
         block.free(row)
@@ -128,15 +141,15 @@ class Detector:
 
         Says of each whether it has been taken; give the others to their legs' `receive_rtp`.
         """
-        return receive(self.table, self._blocks, datagrams, which, rows)
+        return receive(self.table, self._blocks, self._legs, datagrams, which, rows)
 
     def step(self, now: float, turn: Shard = ALL) -> Iterator[list[Detection]]:
         """Take every window that is due at `now`, of the legs whose turn it is; yields after each batch of at most 128.
 
         Between two batches the caller may let its event loop breathe; legs may be opened, fed and closed meanwhile.
         """
-        for leg in tuple(self._pressed):
-            leg.flush_digit(now)
+        for leg in self._keyed:
+            leg.digits.expire(now)
         yield self._drain()
         # What completes while the caller's loop breathes is for the next step: taken now, window by window, it would
         # cost a whole forward each.
@@ -171,7 +184,7 @@ class Detector:
         The network would say nothing new of them: it hears the first SILENT_WINDOWS, and no utterance is open. A leg
         that is muted or on hold then costs next to nothing.
         """
-        still = (self.table.silent[rows] >= SILENT_WINDOWS) & self.bank.at_rest(rows)
+        still = (self.table.silent[rows] >= SILENT_WINDOWS) & self.endpointer.at_rest(rows)
         if not still.any():
             return rows
         candidates = rows[still]
@@ -198,8 +211,8 @@ class Detector:
     def _give_up(self, rows: Rows, stops: NDArray[np.int64]) -> None:
         """What is missing before the end of the windows about to be taken stays silence."""
         for index in rows[self.table.received[rows] < stops].tolist():
-            leg = self._leg(index)
-            if leg.gapped:
+            leg = self._legs[index]
+            if leg.has_gaps:
                 leg.give_up(leg.position + WINDOW)
 
     def _hear(self, rows: Rows) -> None:
@@ -209,6 +222,9 @@ class Detector:
         starts = self.table.consumed[rows]
         stops = starts + WINDOW
         self._give_up(rows, stops)
+        wide = self._blocks[int(rows[0]) // ROWS].wide
+        if wide:
+            self._decode(rows)
         samples = self._vad.input(len(rows))
         # Neighbours are the rule under load: a slice then gives views where an index array would copy.
         chosen: Rows | slice = slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] < len(rows) else rows
@@ -224,9 +240,16 @@ class Detector:
         if not isinstance(chosen, slice):
             self._hidden[chosen], self._cell[chosen] = hidden, cell
         self.table.consumed[chosen] = stops
-        if self._blocks[int(rows[0]) // ROWS].wide:
+        if wide:
             starts = np.maximum(starts - LAG, 0)
         self._heard.append(_Heard(rows, starts, probabilities))
+
+    def _decode(self, rows: Rows) -> None:
+        """The next windows of those whose codec is decoded packet by packet, in order."""
+        for index in rows.tolist():
+            leg = self._legs[index]
+            if leg.codec.stateful:
+                leg.decode_window(leg.position, leg.position + WINDOW)
 
     def _settle(self) -> list[Detection]:
         """Take the probabilities of all windows heard since the last time through the endpointers."""
@@ -234,24 +257,39 @@ class Detector:
             return []
         heard, self._heard = self._heard, []
         if len(heard) == 1:
-            return self.bank.step(heard[0].rows, heard[0].starts, heard[0].probabilities, self._leg)
+            return self.endpointer.step(heard[0].rows, heard[0].starts, heard[0].probabilities, self._legs)
         rows, starts, probabilities = (np.concatenate(parts) for parts in zip(*heard, strict=True))
-        return self.bank.step(rows, starts, probabilities, self._leg)
+        return self.endpointer.step(rows, starts, probabilities, self._legs)
 
-    def _leg(self, index: int) -> Leg:
-        leg = self._blocks[index // ROWS].legs[index % ROWS]
-        assert leg is not None, "a window of a leg that is closed"
-        return leg
+    def _gather(self) -> None:
+        """Queue all that is known by now, each leg's in order."""
+        for leg in tuple(self._keyed):
+            self._queue += [Digit(leg, each.position, each.digit, each.duration // 8) for each in leg.digits.take()]
+            if leg.digits.open is None:
+                del self._keyed[leg]
+        self._queue += self._settle()
 
     def _drain(self) -> list[Detection]:
-        """All that is known by now, each leg's in order: what another leg's end has brought to light comes first."""
-        queue, self._queue = self._queue + self._settle(), []
+        """All that is known by now, each leg's in order."""
+        self._gather()
+        queue, self._queue = self._queue, []
         return queue
 
-    def finish(self, leg: Leg, reason: EndReason) -> Iterator[Detection]:
-        """See `Leg.finishing`."""
-        self._queue += self._settle()
-        leg.flush_digit(float("inf"))
+    def finish(self, leg: Leg, reason: EndReason) -> list[Detection]:
+        """Consume all that the leg has received, the last window padded with silence, and end its open utterance."""
+        return list(self.finishing(leg, reason))
+
+    def finishing(self, leg: Leg, reason: EndReason) -> Iterator[Detection]:
+        """`finish`, one detection at a time: take them all.
+
+        What each is about can still be read while it is at hand. Of a long backlog the first utterances would otherwise
+        lie beyond what `Leg.read` reaches once the last is known.
+        """
+        if leg.closed:
+            return
+        self._gather()
+        leg.digits.expire(float("inf"))
+        self._gather()
         queued = [each for each in self._queue if each.leg is leg]
         self._queue = [each for each in self._queue if each.leg is not leg]
         yield from queued
@@ -261,44 +299,67 @@ class Detector:
             if leg.codec.wide or len(self._skip(only)):
                 self._hear(only)
             yield from self._settle()
-        yield from self.bank.finish(leg.index, reason, leg, leg.position)
+        yield from self.endpointer.finish(leg.index, reason, leg, leg.position)
 
     def retune(self, leg: Leg, endpointing: Endpointing) -> None:
-        """See `Leg.retune`."""
-        assert self.bank.idle(leg.index), "an utterance keeps the profile it has begun with"
-        self.bank.limit(leg.index, Limits.of(endpointing))
+        """Another profile for the leg from its current position on. What is open must have been finished.
 
-    def publish(self, detection: Detection) -> None:
-        """Have the next `step` yield it."""
-        self._queue.append(detection)
+        Where everything is speech (`enter` 0) silence is the sender's alone to send: none is put in when it pauses.
+        """
+        if leg.closed:
+            return
+        assert self.endpointer.idle(leg.index), "an utterance keeps the profile it has begun with"
+        self.endpointer.limit(leg.index, Limits.of(endpointing))
+        leg.due.stall_s = self.stall_s if endpointing.enter else NEVER
 
-    def watch_digits(self, leg: Leg, pressed: bool) -> None:
-        """Whether a key of this leg is down, so that a lost end is noticed."""
-        if pressed:
-            self._pressed.add(leg)
-        else:
-            self._pressed.discard(leg)
+    def change(
+        self,
+        leg: Leg,
+        codec: Codec,
+        telephone_event: int | None = None,
+        payload_type: int | None = None,
+        event_clock_hz: int = RATE_HZ,
+    ) -> None:
+        """A new media description for the leg: this codec from its current position on, and any SSRC. See `open`.
 
-    def move(self, leg: Leg, *, wide: bool) -> None:
+        An utterance still open is flushed: its end comes with the next `step`. Audio from before stays readable, in the
+        codec of its time. Raises ValueError for L16 over RTP, and Opus over anything else.
+        """
+        codec.check(leg.transport)
+        if leg.closed:
+            return
+        if codec is leg.codec:
+            leg.number(codec, telephone_event, payload_type, event_clock_hz)
+            return
+        flushed = self.finish(leg, "flush")
+        self._queue += flushed
+        leg.end_epoch()
+        if codec.wide != leg.codec.wide:
+            self._move(leg, wide=codec.wide)
+        leg.describe(codec, telephone_event, payload_type, event_clock_hz)
+
+    def _move(self, leg: Leg, *, wide: bool) -> None:
         """Give the leg a row of the other kind, with all its state but the ring."""
-        old, old_row, old_index = leg.block, leg.row, leg.index
+        old, old_row, old_index = leg.audio.block, leg.audio.row, leg.index
         block, row = self._take(wide=wide)
-        leg.attach(block, row)
+        leg.move(self.table, block, row)
         for values in (self._hidden, self._cell, self._context):
             values[leg.index] = values[old_index]
-        self.bank.move(leg.index, old_index)
-        block.legs[row] = leg
+        self.endpointer.move(leg.index, old_index)
+        self._legs[leg.index] = leg
         self._free(old, old_row)
 
     def close(self, leg: Leg) -> None:
-        """See `Leg.close`."""
-        self._queue += self._settle()
+        """Give the leg's row back, zeroed. Idempotent; packets that still come are ignored."""
+        if leg.closed:
+            return
+        self._gather()
         for name in _COUNTERS:
             self._totals[name] += getattr(leg, name)
-        self._pressed.discard(leg)
+        self._keyed.pop(leg, None)
         self._queue = [each for each in self._queue if each.leg is not leg]
         leg.release()
-        self._free(leg.block, leg.row)
+        self._free(leg.audio.block, leg.audio.row)
 
     @property
     def turns(self) -> int:
@@ -309,15 +370,13 @@ class Detector:
     @property
     def legs(self) -> int:
         """Open legs."""
-        return sum(ROWS - block.free_rows for block in self._blocks)
+        return len(self._legs)
 
     @property
     def counters(self) -> dict[str, int]:
         """The legs' counters, summed over all legs that ever were."""
         totals = dict(self._totals)
-        for block in self._blocks:
-            for leg in block.legs:
-                if leg is not None:
-                    for name in _COUNTERS:
-                        totals[name] += getattr(leg, name)
+        for leg in self._legs.values():
+            for name in _COUNTERS:
+                totals[name] += getattr(leg, name)
         return totals

@@ -1,79 +1,318 @@
-"""A leg: one speaker's channel of a call. Bytes come in (`audio.reception`), and the detector takes the windows out."""
+"""A leg: one speaker's channel of a call. It stores what comes in, each packet or chunk at the position it belongs to.
+
+`receive_rtp` and `receive_chunk` never raise on what a peer sends; they count. The plain packets of all legs, next in
+sequence and in time, are taken together (`audio.rtp.fast_path`); `receive_rtp` takes any packet, one at a time. The
+detector takes the windows out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from audio.block import Block
+from audio.chunks import REACH, ChunkClock
 from audio.codecs.codec import Codec
-from audio.codecs.opus import OpusWindows
-from audio.detections import Detection, EndReason
-from audio.history import EpochHistory, join
-from audio.leg_table import NEVER, LegRow
-from audio.reception import Reception, Transport
-from audio.ring import AHEAD, HISTORY, load
-from audio.rtp.clock import RATE_HZ
-from audio.rtp.fast_path import spread
+from audio.codecs.opus import OpusError, OpusPacket
+from audio.due import DueTime, Transport
+from audio.leg_audio import LegAudio
+from audio.leg_table import NEVER, Cell, LegRow, LegTable
+from audio.ring import AHEAD, HISTORY, WINDOW
+from audio.rtp import packet as rtp
+from audio.rtp.clock import RATE_HZ, PacketArrival, Payload, RtpClock, signed
+from audio.rtp.dtmf import DigitCollector
+from audio.timeline import LegTimeline
 
-if TYPE_CHECKING:
-    from audio.block import Block
-    from audio.codecs.g722 import G722Decoder
-    from audio.detector import Detector
-    from config import Endpointing
+TICKS = Codec.OPUS.clock_rate_hz // RATE_HZ
 
 
-class Leg(Reception):
+class UtteranceState(Protocol):
+    """What a leg asks of the endpointers, and tells them; `index` is the leg's."""
+
+    def idle(self, index: int) -> bool:
+        """Whether the leg is neither in an utterance nor at its onset."""
+
+    def bar(self, index: int, position: int) -> None:
+        """No utterance of the leg reaches back before `position`."""
+
+
+class Leg:
     """Made by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
 
-    __slots__ = ("_decoder", "_epoch", "_history", "key")
+    __slots__ = (
+        "_chunks", "_clock", "_closed_at", "_keyed", "_overlaps", "_payload_type", "_refusing", "_timeline",
+        "_timestamp", "_utterance", "audio", "digits", "due", "event_clock_hz", "index", "key", "late", "malformed",
+        "place", "refused", "rtcp", "telephone_event", "transport", "wrong_payload",
+    )  # fmt: skip
 
-    def __init__(self, detector: Detector, block: Block, row: int, transport: Transport) -> None:
-        """`describe` comes next."""
-        super().__init__(detector, block, row, transport)
-        self.key: Any = None
-        """The owner's; unused here."""
-        self._history: list[EpochHistory] = []
-        self._epoch = 0  # where the codec of now came into force
+    event_clock_hz: int
+    """The digits' clock, which the SDP names."""
+    _consumed = Cell[int]("consumed")
+    _received = Cell[int]("received")
+    _base_s = Cell[float]("base_s")
+
+    def __init__(
+        self,
+        table: LegTable,
+        audio: LegAudio,
+        transport: Transport,
+        *,
+        utterance: UtteranceState,
+        keyed: dict[Leg, None],
+        jitter_s: float,
+        stall_s: float,
+    ) -> None:
+        """`describe` comes next. The leg enters itself into `keyed` whenever `digits` may have something new."""
+        self.audio, self.transport = audio, transport
+        self.key: Any = None  # the owner's; unused here
+        self.index = audio.block.base + audio.row
+        """The leg's row among all, for `Detector.receive`; -1: closed."""
+        self.place = LegRow(table, self.index)
+        self._utterance, self._keyed = utterance, keyed
+        self._clock, self._timeline = RtpClock(self.place), LegTimeline(self.place)
+        self._chunks, self.digits = ChunkClock(), DigitCollector()
+        self.due = DueTime(transport, self._timeline, self._clock, self._chunks, self.place, jitter_s, stall_s)
+        self._closed_at: int | None = None
+        self._refusing = False
+        self._timestamp = 0  # Opus: the latest of the believed stream, beyond its 32 bits
+        self.late = 0
+        """Packets or chunks that came after their window had gone on as silence."""
+        self.refused = 0
+        """Positions refused because they would have overwritten audio that is still to be read."""
+        self.malformed = self.wrong_payload = self.rtcp = self._overlaps = 0
 
     def __repr__(self) -> str:
-        return f"<Leg {self.row} {self.codec.name} {self.transport}>"
+        return f"<Leg {self.index} {self.codec.name} {self.transport}>"
+
+    @property
+    def codec(self) -> Codec:
+        return self.audio.codec
 
     def describe(
         self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int
     ) -> None:
         """What the bytes mean from now on."""
-        self._number(codec, telephone_event, payload_type, event_clock_hz)
-        self.codec, self._bytes = codec, codec.position_bytes
-        self._mask = codec.mask
-        self.block.describe(self.row, codec)
-        self._detector.table.mask[self.index] = spread(codec.silence)
-        self._decoder: G722Decoder | None = None
-        self._opus = None
-        if codec is Codec.G722:
-            from audio.codecs.g722 import G722Decoder
+        self.number(codec, telephone_event, payload_type, event_clock_hz)
+        self.audio.describe(codec)
+        self.place.table.set_mask(self.index, codec.silence)
+        self.place.cells["room"][self.place.row] = len(self.audio.ring) // self.audio.position_bytes
 
-            # Its codes wait here for their turn; what is decoded goes to the plane.
-            self._decoder = G722Decoder()
-            self._ring = memoryview(bytearray(2 * AHEAD))
-        elif codec is Codec.OPUS:
-            self._opus, self._ring = OpusWindows(), memoryview(b"")
-        else:
-            self._ring = self.block.plane.row(self.row)
-        self.place.cells["room"][self.place.row] = len(self._ring) // self._bytes
-
-    def _number(self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int) -> None:
+    def number(self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int) -> None:
+        """A new media description, perhaps with the codec of now: the next packet is believed, whatever its SSRC."""
+        self._clock.restart()
         self.telephone_event, self.event_clock_hz = telephone_event, event_clock_hz
         self._payload_type = codec.payload_type if payload_type is None else payload_type
         # Version 2; no padding, extension or CSRC. How long an Opus packet lasts, and its clock, need a look at each.
         plain = self.transport == "rtp" and codec is not Codec.OPUS
         self.place.cells["head"][self.place.row] = 0x8000 | self._payload_type if plain else 0
 
-    def keep(self, offset: int, codes: NDArray[np.uint8]) -> None:
-        """G.722: put these where they wait for their turn."""
-        self._ring[offset : offset + len(codes)] = codes.data
+    def end_epoch(self) -> None:
+        """Audio of another codec follows from the current position on; `move` and `describe` come next."""
+        position = self.position
+        self.audio.end_epoch(position)
+        self._utterance.bar(self.index, position)
+        self._timeline.end = max(self._timeline.end, position)
+
+    def move(self, table: LegTable, block: Block, row: int) -> None:
+        """Live in this row from now on."""
+        self.audio.block, self.audio.row = block, row
+        self.index = block.base + row
+        self.place.move(table, self.index)
+
+    def release(self) -> None:
+        """The row is about to be freed: forget it. Packets that still come are ignored."""
+        self._closed_at = self.position
+        self.index = -1
+        self.place.move(LegRow().table, 0)
+        self.audio.release()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed_at is not None
+
+    @property
+    def position(self) -> int:
+        """How far the VAD has consumed."""
+        return self._consumed if self._closed_at is None else self._closed_at
+
+    @property
+    def ahead(self) -> int:
+        """Positions received beyond `position`. A stream shell stops reading its socket above 5 s (40,000)."""
+        return max(0, self._timeline.end - self.position)
+
+    def start(self, now: float) -> None:
+        """Position 0 is now, though nothing has come: silence advances, and endpoints fire."""
+        self.anchor(now)
+        if not self.closed:
+            self._chunks.arrival_s = now
+            self.due.update()
+
+    def anchor(self, now: float) -> None:
+        """Position 0 is now; the leg still waits for its first audio. No effect once the leg has an origin."""
+        if self._clock.origin_s is None:
+            self._clock.origin_s = now
+
+    def receive_rtp(self, datagram: bytes, now: float) -> None:
+        """One datagram from the leg's socket, at `now`. Whatever is wrong with it is counted."""
+        if self.closed:
+            return
+        if rtp.is_rtcp(datagram):
+            self.rtcp += 1
+            return
+        try:
+            packet = rtp.RtpPacket.parse(datagram)
+        except rtp.RtpError:
+            self.malformed += 1
+            return
+        clock, timestamp = self._clock, packet.timestamp
+        payload: Payload = packet.payload
+        if self.audio.opus is not None:
+            timestamp = self._positions(packet)
+        if packet.payload_type != self._payload_type:
+            payload = b""  # no audio of this leg, but it has a number in the sequence
+            if packet.payload_type not in (self.telephone_event, rtp.COMFORT_NOISE):
+                self.wrong_payload += 1
+                if packet.ssrc != clock.ssrc:
+                    return
+        elif self.audio.opus is not None and payload:
+            try:
+                payload = OpusPacket(packet.payload)
+            except OpusError:
+                self.malformed += 1
+                return
+        arrival = PacketArrival(packet.sequence, timestamp, packet.ssrc, payload, now)
+        for placed in clock.receive(arrival, self._consumed, partial(self._is_silent, packet.payload)):
+            self._place(placed.position, placed.payload, lost=placed.lost)
+        if packet.ssrc == clock.ssrc and packet.payload_type == self.telephone_event:
+            self._event(packet, timestamp, now)
+        self.due.update()
+
+    def _is_silent(self, payload: bytes) -> bool:
+        """The leg is silent, and not because the VAD has yet to see an onset: the latest is no louder than before."""
+        end = max(self.position, self._timeline.end)
+        return self._utterance.idle(self.index) and self.audio.no_louder(self.position, end, payload)
+
+    def _positions(self, packet: rtp.RtpPacket) -> int:
+        """The timestamp of an Opus stream in positions: counted on beyond its 32 bits, of which 6 is no divisor."""
+        extended = self._timestamp + signed(packet.timestamp - self._timestamp, 32)
+        if self._clock.ssrc in (packet.ssrc, -1):
+            self._timestamp = extended
+        return extended // TICKS & 0xFFFFFFFF
+
+    def _event(self, packet: rtp.RtpPacket, timestamp: int, now: float) -> None:
+        try:
+            event = rtp.TelephoneEvent.parse(packet.payload)
+        except rtp.RtpError:
+            self.malformed += 1
+            return
+        if self.event_clock_hz != RATE_HZ:
+            event = replace(event, duration=event.duration * RATE_HZ // self.event_clock_hz)
+        position = max(0, self._clock.position_of(timestamp, now))
+        self.digits.receive(event, timestamp, position, now)
+        self._keyed[self] = None
+
+    def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None:
+        """Audio of a stream transport: G.711 codes, G.722 bytes, or int16 little-endian at 16 kHz for L16.
+
+        `position`: where it says it starts; None: after what came before. Chunks may come out of order and positions
+        may be a few milliseconds off (`audio.chunks`); a chunk for what has already gone on as silence is late.
+        """
+        if self._closed_at is not None:
+            return
+        audio = self.audio
+        size, rest = divmod(len(payload), audio.position_bytes)
+        if rest or not size or (position is not None and not 0 <= position < 1 << 48):
+            self.malformed += 1
+            return
+        cells, row, chunks = self.place.cells, self.place.row, self._chunks
+        goes_on = position == cells["end"][row] == cells["received"][row]
+        if position is not None and goes_on and chunks.exact and not self._refusing:
+            # The plain chunk: it goes on exactly where the one before ended, and nothing is missing.
+            ring = audio.ring
+            consumed, end, offset = cells["consumed"][row], position + size, position * audio.position_bytes % len(ring)
+            if consumed <= position and end <= consumed + AHEAD and offset + len(payload) <= len(ring):
+                ring[offset : offset + len(payload)] = payload.translate(audio.mask)
+                chunks.packets += 1
+                chunks.arrival_s = now
+                cells["end"][row] = cells["received"][row] = end
+                cells["base_s"][row] = now + self.due.stall_s - end / RATE_HZ
+                return
+        self._receive_chunk(position, size, payload, now)
+
+    def defer(self, now: float) -> None:
+        """The stream's sender was held back until now; its silence counts from here on."""
+        if not self.closed and self._chunks.packets:
+            self._chunks.arrival_s = now
+            self.due.update()
+
+    def resume(self, size: int, now: float) -> None:
+        """A live sender has paused for longer than `stall_s` and has now sent `size` positions. They are spoken now,
+        though that wait has put the leg behind the clock; what was not sent is silence."""
+        if self.closed or not self._chunks.packets or now - self._chunks.arrival_s < self.due.stall_s:
+            return
+        assert self._clock.origin_s is not None
+        here = min(round((now - self._clock.origin_s) * RATE_HZ) - size, self.position + AHEAD // 2)
+        if here > max(self._timeline.end, self.position):
+            self._timeline.claim(here, here, self.position, lost=False)
+            self.due.update()
+
+    def _receive_chunk(self, position: int | None, size: int, payload: bytes, now: float) -> None:
+        chunks, timeline = self._chunks, self._timeline
+        start = max(timeline.end, self.position)
+        if position is not None:
+            start = chunks.place(position, size, timeline, silent=self._utterance.idle(self.index))
+        if not chunks.packets:
+            self._begin(start, now)
+        chunks.arrival_s = now
+        # A step of less than half a chunk is the timeline being moved; nothing was left out there.
+        skipped = position is not None and start - timeline.end >= size // 2
+        self._place(start, payload, lost=skipped)
+        chunks.packets += 1
+        self.due.update()
+
+    def _begin(self, start: int, now: float) -> None:
+        """First audio. A leg that nobody has started begins here, or a little earlier: at what was overtaken."""
+        self.anchor(now - start / RATE_HZ)
+        if self._base_s == NEVER:
+            assert self._consumed == 0
+            self._consumed = self._received = max(0, start - REACH) // WINDOW * WINDOW
+            self._utterance.bar(self.index, self._consumed)
+        self._timeline.end = max(self._timeline.end, self.position)
+        self._timeline.begin, self._chunks.begun_s = start, now
+
+    def _place(self, position: int, payload: Payload, *, lost: bool) -> None:
+        audio, floor = self.audio, self.position
+        size = len(payload) // audio.position_bytes
+        stop = position + size
+        if stop > floor + AHEAD:
+            self.refused += size
+            self._refusing = True
+            return
+        parts = self._timeline.claim(position, stop, floor, lost=lost or self._refusing)
+        self._refusing = False
+        if stop <= floor:
+            self.late += 1
+        elif not parts and self._timeline.lost(position, stop):
+            self.late += 1
+        elif not parts:
+            self._overlaps += 1
+        if not isinstance(payload, bytes):
+            if parts and audio.opus is not None:
+                audio.opus.put(position, payload)
+            return
+        for low, high in parts:
+            audio.put(low, payload[(low - position) * audio.position_bytes : (high - position) * audio.position_bytes])
+
+    def give_up(self, stop: int) -> None:
+        """The detector consumes up to `stop`: what is missing before it stays silence."""
+        timeline = self._timeline
+        if self.transport == "stream" and timeline.gaps:
+            # Its wait has begun when a later chunk came, for all of it: it does not end window by window.
+            stop = max(stop, timeline.gaps[0][1])
+        timeline.give_up(stop)
+        self._chunks.gap_s = None
+        self.due.update()
 
     @property
     def origin_s(self) -> float | None:
@@ -81,16 +320,9 @@ class Leg(Reception):
         return self._clock.origin_s
 
     def decode_window(self, start: int, stop: int) -> None:
-        """Decode [start, stop), one window, into the plane. What is missing is silence, or concealed where Opus can."""
+        """Decode [start, stop), one window, into the plane, where the codec has to be decoded in order."""
         self._timeline.give_up(stop)
-        window = self.block.window(self.row, start)
-        window[:] = 0
-        if self._opus is not None:
-            self._opus.take(start, stop, window)
-            return
-        assert self._decoder is not None
-        for low, high in self._timeline.heard(start, stop):
-            window[2 * (low - start) : 2 * (high - start)] = self._decoder.decode(load(self._ring, low, high))
+        self.audio.decode(start, stop, self._timeline.heard(start, stop))
 
     def read(self, start: int, end: int) -> bytes:
         """Consumed audio: the codec's own G.711 codes, or int16 little-endian at 16 kHz (two samples a position).
@@ -101,16 +333,7 @@ class Leg(Reception):
         position = self.position
         if self.closed or not max(0, position - HISTORY) <= start <= end <= position:
             raise ValueError(f"[{start}, {end}) is not within the 31 s before {position}")
-        past = (each for each in self._history if start < each.end and each.start < end)
-        pieces = [(each.codec, each.read(start, end)) for each in past]
-        if end > self._epoch:
-            pieces.append((self.codec, self._load(max(start, self._epoch), end)))
-        return join(pieces) if pieces else b""
-
-    def _load(self, start: int, end: int) -> bytes:
-        if self.codec.wide:
-            return load(self.block.plane.row(self.row), 4 * start, 4 * end)
-        return load(self._ring, start, end).translate(self._mask)
+        return self.audio.read(start, end)
 
     def lost(self, start: int, end: int) -> int:
         """Positions in [start, end) that were sent and did not come in time.
@@ -120,78 +343,13 @@ class Leg(Reception):
         """
         return self._timeline.lost(start, end)
 
-    def finish(self, reason: EndReason) -> list[Detection]:
-        """Consume all that was received, the last window padded with silence, and end the open utterance."""
-        return list(self.finishing(reason))
-
-    def finishing(self, reason: EndReason) -> Iterator[Detection]:
-        """`finish`, one detection at a time: what each is about can still be read while it is at hand. Take them all.
-
-        Of a long backlog the first utterances would otherwise lie beyond what `read` reaches once the last is known.
-        """
-        return iter(()) if self.closed else self._detector.finish(self, reason)
-
-    def retune(self, endpointing: Endpointing) -> None:
-        """Another profile from the current position on. What is open must have been finished.
-
-        Where everything is speech (`enter` 0) silence is the sender's alone to send: none is put in when it pauses.
-        """
-        if not self.closed:
-            self._detector.retune(self, endpointing)
-            self.stall_s = self._detector.stall_s if endpointing.enter else NEVER
-
-    def change(
-        self,
-        codec: Codec,
-        telephone_event: int | None = None,
-        payload_type: int | None = None,
-        event_clock_hz: int = RATE_HZ,
-    ) -> None:
-        """A new media description: this codec from the current position on, and any SSRC. See `Detector.open`.
-
-        An utterance still open is flushed: its end comes with the next `Detector.step`. Audio from before stays
-        readable, in the codec of its time. Raises ValueError for L16 over RTP, and Opus over anything else.
-        """
-        codec.check(self.transport)
-        if self.closed:
-            return
-        self._clock.restart()
-        if codec is self.codec:
-            self._number(codec, telephone_event, payload_type, event_clock_hz)
-            return
-        for detection in self.finish("flush"):
-            self._detector.publish(detection)
-        position = self.position
-        begin = max(self._epoch, position - HISTORY)
-        self._history = [past for past in self._history if past.end > position - HISTORY]
-        self._history.append(EpochHistory(self.codec, begin, self._load(begin, position)))
-        self._epoch = position
-        if codec.wide != self.codec.wide:
-            self._detector.move(self, wide=codec.wide)
-        self._detector.bank.bar(self.index, position)
-        self._timeline.end = max(self._timeline.end, position)
-        self.describe(codec, telephone_event, payload_type, event_clock_hz)
-
-    def close(self) -> None:
-        """Give the row back, zeroed. Idempotent; packets that still come are ignored."""
-        if not self.closed:
-            self._detector.close(self)
-
-    def release(self) -> None:
-        """The detector is about to free the row: forget it."""
-        self._closed_at = self.position
-        self.index = -1
-        self.place.move(LegRow().table, 0)
-        self._ring = memoryview(bytearray(1))
-        self._decoder, self._opus, self._history = None, None, []
-
     @property
     def end(self) -> int:
         """Past the latest received position."""
         return self._timeline.end
 
     @property
-    def gapped(self) -> bool:
+    def has_gaps(self) -> bool:
         """Something is awaited that later packets have overtaken."""
         return bool(self._timeline.gaps)
 
@@ -216,8 +374,7 @@ class Leg(Reception):
 
     @property
     def refused_digits(self) -> int:
-        """Faster than anybody dials."""
-        return self._digits.rate.refused
+        return self.digits.rate.refused
 
     @property
     def ssrc_changes(self) -> int:
@@ -229,7 +386,7 @@ class Leg(Reception):
         return self._clock.jumps
 
     @property
-    def reception(self) -> tuple[int, int, int, int] | None:
+    def reception_report(self) -> tuple[int, int, int, int] | None:
         """SSRC, latest sequence number, packets lost, jitter (RTP clock) of the believed stream; None before it."""
         clock = self._clock
         if clock.ssrc < 0:

@@ -17,6 +17,7 @@ _INTS = (
     "room", "silent",
 )  # fmt: skip
 _FLOATS = ("base_s", "origin_s", "transit", "min_transit", "jitter")
+_ALL_BYTES = np.uint64(0x0101010101010101)
 T = TypeVar("T", int, float)
 
 
@@ -62,6 +63,10 @@ class LegTable:
         self.cells["base_s"][row] = NEVER
         self.cells["origin_s"][row] = self.cells["transit"][row] = UNKNOWN
         self.mask[row] = 0
+
+    def set_mask(self, row: int, code: int) -> None:
+        """XOR this code over every byte of the row's audio."""
+        self.mask[row] = np.uint64(code) * _ALL_BYTES
 
     def copy(self, row: int, other: LegTable, other_row: int) -> None:
         """Take over a row of this or another table."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,7 @@ _ACTION = np.zeros(len(EndpointState) * len(EndpointEvent), np.uint8)
 for (_state, _event), (_next, _action) in TABLE.items():
     _NEXT[_state * len(EndpointEvent) + _event], _ACTION[_state * len(EndpointEvent) + _event] = _next, _action
 Rows = NDArray[np.intp]
-Legs = Callable[[int], "Leg"]
+Legs = Mapping[int, "Leg"]
 
 
 class BatchEndpointer:
@@ -144,7 +144,7 @@ class BatchEndpointer:
         return np.where(full, EndpointEvent.FULL, np.where(confirmed, EndpointEvent.CONFIRMED, EndpointEvent.VOICED))
 
     def _act(self, row: int, action: Action, legs: Legs) -> list[Detection]:
-        leg, limits, utterance = legs(row), self._limits[row], self._utterance(row)
+        leg, limits, utterance = legs[row], self._limits[row], self._utterance(row)
         detections = act(action, leg, limits, utterance)
         self._store(row, utterance)
         if action in (Action.SPLIT, Action.RESUME_AND_SPLIT):

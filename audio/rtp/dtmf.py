@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from audio.detections import Digit
 from audio.rtp.packet import TelephoneEvent
-
-if TYPE_CHECKING:
-    from audio.leg import Leg
 
 DIGIT_S, DIGIT_BURST = 0.05, 40
 """Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
@@ -19,7 +14,7 @@ SILENCE_S = 0.2
 
 
 @dataclass(slots=True)
-class Press:
+class KeyPress:
     """One key press; its timestamp tells it from others."""
 
     timestamp: int
@@ -29,9 +24,6 @@ class Press:
     """In positions, the longest seen."""
     now: float
     """Of its latest packet."""
-
-    def of(self, leg: Leg) -> Digit:
-        return Digit(leg, self.position, self.digit, self.duration // 8)
 
 
 class DigitRate:
@@ -53,34 +45,44 @@ class DigitRate:
 
 
 class DigitCollector:
-    """Yields each press once: at its end, at the next press, or when its packets stop."""
+    """Takes note of each press once: at its end, at the next press, or when its packets stop."""
 
-    __slots__ = ("_done", "open", "rate")
+    __slots__ = ("_done", "_presses", "open", "rate")
 
     def __init__(self) -> None:
-        self.open: Press | None = None
+        self.open: KeyPress | None = None
+        """The key that is down, as far as is known."""
         self.rate = DigitRate()
         self._done: deque[int] = deque(maxlen=8)
+        self._presses: list[KeyPress] = []
 
-    def receive(self, event: TelephoneEvent, timestamp: int, position: int, now: float) -> list[Press]:
+    def receive(self, event: TelephoneEvent, timestamp: int, position: int, now: float) -> None:
         """`timestamp`: of the packet, the same for all packets of a press. The marker bit is not needed."""
         if event.digit is None or timestamp in self._done:
-            return []
-        finished: list[Press] = []
+            return
         if self.open is not None and self.open.timestamp != timestamp:
-            finished += self._finish()
+            self._finish()
         if self.open is None:
-            self.open = Press(timestamp, event.digit, position, 0, now)
+            self.open = KeyPress(timestamp, event.digit, position, 0, now)
         self.open.duration = max(self.open.duration, event.duration)
         self.open.now = now
-        return finished + self._finish() if event.end else finished
+        if event.end:
+            self._finish()
 
-    def expire(self, now: float) -> list[Press]:
-        return self._finish() if self.open is not None and now - self.open.now >= SILENCE_S else []
+    def expire(self, now: float) -> None:
+        """End a press whose packets have stopped."""
+        if self.open is not None and now - self.open.now >= SILENCE_S:
+            self._finish()
 
-    def _finish(self) -> list[Press]:
+    def take(self) -> list[KeyPress]:
+        """The presses that have ended since the last time."""
+        presses, self._presses = self._presses, []
+        return presses
+
+    def _finish(self) -> None:
         if (press := self.open) is None:
-            return []
+            return
         self.open = None
         self._done.append(press.timestamp)
-        return [press] if self.rate.allow(press.now) else []
+        if self.rate.allow(press.now):
+            self._presses.append(press)

@@ -8,7 +8,7 @@ the same, and a test holds them to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from audio.rtp.packet import HEADER
 
 if TYPE_CHECKING:
     from audio.block import Block
+    from audio.leg import Leg
 
 STRIDE = 1600
 """Bytes for one datagram, more than an Ethernet frame brings; no power of two, so that rows share no cache sets."""
@@ -29,7 +30,6 @@ LEAD = 4
 MAX_BYTES = STRIDE - 8
 _PAYLOAD = LEAD + HEADER.size
 _MARKER = np.uint32(0xFF7FFFFF)
-_ALL_BYTES = np.uint64(0x0101010101010101)
 Ints = NDArray[np.int64]
 Index = NDArray[np.intp]
 
@@ -57,7 +57,7 @@ class Datagrams:
 
 
 def receive(
-    table: LegTable, blocks: Sequence[Block], datagrams: Datagrams, which: Index, rows: Index
+    table: LegTable, blocks: Sequence[Block], legs: Mapping[int, Leg], datagrams: Datagrams, which: Index, rows: Index
 ) -> NDArray[np.bool_]:
     """Take the plain ones of the datagrams `which`, for the legs in `rows` (distinct). Says of each: taken?"""
     words = datagrams.words[which, LEAD // 4 : _PAYLOAD // 4]
@@ -84,7 +84,7 @@ def receive(
         position, offset, last, looks = position[plain], offset[plain], last[plain], looks[plain]
     if not len(rows):
         return plain
-    _store(table, blocks, datagrams, which, rows, offset, sizes)
+    _store(table, blocks, legs, datagrams, which, rows, offset, sizes)
     table.next_sequence[rows] += 1
     table.next_timestamp[rows] += sizes
     table.next_position[rows] = table.end[rows] = table.received[rows] = end
@@ -98,7 +98,14 @@ def receive(
 
 
 def _store(
-    table: LegTable, blocks: Sequence[Block], datagrams: Datagrams, which: Index, rows: Index, offset: Ints, sizes: Ints
+    table: LegTable,
+    blocks: Sequence[Block],
+    legs: Mapping[int, Leg],
+    datagrams: Datagrams,
+    which: Index,
+    rows: Index,
+    offset: Ints,
+    sizes: Ints,
 ) -> None:
     number = rows // ROWS
     for each in range(int(number.min()), int(number.max()) + 1):
@@ -109,9 +116,9 @@ def _store(
         here, own, at = which[mine], rows[mine] - each * ROWS, offset[mine]
         if block.wide:
             for index, row, start, size in zip(here.tolist(), own.tolist(), at.tolist(), sizes[mine], strict=True):
-                leg = block.legs[row]
-                assert leg is not None
-                leg.keep(start, datagrams.data[index, _PAYLOAD : _PAYLOAD + size])
+                # G.722: the codes wait in a ring of the leg's own until their window is decoded.
+                ring = legs[row + each * ROWS].audio.ring
+                ring[start : start + int(size)] = datagrams.data[index, _PAYLOAD : _PAYLOAD + size].data
             continue
         target = own * RING + at
         lengths, masks = sizes[mine], table.mask[rows[mine]]
@@ -127,8 +134,3 @@ def _store(
                 codes = datagrams.data[group_here, _PAYLOAD : _PAYLOAD + size]
                 narrow = group_masks.astype(np.uint8)[:, None]
                 block.plane.codes[group_target[:, None] + np.arange(size)] = codes ^ narrow
-
-
-def spread(code: int) -> int:
-    """The code eight times, as a word."""
-    return int(np.uint64(code) * _ALL_BYTES)

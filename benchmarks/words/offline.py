@@ -82,10 +82,10 @@ def hear(settings: Settings, line: Line, file: Path, faults: Faults, parts: tupl
             leg.receive_chunk(position, payload, at_s)
         else:
             leg.receive_rtp(payload, at_s)
-    for detection in leg.finishing("hangup"):
+    for detection in detector.finishing(leg, "hangup"):
         note([detection])
     consume()
-    leg.close()
+    detector.close(leg)
 
     def text(start: int, end: int, previous: str = "") -> str:
         utterance = Utterance(f"offline-{next(_ids)}", form, settings.asr.language, live=False, previous=previous)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import structlog
 
-from audio import Codec, Detection, Leg
+from audio import Codec, Detection, Detector, Leg
 from config.settings import Endpointing, Role
 from mediaworker.calls import talk
 from mediaworker.calls.routing import CallPlan
@@ -102,6 +102,7 @@ class Call:
         self,
         info: CallInfo,
         *,
+        detector: Detector,
         start_s: float,
         publish: Callable[[str, int, events.EventBody], None],
         clock: Callable[[], float],
@@ -121,6 +122,7 @@ class Call:
         """Set by an ingress whose peer can be spoken to."""
         self.on_event: Callable[[int, events.EventBody], None] | None = None
         """Set by an ingress whose peer is told what is said: takes (at_ms, event body)."""
+        self._detector = detector
         self._publish, self._clock, self._closed, self._plan = publish, clock, closed, plan
         self._later, self._words_wait_s = later, words_wait_s
         self._grow, self._privacy, self._alerts = grow, privacy, alerts
@@ -271,7 +273,7 @@ class Call:
     def flush(self, leg: str) -> None:
         """Run what has arrived, and end what is being said here and now."""
         if not self.ending:
-            self._detected(self.members[leg], self.members[leg].audio.finishing("flush"))
+            self._detected(self.members[leg], self._detector.finishing(self.members[leg].audio, "flush"))
 
     def defer(self, leg: str) -> None:
         """A stream's sender is held back by us: that it says nothing does not mean that there is nothing."""
@@ -299,8 +301,8 @@ class Call:
             return
         member.spec = now
         if codec is not before.codec:
-            self._detected(member, member.audio.finishing("flush"))
-        member.audio.change(codec, telephone_event, payload_type, event_clock_hz)
+            self._detected(member, self._detector.finishing(member.audio, "flush"))
+        self._detector.change(member.audio, codec, telephone_event, payload_type, event_clock_hz)
         if codec is not before.codec:
             self._leg_updated(member)
 
@@ -328,8 +330,8 @@ class Call:
         endpointing = shape(plan.endpointing)
         for member in self.members.values():
             if endpointing != member.transcriber.endpointing:
-                self._detected(member, member.audio.finishing("flush"))
-                member.audio.retune(endpointing)
+                self._detected(member, self._detector.finishing(member.audio, "flush"))
+                self._detector.retune(member.audio, endpointing)
                 member.transcriber.endpointing = endpointing
             member.transcriber.language, member.transcriber.context = plan.language, plan.context
 
@@ -349,10 +351,10 @@ class Call:
         self._ending = reason
         how: Literal["shutdown", "hangup"] = "shutdown" if reason == "shutdown" else "hangup"
         for member in self.members.values():
-            self._detected(member, member.audio.finishing(how))
+            self._detected(member, self._detector.finishing(member.audio, how))
         self._media = [self._media_report(member) for member in self.members.values()]
         for member in self.members.values():
-            member.audio.close()
+            self._detector.close(member.audio)
         self._duration_ms = self.elapsed_ms()
         self.drained()
 

@@ -161,6 +161,7 @@ class CallRegistry:
         now = self._clock()
         call = Call(
             info,
+            detector=self._detector,
             start_s=now,
             publish=self._publish,
             clock=self._clock,
@@ -178,7 +179,7 @@ class CallRegistry:
                 call.add(self._leg(call, spec, first))
         except BaseException as error:
             for leg in call.legs.values():
-                leg.close()
+                self._detector.close(leg)
             if not isinstance(error, MemoryError | OSError):
                 raise
             self.refused += 1

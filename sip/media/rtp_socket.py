@@ -284,7 +284,7 @@ class RtpSocket:
         target = self._control_target()
         if target is None:
             return
-        reception = self.leg.reception if self.leg is not None else None
+        reception = self.leg.reception_report if self.leg is not None else None
         sent = Sent(self.sent, self._octets, self._timestamp)
         packet = reporter.report(wall_s, Reception(*reception) if reception is not None else None, sent, bye=bye)
         sealed = packet if self._srtp is None else self._srtp.close_rtcp(packet)

@@ -55,7 +55,7 @@ def opened(detector: Detector) -> Iterator[Callable[..., Leg]]:
 
     yield open_leg
     for leg in legs:
-        leg.close()
+        detector.close(leg)
 
 
 class Sender:
@@ -120,7 +120,7 @@ PARTS = ["talk", "pause", "hold", "transfer", "jump", "restart", "press", "switc
 def compare(leg: Leg, detector: Detector, arrivals: list[LinkArrival[Sent]], *, tail_s: float = 0.5) -> Reference:
     """Give the arrivals to a leg and to the reference, and compare everything that can be seen of both."""
     until = arrivals[-1].at_s + tail_s
-    reference = Reference(round(until * 8000) + 60_000, lambda: detector.bank.idle(leg.index))
+    reference = Reference(round(until * 8000) + 60_000, lambda: detector.endpointer.idle(leg.index))
     tick = TICK_S
     for arrival in [*arrivals, None]:
         at_s = until if arrival is None else arrival.at_s
@@ -170,7 +170,7 @@ def test_whatever_happens_the_timeline_is_the_references(
     try:
         compare(leg, detector, list(Link[Sent](faults).carry(sender.sent)))
     finally:
-        leg.close()
+        detector.close(leg)
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.1, 0.3])
@@ -241,7 +241,7 @@ def test_a_stream_is_believed_beside_a_flood_that_was_first(detector: Detector, 
             forged = Sent(ssrc, random.getrandbits(16), random.getrandbits(32), b"\x11" * 160)
             leg.receive_rtp(bytes(forged), at_s)
         leg.receive_rtp(bytes(what), at_s)
-    leg.finish("hangup")
+    detector.finish(leg, "hangup")
     heard = leg.read(0, leg.position)
     assert heard.count(b"".join(what.payload for _, what in sender.sent)) == 1
     assert heard.count(0x11) < 320 and leg.packets == 101
@@ -261,7 +261,7 @@ def test_a_stream_that_is_alive_is_not_taken_over(detector: Detector, opened: Ca
             number += 1
         for _ in detector.step(at_s):
             pass
-    leg.finish("hangup")
+    detector.finish(leg, "hangup")
     assert leg.read(0, 100 * SIZE) == b"".join(what.payload for _, what in sender.sent)
     assert (leg.packets, leg.ssrc_changes, leg.discarded) == (100, 0, 2000)
 
@@ -394,7 +394,7 @@ def test_minutes_of_hold_are_silence_of_that_length(detector: Detector, opened: 
             for _ in detector.step(at_s):
                 pass
         leg.receive_rtp(bytes(what), at_s)
-    leg.finish("hangup")
+    detector.finish(leg, "hangup")
     begin = 50 * SIZE + 180 * 8000
     assert leg.read(begin, begin + 50 * SIZE) == b"".join(what.payload for _, what in sender.sent[50:])
     assert leg.read(begin - 20 * 8000, begin) == b"\xff" * 20 * 8000
@@ -421,10 +421,10 @@ def test_a_payload_switch_under_loss(detector: Detector, opened: Callable[..., L
         if not changed and at_s >= 100 * PTIME_S + 0.06:
             for _ in detector.step(at_s):
                 pass
-            leg.change(Codec.PCMA, EVENT)
+            detector.change(leg, Codec.PCMA, EVENT)
             changed = True
         leg.receive_rtp(bytes(what), at_s)
-    leg.finish("hangup")
+    detector.finish(leg, "hangup")
     came = {arrival.what.number - first for arrival in arrivals}
     if not announced:
         assert leg.wrong_payload == sum(number >= 100 for number in came)
@@ -467,7 +467,7 @@ def test_the_first_chunks_may_overtake_each_other(detector: Detector, opened: Ca
             leg.receive_chunk(first + number * SIZE, audio[number], slot * PTIME_S)
             for _ in detector.step(slot * PTIME_S):
                 pass
-        leg.finish("flush")
+        detector.finish(leg, "flush")
         assert leg.read(first, first + 10 * SIZE) == b"".join(audio)
         assert (leg.late, leg.duplicates, leg.lost(0, leg.position)) == (0, 0, 0)
 
@@ -478,7 +478,7 @@ def test_a_first_chunk_that_is_late_does_not_tear_the_window(detector: Detector,
     for _ in detector.step(0.5):
         pass
     leg.receive_chunk(80 + SIZE, b"\x02" * SIZE, 0.5)  # half a second, but no loss: TCP was slow
-    leg.finish("flush")
+    detector.finish(leg, "flush")
     assert leg.read(80, 80 + 2 * SIZE) == b"\x01" * SIZE + b"\x02" * SIZE
     assert leg.lost(0, leg.position) == 0
 
@@ -539,7 +539,7 @@ def random_calls(detector: Detector, count: int) -> None:
             sender.talk(20 + packets)
         leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp", telephone_event=EVENT)
         compare(leg, detector, list(Link[Sent](faults).carry(sender.sent)))
-        leg.close()
+        detector.close(leg)
 
 
 def drift(detector: Detector, hours: float) -> str:

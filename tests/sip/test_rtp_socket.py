@@ -377,7 +377,7 @@ async def test_packets_of_many_legs_reach_them_in_order(line: Line) -> None:
         heard = leg.read(0, count * 160)
         assert heard == b"".join(bytes([1 + (number + index) % 100]) * 160 for number in range(count))
         opened.close()
-        leg.close()
+        detector.close(leg)
 
 
 async def test_a_flood_on_one_port_leaves_the_others_their_turn(line: Line) -> None:

@@ -51,8 +51,8 @@ def utterances(
         leg.receive_chunk(number * 160, payload, now + number * 0.020)
         for detections in detector.step(now + number * 0.020):
             take(detections)
-    take(leg.finish("hangup"))
-    leg.close()
+    take(detector.finish(leg, "hangup"))
+    detector.close(leg)
     return found
 
 

@@ -88,8 +88,8 @@ class Rtp:
         if self._count % PER_TICK == 0:
             self._tick()
         if self._count % 4096 == 0:
-            self._leg.finish("hangup")
-            self._leg.close()
+            self._detector.finish(self._leg, "hangup")
+            self._detector.close(self._leg)
             self._open()
 
     def _prepared(self, data: bytes) -> bytes:

@@ -78,7 +78,7 @@ def test_prompts_over_rtp_give_the_utterances_of_the_published_model(model: onnx
             if begin <= tick <= begin + (len(codes) - 1) // SIZE:
                 leg.receive_rtp(rtp(codes, tick - begin, leg.codec.payload_type), tick * 0.020)
             elif tick == begin + len(codes) // SIZE + 2:
-                found[leg] += leg.finish("hangup")
+                found[leg] += detector.finish(leg, "hangup")
         for detection in step(detector, tick * 0.020):
             found[detection.leg].append(detection)
     utterances = 0
@@ -87,7 +87,7 @@ def test_prompts_over_rtp_give_the_utterances_of_the_published_model(model: onnx
         expected = offline(model, samples, PROFILES[index % 3], leg)
         assert found[leg] == expected, NAMES[index % len(NAMES)]
         utterances += sum(isinstance(detection, SpeechOffset) for detection in expected)
-        leg.close()
+        detector.close(leg)
     assert utterances > 20 and detector.legs == 0
 
 
@@ -109,14 +109,14 @@ def test_the_wideband_recordings_give_the_same_utterances(model: onnxruntime.Inf
             elif number < count:
                 leg.receive_chunk(number * SIZE, wide[4 * number * SIZE : 4 * (number + 1) * SIZE], number * 0.020)
             found += step(detector, number * 0.020)
-        found += leg.finish("hangup")
+        found += detector.finish(leg, "hangup")
         narrow = offline(model, speech(name), Endpointing(), leg)
         ours = [(d.start, d.end) for d in found if isinstance(d, SpeechOffset)]
         theirs = [(d.start, d.end) for d in narrow if isinstance(d, SpeechOffset)]
         assert len(ours) == len(theirs)
         assert np.abs(np.array(ours) - np.array(theirs)).max() <= 3 * WINDOW
         assert leg.read(0, 8000) == wide[:32000]
-        leg.close()
+        detector.close(leg)
 
 
 def test_an_utterance_can_be_read_as_it_comes() -> None:
@@ -137,24 +137,24 @@ def test_an_utterance_can_be_read_as_it_comes() -> None:
     assert taken["paused"] == taken["ended"]
     begin, audio = taken["ended"]
     assert audio == codes[begin : begin + len(audio)] and len(audio) > 24000
-    leg.close()
+    detector.close(leg)
 
 
 def test_hangup_in_speech_ends_the_utterance_with_all_that_came() -> None:
     detector, codes = Detector(), g711.ulaw_encode(speech("demo-congrats"))[:30_100]
     leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
     leg.receive_chunk(0, codes, 0.0)
-    started, ended = leg.finish("hangup")
+    started, ended = detector.finish(leg, "hangup")
     assert isinstance(started, SpeechOnset) and isinstance(ended, SpeechOffset)
     assert ended.reason == "hangup" and leg.position == 118 * WINDOW
     assert 30_100 - 2 * WINDOW < ended.audio_end <= leg.position
     assert leg.read(0, 118 * WINDOW) == codes + b"\xff" * (118 * WINDOW - 30_100)
-    assert leg.finish("hangup") == []
+    assert detector.finish(leg, "hangup") == []
     # A flush does not end the leg.
     leg.receive_chunk(None, codes, 5.0)
-    assert [type(d) for d in leg.finish("flush")] == [SpeechOnset, SpeechOffset]
-    leg.close()
-    assert leg.finish("hangup") == [] and leg.position > 0
+    assert [type(d) for d in detector.finish(leg, "flush")] == [SpeechOnset, SpeechOffset]
+    detector.close(leg)
+    assert detector.finish(leg, "hangup") == [] and leg.position > 0
 
 
 def test_speech_that_breaks_off_is_ended_by_the_clock() -> None:
@@ -168,7 +168,7 @@ def test_speech_that_breaks_off_is_ended_by_the_clock() -> None:
     assert isinstance(paused, SpeechPaused) and isinstance(ended, SpeechOffset)
     assert ended.audio_end > 150 * SIZE
     assert leg.lost(ended.start, ended.audio_end) == 0, "nothing says that more was sent"
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_codec_change_in_speech_flushes_the_utterance() -> None:
@@ -179,13 +179,13 @@ def test_a_codec_change_in_speech_flushes_the_utterance() -> None:
     for number in range(200):
         leg.receive_rtp(rtp(codes, number), number * 0.020)
         found += step(detector, number * 0.020)
-    leg.change(Codec.G722)
+    detector.change(leg, Codec.G722)
     boundary = leg.position
     wide = (SPEECH / "demo-congrats.g722").read_bytes()
     for number in range(200, 400):
         leg.receive_rtp(rtp(wide, number, 9, ssrc=2), number * 0.020)
         found += step(detector, number * 0.020)
-    found += leg.finish("hangup")
+    found += detector.finish(leg, "hangup")
     flushed = next(d for d in found if isinstance(d, SpeechOffset) and d.reason == "flush")
     assert flushed.audio_end <= boundary
     assert leg.read(flushed.start, flushed.audio_end) == codes[flushed.start : flushed.audio_end].ljust(
@@ -193,7 +193,7 @@ def test_a_codec_change_in_speech_flushes_the_utterance() -> None:
     )
     after = [d for d in found if isinstance(d, SpeechOnset) and d.start >= boundary]
     assert after and after[0].audio_start >= boundary
-    leg.close()
+    detector.close(leg)
 
 
 def test_three_hundred_legs_are_stepped_in_batches_and_equal_one_alone() -> None:
@@ -202,9 +202,9 @@ def test_three_hundred_legs_are_stepped_in_batches_and_equal_one_alone() -> None
     detector = Detector()
     leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
     leg.receive_chunk(0, codes, 0.0)
-    expected = [type(d) for d in leg.finish("hangup")], leg.position
+    expected = [type(d) for d in detector.finish(leg, "hangup")], leg.position
     assert expected[0] == [SpeechOnset, SpeechOffset]
-    leg.close()
+    detector.close(leg)
     legs = [detector.open(Codec.PCMU, Endpointing(), transport="stream") for _ in range(300)]
     assert detector.legs == 300
     found: dict[Leg, list[Detection]] = {leg: [] for leg in legs}
@@ -222,16 +222,16 @@ def test_three_hundred_legs_are_stepped_in_batches_and_equal_one_alone() -> None
                 found.setdefault(detection.leg, []).append(detection)
             if len(extra) < 20:
                 extra.append(detector.open(Codec.PCMU, Endpointing(), transport="stream"))
-                legs[7 * len(extra)].close()
+                detector.close(legs[7 * len(extra)])
     for index, leg in enumerate(legs):
         if leg.closed:
             assert index % 7 == 0
             continue
-        found[leg] += leg.finish("hangup")
+        found[leg] += detector.finish(leg, "hangup")
         assert ([type(d) for d in found[leg]], leg.position) == expected
     for leg in legs + extra:
-        leg.close()
-        leg.close()
+        detector.close(leg)
+        detector.close(leg)
     assert detector.legs == 0
     del leg, legs, extra, found, detections, detection
     gc.collect()
@@ -259,8 +259,8 @@ def test_an_end_within_a_step_leaves_the_others_in_order() -> None:
             found += [vars_of(each) for each in detections if each.leg is leg]
             if number % every == 0:
                 other = detector.open(Codec.PCMU, Endpointing(), transport="stream")
-                other.finish("hangup")
-                other.close()
+                detector.finish(other, "hangup")
+                detector.close(other)
         assert found == expected
 
 
@@ -275,12 +275,12 @@ def test_counters_outlive_their_legs() -> None:
     assert (open_counters["packets"], open_counters["lost_packets"]) == (3, 2)
     assert (open_counters["duplicates"], open_counters["malformed"]) == (1, 1)
     leg.key = object()
-    leg.close()
+    detector.close(leg)
     assert detector.counters == open_counters
     leg.receive_rtp(rtp(codes, 5), 0.2)
     leg.receive_chunk(None, codes, 0.2)
     leg.start(0.3)
-    leg.change(Codec.PCMA)
+    detector.change(leg, Codec.PCMA)
     assert detector.counters == open_counters and step(detector, 9.0) == []
     with pytest.raises(ValueError, match="31 s"):
         leg.read(0, 0)
@@ -291,7 +291,7 @@ def test_a_detection_names_its_leg() -> None:
     leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")
     assert repr(leg) == "<Leg 0 PCMU rtp>"
     assert repr(SpeechPaused(leg, 5)) == "SpeechPaused(leg=<Leg 0 PCMU rtp>, end=5)"
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_detector_with_one_leg_is_small() -> None:
@@ -341,7 +341,7 @@ def test_long_digital_silence_is_not_put_through_the_vad(monkeypatch: pytest.Mon
         for at in range(0, len(codes), 160):
             leg.receive_chunk(at, codes[at : at + 160], at / 8000)
             seen += step(detector, at / 8000)
-        seen += leg.finish("hangup")
+        seen += detector.finish(leg, "hangup")
         places = [
             (type(d), d.start if isinstance(d, SpeechOnset) else d.end)
             for d in seen
@@ -366,7 +366,7 @@ def test_a_leg_on_hold_costs_no_windows() -> None:
     for tick in range(1, 10 * 31):
         assert step(detector, tick * 0.032) == []
     assert leg.position > 9 * 8000 and detector.windows < 30 and detector.skipped > 200
-    leg.close()
+    detector.close(leg)
 
 
 def test_many_legs_take_turns_and_hear_what_they_hear_at_once() -> None:
@@ -395,7 +395,7 @@ def test_many_legs_take_turns_and_hear_what_they_hear_at_once() -> None:
     for leg in talking:
         assert [(type(d), vars_of(d)) for d in found[leg]] == [(type(d), vars_of(d)) for d in expected]
     for leg in legs:
-        leg.close()
+        detector.close(leg)
     assert detector.turns == 1
 
 

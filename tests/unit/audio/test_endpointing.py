@@ -121,7 +121,7 @@ def test_an_impossible_event_is_a_named_error() -> None:
     bank.open(0, Limits.of(Endpointing()))
     bank._state[0] = EndpointState.PAUSED
     with pytest.raises(UndefinedTransition, match="QUIET in PAUSED"):
-        bank.step(np.array([0]), np.array([0]), np.array([0.0], np.float32), lambda row: LEG)
+        bank.step(np.array([0]), np.array([0]), np.array([0.0], np.float32), {0: LEG})
 
 
 PROFILES = st.builds(
@@ -167,7 +167,7 @@ def test_the_bank_equals_one_endpointer_for_each_row(legs: list[tuple[Endpointin
         rows = np.flatnonzero((rng.random(count) < 0.7) & (at < lengths))
         if len(rows):
             probabilities = np.array([series[row][at[row]] for row in rows], np.float32)
-            for detection in bank.step(rows, at[rows] * WINDOW, probabilities, names.__getitem__):
+            for detection in bank.step(rows, at[rows] * WINDOW, probabilities, dict(enumerate(names))):
                 together[names.index(detection.leg)].append(detection)
             at[rows] += 1
     for row in range(count):

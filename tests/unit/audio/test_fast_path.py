@@ -158,10 +158,10 @@ def test_a_closed_leg_and_a_stream_have_no_plain_packets() -> None:
     assert rtp.packets == 4
     datagrams.put(0, bytes(RtpPacket(0, 4, 640, 1, bytes(160))), 0.08)
     assert not detector.receive(datagrams, np.array([0]), np.array([stream.index])).any()
-    rtp.close()
+    detector.close(rtp)
     assert rtp.index == -1
     assert not detector.receive(datagrams, np.array([0]), rows).any()
-    stream.close()
+    detector.close(stream)
 
 
 @settings(max_examples=30)

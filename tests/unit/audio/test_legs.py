@@ -37,10 +37,8 @@ def detector() -> Iterator[Detector]:
 def closed(detector: Detector) -> Iterator[None]:
     """A test that failed leaves its legs open; the next one does not suffer from it."""
     yield
-    for block in detector._blocks:
-        for leg in block.legs:
-            if leg is not None:
-                leg.close()
+    for leg in tuple(detector._legs.values()):
+        detector.close(leg)
 
 
 def opened(detector: Detector, codec: Codec = Codec.PCMU, transport: Any = "rtp") -> Leg:
@@ -125,7 +123,7 @@ def test_within_the_reorder_wait_nothing_is_lost(
     assert leg.lost_packets == newest + 1 - len(sent)
     assert (leg.packets, leg.late, leg.jumps) == (len(sent), 0, 0)
     assert leg.duplicates == len(arrivals) - len(sent)
-    leg.close()
+    detector.close(leg)
 
 
 @settings(max_examples=60)
@@ -143,7 +141,7 @@ def test_beyond_the_reorder_wait_what_is_missing_is_exactly_silence(
     end = len(audio) * SIZE
     play(detector, leg, [(at, packet(n, audio[n])) for at, n in arrivals], end / 8000 + 0.6)
     if leg.jumps:
-        leg.close()
+        detector.close(leg)
         reject()
 
     samples: dict[int, int] = {}
@@ -162,7 +160,7 @@ def test_beyond_the_reorder_wait_what_is_missing_is_exactly_silence(
     assert leg.read(0, end) == expected
     told = (max(number for _, number in arrivals) + 1) * SIZE
     assert leg.lost(0, end) == told - sum(position < told for position in samples)
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_window_waits_for_the_reorder_wait_and_no_longer(detector: Detector) -> None:
@@ -182,7 +180,7 @@ def test_a_window_waits_for_the_reorder_wait_and_no_longer(detector: Detector) -
     step(detector, 1.0)
     leg.receive_rtp(packet(6, audio[6]), 1.0)
     assert (leg.late, leg.lost_packets, leg.duplicates) == (1, 0, 0)
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_burst_after_a_stall_is_late_and_does_not_move_the_timeline(detector: Detector) -> None:
@@ -192,7 +190,7 @@ def test_a_burst_after_a_stall_is_late_and_does_not_move_the_timeline(detector: 
     assert leg.jumps == 0 and leg.late > 15
     assert leg.read(50 * SIZE, 150 * SIZE) == b"".join(audio[50:])
     assert leg.lost(0, 150 * SIZE) == leg.read(0, 150 * SIZE).count(0xFF)
-    leg.close()
+    detector.close(leg)
 
 
 # -- the leg's clock --------------------------------------------------------------------------------------------------
@@ -203,7 +201,7 @@ def test_sample_0_is_the_first_arrival_or_the_start(detector: Detector) -> None:
     assert leg.origin_s is None and step(detector, 50.0) == [] and leg.position == 0
     leg.receive_rtp(packet(0, audio[0]), 51.5)
     assert leg.origin_s == 51.5
-    leg.close()
+    detector.close(leg)
     leg = opened(detector)
     leg.start(10.0)
     step(detector, 11.0)
@@ -214,7 +212,7 @@ def test_sample_0_is_the_first_arrival_or_the_start(detector: Detector) -> None:
     step(detector, 11.5)
     assert leg.read(7424, 8000 + 20 * SIZE) == b"\xff" * 576 + b"".join(audio)
     assert leg.lost(0, 8000 + 20 * SIZE) == 0
-    leg.close()
+    detector.close(leg)
 
 
 def test_timestamp_and_sequence_wrap(detector: Detector) -> None:
@@ -223,7 +221,7 @@ def test_timestamp_and_sequence_wrap(detector: Detector) -> None:
     play(detector, leg, arrivals, 12.2)
     assert leg.read(0, 600 * SIZE) == b"".join(audio)
     assert (leg.packets, leg.lost_packets, leg.duplicates, leg.jumps, leg.lost(0, 600 * SIZE)) == (600, 0, 0, 0, 0)
-    leg.close()
+    detector.close(leg)
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.7, 40.0])
@@ -239,7 +237,7 @@ def test_another_ssrc_is_believed_after_two_packets_and_goes_on_at_arrival(detec
     if gap_s < 1:
         assert leg.read(0, start) == b"".join(audio[:50]) + b"\xff" * round(gap_s * 8000)
     assert leg.lost(start, start + 50 * SIZE) == 0
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_second_source_does_not_bleed_in(detector: Detector) -> None:
@@ -249,7 +247,7 @@ def test_a_second_source_does_not_bleed_in(detector: Detector) -> None:
     play(detector, leg, own + foreign, 2.2)
     assert leg.read(0, 100 * SIZE) == b"".join(audio)
     assert (leg.discarded, leg.ssrc_changes, leg.packets) == (100, 0, 100)
-    leg.close()
+    detector.close(leg)
 
 
 @pytest.mark.parametrize("jump", [8_000_000, 2**31 - 1, -8_000_000, 12_345, -160])
@@ -262,7 +260,7 @@ def test_a_timestamp_jump_is_rebased_to_the_arrival(detector: Detector, jump: in
     silence = b"\xff" * 2400
     assert leg.read(0, 100 * SIZE + 2400) == b"".join(audio[:50]) + silence + b"".join(audio[50:])
     assert leg.lost(0, 100 * SIZE + 2400) == 0  # nothing was lost on the way: the sequence numbers go on
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_sequence_jump_is_believed_after_two_packets(detector: Detector) -> None:
@@ -271,7 +269,7 @@ def test_a_sequence_jump_is_believed_after_two_packets(detector: Detector) -> No
     play(detector, leg, arrivals, 2.3)
     assert leg.read(0, 100 * SIZE) == b"".join(audio)
     assert leg.lost_packets == 0 and leg.ssrc_changes == 0
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_hold_that_stops_the_senders_clock(detector: Detector) -> None:
@@ -281,7 +279,7 @@ def test_a_hold_that_stops_the_senders_clock(detector: Detector) -> None:
     assert leg.jumps == 1 and leg.late == 4
     start = 554 * SIZE
     assert leg.read(start, start + 46 * SIZE) == b"".join(audio[54:])
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_longer_path_is_followed(detector: Detector) -> None:
@@ -291,7 +289,7 @@ def test_a_longer_path_is_followed(detector: Detector) -> None:
     assert leg.jumps == 1
     start = 54 * SIZE + 1600
     assert leg.read(start, start + 46 * SIZE) == b"".join(audio[54:])
-    leg.close()
+    detector.close(leg)
 
 
 @pytest.mark.parametrize("rate", [0.998, 1.002])
@@ -306,7 +304,7 @@ def test_drift_is_taken_back_in_silence(detector: Detector, rate: float) -> None
         worst = max(worst, abs(leg.end / 8000 - 0.02 - now))
     assert (leg.late, leg.jumps, leg.lost(0, leg.position)) == (0, 0, 0)
     assert 0.03 < worst < 0.06
-    leg.close()
+    detector.close(leg)
 
 
 def test_drift_waits_for_the_end_of_speech(detector: Detector) -> None:
@@ -326,7 +324,7 @@ def test_drift_waits_for_the_end_of_speech(detector: Detector) -> None:
         around = g711.ulaw_decode(codes[number * SIZE - 1600 : number * SIZE + SIZE]).astype(int)
         assert np.abs(around).max() < 1000
     assert leg.jumps == 0
-    leg.close()
+    detector.close(leg)
 
 
 def test_silence_suppression_is_no_loss(detector: Detector) -> None:
@@ -341,7 +339,7 @@ def test_silence_suppression_is_no_loss(detector: Detector) -> None:
     end = 90 * SIZE
     assert leg.read(0, end) == b"".join(audio[:20]) + b"\xff" * 8000 + b"".join(audio[20:])
     assert (leg.lost(0, end), leg.lost_packets, leg.wrong_payload, leg.jumps) == (0, 0, 0, 0)
-    leg.close()
+    detector.close(leg)
 
 
 def test_only_sequence_numbers_tell_a_loss_from_a_sender_that_says_nothing(detector: Detector) -> None:
@@ -354,7 +352,7 @@ def test_only_sequence_numbers_tell_a_loss_from_a_sender_that_says_nothing(detec
     leg.receive_rtp(bytes(RtpPacket(0, 123, 5000 + 53 * SIZE, 7, audio[21])), 1.06)
     play(detector, leg, [], 1.3)
     assert leg.lost(0, leg.position) == 2 * SIZE and leg.lost_packets == 2
-    leg.close()
+    detector.close(leg)
 
 
 # -- what else comes in -----------------------------------------------------------------------------------------------
@@ -367,7 +365,7 @@ def test_headers_with_csrc_extension_and_padding_carry_the_same_audio(detector: 
     play(detector, leg, [(n * PTIME_S, packet(n, audio[n], **odd[n % 5])) for n in range(50)], 1.2)
     assert leg.read(0, 50 * SIZE) == b"".join(audio)
     assert leg.malformed == 0
-    leg.close()
+    detector.close(leg)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("malformed-*.bin")), ids=lambda path: path.stem)
@@ -376,7 +374,7 @@ def test_malformed_datagrams_are_counted_and_change_nothing(detector: Detector, 
     play(detector, leg, [(n * PTIME_S, d) for n in range(20) for d in (bad, packet(n, audio[n]), bad)], 0.6)
     assert leg.read(0, 20 * SIZE) == b"".join(audio)
     assert leg.malformed + leg.rtcp == 40
-    leg.close()
+    detector.close(leg)
 
 
 HOSTILE = st.one_of(
@@ -408,8 +406,8 @@ def test_nothing_a_peer_sends_over_rtp_raises(
     assert leg.ahead <= AHEAD
     assert len(leg.read(max(0, position - 8000), position)) == min(8000, position) * (4 if codec.wide else 1)
     assert 0 <= leg.lost(0, position) <= position
-    leg.finish("hangup")
-    leg.close()
+    detector.finish(leg, "hangup")
+    detector.close(leg)
     leg.receive_rtp(packet(0, bytes(SIZE)), now)
 
 
@@ -434,8 +432,8 @@ def test_nothing_a_peer_sends_over_a_stream_raises(
         now += wait
         step(detector, now)
     assert leg.ahead <= AHEAD
-    leg.finish("flush")
-    leg.close()
+    detector.finish(leg, "flush")
+    detector.close(leg)
 
 
 def test_audio_that_would_overwrite_what_is_unread_is_refused(detector: Detector) -> None:
@@ -449,7 +447,7 @@ def test_audio_that_would_overwrite_what_is_unread_is_refused(detector: Detector
     assert leg.ahead < 256
     leg.receive_chunk(None, audio[0], 0.1)
     assert leg.end == (taken + 1) * SIZE
-    leg.close()
+    detector.close(leg)
 
 
 def test_the_ring_goes_round(detector: Detector) -> None:
@@ -472,7 +470,7 @@ def test_the_ring_goes_round(detector: Detector) -> None:
         leg.read(0, 100)
     with pytest.raises(ValueError, match="31 s"):
         leg.read(leg.position, leg.position + 1)
-    leg.close()
+    detector.close(leg)
 
 
 # -- digits -----------------------------------------------------------------------------------------------------------
@@ -503,7 +501,7 @@ def test_a_digit_is_told_once(detector: Detector) -> None:
     end = 38 * SIZE
     assert leg.read(0, end) == b"".join(audio[:10]) + b"\xff" * 8 * SIZE + b"".join(audio[10:])
     assert (leg.lost(0, end), leg.lost_packets, leg.wrong_payload) == (0, 0, 0)
-    leg.close()
+    detector.close(leg)
 
 
 @settings(max_examples=50)
@@ -523,9 +521,9 @@ def test_digits_survive_loss_duplication_and_reordering(detector: Detector, kept
         if keys:
             expected.append("0123456789*#"[event])
         now += 0.8
-    found = step(detector, now) + leg.finish("hangup")
+    found = step(detector, now) + detector.finish(leg, "hangup")
     assert [(d.digit, d.leg is leg) for d in found if isinstance(d, Digit)] == [(e, True) for e in expected]
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_digit_whose_end_is_lost_comes_when_its_packets_stop(detector: Detector) -> None:
@@ -537,8 +535,8 @@ def test_a_digit_whose_end_is_lost_comes_when_its_packets_stop(detector: Detecto
     assert step(detector, 1.0) == []
     for key in press(11, sequence=10, timestamp=9000, ends=0):
         leg.receive_rtp(key, 1.1)
-    assert [d.digit for d in leg.finish("hangup") if isinstance(d, Digit)] == ["#"]
-    leg.close()
+    assert [d.digit for d in detector.finish(leg, "hangup") if isinstance(d, Digit)] == ["#"]
+    detector.close(leg)
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
@@ -563,12 +561,12 @@ def test_chunks_land_in_their_own_place(detector: Detector, fates: list[tuple[in
         sent[first + number * SIZE] = audio[number]
     step(detector, now + 0.2)
     end, begin = max(sent) + SIZE, first // 256 * 256
-    leg.finish("flush")
+    detector.finish(leg, "flush")
     expected = expected_audio(sent, end, 0xFF)
     assert leg.read(begin, end) == expected[begin:]
     assert leg.lost(0, end) == (max(sent) - first) + SIZE - len(sent) * SIZE
     assert (leg.late, leg.duplicates, leg.malformed, leg.packets) == (0, 0, 0, len(sent))
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_slow_drift_of_stated_positions_is_followed_in_silence(detector: Detector) -> None:
@@ -578,7 +576,7 @@ def test_a_slow_drift_of_stated_positions_is_followed_in_silence(detector: Detec
         step(detector, number * PTIME_S)
     assert abs(leg.end - 2000 * SIZE * 1.002) < 120
     assert leg.lost(0, leg.position) == 0
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_stalled_stream_waits_and_then_goes_on_as_silence(detector: Detector) -> None:
@@ -594,9 +592,9 @@ def test_a_stalled_stream_waits_and_then_goes_on_as_silence(detector: Detector) 
     start = round(3.2 * 8000)
     leg.receive_chunk(start, audio[9], 3.2)
     step(detector, 3.3)
-    leg.finish("hangup")
+    detector.finish(leg, "hangup")
     assert leg.read(start, start + SIZE) == audio[9]
-    leg.close()
+    detector.close(leg)
 
 
 def test_chunks_without_a_position_follow_each_other_whatever_the_time(detector: Detector) -> None:
@@ -611,20 +609,20 @@ def test_chunks_without_a_position_follow_each_other_whatever_the_time(detector:
     resumed = leg.position
     assert resumed > 10 * SIZE
     leg.receive_chunk(None, audio[10], now + 2.0)
-    leg.finish("flush")
+    detector.finish(leg, "flush")
     assert leg.read(0, 10 * SIZE) == b"".join(audio[:10])
     assert leg.read(resumed, resumed + SIZE) == audio[10]
     assert leg.lost(0, leg.position) == 0
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_leg_that_begins_late_begins_there(detector: Detector) -> None:
     leg, audio = opened(detector, transport="stream"), payloads(1)
     leg.receive_chunk(10**9, audio[0], 7.0)
     assert leg.origin_s == pytest.approx(7.0 - 10**9 / 8000)
-    leg.finish("hangup")
+    detector.finish(leg, "hangup")
     assert leg.read(10**9, 10**9 + SIZE) == audio[0]
-    leg.close()
+    detector.close(leg)
     leg = opened(detector, transport="stream")
     leg.anchor(3.0)
     assert leg.origin_s == 3.0 and step(detector, 30.0) == []
@@ -632,7 +630,7 @@ def test_a_leg_that_begins_late_begins_there(detector: Detector) -> None:
     assert leg.origin_s == 3.0
     step(detector, 7.0)
     assert leg.position == 7936
-    leg.close()
+    detector.close(leg)
 
 
 # -- 16 kHz -----------------------------------------------------------------------------------------------------------
@@ -660,7 +658,7 @@ def test_g722_is_decoded_in_order_and_skips_what_is_lost(detector: Detector, fat
     play(detector, leg, arrivals, length / 8000 + 0.2)
     assert leg.read(0, length) == np.concatenate(expected).tobytes()
     assert leg.lost(0, length) == lost
-    leg.close()
+    detector.close(leg)
 
 
 def test_l16_streams_keep_their_samples(detector: Detector) -> None:
@@ -681,7 +679,7 @@ def test_l16_streams_keep_their_samples(detector: Detector) -> None:
             assert leg.read(low, leg.position) == expected
     leg.receive_chunk(None, b"\x01\x02\x03", 100.0)
     assert leg.malformed == 1
-    leg.close()
+    detector.close(leg)
     with pytest.raises(ValueError, match="stream"):
         opened(detector, Codec.L16)
 
@@ -696,7 +694,7 @@ def test_a_codec_change_begins_an_epoch(detector: Detector, codecs: tuple[int, .
     leg, starts = opened(detector, kinds[codecs[0]]), [0]
     for epoch, payload_type in enumerate(codecs):
         if epoch:
-            leg.change(kinds[payload_type], EVENT)
+            detector.change(leg, kinds[payload_type], EVENT)
             starts.append(leg.position)
             # Packets of the old description are still on their way.
             leg.receive_rtp(packet(0, bytes(SIZE), payload_type=codecs[epoch - 1]), epoch * 1.5)
@@ -716,36 +714,36 @@ def test_a_codec_change_begins_an_epoch(detector: Detector, codecs: tuple[int, .
     assert leg.codec is kinds[codecs[-1]]
     # A read across a change is in the codec of its end.
     assert len(leg.read(0, leg.position)) == leg.position * (4 if leg.codec.wide else 1)
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_read_across_a_change_of_law_is_converted(detector: Detector) -> None:
     leg, audio = opened(detector), payloads(20)
     for n in range(10):
         leg.receive_rtp(packet(n, audio[n]), n * PTIME_S)
-    leg.change(Codec.PCMA)
+    detector.change(leg, Codec.PCMA)
     start = leg.position
     for n in range(10):
         leg.receive_rtp(packet(n, audio[10 + n], payload_type=8), 0.3 + n * PTIME_S)
-    leg.finish("flush")
+    detector.finish(leg, "flush")
     before = g711.alaw_encode(g711.ulaw_decode(b"".join(audio[:10])))
     assert leg.read(0, 10 * SIZE) == b"".join(audio[:10])
     assert leg.read(0, 4000)[: 10 * SIZE] == before
     assert leg.read(2400, 4000) == b"".join(audio[10:]) and start <= 2400
-    leg.close()
+    detector.close(leg)
 
 
 def test_the_same_codec_again_changes_nothing_but_the_stream(detector: Detector) -> None:
     leg, audio = opened(detector), payloads(40)
     for n in range(20):
         leg.receive_rtp(packet(n, audio[n]), n * PTIME_S)
-    leg.change(Codec.PCMU, 96)
+    detector.change(leg, Codec.PCMU, 96)
     assert leg.telephone_event == 96
     for n in range(20):
         leg.receive_rtp(packet(n, audio[20 + n], ssrc=1234), 0.4 + n * PTIME_S)
     step(detector, 0.9)
     assert leg.read(0, 40 * SIZE) == b"".join(audio)
-    leg.close()
+    detector.close(leg)
 
 
 def test_jitter_is_rfc_3550s(detector: Detector) -> None:
@@ -760,7 +758,7 @@ def test_jitter_is_rfc_3550s(detector: Detector) -> None:
         leg.receive_rtp(packet(number, bytes(SIZE)), now)
     assert leg.jitter_ms == pytest.approx(expected / 8)
     assert 1 < leg.jitter_ms < 10
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_packet_may_be_of_any_length(detector: Detector) -> None:
@@ -771,6 +769,6 @@ def test_a_packet_may_be_of_any_length(detector: Detector) -> None:
         whole += payload
         timestamp += size
         now += size / 8000
-    leg.finish("hangup")
+    detector.finish(leg, "hangup")
     assert leg.read(0, len(whole)) == whole and leg.jumps == 0
-    leg.close()
+    detector.close(leg)

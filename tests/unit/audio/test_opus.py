@@ -179,7 +179,7 @@ def test_a_leg_reads_back_what_was_sent(
     assert leg.lost(0, 200 * SIZE) == 0 and leg.lost_packets == 0 and leg.jumps == leg.ssrc_changes == 0
     assert (heard == plain[: len(heard)]).all()
     assert leg.duplicates == (200 if order == "twice" else 0)
-    leg.close()
+    detector.close(leg)
 
 
 def test_a_sender_that_is_silent_sends_less(detector: Detector, packets: list[bytes], plain: Samples) -> None:
@@ -194,7 +194,7 @@ def test_a_sender_that_is_silent_sends_less(detector: Detector, packets: list[by
     assert (heard[:50].reshape(-1) == plain[: 50 * 320]).all()
     assert not heard[50:69].any()
     assert leg.lost(0, 120 * SIZE) == 0
-    leg.close()
+    detector.close(leg)
 
 
 @pytest.mark.parametrize("clock_hz", [48000, 8000])
@@ -212,7 +212,7 @@ def test_digits_go_by_the_clock_that_the_sdp_names(detector: Detector, packets: 
     found += stepped(detector, 101.0)
     (digit,) = (each for each in found if isinstance(each, Digit))
     assert (digit.digit, digit.duration_ms, digit.position) == ("5", 100, 10 * SIZE)
-    leg.close()
+    detector.close(leg)
 
 
 def test_what_is_no_packet_is_counted(detector: Detector, packets: list[bytes]) -> None:
@@ -222,7 +222,7 @@ def test_what_is_no_packet_is_counted(detector: Detector, packets: list[bytes]) 
     leg.receive_rtp(rtp(2, packets[2]), 100.04)
     assert leg.malformed == 1
     assert (leg.packets, leg.lost_packets) == (2, 1)
-    leg.close()
+    detector.close(leg)
 
 
 @pytest.mark.parametrize("codec", [Codec.PCMU, Codec.G722])
@@ -235,7 +235,7 @@ def test_a_call_changes_to_opus_and_back(
             bytes(RtpPacket(codec.payload_type, number, number * SIZE, 9, bytes([0x10]) * SIZE)), 100 + number * 0.02
         )
     stepped(detector, 101.5)
-    leg.change(Codec.OPUS, EVENT, 111, 48000)
+    detector.change(leg, Codec.OPUS, EVENT, 111, 48000)
     begin = leg.position
     for number in range(100):
         leg.receive_rtp(rtp(number, packets[number]), 102 + number * 0.02)
@@ -246,9 +246,9 @@ def test_a_call_changes_to_opus_and_back(
     start = int(np.flatnonzero(heard)[0]) // 320 * 320
     quiet = int(np.flatnonzero(plain)[0]) // 320 * 320
     assert error_db(heard[start : start + 16000], plain[quiet : quiet + 16000]) < 0
-    leg.change(codec, EVENT)
+    detector.change(leg, codec, EVENT)
     assert leg.codec is codec
-    leg.close()
+    detector.close(leg)
 
 
 def test_it_does_not_go_over_a_stream(detector: Detector) -> None:
@@ -260,8 +260,8 @@ def test_jitter_is_reported_by_the_clock_of_the_stream(detector: Detector, packe
     leg = opened(detector)
     for number in range(40):
         leg.receive_rtp(rtp(number, packets[number]), 100.0 + number * 0.020 + 0.005 * (number % 2))
-    reception = leg.reception
+    reception = leg.reception_report
     assert reception is not None
     assert reception[:3] == (SSRC, 50 + 39, 0)
     assert abs(reception[3] / 48 - leg.jitter_ms) < 0.1 and leg.jitter_ms > 3
-    leg.close()
+    detector.close(leg)

@@ -53,10 +53,10 @@ def as_a_call(samples: np.ndarray, profile: Endpointing) -> list[tuple[int, int,
     for at in range(0, len(data), 640):
         leg.receive_chunk(at // 4, data[at : at + 640], at / 32000)
         detections += [each for batch in detector.step(at / 32000) for each in batch]
-    detections += leg.finish("hangup")
+    detections += detector.finish(leg, "hangup")
     starts = [each.start for each in detections if isinstance(each, SpeechOnset)]
     ends = [(each.end, each.reason) for each in detections if isinstance(each, SpeechOffset)]
-    leg.close()
+    detector.close(leg)
     return [(start, end, reason) for start, (end, reason) in zip(starts, ends, strict=True)]
 
 

@@ -131,7 +131,7 @@ class Stage:
         return [body for body in self.published if isinstance(body, kind)]
 
     def hang_up(self) -> None:
-        for detection in self.leg.finishing("hangup"):
+        for detection in self.detector.finishing(self.leg, "hangup"):
             self.transcriber.on(detection)
 
 

@@ -388,7 +388,7 @@ def detected(texts, *, detector, step_s=0.01):
 
 def close_all(call, detector):
     for leg in call.legs.values():
-        leg.close()
+        detector.close(leg)
     assert detector.legs == 0
 
 
