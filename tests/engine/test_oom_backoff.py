@@ -100,8 +100,9 @@ with torch.inference_mode():
     for name in names:
         inference.receive(messages.Open(Utterance(name, "PCMU", live=name != "file")), 0.0)
         inference.receive(messages.Append(name, 0, codes[name]), 0.0)
-        kind = messages.PartialRequest(name, 1, 48000) if name in names[:3] else messages.FinalRequest(name, 1, 48000,
-        True) inference.receive(kind, 0.0)
+        partial = messages.PartialRequest(name, 1, 48000)
+        asked = partial if name in names[:3] else messages.FinalRequest(name, 1, 48000, True)
+        inference.receive(asked, 0.0)
     used = int(open("/proc/self/statm").read().split()[0]) * 4096
     resource.setrlimit(resource.RLIMIT_AS, (used + 320 * 2**20, resource.RLIM_INFINITY))
     heard, dropped = {}, [0, 0]
