@@ -42,3 +42,13 @@ def test_the_security_policy_names_what_exists() -> None:
     settings = Settings()
     for section, key in re.findall(r"`([a-z]+)\.([a-z_]+)(?: = [^`]+)?`", text):
         assert hasattr(getattr(settings, section), key), f"{section}.{key}"
+
+
+def test_the_glossary_has_the_words_of_the_code() -> None:
+    glossary = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## Glossary")[2]
+    rows = re.findall(r"^\| ([a-z ]+) \| .+ \| `([\w/]+\.py)` `(\w+)` \|$", glossary, re.M)
+    assert 15 < len(rows) <= 30 and len(rows) == glossary.count("\n|") - 2, "each row has a file and a name"
+    assert len({word for word, _, _ in rows}) == len(rows)
+    for word, file, name in rows:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^class {name}\b", source, re.M), f"{word}: there is no class {name} in {file}"
