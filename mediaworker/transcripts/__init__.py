@@ -1,0 +1,1 @@
+"""Transcripts of calls and files, in the formats that they can be asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
@@ -17,16 +17,12 @@ from mediaworker.events.schema import (
     Word,
     decode,
 )
-from mediaworker.transcripts.subtitles.render import SubtitleLine, clock, one_line, srt, vtt
+from mediaworker.transcripts import formats
+from mediaworker.transcripts.formats import SpokenLine, TextFormat, plain_text, srt, vtt
 
-Format = Literal["json", "txt", "srt", "vtt"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-MEDIA_TYPES: dict[Format, str] = {
-    "json": "application/json",
-    "txt": "text/plain; charset=utf-8",
-    "srt": "application/x-subrip; charset=utf-8",
-    "vtt": "text/vtt; charset=utf-8",
-}
+Format = Literal["json", TextFormat]
+FORMATS: tuple[Format, ...] = ("json", "txt", "srt", "vtt")
+MEDIA_TYPES: dict[str, str] = {"json": formats.JSON, **formats.MEDIA_TYPES}
 
 
 class CallSegment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,8 +87,11 @@ def render(record: CallRecord, found: Sequence[CallSegment], format: Format) -> 
     """JSON has every final; the others leave out those without text, and subtitles cut the long ones."""
     if format == "json":
         return msgspec.json.encode(CallTranscript(record.call_id, record.state, list(found))).decode()
-    if format == "txt":
-        spoken = [segment for segment in found if segment.text.strip()]
-        return "".join(f"[{clock(s.start_ms, '.')}] {one_line(s.speaker)}: {one_line(s.text)}\n" for s in spoken)
-    lines = [SubtitleLine(s.start_ms, s.end_ms, s.text, s.speaker, s.words) for s in found]
-    return srt(lines) if format == "srt" else vtt(lines)
+    lines = [SpokenLine(each.start_ms, each.end_ms, each.text, each.speaker, each.words) for each in found]
+    match format:
+        case "txt":
+            return plain_text(lines, clocks=True)
+        case "srt":
+            return srt(lines)
+        case "vtt":
+            return vtt(lines)

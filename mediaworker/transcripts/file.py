@@ -16,17 +16,18 @@ import msgspec
 from asr import languages
 from mediaworker.events.schema import Word
 from mediaworker.files.segments import FileSegment, language, speaker, whole_text
-from mediaworker.transcripts.subtitles.render import SubtitleLine, one_line, srt, vtt
+from mediaworker.transcripts import formats
+from mediaworker.transcripts.formats import SpokenLine, plain_text, srt, vtt
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 MEDIA_TYPES: dict[Format, str] = {
-    "json": "application/json",
-    "text": "text/plain; charset=utf-8",
-    "srt": "application/x-subrip; charset=utf-8",
-    "vtt": "text/vtt; charset=utf-8",
-    "verbose_json": "application/json",
-    "diarized_json": "application/json",
+    "json": formats.JSON,
+    "text": formats.MEDIA_TYPES["txt"],
+    "srt": formats.MEDIA_TYPES["srt"],
+    "vtt": formats.MEDIA_TYPES["vtt"],
+    "verbose_json": formats.JSON,
+    "diarized_json": formats.JSON,
 }
 
 
@@ -63,11 +64,13 @@ def render(transcript: FileTranscript, format: Format, *, granularities: Sequenc
     """`granularities`: of `verbose_json`, `segment` and `word`."""
     match format:
         case "text" if transcript.channels > 1:
-            return "".join(spoken_line(transcript, segment) for segment in _spoken(transcript))
+            return plain_text(_lines(transcript))
         case "text":
             return f"{whole_text(transcript.segments)}\n"
-        case "srt" | "vtt":
-            return {"srt": srt, "vtt": vtt}[format]([_line(transcript, segment) for segment in transcript.segments])
+        case "srt":
+            return srt(_lines(transcript))
+        case "vtt":
+            return vtt(_lines(transcript))
         case "json":
             return _encode(_with_warnings(transcript, {"text": whole_text(transcript.segments)} | _usage(transcript)))
         case "verbose_json":
@@ -78,7 +81,7 @@ def render(transcript: FileTranscript, format: Format, *, granularities: Sequenc
 
 def spoken_line(transcript: FileTranscript, segment: FileSegment) -> str:
     """A line of a text in which several speakers are told apart: who said it, and what."""
-    return f"{one_line(transcript.speaker(segment))}: {one_line(segment.text)}\n"
+    return plain_text([_line(transcript, segment)])
 
 
 def segment_id(segment: FileSegment) -> str:
@@ -154,8 +157,12 @@ def _spoken(transcript: FileTranscript) -> list[FileSegment]:
     return [segment for segment in transcript.segments if segment.text]
 
 
-def _line(transcript: FileTranscript, segment: FileSegment) -> SubtitleLine:
-    return SubtitleLine(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), segment.words)
+def _lines(transcript: FileTranscript) -> list[SpokenLine]:
+    return [_line(transcript, segment) for segment in transcript.segments]
+
+
+def _line(transcript: FileTranscript, segment: FileSegment) -> SpokenLine:
+    return SpokenLine(segment.start_ms, segment.end_ms, segment.text, transcript.speaker(segment), segment.words)
 
 
 def _word(word: Word) -> dict[str, Any]:

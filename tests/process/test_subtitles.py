@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mediaworker.events.schema import Word
+from mediaworker.transcripts.formats import SpokenLine, srt, vtt
 from mediaworker.transcripts.subtitles.cues import GAP_MS
-from mediaworker.transcripts.subtitles.render import SubtitleLine, srt, vtt
 
 LONG = "We looked at your account this morning. The payment was made on Friday, and it has not arrived yet."
 
@@ -62,11 +62,11 @@ def _millis(clock: str) -> int:
 
 
 CALL = [
-    SubtitleLine(2000, 9000, LONG, "Ann"),
-    SubtitleLine(500, 1200, "Hello?", "Bea & <Co>"),
-    SubtitleLine(7000, 7400, "Yes --> no.", "Bea & <Co>"),
-    SubtitleLine(9500, 9500, " \n ", "Ann"),
-    SubtitleLine(359_999_000, 360_000_500, "42\n\n7", "Ann"),
+    SpokenLine(2000, 9000, LONG, "Ann"),
+    SpokenLine(500, 1200, "Hello?", "Bea & <Co>"),
+    SpokenLine(7000, 7400, "Yes --> no.", "Bea & <Co>"),
+    SpokenLine(9500, 9500, " \n ", "Ann"),
+    SpokenLine(359_999_000, 360_000_500, "42\n\n7", "Ann"),
 ]
 
 
@@ -92,19 +92,19 @@ def test_webvtt() -> None:
 
 
 def test_nothing_said_is_a_file_too() -> None:
-    assert srt([]) == srt([SubtitleLine(0, 1, "")]) == ""
-    assert vtt([]) == vtt([SubtitleLine(0, 1, "")]) == "WEBVTT\n"
+    assert srt([]) == srt([SpokenLine(0, 1, "")]) == ""
+    assert vtt([]) == vtt([SpokenLine(0, 1, "")]) == "WEBVTT\n"
 
 
 def test_nobody_named() -> None:
-    assert srt([SubtitleLine(0, 1500, "Good morning.")]) == "1\n00:00:00,000 --> 00:00:01,500\nGood morning.\n"
-    assert vtt([SubtitleLine(0, 1500, "Good morning.")]) == "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nGood morning.\n"
+    assert srt([SpokenLine(0, 1500, "Good morning.")]) == "1\n00:00:00,000 --> 00:00:01,500\nGood morning.\n"
+    assert vtt([SpokenLine(0, 1500, "Good morning.")]) == "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nGood morning.\n"
 
 
 def test_a_speaker_who_goes_on_over_the_next_line_is_shown_before_it() -> None:
     """A leg cannot say two things at once, but what comes in may say so."""
     words = [Word(word.strip(",."), 500 * at, 500 * at + 400) for at, word in enumerate(LONG.split())]
-    shown = written(vtt([SubtitleLine(0, 9500, LONG, words=words), SubtitleLine(5000, 6000, "Indeed.")]))
+    shown = written(vtt([SpokenLine(0, 9500, LONG, words=words), SpokenLine(5000, 6000, "Indeed.")]))
     assert [packet.text.split("\n")[-1] for packet in shown] == [
         "We looked at your account this morning.", "and it has not arrived yet.", "Indeed.",
     ]  # fmt: skip
@@ -112,14 +112,14 @@ def test_a_speaker_who_goes_on_over_the_next_line_is_shown_before_it() -> None:
 
 
 def test_what_is_next_ends_a_cue_unless_both_speak_at_once() -> None:
-    fast = SubtitleLine(0, 900, "Nobody can read this in such a short time.", "Ann")
+    fast = SpokenLine(0, 900, "Nobody can read this in such a short time.", "Ann")
     stays_ms = 2471
     for after, end_ms in [
-        (SubtitleLine(1500, 2500, "Indeed.", "Ann"), 1500 - GAP_MS),
-        (SubtitleLine(1500, 2500, "Indeed.", "Bea"), 1500 - GAP_MS),
-        (SubtitleLine(600, 2500, "Indeed.", "Bea"), stays_ms),
-        (SubtitleLine(600, 2500, "Indeed.", "Ann"), 600),
-        (SubtitleLine(9000, 9500, "Indeed.", "Ann"), stays_ms),
+        (SpokenLine(1500, 2500, "Indeed.", "Ann"), 1500 - GAP_MS),
+        (SpokenLine(1500, 2500, "Indeed.", "Bea"), 1500 - GAP_MS),
+        (SpokenLine(600, 2500, "Indeed.", "Bea"), stays_ms),
+        (SpokenLine(600, 2500, "Indeed.", "Ann"), 600),
+        (SpokenLine(9000, 9500, "Indeed.", "Ann"), stays_ms),
     ]:
         assert written(vtt([after, fast]))[0].duration_ms == end_ms
 
@@ -143,12 +143,12 @@ SAID = st.one_of(
 SPEAKER = st.sampled_from(["", "Ann", "B <ö>\n--", ">", "x" * 60])
 TIME = st.integers(-1000, 200_000) | st.integers(0, 10**9)
 WORDS = st.lists(st.builds(Word, st.text(max_size=3), TIME, TIME), max_size=4)
-LINES = st.lists(st.builds(SubtitleLine, TIME, TIME, SAID, SPEAKER, WORDS), max_size=8)
+LINES = st.lists(st.builds(SpokenLine, TIME, TIME, SAID, SPEAKER, WORDS), max_size=8)
 
 
 @settings(max_examples=12)
 @given(LINES.filter(lambda lines: any(line.text.strip() for line in lines)))
-def test_ffmpeg_reads_any_text_the_same(tmp_path_factory: pytest.TempPathFactory, lines: list[SubtitleLine]) -> None:
+def test_ffmpeg_reads_any_text_the_same(tmp_path_factory: pytest.TempPathFactory, lines: list[SpokenLine]) -> None:
     path = tmp_path_factory.mktemp("any")
     for kind, text in (("srt", srt(lines)), ("vtt", vtt(lines))):
         (path / f"any.{kind}").write_text(text, encoding="utf-8")
@@ -158,7 +158,7 @@ def test_ffmpeg_reads_any_text_the_same(tmp_path_factory: pytest.TempPathFactory
 
 
 @given(LINES)
-def test_cues_are_sorted_and_nobody_talks_over_oneself(lines: list[SubtitleLine]) -> None:
+def test_cues_are_sorted_and_nobody_talks_over_oneself(lines: list[SpokenLine]) -> None:
     shown = written(vtt(lines)) if any(line.text.strip() for line in lines) else []
     assert [cue.start_ms for cue in shown] == sorted(cue.start_ms for cue in shown)
     for cue in shown:

@@ -1,1 +1,1 @@
-"""Subtitles: what was said as cues that can be read, and as SubRip and WebVTT."""
+"""Cues: a long text in pieces that can be read on the screen."""

@@ -1,4 +1,7 @@
-"""What people said as a SubRip (`.srt`) or WebVTT (`.vtt`) file. Pure formatting."""
+"""What people said as plain text, SubRip (`.srt`) or WebVTT (`.vtt`): the one way for calls and files. Pure formatting.
+
+JSON differs between the two, and is in `call` and `file`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,23 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mediaworker.events.schema import Word
 from mediaworker.transcripts.subtitles.cues import Cue, cues
 from mediaworker.transcripts.subtitles.places import columns
 
+TextFormat = Literal["txt", "srt", "vtt"]
+JSON = "application/json"
+MEDIA_TYPES: dict[str, str] = {
+    "txt": "text/plain; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+}
+
 
 @dataclass(frozen=True, slots=True)
-class SubtitleLine:
+class SpokenLine:
     """Something said. Times before 0 are shown at 0, and a text with nothing to show is left out."""
 
     start_ms: int
@@ -25,7 +37,19 @@ class SubtitleLine:
     """When they were said; empty when nobody knows."""
 
 
-def srt(lines: Iterable[SubtitleLine]) -> str:
+def plain_text(lines: Iterable[SpokenLine], *, clocks: bool = False) -> str:
+    """A line for each that has text: when it began if `clocks`, who said it if that is known, and what."""
+    spoken = ((line, one_line(line.text)) for line in lines)
+    return "".join(
+        (f"[{clock(line.start_ms, '.')}] " if clocks else "")
+        + (f"{name}: " if (name := one_line(line.speaker)) else "")
+        + f"{text}\n"
+        for line, text in spoken
+        if text
+    )
+
+
+def srt(lines: Iterable[SpokenLine]) -> str:
     """The speaker's name stands before the first of a line's cues, and takes its place there."""
     blocks = []
     for number, (cue, line, first) in enumerate(_shown(lines, named=True), 1):
@@ -35,7 +59,7 @@ def srt(lines: Iterable[SubtitleLine]) -> str:
     return "\n".join(blocks)
 
 
-def vtt(lines: Iterable[SubtitleLine]) -> str:
+def vtt(lines: Iterable[SpokenLine]) -> str:
     """The speaker's name is in a voice tag of every cue."""
     blocks = ["WEBVTT\n"]
     for cue, line, _ in _shown(lines, named=False):
@@ -56,9 +80,9 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shown(lines: Iterable[SubtitleLine], *, named: bool) -> list[tuple[Cue, SubtitleLine, bool]]:
+def _shown(lines: Iterable[SpokenLine], *, named: bool) -> list[tuple[Cue, SpokenLine, bool]]:
     """By their start, with the line of each and whether it is the line's first. One speaker's never overlap."""
-    shown: list[tuple[Cue, SubtitleLine, bool]] = []
+    shown: list[tuple[Cue, SpokenLine, bool]] = []
     free_ms: dict[str, int] = {}
     for line, next_ms in _nexts(lines):
         start_ms = max(line.start_ms, free_ms.get(line.speaker, 0))
@@ -69,7 +93,7 @@ def _shown(lines: Iterable[SubtitleLine], *, named: bool) -> list[tuple[Cue, Sub
     return sorted(shown, key=lambda each: each[0].start_ms)
 
 
-def _nexts(lines: Iterable[SubtitleLine]) -> Iterator[tuple[SubtitleLine, int | None]]:
+def _nexts(lines: Iterable[SpokenLine]) -> Iterator[tuple[SpokenLine, int | None]]:
     """In order, with the start of what is next: of the same speaker, or of anybody who began when it was over."""
     cleaned = (
         replace(each, start_ms=max(0, each.start_ms), text=one_line(each.text), speaker=one_line(each.speaker))
@@ -87,7 +111,7 @@ def _nexts(lines: Iterable[SubtitleLine]) -> Iterator[tuple[SubtitleLine, int | 
     return zip(spoken, reversed(nexts), strict=True)
 
 
-def _prefix(line: SubtitleLine) -> str:
+def _prefix(line: SpokenLine) -> str:
     return f"{line.speaker}: " if line.speaker else ""
 
 
