@@ -75,13 +75,16 @@ class CallLeg:
 
 
 class Player(Protocol):
-    """What `mediaworker.http.context.Player` says."""
+    """Plays to the caller: µ-law at 8 kHz."""
 
     clears: int
+    """How often `clear` was called."""
 
-    def play(self, codes: bytes) -> bool: ...
+    def play(self, codes: bytes) -> bool:
+        """Behind what is still being played; False when too much waits."""
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Play no more of it."""
 
 
 class Call:

@@ -119,7 +119,7 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
 
     known, index = frozenset(begin.skip), 0
 
-    def tell(channel: int, stretches: Iterator[SpeechSegment]) -> None:
+    def send_chunks(channel: int, stretches: Iterator[SpeechSegment]) -> None:
         nonlocal index
         for each in stretches:
             audio = b"" if index in known else each.samples.tobytes()
@@ -134,17 +134,17 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
         media = MediaFile(source, name, channels=begin.channels, max_s=begin.max_s)
         parent.send(Opened(media.duration_s, media.channels, media.codec, media.container))
         scanners = [Scanner(vad, begin.endpointing) for _ in range(media.channels)]
-        said_s, said_at = 0.0, time.monotonic()
+        sent_s, sent_at = 0.0, time.monotonic()
         for block in media.blocks():
             for channel, (scanner, samples) in enumerate(zip(scanners, block, strict=True)):
-                tell(channel, scanner.feed(samples))
+                send_chunks(channel, scanner.feed(samples))
             position_s = scanners[0].position * 2 / RATE_HZ
             now = time.monotonic()
-            if position_s - said_s >= PROGRESS_AUDIO_S or now - said_at >= PROGRESS_S:
-                said_s, said_at = position_s, now
+            if position_s - sent_s >= PROGRESS_AUDIO_S or now - sent_at >= PROGRESS_S:
+                sent_s, sent_at = position_s, now
                 parent.send(Progress(position_s))
         for channel, scanner in enumerate(scanners):
-            tell(channel, scanner.finish())
+            send_chunks(channel, scanner.finish())
         parent.send(Ended(scanners[0].position * 2 / RATE_HZ, media.damaged))
     except MediaError as error:
         parent.send(Failed(error.fault, error.reason))

@@ -23,7 +23,7 @@ from config import Settings
 from mediaworker.files import sandbox
 from mediaworker.files.options import Options
 from mediaworker.files.segments import FileSegment
-from mediaworker.files.transcription import FileStats, FileTranscription, Recognizer
+from mediaworker.files.transcription import FileRecognizer, FileStats, FileTranscription
 from mediaworker.ops.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
@@ -58,7 +58,7 @@ class FileService:
         in_work: told how many files are open whenever that changes.
     """
 
-    def __init__(self, settings: Settings, recognizer: Recognizer, *, in_work: Callable[[int], None]) -> None:
+    def __init__(self, settings: Settings, recognizer: FileRecognizer, *, in_work: Callable[[int], None]) -> None:
         self.settings, self.recognizer = settings, recognizer
         self.stats = FileStats()
         self.first_text = Histogram(FIRST_TEXT_S)

@@ -40,7 +40,7 @@ class SourceChanged(Exception):
     """What is known of the file is not of this file."""
 
 
-class Recognizer(Protocol):
+class FileRecognizer(Protocol):
     """What a file needs of `asr.client.recognizer.Recognizer`."""
 
     engine: str
@@ -91,7 +91,7 @@ class FileTranscription:
 
     def __init__(
         self,
-        recognizer: Recognizer,
+        recognizer: FileRecognizer,
         file: int,
         name: str,
         options: Options,

@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 
 from config import Settings
 from config.settings import Scope
+from mediaworker.calls.call import Player
 from mediaworker.events.hub import EventHub
 from mediaworker.http.auth import Access, decide
 from mediaworker.http.page_sessions import PageSessions
@@ -20,20 +21,7 @@ from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ops.metrics import MetricsRegistry
 
 
-class Player(Protocol):
-    """Plays to the caller. µ-law at 8 kHz."""
-
-    clears: int
-    """How often `clear` was called."""
-
-    def play(self, codes: bytes) -> bool:
-        """Behind what is still being played; False when too much waits."""
-
-    def clear(self) -> None:
-        """Play no more of it."""
-
-
-class LiveCall(Protocol):
+class SteeredCall(Protocol):
     """The part of `mediaworker.calls.call.Call` that a user may steer."""
 
     @property
@@ -48,7 +36,7 @@ class LiveCall(Protocol):
 
 
 class LiveCalls(Protocol):
-    def get(self, call_id: str) -> LiveCall | None: ...
+    def get(self, call_id: str) -> SteeredCall | None: ...
 
 
 @dataclass(slots=True)

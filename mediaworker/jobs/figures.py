@@ -35,26 +35,26 @@ def register(metrics: MetricsRegistry, files: FileService, jobs: JobService) -> 
     metrics.counter(
         "jobs_ended",
         "Jobs by how they ended",
-        lambda: {(state,): float(count) for state, count in jobs.ended.items()},
+        lambda: {(state,): float(count) for state, count in jobs.store.ended.items()},
         labels=("status",),
     )
-    metrics.gauge("job_store_ok", "1 while jobs can be written down", lambda: float(jobs.trouble is None))
-    book = jobs.book
+    metrics.gauge("job_store_ok", "1 while jobs can be written down", lambda: float(jobs.store.trouble is None))
+    store = jobs.store
     metrics.counter(
         "job_store_renewals",
         "Times a new job store was begun because its file was damaged, deleted or replaced",
-        lambda: {(reason,): float(count) for reason, count in book.renewed.items()},
+        lambda: {(reason,): float(count) for reason, count in store.renewed.items()},
         labels=("reason",),
     )
     metrics.counter(
         "job_store_damaged_records",
         "Stored jobs and stretches of them that were met and could not be read",
-        lambda: book.damaged_records,
+        lambda: store.damaged_records,
     )
     metrics.gauge(
         "job_store_files_set_aside",
         "Damaged job stores that lie in `data_dir` beside the one in use",
-        lambda: len(book.set_aside),
+        lambda: len(store.set_aside),
     )
     webhooks = jobs.webhooks
     metrics.counter("webhook_tries", "Requests that told of a job's end", lambda: webhooks.tries)

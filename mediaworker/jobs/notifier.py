@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from config import ConfigError, Settings
 from mediaworker.events.schema import timestamp
 from mediaworker.jobs.record import Job, Webhook, public
-from mediaworker.jobs.store import Book
+from mediaworker.jobs.store import JobStore
 from mediaworker.webhooks.lanes import OutgoingMessage
-from mediaworker.webhooks.outbox import Attempt, Outbox
+from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
 from mediaworker.webhooks.post import Poster, wrong_with_secret
 from mediaworker.webhooks.targets import Targets
 
@@ -36,23 +36,23 @@ class JobNotifier:
     Raises ConfigError.
     """
 
-    def __init__(self, book: Book, settings: Settings) -> None:
+    def __init__(self, store: JobStore, settings: Settings) -> None:
         check(settings)
         jobs = settings.jobs
-        self._book = book
-        self.outbox = Outbox(
+        self._store = store
+        self.outbox = WebhookOutbox(
             "job webhooks",
             Poster(Targets(jobs.webhook_allow)),
             jobs.webhook_secret,
             parallel=AT_ONCE,
             retry_s=jobs.retry_hours * 3600,
-            clock=book.clock,
+            clock=store.clock,
             on_attempt=self._on_attempt,
         )
 
     def go_on(self) -> None:
         """Take what has ended since the last time."""
-        for job in self._book.open.values():
+        for job in self._store.open.values():
             if job.webhook is not None and not job.active and job.id not in self.outbox.lanes:
                 assert job.ended_s is not None
                 message = OutgoingMessage(
@@ -62,16 +62,16 @@ class JobNotifier:
                 self.outbox.add(message, job.webhook.next_s)
 
     def _body_of(self, job_id: str) -> Callable[[], str]:
-        return lambda: body(self._book.open[job_id])
+        return lambda: body(self._store.open[job_id])
 
     async def _on_attempt(self, message: OutgoingMessage, attempt: Attempt) -> None:
-        job = self._book.open[message.id]
+        job = self._store.open[message.id]
         if attempt.error:
             log.warning("webhook", job=job.id, state=attempt.state, attempts=message.tries, error=attempt.error)
         webhook = Webhook(message.url, attempt.state, message.tries, attempt.next_s, attempt.error)
-        await self._book.remember(replace(job, webhook=webhook))
+        await self._store.remember(replace(job, webhook=webhook))
         if attempt.state != "waiting":
-            self._book.open.pop(job.id, None)
+            self._store.open.pop(job.id, None)
 
 
 def body(job: Job) -> str:

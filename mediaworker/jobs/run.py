@@ -1,4 +1,4 @@
-"""One job at work: its stretches become rows of the book, until it ends or has to wait."""
+"""One job at work: its stretches become rows of the store, until it ends or has to wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTranscription, SourceChanged
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import SourceError
-from mediaworker.jobs.store import Book
+from mediaworker.jobs.store import JobStore
 from mediaworker.storage.database_thread import StoreError
 
 AGAIN_S = (2.0, 20.0)
@@ -27,19 +27,19 @@ log = structlog.get_logger()
 
 
 class JobRun:
-    """One try at a job of the book, in which it ends or is put off. Cancelled, it is left as it is.
+    """One try at a job of the store, in which it ends or is put off. Cancelled, it is left as it is.
 
     Args:
         patience_s: a job that has been put off for so long fails.
     """
 
-    def __init__(self, job_id: str, book: Book, files: FileService, *, patience_s: float) -> None:
-        self._id, self._book, self._files, self._patience_s = job_id, book, files, patience_s
+    def __init__(self, job_id: str, store: JobStore, files: FileService, *, patience_s: float) -> None:
+        self._id, self._store, self._files, self._patience_s = job_id, store, files, patience_s
         self._work: FileTranscription | None = None
 
     @property
     def _job(self) -> Job:
-        return self._book.open[self._id]
+        return self._store.open[self._id]
 
     def now(self, job: Job) -> Job:
         """With what its file has become known to be meanwhile."""
@@ -58,12 +58,12 @@ class JobRun:
             except SourceChanged:
                 # It is cut elsewhere than it was, by another machine or version: what is known does not fit.
                 log.warning("a job begins anew", job=self._id)
-                await self._book.put(replace(self._job, chunks=0, failed_chunks=0, done_s=0.0), anew=True)
+                await self._store.put(replace(self._job, chunks=0, failed_chunks=0, done_s=0.0), anew=True)
                 await self._attempt()
         except EngineUnavailable as error:
             await self._put_off(f"there is no engine: {error}")
         except StoreError as error:
-            self._book.trouble = str(error)
+            self._store.trouble = str(error)
             await self._put_off(f"the job store: {error}")
         except OSError as error:
             await self._put_off(error.strerror or str(error))
@@ -76,11 +76,11 @@ class JobRun:
             await self._fail("internal", f"the worker failed at it ({type(error).__name__}); its log says more")
 
     async def _attempt(self) -> None:
-        book = self._book
-        known = {segment.index: segment for segment in await book.read(lambda database: database.segments(self._id))}
+        store = self._store
+        known = {segment.index: segment for segment in await store.read(lambda database: database.segments(self._id))}
         job = self._job
-        await book.put(replace(job, state="running", started_s=job.started_s or book.clock(), error="", code=""))
-        file = await asyncio.to_thread(book.sources.open, job)
+        await store.put(replace(job, state="running", started_s=job.started_s or store.clock(), error="", code=""))
+        file = await asyncio.to_thread(store.sources.open, job)
         with (
             _closed(file),
             self._files.transcription(file, job.source.filename, job.options, stream=job.id, known=known) as work,
@@ -91,7 +91,7 @@ class JobRun:
                     await self._add(segment)
             opened, ended = work.facts.opened, work.facts.ended
             assert opened is not None and ended is not None
-            await asyncio.to_thread(book.sources.check, job, file)
+            await asyncio.to_thread(store.sources.check, job, file)
             job = replace(
                 self._job,
                 duration_s=ended.duration_s,
@@ -99,7 +99,7 @@ class JobRun:
                 damaged=ended.damaged,
                 channels=opened.channels,
             )
-        await book.end(job, "completed")
+        await store.end(job, "completed")
 
     async def _add(self, segment: FileSegment) -> None:
         job = self.now(self._job)
@@ -110,26 +110,26 @@ class JobRun:
             waits_since_s=0.0,
         )
         log.debug("segment", job=self._id, number=segment.index, start_ms=segment.start_ms)
-        await self._book.put(job, segment)
+        await self._store.put(job, segment)
 
     async def _put_off(self, reason: str) -> None:
         """Try again later, but not for ever."""
-        now_s, job = self._book.clock(), self._job
+        now_s, job = self._store.clock(), self._job
         since_s = job.waits_since_s or now_s
         if now_s - since_s > self._patience_s:
             await self._fail("gave_up", reason)
             return
         log.warning("a job waits", job=self._id, reason=reason)
-        await self._book.remember(waiting(replace(job, error=reason, code="waiting"), now_s))
+        await self._store.remember(waiting(replace(job, error=reason, code="waiting"), now_s))
 
     async def _fail(self, code: str, reason: str) -> None:
         """End it, or try again later if even that cannot be written down."""
         job = replace(self._job, code=code, error=reason)
         try:
-            await self._book.end(job, "failed")
+            await self._store.end(job, "failed")
         except StoreError as error:
-            self._book.trouble = str(error)
-            self._book.open[self._id] = waiting(job, self._book.clock())
+            self._store.trouble = str(error)
+            self._store.open[self._id] = waiting(job, self._store.clock())
 
 
 def waiting(job: Job, now_s: float) -> Job:

@@ -20,12 +20,11 @@ from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
 from mediaworker.jobs.notifier import JobNotifier
-from mediaworker.jobs.record import Job, State
+from mediaworker.jobs.record import Job
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
-from mediaworker.jobs.store import Book
+from mediaworker.jobs.store import JobStore
 from mediaworker.storage.database_thread import StoreError, StoreUnusable, say
-from mediaworker.webhooks.outbox import Outbox
 
 MB = 1024 * 1024
 CHECK_S = 1.0
@@ -49,8 +48,9 @@ class JobService:
         self.settings, self._files = settings, files
         jobs, folder = settings.jobs, Path(settings.data_dir)
         self.sources = Sources(folder, jobs.roots, min_free_bytes=settings.files.min_free_mb * MB)
-        self._book = Book(folder, self.sources, clock=clock)
-        self._notifier = JobNotifier(self._book, settings)
+        self.store = JobStore(folder, self.sources, clock=clock)
+        self._notifier = JobNotifier(self.store, settings)
+        self.webhooks = self._notifier.outbox
         self._arriving: Counter[str] = Counter()
         """By key, those that are being written down for the first time."""
         self._turns: dict[str, int] = {}
@@ -64,7 +64,7 @@ class JobService:
     async def start(self) -> None:
         """Jobs go on where they were. A store that cannot be opened keeps nobody from calling: it is tried again."""
         try:
-            await self._book.start()
+            await self.store.start()
         except StoreError as error:
             log.error("there are no jobs: their store cannot be opened", reason=str(error))
         self.webhooks.start()
@@ -88,49 +88,32 @@ class JobService:
     async def stop(self) -> None:
         await self.pause()
         await self.webhooks.close()
-        await self._book.close()
+        await self.store.close()
 
     # -- for the routes and for metrics -----------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
-        return sum(job.state == "queued" for job in self._book.open.values())
+        return sum(job.state == "queued" for job in self.store.open.values())
 
     @property
     def running(self) -> int:
         return len(self._running)
 
     @property
-    def ended(self) -> dict[State, int]:
-        return self._book.ended
-
-    @property
-    def trouble(self) -> str | None:
-        return self._book.trouble
-
-    @property
-    def book(self) -> Book:
-        """For its counters."""
-        return self._book
-
-    @property
-    def webhooks(self) -> Outbox:
-        return self._notifier.outbox
-
-    @property
     def warnings(self) -> list[str]:
         """What is to be known about the store, though calls are taken."""
-        book = self._book
-        found = [f"jobs cannot be stored: {book.trouble}"] if book.trouble is not None else []
-        found += [f"job store: {book.warning}"] if book.warning is not None else []
-        if book.set_aside:
-            found.append(f"damaged files of the job store were set aside in data_dir: {', '.join(book.set_aside)}")
+        store = self.store
+        found = [f"jobs cannot be stored: {store.trouble}"] if store.trouble is not None else []
+        found += [f"job store: {store.warning}"] if store.warning is not None else []
+        if store.set_aside:
+            found.append(f"damaged files of the job store were set aside in data_dir: {', '.join(store.set_aside)}")
         return found
 
     def check_room(self, owner: str) -> None:
         """Raises TooMany."""
         limit = self.settings.jobs.max_queued_per_key
-        active = sum(job.owner == owner and job.active for job in self._book.open.values())
+        active = sum(job.owner == owner and job.active for job in self.store.open.values())
         if active + self._arriving[owner] >= limit:
             raise TooMany(f"{limit} jobs of this key have not ended yet (jobs.max_queued_per_key)")
 
@@ -139,7 +122,7 @@ class JobService:
         self.check_room(job.owner)
         self._arriving[job.owner] += 1
         try:
-            await self._book.put(job)
+            await self.store.put(job)
         finally:
             self._arriving[job.owner] -= 1
         log.info("job queued", job=job.id, file=job.source.filename, bytes=job.source.bytes)
@@ -147,18 +130,18 @@ class JobService:
 
     async def get(self, job_id: str) -> Job | None:
         """As it is now. Raises StoreError."""
-        if (job := self._book.open.get(job_id)) is not None:
+        if (job := self.store.open.get(job_id)) is not None:
             return self._now(job)
-        return await self._book.read(lambda database: database.job(job_id))
+        return await self.store.read(lambda database: database.job(job_id))
 
     async def page(self, limit: int, *, after: str | None, owner: str | None, state: str | None) -> list[Job]:
         """Newest first. Raises StoreError."""
-        found = await self._book.read(lambda database: database.jobs(limit, after=after, owner=owner, state=state))
-        return [self._now(self._book.open.get(job.id, job)) for job in found]
+        found = await self.store.read(lambda database: database.jobs(limit, after=after, owner=owner, state=state))
+        return [self._now(self.store.open.get(job.id, job)) for job in found]
 
     async def segments(self, job_id: str) -> list[FileSegment]:
         """Raises StoreError."""
-        return await self._book.segments(job_id)
+        return await self.store.segments(job_id)
 
     async def cancel(self, job_id: str) -> Job | None:
         """The job, cancelled; None when it has ended. Raises StoreError."""
@@ -170,15 +153,15 @@ class JobService:
 
     async def erase(self, job_id: str) -> None:
         """An ended one, with its result. Raises StoreError."""
-        job = self._book.open.pop(job_id, None)
+        job = self.store.open.pop(job_id, None)
         self.webhooks.forget(job_id)
         try:
             # What is left of an upload without a row would be a job again.
             await asyncio.to_thread(self.sources.drop, job_id)
-            await self._book.read(lambda database: database.erase(job_id))
+            await self.store.read(lambda database: database.erase(job_id))
         except (StoreError, OSError) as error:
             if job is not None:
-                self._book.open[job_id] = job
+                self.store.open[job_id] = job
                 self._notifier.go_on()
             raise error if isinstance(error, StoreError) else StoreError(say(error)) from error
 
@@ -192,15 +175,15 @@ class JobService:
         """Begin what may begin, and look again when that may be more."""
         if self._stopping:
             return
-        limits, now_s = self.settings.jobs, self._book.clock()
+        limits, now_s = self.settings.jobs, self.store.clock()
         busy = self._running.keys() | self._cancelling.keys()
-        queued = [job for job in self._book.open.values() if job.state == "queued" and job.id not in busy]
-        running = [self._book.open[job_id] for job_id in self._running if job_id in self._book.open]
+        queued = [job for job in self.store.open.values() if job.state == "queued" and job.id not in busy]
+        running = [self.store.open[job_id] for job_id in self._running if job_id in self.store.open]
         for job in queue.choose(
             queued, running, self._turns, parallel=limits.parallel, per_key=limits.parallel_per_key, now_s=now_s
         ):
             self._turns[job.owner] = max(self._turns.values(), default=0) + 1
-            run = JobRun(job.id, self._book, self._files, patience_s=limits.retry_hours * 3600)
+            run = JobRun(job.id, self.store, self._files, patience_s=limits.retry_hours * 3600)
             task = asyncio.get_running_loop().create_task(self._run(job.id, run), name=f"job {job.id}")
             self._running[job.id] = (task, run)
         self._notifier.go_on()
@@ -223,13 +206,13 @@ class JobService:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            job = self._book.open.get(job_id)
+            job = self.store.open.get(job_id)
             if job is None or not job.active:
                 return None  # it was quicker
-            return await self._book.end(job, "cancelled")
+            return await self.store.end(job, "cancelled")
         except StoreError:
-            if (job := self._book.open.get(job_id)) is not None:
-                self._book.open[job_id] = waiting(job, self._book.clock())
+            if (job := self.store.open.get(job_id)) is not None:
+                self.store.open[job_id] = waiting(job, self.store.clock())
             raise
         finally:
             del self._cancelling[job_id]
@@ -238,10 +221,10 @@ class JobService:
     async def _sweep(self) -> None:
         while True:
             try:
-                if self._book.is_open:
-                    await self._forget(self._book.clock() - self.settings.jobs.keep_days * 86400)
-                    await self._book.sweep_uploads()
-                    await self._book.sweep_set_aside(self.settings.jobs.keep_days * 86400)
+                if self.store.is_open:
+                    await self._forget(self.store.clock() - self.settings.jobs.keep_days * 86400)
+                    await self.store.sweep_uploads()
+                    await self.store.sweep_set_aside(self.settings.jobs.keep_days * 86400)
             except (StoreError, OSError) as error:
                 log.warning("old jobs could not be erased", reason=say(error))
             await asyncio.sleep(SWEEP_S)
@@ -252,17 +235,17 @@ class JobService:
         while True:
             await asyncio.sleep(CHECK_S)
             try:
-                if not self._book.is_open:
-                    await self._book.start()
+                if not self.store.is_open:
+                    await self.store.start()
                     self._go_on()
                 elif lost is None:
-                    await self._book.check()
+                    await self.store.check()
                 else:
                     await self._renew(lost)
                     lost = None
             except StoreUnusable as error:
                 log.error("the job store has to be written anew", reason=str(error))
-                self._book.trouble, lost = str(error), error
+                self.store.trouble, lost = str(error), error
                 with contextlib.suppress(StoreError):
                     await self._renew(lost)
                     lost = None
@@ -270,17 +253,17 @@ class JobService:
                 log.debug("the job store cannot be opened yet", reason=str(error))
 
     async def _renew(self, lost: StoreUnusable) -> None:
-        anew = await self._book.renew(lost.error)
+        anew = await self.store.renew(lost.error)
         # What these have recognised is gone: they must not go on with the rest alone.
         running = [self._running[job_id][0] for job_id in anew if job_id in self._running]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        self._book.begin_anew(anew)
+        self.store.begin_anew(anew)
         self._go_on()
 
     async def _forget(self, ended_before_s: float) -> None:
         """Those that ended before, and whoever was to be told of them is told no more."""
-        while old := await self._book.read(lambda database: database.ended_before(ended_before_s, SWEPT)):
+        while old := await self.store.read(lambda database: database.ended_before(ended_before_s, SWEPT)):
             for job_id in old:
                 await self.erase(job_id)

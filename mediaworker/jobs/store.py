@@ -1,4 +1,4 @@
-"""The book of jobs: the open ones in memory as they are on disk, the ended ones on disk.
+"""The store of jobs: the open ones in memory as they are on disk, the ended ones on disk.
 
 Its file is written anew when it is damaged, deleted or replaced, with the open jobs; while it cannot be opened at all,
 there are no jobs, and calls are taken all the same.
@@ -43,7 +43,7 @@ LOG_EVERY_S = 60.0
 log = structlog.get_logger()
 
 
-class Book:
+class JobStore:
     """See the module. `clock`: Unix time."""
 
     def __init__(self, folder: Path, sources: Sources, *, clock: Callable[[], float]) -> None:

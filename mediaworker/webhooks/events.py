@@ -20,7 +20,7 @@ from mediaworker.events.schema import BODIES, EventError, decode, is_durable, ta
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
 from mediaworker.webhooks.lanes import FeedPlace, OutgoingMessage
-from mediaworker.webhooks.outbox import Attempt, Outbox
+from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
 from mediaworker.webhooks.post import Poster, wrong_with_secret, wrong_with_url
 
 DURABLE = frozenset(tag_of(kind) for kind in BODIES if kind.DURABLE)
@@ -59,7 +59,7 @@ class EventFeed:
         self._hub, self._settings, self._clock = hub, settings, clock
         self._types = frozenset(settings.types)
         self._place = FeedPlace(0, WAITING)
-        self.outbox = Outbox(
+        self.outbox = WebhookOutbox(
             f"webhook {self.name}",
             Poster(),
             settings.secret,

@@ -32,7 +32,7 @@ class Attempt:
     error: str = ""
 
 
-class Outbox:
+class WebhookOutbox:
     """See the module. `close` when nothing is to be sent any more.
 
     Args:

@@ -29,7 +29,7 @@ from mediaworker.jobs.record import Job, Webhook, public
 from mediaworker.jobs.service import JobService
 from mediaworker.webhooks import post as posting
 from mediaworker.webhooks.lanes import OutgoingMessage
-from mediaworker.webhooks.outbox import Attempt, Outbox
+from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
 from mediaworker.webhooks.post import Poster
 from tests.support.material import RATE_HZ, encode
 from tests.support.peers import alive, command, launch, until
@@ -170,7 +170,7 @@ async def test_waits_grow_and_end() -> None:
     async def ignore(message: OutgoingMessage, attempt: Attempt) -> None:
         pass
 
-    outbox = Outbox(
+    outbox = WebhookOutbox(
         "test",
         Poster(),
         Secret(SECRET),

@@ -11,9 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from audio.codecs.g711 import ulaw_encode
+from mediaworker.calls.call import Player
 from mediaworker.calls.sound import SoundError, read_wav, resampled
 from mediaworker.http.body import body_of
-from mediaworker.http.context import ApiContext, Player
+from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
 
 RATE_HZ = 8000

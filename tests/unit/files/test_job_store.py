@@ -1,4 +1,4 @@
-"""The book of jobs on a bad disk: damaged records, uploads that it does not know, a file lost under it."""
+"""The store of jobs on a bad disk: damaged records, uploads that it does not know, a file lost under it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mediaworker.files.options import Options
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.record import Job, Source
 from mediaworker.jobs.sources import Sources
-from mediaworker.jobs.store import FILE, UNKNOWN_S, Book
+from mediaworker.jobs.store import FILE, UNKNOWN_S, JobStore
 from mediaworker.storage.database_thread import StoreUnusable
 from mediaworker.storage.sqlite import ASIDE
 
@@ -23,25 +23,25 @@ NOW = 1_800_000_000.0
 
 
 @contextlib.asynccontextmanager
-async def opened(folder: Path, clock: Callable[[], float] = lambda: NOW) -> AsyncIterator[Book]:
-    book = Book(folder, Sources(folder, (), min_free_bytes=0), clock=clock)
-    await book.start()
+async def opened(folder: Path, clock: Callable[[], float] = lambda: NOW) -> AsyncIterator[JobStore]:
+    store = JobStore(folder, Sources(folder, (), min_free_bytes=0), clock=clock)
+    await store.start()
     try:
-        yield book
+        yield store
     finally:
-        await book.close()
+        await store.close()
 
 
 def a_job(name: str) -> Job:
     return Job(name, "ann", Source("a.wav", len(DATA)), Options(), created_s=NOW)
 
 
-async def taken_in(book: Book, job: Job) -> None:
+async def taken_in(store: JobStore, job: Job) -> None:
     """As the route does."""
-    incoming = book.sources.incoming(job.id)
+    incoming = store.sources.incoming(job.id)
     await incoming.write(DATA)
     await incoming.finish(sync=True)
-    book.sources.keep(job)
+    store.sources.keep(job)
     incoming.close()
 
 
@@ -62,84 +62,84 @@ def spoil(folder: Path, text: str) -> None:
 
 async def test_an_upload_that_the_store_has_lost_is_a_job_again(tmp_path: Path) -> None:
     """And goes on with what was recognised of it; one whose row is damaged too."""
-    async with opened(tmp_path) as book:
+    async with opened(tmp_path) as store:
         for name in ("lost", "damaged", "whole"):
-            await taken_in(book, a_job(name))
-            await book.put(a_job(name), segment(0))
+            await taken_in(store, a_job(name))
+            await store.put(a_job(name), segment(0))
     with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
         connection.execute("DELETE FROM jobs WHERE id = 'lost'")
     spoil(tmp_path, '{"id":"damaged"')
-    async with opened(tmp_path) as book:
-        assert sorted(book.open) == ["damaged", "lost", "whole"]
-        assert book.open["lost"].chunks == book.open["damaged"].chunks == 1
-        assert [found.text for found in await book.segments("lost")] == ["word 0"]
-        assert book.warning is None, "only the record was damaged"
+    async with opened(tmp_path) as store:
+        assert sorted(store.open) == ["damaged", "lost", "whole"]
+        assert store.open["lost"].chunks == store.open["damaged"].chunks == 1
+        assert [found.text for found in await store.segments("lost")] == ["word 0"]
+        assert store.warning is None, "only the record was damaged"
         for name in ("damaged", "lost", "whole"):
-            await book.end(book.open[name], "completed")
-    async with opened(tmp_path) as book:
-        assert book.open == {} and not os.listdir(tmp_path / "jobs") and not os.listdir(tmp_path / "job_requests")
+            await store.end(store.open[name], "completed")
+    async with opened(tmp_path) as store:
+        assert store.open == {} and not os.listdir(tmp_path / "jobs") and not os.listdir(tmp_path / "job_requests")
 
 
 async def test_an_upload_that_nobody_knows_is_kept_for_a_day(tmp_path: Path) -> None:
     now = [NOW]
-    async with opened(tmp_path, lambda: now[0]) as book:
-        await taken_in(book, a_job("known"))
-        await book.put(a_job("known"))
-        await taken_in(book, a_job("forgotten"))
-        await taken_in(book, a_job("broken"))
+    async with opened(tmp_path, lambda: now[0]) as store:
+        await taken_in(store, a_job("known"))
+        await store.put(a_job("known"))
+        await taken_in(store, a_job("forgotten"))
+        await taken_in(store, a_job("broken"))
     (tmp_path / "job_requests" / "forgotten").unlink()
     (tmp_path / "job_requests" / "broken").write_bytes(b"{nothing")
     (tmp_path / "jobs" / "half.part").write_bytes(b"half")
     for path in (tmp_path / "jobs").iterdir():
         os.utime(path, (NOW, NOW))
-    async with opened(tmp_path, lambda: now[0]) as book:
+    async with opened(tmp_path, lambda: now[0]) as store:
         assert sorted(os.listdir(tmp_path / "jobs")) == ["broken", "forgotten", "known"]
         now[0] += UNKNOWN_S - 10
-        assert await book.sweep_uploads() == 2
+        assert await store.sweep_uploads() == 2
         # Somebody has brought the row back.
-        await book.put(a_job("forgotten"))
+        await store.put(a_job("forgotten"))
         old = tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z"
         old.write_bytes(b"what somebody said")
         for age_s in (3000, 4000):
             os.utime(old, (now[0] - age_s, now[0] - age_s))
-            await book.sweep_set_aside(3600)
+            await store.sweep_set_aside(3600)
             assert (old.name in os.listdir(tmp_path)) == (age_s < 3600)
         now[0] += 20
-        assert await book.sweep_uploads() == 0
+        assert await store.sweep_uploads() == 0
         assert sorted(os.listdir(tmp_path / "jobs")) == ["forgotten", "known"]
 
 
 async def test_a_damaged_stretch_is_recognised_again(tmp_path: Path) -> None:
-    async with opened(tmp_path) as book:
-        await taken_in(book, a_job("one"))
+    async with opened(tmp_path) as store:
+        await taken_in(store, a_job("one"))
         for number in range(3):
-            await book.put(a_job("one"), segment(number))
+            await store.put(a_job("one"), segment(number))
     spoil(tmp_path, '{"index":1')
-    async with opened(tmp_path) as book:
-        assert [found.index for found in await book.segments("one")] == [0, 2]
-        assert book.damaged_records == 1
-        await book.put(book.open["one"], segment(1))
-        assert [found.index for found in await book.segments("one")] == [0, 1, 2]
+    async with opened(tmp_path) as store:
+        assert [found.index for found in await store.segments("one")] == [0, 2]
+        assert store.damaged_records == 1
+        await store.put(store.open["one"], segment(1))
+        assert [found.index for found in await store.segments("one")] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("suffixes", [("", "-wal", "-shm"), ("-wal",)])
 async def test_a_file_lost_under_the_book_is_written_anew_with_the_open_jobs(
     tmp_path: Path, suffixes: tuple[str, ...]
 ) -> None:
-    async with opened(tmp_path) as book:
+    async with opened(tmp_path) as store:
         for name in ("ended", "open"):
-            await taken_in(book, a_job(name))
-            await book.put(a_job(name), segment(0))
-        await book.end(book.open["ended"], "completed")
+            await taken_in(store, a_job(name))
+            await store.put(a_job(name), segment(0))
+        await store.end(store.open["ended"], "completed")
         for suffix in suffixes:
             os.unlink(f"{tmp_path / FILE}{suffix}")
         with pytest.raises(StoreUnusable, match="deleted") as lost:
-            await book.put(book.open["open"], segment(1))
-        assert await book.renew(lost.value.error) == set()
-        await book.put(book.open["open"], segment(1))
-        assert book.renewed["deleted"] == 1 and book.trouble is None and book.warning is not None
+            await store.put(store.open["open"], segment(1))
+        assert await store.renew(lost.value.error) == set()
+        await store.put(store.open["open"], segment(1))
+        assert store.renewed["deleted"] == 1 and store.trouble is None and store.warning is not None
     assert not [name for name in os.listdir(tmp_path) if name.startswith(FILE + ASIDE) and name.endswith("Z")]
-    async with opened(tmp_path) as book:
-        assert [found.index for found in await book.segments("open")] == [0, 1]
-        ended = await book.read(lambda database: database.job("ended"))
+    async with opened(tmp_path) as store:
+        assert [found.index for found in await store.segments("open")] == [0, 1]
+        ended = await store.read(lambda database: database.job("ended"))
         assert (ended is None) == ("" in suffixes), "with the log alone nothing is lost"
