@@ -290,7 +290,7 @@ class Worker:
         for limit in (self.http.guard.limit, self.listener.limit):
             limit.lower(room)
         if self.sip is not None:
-            self.sip.door.lower(room)
+            self.sip.admission.limit_connections(room)
 
     def _make_sip(self) -> SipEndpoint | None:
         if not self.settings.sip.enabled:

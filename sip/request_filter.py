@@ -2,7 +2,7 @@
 
 PJSIP keeps a transaction for 32 s for everything it answers, and pjsua a call for every INVITE it refuses: a scanner
 that never acknowledges would hold the slots of real calls. So what is to be refused is refused before, without a trace
-left, as a stateless server does (RFC 3261 section 8.2.7), and who is nobody's peer is soon not answered at all.
+left, as a stateless server does (RFC 3261 section 8.2.7), and a source that may not call soon gets no answer at all.
 """
 
 from __future__ import annotations
@@ -31,27 +31,31 @@ class FilterVerdict:
     """Bytes of a request that passes, to be overwritten with the digit 0: ports of media lines that are not used."""
 
 
-STRANGER_PER_S, STRANGER_BURST = 0.2, 10
+UNTRUSTED_PER_S, UNTRUSTED_BURST = 0.2, 10
 """Answers for an address that may not call: enough to see why, too few for a scanner."""
-STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST = 10.0, 50
-"""Requests within a dialog may come past the proxy that the INVITE came through."""
+UNTRUSTED_DIALOG_PER_S, UNTRUSTED_DIALOG_BURST = 10.0, 50
+"""Requests within a dialog may come from another address than the INVITE did, as past a proxy."""
 BURST_S = 2.0
+"""A source may send the INVITEs of so many seconds at once."""
 RETRY_S = 64.0
-"""For so long a request may be repeated (RFC 3261 section 17.1.1.2: 64*T1 is 32 s)."""
+"""A request may be repeated for so long (RFC 3261 section 17.1.1.2: 64*T1 is 32 s)."""
 _MAX_SOURCES = 4096
 _MAX_PASSED = 16384
-ACQUAINTED_S = 3600.0
-"""For so long who has shown credentials is asked for them as often as it calls."""
+AUTHENTICATED_S = 3600.0
+"""A source that has shown credentials is asked for them again, for so long, as often as it calls."""
 
-Shown = Literal["good", "stale", "bad", "none", "unasked"]
-"""Credentials that came with a request; `unasked`: nobody is asked for any."""
-UNASKED: tuple[Shown, str] = ("unasked", "")
+Credentials = Literal["good", "stale", "bad", "none", "unasked"]
+"""What the credentials of a request are worth; `unasked`: nobody is asked for any."""
+UNASKED: tuple[Credentials, str] = ("unasked", "")
 FIRST_MESSAGE_S = 10.0
-STRANGER_TCP_S = 32.0
-STRANGER_TCP_EACH = 16
+"""A connection without a whole message is closed after this time."""
+UNTRUSTED_TCP_S = 32.0
+"""A connection from an address that may not call is closed after this time: it has had its answer."""
+UNTRUSTED_TCP_EACH = 16
+"""Connections that one source that may not call can have at one time."""
 
 
-class Buckets:
+class TokenBuckets:
     """A token bucket for each source, for at most `_MAX_SOURCES` of them.
 
     A source is forgotten only when its bucket is full again, so that forgetting gives nobody anything. While the table
@@ -109,61 +113,75 @@ class RequestHead:
 
 
 class RequestFilter:
-    """`allows(source)` is the access list, `refusal()` the status by which a new call would be refused now, or 0."""
+    """Which requests pass, by their source, its credentials, and how many it sends."""
 
     def __init__(self, allows: Callable[[str], bool], refusal: Callable[[], int], *, invites_per_s: float) -> None:
+        """`allows(source)` is the access list; `refusal()` is the status that a new call would get now, or 0.
+
+        `invites_per_s`: INVITEs of one source that are let in; 0: any number.
+        """
         self._allows, self._refusal = allows, refusal
-        self._invites = Buckets(invites_per_s, max(1.0, invites_per_s * BURST_S)) if invites_per_s else None
-        # Connected or not: made-up addresses may fill the one table, and leave the other to those that are real.
-        self._strangers = {kind: Buckets(STRANGER_PER_S, STRANGER_BURST) for kind in (False, True)}
-        self._stranger_dialogs = {kind: Buckets(STRANGER_DIALOG_PER_S, STRANGER_DIALOG_BURST) for kind in (False, True)}
+        self._invites = TokenBuckets(invites_per_s, max(1.0, invites_per_s * BURST_S)) if invites_per_s else None
+        # By whether a connection is there: made-up addresses may fill the one table, and leave the other to real ones.
+        self._untrusted = {kind: TokenBuckets(UNTRUSTED_PER_S, UNTRUSTED_BURST) for kind in (False, True)}
+        self._untrusted_in_dialog = {
+            kind: TokenBuckets(UNTRUSTED_DIALOG_PER_S, UNTRUSTED_DIALOG_BURST) for kind in (False, True)
+        }
         self._passed: OrderedDict[bytes, float] = OrderedDict()
-        self._admitted: OrderedDict[bytes, str] = OrderedDict()
-        self._acquainted: OrderedDict[str, float] = OrderedDict()
+        """When each INVITE was let in, by Call-ID and branch."""
+        self._users: OrderedDict[bytes, str] = OrderedDict()
+        """Whose credentials let a call in, by Call-ID and source."""
+        self._authenticated: OrderedDict[str, float] = OrderedDict()
+        """When each source last showed credentials."""
 
-    def admitted(self, call_id: str, source: str) -> str | None:
-        """By whose credentials an address that may not call has been let in with this call."""
-        return self._admitted.get(_key(call_id, source))
+    def user_of(self, call_id: str, source: str) -> str | None:
+        """By whose credentials an address that may not call was let in with this call; None when it was not."""
+        return self._users.get(_key(call_id, source))
 
-    def judge(
-        self, request: RequestHead, now: float, credentials: Callable[[], tuple[Shown, str]] = lambda: UNASKED
+    def check(
+        self, request: RequestHead, now: float, credentials: Callable[[], tuple[Credentials, str]] = lambda: UNASKED
     ) -> int:
-        """`credentials()`: those of an INVITE that begins a call, and whose they are."""
+        """`PASS`, `DROP`, or the status to answer with.
+
+        `credentials()`: those of an INVITE that begins a call, and whose they are.
+        """
         allowed = self._allows(request.source)
-        # Who is on the list is known by its address; anybody else has a whole network of them.
-        who = request.source if allowed else peer_key(request.source)
-        known = allowed or self.admitted(request.call_id, request.source) is not None
+        # An address on the list stands for itself; anybody else may have a whole network of addresses.
+        source = request.source if allowed else peer_key(request.source)
+        known = allowed or self.user_of(request.call_id, request.source) is not None
         if request.method != "INVITE" or request.to_tag:
-            return PASS if known else self._judge_stranger(request, who, now)
+            return PASS if known else self._refuse_untrusted(request, source, now)
         key = _key(request.call_id, request.branch)
         if known and now - self._passed.get(key, -RETRY_S) < RETRY_S:
             return PASS  # a repetition: its transaction answers
         shown, user = credentials()
+        if shown in ("none", "stale"):
+            return self._challenge(request, source, now, allowed=allowed)
         if shown == "good":
-            _remember(self._admitted, _key(request.call_id, request.source), user)
-            _remember(self._acquainted, who, now)
-        elif shown != "unasked" or not allowed:
-            return self._judge_stranger(request, who, now, shown, allowed=allowed)
-        if self._invites is not None and not self._invites.take(who, now):
+            _remember(self._users, _key(request.call_id, request.source), user)
+            _remember(self._authenticated, source, now)
+        elif shown == "bad" or not allowed:
+            return self._refuse_untrusted(request, source, now)
+        if self._invites is not None and not self._invites.take(source, now):
             return 503
         status = self._refusal()
         if not status:
             _remember(self._passed, key, now)
         return status
 
-    def _judge_stranger(
-        self, request: RequestHead, who: str, now: float, shown: Shown = "unasked", *, allowed: bool = False
-    ) -> int:
+    def _challenge(self, request: RequestHead, source: str, now: float, *, allowed: bool) -> int:
+        """A source that may call, or has shown credentials, may be asked for them as often as it may call."""
+        authenticated = now - self._authenticated.get(source, -AUTHENTICATED_S) < AUTHENTICATED_S
+        limit = self._invites if authenticated or allowed else self._untrusted[request.connected]
+        return 401 if limit is None or limit.take(source, now) else DROP
+
+    def _refuse_untrusted(self, request: RequestHead, source: str, now: float) -> int:
+        """What becomes of a request whose source may not call, or has shown credentials that are nobody's."""
         if request.to_tag:
-            return PASS if self._stranger_dialogs[request.connected].take(who, now) else DROP
+            return PASS if self._untrusted_in_dialog[request.connected].take(source, now) else DROP
         if request.method == "ACK":
             return DROP
-        asked = shown in ("none", "stale")
-        acquainted = now - self._acquainted.get(who, -ACQUAINTED_S) < ACQUAINTED_S
-        limit = self._invites if asked and (acquainted or allowed) else self._strangers[request.connected]
-        if limit is not None and not limit.take(who, now):
-            return DROP
-        return 401 if asked else 403
+        return 403 if self._untrusted[request.connected].take(source, now) else DROP
 
 
 def _key(*parts: str) -> bytes:
@@ -183,54 +201,51 @@ class ConnectionTable:
 
     def __init__(self, allows: Callable[[str], bool], limit: int) -> None:
         self._allows, self.limit = allows, limit
-        self._open: dict[int, _Guest] = {}
+        self._open: dict[int, _Connection] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __contains__(self, handle: int) -> bool:
-        return handle in self._open
-
-    def arrived(self, handle: int, peer: str, now: float) -> bool:
-        """Whether it may stay. It is counted until `left`."""
-        strange = not self._allows(peer)
-        network = peer_key(peer)
-        strangers = [guest.network for guest in self._open.values() if guest.strange] if strange else []
+    def add(self, handle: int, peer: str, now: float) -> bool:
+        """Whether a new connection may stay. It is counted until `remove`."""
+        untrusted, network = not self._allows(peer), peer_key(peer)
+        others = [connection.network for connection in self._open.values() if connection.untrusted]
         full = len(self._open) >= self.limit
-        crowded = len(strangers) >= self.limit // 4 or strangers.count(network) >= STRANGER_TCP_EACH
-        self._open[handle] = _Guest(peer, network, strange, now)
-        return not full and not (strange and crowded)
+        crowded = len(others) >= self.limit // 4 or others.count(network) >= UNTRUSTED_TCP_EACH
+        self._open[handle] = _Connection(peer, network, untrusted, now)
+        return not full and not (untrusted and crowded)
 
-    def spoke(self, handle: int) -> None:
+    def on_message(self, handle: int) -> None:
         """A whole request or response has come."""
-        if (guest := self._open.get(handle)) is not None:
-            guest.spoke = True
+        if (connection := self._open.get(handle)) is not None:
+            connection.has_message = True
 
-    def welcome(self, peer: str) -> None:
-        """It has shown credentials: its connections stay as those of who may call do."""
-        for guest in self._open.values():
-            if guest.peer == peer:
-                guest.strange = False
+    def trust(self, peer: str) -> None:
+        """This address has shown credentials: its connections stay as those of addresses that may call do."""
+        for connection in self._open.values():
+            if connection.peer == peer:
+                connection.untrusted = False
 
-    def left(self, handle: int) -> None:
-        self._open.pop(handle, None)
+    def remove(self, handle: int) -> bool:
+        """False when it was not there any more."""
+        return self._open.pop(handle, None) is not None
 
-    def overdue(self, now: float) -> list[int]:
-        """Those to close: who has said nothing for too long, and strangers who have had their answer."""
+    def expired(self, now: float) -> list[int]:
+        """Those to close: no message has come for too long, or the source may not call and has had its answer."""
         return [
             handle
-            for handle, guest in self._open.items()
-            if now - guest.since_s > FIRST_MESSAGE_S
-            and not guest.spoke
-            or now - guest.since_s > STRANGER_TCP_S
-            and guest.strange
+            for handle, connection in self._open.items()
+            if now - connection.since_s > FIRST_MESSAGE_S
+            and not connection.has_message
+            or now - connection.since_s > UNTRUSTED_TCP_S
+            and connection.untrusted
         ]
 
 
 @dataclass(slots=True)
-class _Guest:
+class _Connection:
     peer: str
     network: str
-    strange: bool
+    untrusted: bool
     since_s: float
-    spoke: bool = False
+    has_message: bool = False

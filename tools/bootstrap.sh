@@ -26,7 +26,7 @@ esac
 sum() {
   local more=()
   [ "$1" != dev ] || more=(requirements/torch.txt tools/install_node.sh tests/node/*.txt)
-  cat "requirements/$1.lock" requirements/moonshine.txt pyproject.toml tools/build_pjsip.sh tools/pjsip/*.patch \
+  cat "requirements/$1.lock" requirements/moonshine.txt pyproject.toml tools/build_pjsip.sh tools/pjsip/* \
     tools/bootstrap.sh tools/install_packages.sh tools/install_moonshine.sh ${more[@]+"${more[@]}"} | sha256sum
 }
 

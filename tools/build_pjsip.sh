@@ -4,8 +4,8 @@
 #   tools/build_pjsip.sh PYTHON      prints the wheel's path as its last line
 #
 # The wheel is cached under $MEDIAWORKER_CACHE (default ~/.cache/mediaworker), keyed by PJSIP version, build options,
-# patches, Python and machine; delete that folder to build again. There is no wheel on PyPI, and its sdist does not build
-# alone.
+# patches, our addition in C, Python and machine; delete that folder to build again. There is no wheel on PyPI, and its
+# sdist does not build alone.
 #
 # Source: $PJSIP_TARBALL when set (GitHub's archive of the release), else the Xpjproject component of Debian's `asterisk`
 # source package from sid, fetched through apt, which verifies Debian's signature. A tarball with another SHA-256 than the
@@ -43,7 +43,8 @@ esac
 
 # PJ_IOQUEUE_MAX_HANDLES needs epoll. PKT_LEN: a SIPREC INVITE carries two bodies, and over UDP it may be as long as a
 # datagram. SDP_BUF_LEN, SDP_ATTR: of a longer description we would get nothing, or lose its end, and many an offer has
-# more than the usual 1024 bytes and 68 attributes.
+# more than the usual 1024 bytes and 68 attributes. TCP_TRANSPORT_BACKLOG, PJ_SOMAXCONN (for TLS): connections that may
+# wait to be accepted; while somebody connects all the time, the usual five would leave no room for anybody else.
 config_site() {
   cat <<'H'
 #define PJMEDIA_HAS_VIDEO 0
@@ -54,6 +55,8 @@ config_site() {
 #define PJSIP_MAX_TSX_COUNT 8191
 #define PJSIP_MAX_DIALOG_COUNT 8191
 #define PJSIP_MAX_PKT_LEN 65536
+#define PJSIP_TCP_TRANSPORT_BACKLOG 1024
+#define PJ_SOMAXCONN 1024
 #define PJ_HAS_IPV6 1
 #define PJSUA2_MAX_SDP_BUF_LEN 32768
 #define PJMEDIA_MAX_SDP_ATTR 256
@@ -65,8 +68,10 @@ say() { echo "pjsip: $*" >&2; }
 die() { say "$*"; exit 1; }
 
 tag=$("$PYTHON" -c 'import sys, platform; print(f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}")')
-PATCHES=("$(dirname "$(readlink -f "$0")")"/pjsip/*.patch)
-key=$( { echo "$VERSION" "${CONFIGURE[@]}" "$FLAGS" "$LINK_FLAGS" "${PJSIP_SHA256:-}"; config_site; cat "${PATCHES[@]}"; } | sha256sum | cut -c1-12)
+OURS=$(dirname "$(readlink -f "$0")")/pjsip
+PATCHES=("$OURS"/*.patch)
+ADDITION=$OURS/mediaworker.c # compiled into the binding
+key=$( { echo "$VERSION" "${CONFIGURE[@]}" "$FLAGS" "$LINK_FLAGS" "${PJSIP_SHA256:-}"; config_site; cat "${PATCHES[@]}" "$ADDITION"; } | sha256sum | cut -c1-12)
 store="$CACHE/pjsip-$VERSION-$key-$tag"
 mkdir -p "$CACHE"
 
@@ -120,6 +125,9 @@ for each in "${PATCHES[@]}"; do
   patch -p1 --quiet <"$each" || die "$(basename "$each") does not fit this source"
 done
 sed -i 's/bdimad_dev\.o//' pjmedia/build/Makefile # its source is not in Debian's tree
+cp "$ADDITION" pjsip-apps/src/swig/python/
+sed -i 's/\["pjsua2_wrap\.cpp"\]/["pjsua2_wrap.cpp", "mediaworker.c"]/' pjsip-apps/src/swig/python/setup.py
+grep -q mediaworker.c pjsip-apps/src/swig/python/setup.py || die "the setup.py of the binding is not the one that was tried"
 jobs=$(nproc)
 log=$work/build.log
 {

@@ -314,10 +314,12 @@ def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
             "registrations_failed": "Registrations that failed",
         },
     )
-    metrics.gauge("sip_tcp", "TCP connections that others have opened to the SIP port", lambda: sip.door.guests)
+    metrics.gauge(
+        "sip_tcp", "TCP connections that others have opened to the SIP port", lambda: sip.admission.connections
+    )
     metrics.counters(
         "sip_door",
-        sip.door.counters,
+        sip.admission.counters,
         {
             "unanswered": "Requests of addresses that may not call, left without an answer",
             "refused": "Their requests other than INVITE that were answered 403",
@@ -332,7 +334,7 @@ def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
         "sip_auth_failures",
         "Calls whose credentials failed, by reason: malformed, realm, algorithm, nonce, replayed, uri, user, password, "
         "or slowed after too many wrong passwords",
-        lambda: _by(sip.door.counters.auth_failures),
+        lambda: _by(sip.admission.counters.auth_failures),
         labels=("reason",),
     )
     metrics.counters(

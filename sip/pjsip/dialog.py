@@ -12,11 +12,11 @@ import structlog
 from audio.codecs.codec import Codec
 from config.addresses import ANYWHERE, Family, family_of
 from sip.access import split_address
+from sip.admission import RETRY_AFTER_S
 from sip.errors import SipError
 from sip.pjsip.call import SipCall
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.liveness import UNKNOWN_CALL
-from sip.pjsip.stack import RETRY_AFTER_S
 from sip.protocol.message import SipMessage, dtmf_info
 from sip.protocol.offer_answer import TELEPHONE_EVENT, NegotiatedStream
 from sip.protocol.sdp import Direction, SessionDescription

@@ -23,7 +23,7 @@ from config import Settings
 from config.addresses import ANYWHERE, LOCALHOST, SOCKETS, Family, bracketed, canonical, family_of, peer_key
 from config.settings import Sip
 from sip.access import LOOPBACK, AccessList, OncePer, split_address
-from sip.admission import Door
+from sip.admission import Admission
 from sip.errors import PeerError, SipError
 from sip.handler import SipCounters, SipHandler
 from sip.media.nat import Nat
@@ -91,14 +91,14 @@ class SipEndpoint:
             host=self._hosts.get("IP4", ""),
             host6=self._hosts.get("IP6", ""),
         )
-        self._within = DialogRequests(lambda call, *digit: self._loop.call_soon(call.digit, *digit))
-        self.door = Door(
+        self._in_dialog = DialogRequests(lambda call, *digit: self._loop.call_soon(call.digit, *digit))
+        self.admission = Admission(
             self._access,
             invites_per_s=settings.sip.max_invites_per_s,
             max_tcp=settings.sip.max_tcp,
             refusal=self._capacity,
-            within=self._within.judge,
-            check=self._check_body,
+            in_dialog=self._in_dialog.check,
+            body=self._check_body,
             on_refused=self._on_rejected,
             clock=asyncio.get_running_loop().time,
             challenger=_challenger(settings.sip),
@@ -180,7 +180,7 @@ class SipEndpoint:
             traced=self._traced,
             on_rejected=self._on_rejected,
             on_lost=self._on_lost,
-            door=self.door,
+            admission=self.admission,
             families=self.families,
         )
         try:
@@ -282,7 +282,7 @@ class SipEndpoint:
 
     def know(self, settings: Sip) -> None:
         """Whose credentials are good from now on (`sip.users`); challenges of before are stale."""
-        self.door.challenger = _challenger(settings)
+        self.admission.challenger = _challenger(settings)
 
     # What accounts and calls report.
 
@@ -298,7 +298,7 @@ class SipEndpoint:
                 self._open(account, dialog, message, prm.rdata.srcAddress)
         except SipError as error:
             status = error.status
-            self.door.say(peer, status, str(error))
+            self.admission.log_refused(peer, status, str(error))
         except Exception:
             status = 500  # else PJSIP would keep a call that nobody answers
             callbacks.report("onIncomingCall")
@@ -310,7 +310,12 @@ class SipEndpoint:
         peer, _ = split_address(source)
         body = message.part("application/sdp")
         offer = SessionDescription.parse(body) if body.strip() else None
-        name = account.name or self._access.account_at(peer) or self.door.caller(message.header("call-id"), peer) or ""
+        name = (
+            account.name
+            or self._access.account_at(peer)
+            or self.admission.user_of(message.header("call-id"), peer)
+            or ""
+        )
         call = SipCall(self, name, message, peer)
         call.described(message)
         call.attach(dialog, offer)
@@ -336,7 +341,7 @@ class SipEndpoint:
         try:
             call.answer()
         except SipError as error:  # the offer passed our check and not PJSIP's
-            self.door.say(call.peer, 488, str(error))
+            self.admission.log_refused(call.peer, 488, str(error))
             call.hangup(488, reason="failed")
         except Exception:
             # The handler's error or PJSIP's: it must end this call and no other.
@@ -344,8 +349,8 @@ class SipEndpoint:
             call.hangup(500, reason="failed")
 
     def _refusal(self, peer: str, call_id: str) -> int:
-        if not self._access.allows(peer) and self.door.caller(call_id, peer) is None:
-            self.door.say(peer, 403)
+        if not self._access.allows(peer) and self.admission.user_of(call_id, peer) is None:
+            self.admission.log_refused(peer, 403)
             return 403
         return self._capacity()
 
@@ -360,7 +365,7 @@ class SipEndpoint:
         """Of what begins a call, or belongs to one: to anything else PJSIP says 481."""
         if not request.to_tag:
             return check_body(packet, self.codecs, use=self.srtp, families=self.families)
-        call = self._within.find(request, packet.decode(errors="replace"))
+        call = self._in_dialog.find(request, packet.decode(errors="replace"))
         if call is None:
             return ()
         if request.method != "ACK":
@@ -441,7 +446,7 @@ class SipEndpoint:
         return self._public.get(family, "") or (self.nat.address if family == "IP4" else "")
 
     def dialog_opened(self, call: SipCall) -> None:
-        self._within.opened(call)
+        self._in_dialog.opened(call)
 
     def peer_answered(self, call: SipCall, status: int) -> None:
         self._peers.answered(call, status, self._loop.time())
@@ -473,7 +478,7 @@ class SipEndpoint:
 
     def ended(self, call: SipCall, reason: str) -> None:
         self._calls.discard(call)
-        self._within.closed(call)
+        self._in_dialog.closed(call)
         self._peers.closed(call)
         if (answer := self._ringing.pop(call, None)) is not None:
             answer.cancel()

@@ -8,24 +8,19 @@ thread. `null` sound device and loop-back media transports: pjsua opens no media
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import os
-import socket
-import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import _pjsua2
 import pjsua2 as pj
 import structlog
 
 from config.addresses import ANYWHERE, Family, bracketed, family_of
-from sip.admission import CONNECTED, DISCONNECTED, Door
+from sip.admission import Admission
 from sip.errors import SipError
 from sip.pjsip.callbacks import StackLog, guarded
-from sip.pjsip.native import Hook, caller, other_end
+from sip.pjsip.native import RequestModule, check_interface, close_transport, library, peer_of
 from sip.pjsip.resolver import Resolver
 from sip.protocol import trace
 
@@ -36,9 +31,7 @@ _EVENTS_PER_POLL = 32
 _MAX_CALLS = 1024
 """PJSUA_MAX_CALLS of the build."""
 _DESTROY_NO_NETWORK = 3
-RETRY_AFTER_S = 10
 EXPIRE_S = 1.0
-_BACKLOG = 1024
 _HANDSHAKE_MS = 5000
 _AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
@@ -50,9 +43,6 @@ _TRANSPORTS = {
     "IP4": {"udp": pj.PJSIP_TRANSPORT_UDP, "tcp": pj.PJSIP_TRANSPORT_TCP, "tls": pj.PJSIP_TRANSPORT_TLS},
     "IP6": {"udp": pj.PJSIP_TRANSPORT_UDP6, "tcp": pj.PJSIP_TRANSPORT_TCP6, "tls": pj.PJSIP_TRANSPORT_TLS6},
 }
-
-# The C functions below have no counterpart in the Python binding, which exports them all the same.
-_library = ctypes.CDLL(_pjsua2.__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +73,7 @@ class Stack:
         traced: bool = False,
         on_rejected: Callable[[int], None] | None = None,
         on_lost: Callable[[str, int], None] = lambda address, port: None,
-        door: Door | None = None,
+        admission: Admission | None = None,
         families: Sequence[Family] = ("IP4", "IP6"),
         user_agent: str = "mediaworker",
     ) -> None:
@@ -93,8 +83,11 @@ class Stack:
 
         `families`: of the addresses that names are looked up for.
 
-        `door` sees every request before PJSIP does; without one everybody is let in.
+        `admission` checks every request before PJSIP has a transaction for it; without it everybody is let in.
+
+        Raises SipError: there is an endpoint already, or the binding is not the one that this code was made for.
         """
+        check_interface()
         if Stack._alive:
             raise SipError("this process has a SIP endpoint already")
         Stack._alive = True
@@ -102,10 +95,10 @@ class Stack:
         self._timer: asyncio.TimerHandle | None = None
         self._descriptor = -1
         # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
-        _library.pj_log_set_level(0)
-        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._transport_changed)
-        self._door, self._on_lost = door, on_lost
-        self._hook: Hook | None = None
+        library.pj_log_set_level(0)
+        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._on_transport)
+        self._admission, self._on_lost = admission, on_lost
+        self._request_module: RequestModule | None = None
         self._resolver: Resolver | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._log = StackLog(log_level)
@@ -114,9 +107,9 @@ class Stack:
             self._endpoint.libInit(_config(max_calls, self._log, user_agent))
             self.trace(traced)
             self._endpoint.audDevManager().setNoDev()
-            self._resolver = Resolver(_library, families)
-            if door is not None:
-                self._hook = Hook(_library, door.judge, door.spoke, door.failed, retry_after_s=RETRY_AFTER_S)
+            self._resolver = Resolver(families)
+            if admission is not None:
+                self._request_module = RequestModule(admission)
         except pj.Error as error:
             self.destroy()
             raise SipError(error.reason) from None
@@ -128,7 +121,7 @@ class Stack:
         """Log every message from now on, or no longer."""
         self._log.traced = on
         # PJSIP formats nothing that lies above its own level.
-        _library.pj_log_set_level(max(self._log.level, trace.LEVEL) if on else self._log.level)
+        library.pj_log_set_level(max(self._log.level, trace.LEVEL) if on else self._log.level)
 
     def listen(
         self,
@@ -163,26 +156,21 @@ class Stack:
             raise SipError(f"cannot listen on {kind} {bracketed(host)}:{port}: {problem}")
         info = self._endpoint.transportGetInfo(transport)
         bound = int(info.localName.rpartition(":")[2])
-        if kind != "udp":
-            _queue_more(bound)
         return transport, bound
 
     def renew(self, transport: int, host: str) -> None:
         """Read the files of a TLS transport on `host` again; connections that are open go on. Raises SipError."""
         port = int(self._endpoint.transportGetInfo(transport).localName.rpartition(":")[2])
-        if status := _library.mediaworker_tls_restart(transport, _bound(host).encode()):
+        if status := library.mediaworker_tls_restart(transport, _bound(host).encode()):
             raise SipError(f"cannot listen on tls port {port} again: {self._endpoint.utilStrError(status)}")
-        _queue_more(port)
 
     def start(self) -> None:
         self._endpoint.libStart()
-        # The handle is the address of the epoll descriptor.
-        handle = self._endpoint.libGetSipIoqueueHandle()
-        self._descriptor = ctypes.c_int.from_address(int(handle)).value
+        self._descriptor = library.mediaworker_poll_descriptor()
         self._loop.add_reader(self._descriptor, self._poll)
         self._tick()
-        if self._hook is not None:
-            self._expire()
+        if self._admission is not None:
+            self._close_expired(self._admission)
 
     def transports(self) -> dict[str, int]:
         """Description and reference count of every transport: dialogs and transactions hold one each."""
@@ -192,16 +180,16 @@ class Stack:
     @property
     def transactions(self) -> int:
         """Transactions alive; over UDP each stays for 32 s after its end, against repetitions (RFC 3261 section 17)."""
-        return int(_library.pjsip_tsx_layer_get_tsx_count())
+        return int(library.pjsip_tsx_layer_get_tsx_count())
 
     @property
     def calls(self) -> int:
         """Calls whose last message is not settled: one that was hung up counts until its BYE is answered."""
-        return int(_library.pjsua_call_get_count())
+        return int(library.pjsua_call_get_count())
 
     @property
     def dialogs(self) -> int:
-        return int(_library.pjsip_ua_get_dlg_set_count())
+        return int(library.pjsip_ua_get_dlg_set_count())
 
     async def settle(self, timeout_s: float) -> None:
         """Wait until every BYE and CANCEL is answered, but no longer than `timeout_s`."""
@@ -227,27 +215,26 @@ class Stack:
             self._endpoint = None  # the C++ object goes with it, and only one may exist
             Stack._alive = False
 
-    def _transport_changed(self, handle: int, state: int) -> None:
-        """In PJSIP's callback: what is to be closed is closed from the loop, if it is still there then."""
-        if self._door is None or self._hook is None:
+    def _on_transport(self, handle: int, state: int) -> None:
+        """In PJSIP's callback: a connection that may not stay is closed from the loop, if it is still there then."""
+        if self._admission is None:
             return
-        if state == DISCONNECTED:
-            self._loop.call_soon(self._on_lost, *other_end(handle))
-        if state != CONNECTED:
-            self._door.left(handle)
-        elif (peer := caller(handle)) and not self._door.arrived(handle, peer):
-            self._loop.call_soon(self._close_transport, handle)
+        address, port, incoming = peer_of(handle)
+        if state == pj.PJSIP_TP_STATE_DISCONNECTED:
+            self._loop.call_soon(self._on_lost, address, port)
+        if state != pj.PJSIP_TP_STATE_CONNECTED:
+            self._admission.on_disconnected(handle)
+        elif incoming and not self._admission.on_connected(handle, address):
+            self._loop.call_soon(self._close, self._admission, handle)
 
-    def _close_transport(self, handle: int) -> None:
-        if self._door is not None and self._hook is not None and self._door.has(handle):
-            self._door.left(handle)
-            self._hook.close_transport(handle)
+    def _close(self, admission: Admission, handle: int) -> None:
+        if self._endpoint is not None and admission.on_disconnected(handle):
+            close_transport(handle)
 
-    def _expire(self) -> None:
-        assert self._door is not None
-        self._expiry = self._loop.call_later(EXPIRE_S, self._expire)
-        for handle in self._door.overdue():
-            self._close_transport(handle)
+    def _close_expired(self, admission: Admission) -> None:
+        self._expiry = self._loop.call_later(EXPIRE_S, self._close_expired, admission)
+        for handle in admission.expired():
+            self._close(admission, handle)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TIMER_S, self._tick)
@@ -274,17 +261,6 @@ def _secure(config: Any, files: TlsFiles) -> None:
     config.verifyClient = config.requireClientCert = files.clients
     config.proto = pj.PJ_SSL_SOCK_PROTO_TLS1_2 | pj.PJ_SSL_SOCK_PROTO_TLS1_3
     config.msecTimeout = _HANDSHAKE_MS
-
-
-def _queue_more(port: int) -> None:
-    """PJSIP lets five connections wait to be accepted: with somebody knocking all the time nobody else gets in."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as found:
-            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
-                found.listen(_BACKLOG)
 
 
 class _Endpoint(pj.Endpoint):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 from urllib.request import parse_http_list
 
-from sip.request_filter import Buckets
+from sip.request_filter import TokenBuckets
 
 NONCE_S = 300.0
 """After that a nonce is stale: the caller takes another one, without asking anybody for the password."""
@@ -49,7 +49,7 @@ class Challenger:
             if name in algorithms
         }
         self._counts: OrderedDict[str, int] = OrderedDict()
-        self._guesses = Buckets(GUESSES_PER_S, GUESSES)
+        self._guesses = TokenBuckets(GUESSES_PER_S, GUESSES)
 
     def __bool__(self) -> bool:
         """Whether there is anybody to ask."""

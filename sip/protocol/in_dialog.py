@@ -1,7 +1,7 @@
 """Requests within calls that PJSIP has no place for: which call they belong to, and what is answered. No I/O.
 
 A dialog is known by its Call-ID and both tags (RFC 3261 section 12). PJSIP compares only the tags, so every request
-with a tag in its To header is looked at here before PJSIP gets it.
+with a tag in its To header is checked here before PJSIP gets it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSA
 _ANSWERS = {"OPTIONS": 200, "SUBSCRIBE": 489, "NOTIFY": 489}
 """A keep-alive, and events that nobody has here. Any other method is 501 (RFC 3261 section 21.5.2)."""
 _MAX_ANSWERED = 32
-"""INFO requests of a call that are remembered, so that a repetition of one is answered and not taken again."""
+"""INFO requests of a call that are remembered, so that the digit of one that is repeated counts once."""
 
 
 class DialogRequests:
-    """Judges requests within the dialogs of the calls that are `opened` and not yet `closed`."""
+    """Checks requests within the dialogs of the calls that are `opened` and not yet `closed`."""
 
     def __init__(self, on_digit: Callable[[SipCall, str, int], object]) -> None:
         """`on_digit(call, digit, duration_ms)`: an INFO had one."""
@@ -40,8 +40,8 @@ class DialogRequests:
         self._calls.pop(call.local_tag.lower(), None)
         self._answered.pop(call, None)
 
-    def judge(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
-        """The status to answer with, `gate.PASS` to leave the request to PJSIP, or `gate.DROP`.
+    def check(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
+        """The status to answer with, `PASS` to leave the request to PJSIP, or `DROP`.
 
         `text()` is the whole request.
         """

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
 import sys
+from ctypes import POINTER
 from pathlib import Path
 
 import pjsua2
+
+from sip.pjsip import native
 
 SCRIPT = Path(__file__).parents[2] / "tools/build_pjsip.sh"
 BINDING = Path(sys.modules["_pjsua2"].__file__ or "")
@@ -46,3 +50,42 @@ def test_another_source_ends_the_build(tmp_path: Path) -> None:
     assert "which is not" not in build(tmp_path / "cache", PJSIP_TARBALL=str(source), PJSIP_SHA256=found).stderr
     wrong = build(tmp_path / "cache", PJSIP_TARBALL=str(source), PJSIP_SHA256="0" * 64)
     assert wrong.returncode == 1 and "0" * 64 in wrong.stderr
+
+
+ADDITION = SCRIPT.parent / "pjsip/mediaworker.c"
+C_TYPES = {"int": ctypes.c_int, "pjsua_transport_id": ctypes.c_int, "long*": POINTER(ctypes.c_long)}
+C_TYPES |= {"int*": POINTER(ctypes.c_int), "void": None, "pj_status_t": ctypes.c_int}
+
+
+def prototypes() -> dict[str, tuple[str, list[str]]]:
+    """Of the functions in our addition to PJSIP: name → result and arguments, as C says them, without their names."""
+    text = re.sub(r"/\*.*?\*/", "", ADDITION.read_text(), flags=re.DOTALL)
+    found = re.findall(r"^(\w+) (mediaworker_\w+)\(([^;{]*?)\)\s*\{", text, flags=re.MULTILINE)
+    return {name: (result, [_argument(each) for each in arguments.split(",")]) for result, name, arguments in found}
+
+
+def _argument(text: str) -> str:
+    """`const char *const names[]` → `char**`."""
+    words = re.sub(r"\bconst\b", "", text).replace("*", " * ").replace("[]", " [] ").split()
+    stars = words.count("*") + words.count("[]")
+    return words[0] + "*" * stars
+
+
+def test_c_and_python_agree_on_the_interface() -> None:
+    """ctypes believes what it is told, so what it is told is held to the C that is compiled."""
+    stated = re.search(r"#define MEDIAWORKER_INTERFACE (\d+)", ADDITION.read_text())
+    assert stated and int(stated[1]) == native.INTERFACE == native.library.mediaworker_interface()
+    written = prototypes()
+    declared = {name: each for name, each in native.SIGNATURES.items() if name.startswith("mediaworker_")}
+    assert written.keys() == declared.keys() and len(written) == 11
+    for name, (result, arguments) in written.items():
+        expected = [] if arguments == ["void"] else arguments
+        assert declared[name][0] is C_TYPES[result], name
+        assert len(declared[name][1]) == len(expected), name
+        for said, kind in zip(declared[name][1], expected, strict=True):
+            if kind in C_TYPES:
+                assert said == C_TYPES[kind], f"{name}: {kind}"
+            elif kind.startswith("char"):
+                assert said == {"char*": ctypes.c_char_p, "char**": POINTER(ctypes.c_char_p)}[kind], name
+            else:  # a structure stays opaque, a callback is one
+                assert said is ctypes.c_void_p if kind.endswith("*") else hasattr(said, "argtypes"), name

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from config import ConfigError
 from config.load import parse
 from sip.protocol.digest import GUESSES, NONCE_S, Challenger, Reason, Verdict, same_target
-from sip.request_filter import DROP, PASS, RequestFilter, RequestHead, Shown
+from sip.request_filter import DROP, PASS, Credentials, RequestFilter, RequestHead
 from tests.sip.test_endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
 from tests.support import peers
 from tests.support.sip_peer import SipPeer, sdp
@@ -187,27 +187,27 @@ def test_any_header_is_bad_or_good(text: str) -> None:
 
 
 def test_who_is_asked_and_how_often() -> None:
-    gate = RequestFilter(lambda source: source == "192.0.2.1", lambda: 0, invites_per_s=50.0)
-    shown: list[Shown] = ["none"]
+    filter_ = RequestFilter(lambda source: source == "192.0.2.1", lambda: 0, invites_per_s=50.0)
+    shown: list[Credentials] = ["none"]
 
-    def judge(number: int, source: str = "203.0.113.5", method: str = "INVITE", tag: str = "") -> int:
+    def check(number: int, source: str = "203.0.113.5", method: str = "INVITE", tag: str = "") -> int:
         request = RequestHead(method, f"call{number}", f"z9hG4bK{number}{shown[0]}", tag, source)
-        return gate.judge(request, 0.0, lambda: (shown[0], "sbc"))
+        return filter_.check(request, 0.0, lambda: (shown[0], "sbc"))
 
-    assert [judge(number) for number in range(12)] == [401] * 10 + [DROP] * 2, "who is not known is told a few times"
+    assert [check(number) for number in range(12)] == [401] * 10 + [DROP] * 2, "who is not known is told a few times"
     shown[0] = "good"
-    assert judge(20) == PASS and gate.admitted("call20", "203.0.113.5") == "sbc"
-    assert judge(20) == PASS, "a repetition"
-    assert judge(20, method="CANCEL") == judge(20, method="BYE", tag="x") == PASS
-    assert judge(21, method="CANCEL") == DROP
+    assert check(20) == PASS and filter_.user_of("call20", "203.0.113.5") == "sbc"
+    assert check(20) == PASS, "a repetition"
+    assert check(20, method="CANCEL") == check(20, method="BYE", tag="x") == PASS
+    assert check(21, method="CANCEL") == DROP
     shown[0] = "none"
-    assert [judge(number) for number in range(30, 60)] == [401] * 30, "who is known may call often"
+    assert [check(number) for number in range(30, 60)] == [401] * 30, "who is known may call often"
     shown[0] = "bad"
-    assert judge(70) == DROP and judge(70, "203.0.113.6") == 403
+    assert check(70) == DROP and check(70, "203.0.113.6") == 403
     shown[0] = "none"
-    assert judge(80, "192.0.2.1") == 401, "everybody is asked"
+    assert check(80, "192.0.2.1") == 401, "everybody is asked"
     shown[0] = "unasked"
-    assert judge(81, "192.0.2.1") == PASS
+    assert check(81, "192.0.2.1") == PASS
 
 
 def test_settings_that_will_not_do(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ async def test_a_caller_from_anywhere_with_credentials(sipp: Sipp, codes: Path, 
         await until(lambda: handler.log.count(("end", "hangup")) == 3)
         heard = [played(packets)[:1600] for packets in handler.audio.values()]
         assert heard == [CODES[:1600]] * 3
-        assert endpoint.door.counters.challenged == 3
+        assert endpoint.admission.counters.challenged == 3
         assert [call.account for call in handler.calls] == ["sbc"] * 3
 
 
@@ -251,7 +251,7 @@ async def test_the_test_phone_shows_credentials(tmp_path: Path) -> None:
         good = await asyncio.to_thread(peers.command, *call, "--password", "s3cret")
         assert good.returncode == 0, good.stderr
         assert [each.account for each in handler.calls] == ["ann"]
-        assert endpoint.door.counters.challenged == 2 and endpoint.door.counters.credentials_bad == 0
+        assert endpoint.admission.counters.challenged == 2 and endpoint.admission.counters.credentials_bad == 0
 
 
 async def test_wrong_credentials_are_refused_and_nothing_is_left(sipp: Sipp) -> None:
@@ -260,8 +260,8 @@ async def test_wrong_credentials_are_refused_and_nothing_is_left(sipp: Sipp) -> 
         async with worker(handler, trusted=(), users=KNOWN, digest=["MD5"]) as endpoint:
             values = {"user": "sbc", "password": "wrong"}
             await sipp.run("with_wrong_digest", f"127.0.0.1:{endpoint.port}", calls=2, **values)
-            assert endpoint.door.counters.credentials_bad == 2 and handler.log == []
-            assert endpoint.door.counters.auth_failures == {"password": 2}
+            assert endpoint.admission.counters.credentials_bad == 2 and handler.log == []
+            assert endpoint.admission.counters.auth_failures == {"password": 2}
             await until(lambda: endpoint.transactions == endpoint.dialogs == 0)
     lines = [line for line in logs if line["log_level"] == "warning"]
     assert [(line["event"], line["user"], line["reason"]) for line in lines] == [
@@ -281,8 +281,10 @@ async def test_the_right_password_after_too_many_guesses(sipp: Sipp) -> None:
                 password = "secret" if number > GUESSES else f"guess{number}"
                 shown = answer(challenge, "sbc", password, nc=number, uri=caller.uri)
                 caller.send("INVITE", sdp(40000), f"Authorization: {shown}", within=False)
-            await until(lambda: endpoint.door.counters.auth_failures.total() == 29)
-            assert endpoint.door.counters.auth_failures == {"password": GUESSES, "slowed": 19} and handler.log == []
+            await until(lambda: endpoint.admission.counters.auth_failures.total() == 29)
+            assert (
+                endpoint.admission.counters.auth_failures == {"password": GUESSES, "slowed": 19} and handler.log == []
+            )
             assert set(sum((caller.statuses(number) for number in range(1, 31)), [])) <= {401, 403}
 
 
@@ -303,4 +305,4 @@ async def test_a_caller_goes_on_after_a_restart() -> None:
                 await caller.answer(cseq, status=200)
                 caller.send("ACK", cseq=cseq)
                 await caller.bye()
-            assert endpoint.door.counters.auth_failures == ({"nonce": 1} if number == 2 else {})
+            assert endpoint.admission.counters.auth_failures == ({"nonce": 1} if number == 2 else {})

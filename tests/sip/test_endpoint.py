@@ -17,7 +17,7 @@ from audio.codecs.codec import Codec
 from config import ConfigError, Settings
 from config.load import load, parse
 from sip.access import LOOPBACK
-from sip.pjsip import callbacks, stack
+from sip.pjsip import callbacks, native
 from sip.pjsip.call import SipCall
 from sip.pjsip.dialog import Dialog
 from sip.pjsip.endpoint import SipEndpoint
@@ -73,11 +73,11 @@ class Recorder:
 @contextlib.contextmanager
 def short_memory() -> Iterator[None]:
     """Transactions wait half a second for repetitions, not 32."""
-    stack._library.pjsip_tsx_set_timers(0, 0, 0, 500)
+    native.library.pjsip_tsx_set_timers(0, 0, 0, 500)
     try:
         yield
     finally:
-        stack._library.pjsip_tsx_set_timers(0, 0, 0, 32000)
+        native.library.pjsip_tsx_set_timers(0, 0, 0, 32000)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

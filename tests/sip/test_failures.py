@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 
 from config.load import parse
 from sip.access import OncePer
-from sip.admission import FAILURES_BURST
+from sip.admission import FAILURES_BURST, Admission
 from sip.errors import SipError
 from sip.pjsip import callbacks, native
 from sip.pjsip.call import SipCall
@@ -47,10 +48,10 @@ async def test_what_cannot_be_judged_does_not_pass(monkeypatch: pytest.MonkeyPat
             await caller.invite(sdp(40000))
             await caller.answer(caller.send("OPTIONS"), "OPTIONS")
             with monkeypatch.context() as patch, capture_logs() as logs:
-                patch.setattr(RequestFilter, "judge", broken)
+                patch.setattr(RequestFilter, "check", broken)
                 sent = [other.send(method, within=False) for method in ("ACK", "OPTIONS", "MESSAGE") * 20]
                 sent += [other.send("INVITE", sdp(40002), within=False)]
-                await until(lambda: endpoint.door.counters.errors == len(sent))
+                await until(lambda: endpoint.admission.counters.errors == len(sent))
             await other.answer(other.send("OPTIONS", within=False), "OPTIONS")
             statuses = [message.start_line.split()[1] for message in other.heard]
             assert statuses[-1] == "200" and set(statuses[:-1]) == {"500"} and len(statuses) <= FAILURES_BURST + 1
@@ -63,11 +64,28 @@ async def test_an_answer_that_cannot_be_made_lets_nothing_pass(monkeypatch: pyte
     async with worker(Recorder()) as endpoint:
         with closing(SipPeer(endpoint.port)) as caller:
             with monkeypatch.context() as patch:
-                patch.setattr(native, "_chain", broken)
+                patch.setattr(native, "answer", broken)
                 caller.send("INVITE", sdp(40000, formats="18"))  # 488, with a header
-                await until(lambda: endpoint.door.counters.errors == 1)
+                await until(lambda: endpoint.admission.counters.errors == 1)
             await caller.answer(caller.send("OPTIONS"), "OPTIONS")
             assert len(caller.heard) == 1
+
+
+async def test_what_fails_altogether_lets_nothing_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interface to C is made so that a callback which ends in an exception refuses what it was asked for."""
+    seen: list[Any] = []
+    handler = Recorder()
+    async with worker(handler) as endpoint:
+        with closing(SipPeer(endpoint.port)) as caller:
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "unraisablehook", seen.append)
+                patch.setattr(RequestFilter, "check", broken)
+                patch.setattr(Admission, "on_error", broken)
+                caller.send("INVITE", sdp(40000), within=False)
+                await until(lambda: bool(seen))
+            await caller.answer(caller.send("OPTIONS", within=False), "OPTIONS")
+            assert len(seen) == 1 and seen[0].exc_type is Broken
+            assert len(caller.heard) == 1 and not handler.calls and endpoint.dialogs == 0
 
 
 async def test_an_invite_that_we_fail_at_is_refused(errors: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +134,9 @@ async def test_a_name_that_we_fail_to_look_up_is_not_waited_for(errors: None, mo
 
 
 async def test_without_a_filter_there_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "VERSION", "2.18")
+    monkeypatch.setattr(native, "INTERFACE", native.INTERFACE + 1)
     settings = parse({"sip": {"host": "127.0.0.1", "port": free_port()}})
-    with pytest.raises(SipError, match=r"this is PJSIP 2\.17, .*build_pjsip\.sh"):
+    with pytest.raises(SipError, match=r"this is PJSIP 2\.17 with interface \d.*build_pjsip\.sh"):
         await SipEndpoint(settings, Recorder()).start()
     monkeypatch.undo()
     endpoint = SipEndpoint(settings, Recorder())

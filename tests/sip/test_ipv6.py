@@ -291,7 +291,7 @@ async def test_who_shows_credentials(sipp: Sipp, codes: Path) -> None:
         await sipp.run("with_digest", f"[::1]:{endpoint.port}", source=V6, **values)
         await until(lambda: ("end", "hangup") in handler.log)
         assert [call.account for call in handler.calls] == ["branch"]
-        assert endpoint.door.counters.challenged == 1
+        assert endpoint.admission.counters.challenged == 1
 
 
 # -- registration ------------------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ async def test_a_renewed_certificate_is_for_both(authority: Authority) -> None:
             shown = ssl.PEM_cert_to_DER_cert(pair.cert.read_text())
             for host in (V4, V6):
                 assert await ask(endpoint.tls_port, trusting, host) == ("SIP/2.0 200 OK", shown)
-        await until(lambda: endpoint.door.guests == 0)
+        await until(lambda: endpoint.admission.connections == 0)
 
 
 @pytest.mark.timeout(120)

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from sip.pjsip import endpoint as endpoint_module
-from sip.pjsip import stack
+from sip.pjsip import native, stack
 from sip.pjsip.endpoint import SipEndpoint
 from sip.protocol.message import SipMessage
 from tests.sip.test_endpoint import CODES, Recorder, played, until, worker
@@ -23,11 +23,11 @@ STARTED = ("call", "PCMU", "sendrecv")
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
     """T1 is 50 ms, so that 64*T1 is 3.2 s (RFC 3261 section 17)."""
-    stack._library.pjsip_tsx_set_timers(50, 400, 500, 3200)
+    native.library.pjsip_tsx_set_timers(50, 400, 500, 3200)
     try:
         yield
     finally:
-        stack._library.pjsip_tsx_set_timers(500, 4000, 5000, 32000)
+        native.library.pjsip_tsx_set_timers(500, 4000, 5000, 32000)
 
 
 @contextlib.asynccontextmanager

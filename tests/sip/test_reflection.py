@@ -13,7 +13,7 @@ import pytest
 
 from sip import request_filter
 from sip.pjsip import resolver
-from sip.request_filter import DROP, STRANGER_BURST, Buckets, RequestFilter, RequestHead
+from sip.request_filter import DROP, UNTRUSTED_BURST, RequestFilter, RequestHead, TokenBuckets
 from tests.sip.test_digest import KNOWN
 from tests.sip.test_endpoint import Recorder, until, worker
 from tests.support.sip_peer import sdp
@@ -123,27 +123,27 @@ async def test_the_bound_on_a_source_outlives_thousands_of_others() -> None:
             await asyncio.sleep(0.1)
             heard.extend(received(victim))
             # Ten at once, and one every five seconds.
-            assert STRANGER_BURST <= len(heard) <= STRANGER_BURST + 4
+            assert UNTRUSTED_BURST <= len(heard) <= UNTRUSTED_BURST + 4
             assert sum(map(len, heard)) < spent / 4
 
 
 def test_a_full_table_drops_newcomers_and_forgets_nobody_who_is_still_owed_silence() -> None:
     sources = [f"2001:db8:0:{number:x}::1" for number in range(request_filter._MAX_SOURCES)]
-    door = RequestFilter(lambda source: False, lambda: 0, invites_per_s=5.0)
-    for _ in range(STRANGER_BURST):
-        assert door.judge(request("OPTIONS", STRANGER), 0.0) == 403
-    verdicts = {door.judge(request("OPTIONS", source), 0.0) for source in sources[1:]}
+    filter_ = RequestFilter(lambda source: False, lambda: 0, invites_per_s=5.0)
+    for _ in range(UNTRUSTED_BURST):
+        assert filter_.check(request("OPTIONS", STRANGER), 0.0) == 403
+    verdicts = {filter_.check(request("OPTIONS", source), 0.0) for source in sources[1:]}
     assert verdicts == {403}
-    assert door.judge(request("OPTIONS", "198.51.100.1"), 0.0) == DROP, "there is no room"
-    assert door.judge(replace(request("OPTIONS", "198.51.100.1"), connected=True), 0.0) == 403, "over TCP there is"
-    assert door.judge(request("OPTIONS", STRANGER), 1.0) == DROP
-    assert door.judge(request("OPTIONS", STRANGER), 5.1) == 403
+    assert filter_.check(request("OPTIONS", "198.51.100.1"), 0.0) == DROP, "there is no room"
+    assert filter_.check(replace(request("OPTIONS", "198.51.100.1"), connected=True), 0.0) == 403, "over TCP there is"
+    assert filter_.check(request("OPTIONS", STRANGER), 1.0) == DROP
+    assert filter_.check(request("OPTIONS", STRANGER), 5.1) == 403
     # The others have been quiet for so long that forgetting them gives them nothing.
-    assert door.judge(request("OPTIONS", "198.51.100.1"), 60.0) == 403
+    assert filter_.check(request("OPTIONS", "198.51.100.1"), 60.0) == 403
 
 
 def test_a_bucket_that_is_full_again_is_forgotten() -> None:
-    buckets = Buckets(1.0, 2.0)
+    buckets = TokenBuckets(1.0, 2.0)
     assert [buckets.take("a", 0.0) for _ in range(3)] == [True, True, False]
     assert buckets.take("b", 1.0) and "a" in buckets
     assert buckets.take("c", 2.5) and "a" not in buckets and "b" not in buckets
@@ -152,13 +152,13 @@ def test_a_bucket_that_is_full_again_is_forgotten() -> None:
 
 async def test_connections_are_told_from_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, bool]] = []
-    judge = RequestFilter.judge
+    check = RequestFilter.check
 
     def watch(self: RequestFilter, request: RequestHead, *more: Any) -> int:
         seen.append((request.method, request.connected))
-        return judge(self, request, *more)
+        return check(self, request, *more)
 
-    monkeypatch.setattr(RequestFilter, "judge", watch)
+    monkeypatch.setattr(RequestFilter, "check", watch)
     async with worker(Recorder(), trusted=()) as endpoint:
         with udp() as own:
             own.sendto(message("OPTIONS", "127.0.0.1", ";rport"), ("127.0.0.1", endpoint.port))
@@ -168,4 +168,4 @@ async def test_connections_are_told_from_datagrams(monkeypatch: pytest.MonkeyPat
         assert (await reader.readline()).startswith(b"SIP/2.0 481")
         writer.close()
         assert seen == [("OPTIONS", False), ("BYE", True)]
-        await until(lambda: endpoint.door.guests == 0)
+        await until(lambda: endpoint.admission.connections == 0)

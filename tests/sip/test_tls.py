@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import time
@@ -111,6 +112,17 @@ def test_the_test_phone_calls_a_worker(tmp_path: Path, authority: Authority) -> 
         assert running.metric("mediaworker_sip_answered_total") == 2
 
 
+async def test_connections_wait_while_the_worker_is_busy(authority: Authority) -> None:
+    """Also at a port that has been opened again: PJSIP by itself lets five of them wait."""
+    async with worker(Recorder(), **secured(authority.issue("worker", "DNS:localhost"), authority)) as endpoint:
+        endpoint.renew_certificate()
+        for port in (endpoint.port, endpoint.tls_port):
+            with contextlib.ExitStack() as waiting:
+                for _ in range(50):  # the loop does not run meanwhile
+                    waiting.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.5))
+        await until(lambda: endpoint.admission.connections == 0)
+
+
 # -- certificates ------------------------------------------------------------------------------------------------------
 
 
@@ -124,14 +136,14 @@ async def test_who_may_connect(authority: Authority, tmp_path: Path) -> None:
     async with worker(Recorder(), **secured(pair, authority)) as endpoint:
         assert (await ask(endpoint.tls_port, trusting))[0] == "SIP/2.0 200 OK"
         assert (await ask(endpoint.tls_port, with_another))[0] == "SIP/2.0 200 OK"
-        await until(lambda: endpoint.door.guests == 0)
+        await until(lambda: endpoint.admission.connections == 0)
     async with worker(Recorder(), **secured(pair, authority, tls_clients="verified")) as endpoint:
         assert (await ask(endpoint.tls_port, with_one))[0] == "SIP/2.0 200 OK"
         for context in (trusting, with_another):
             with contextlib.suppress(OSError):
                 assert (await ask(endpoint.tls_port, context))[0] == ""
         assert (await ask(endpoint.tls_port, with_one))[0] == "SIP/2.0 200 OK"
-        await until(lambda: endpoint.door.guests == 0)
+        await until(lambda: endpoint.admission.connections == 0)
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
@@ -146,7 +158,7 @@ async def test_a_certificate_is_asked_for_when_one_is_wanted(authority: Authorit
             )
             asked = b"CertificateRequest" in done.stdout
             assert b"ServerHello" in done.stdout and asked == (clients == "verified"), done.stdout[-3000:]
-            await until(lambda: endpoint.door.guests == 0)
+            await until(lambda: endpoint.admission.connections == 0)
 
 
 async def test_what_is_not_tls_harms_nobody(authority: Authority) -> None:
@@ -189,7 +201,7 @@ async def test_a_renewed_certificate_is_for_the_connections_from_then_on(authori
         async with asyncio.timeout(10):
             assert await reader.readline() == b"SIP/2.0 200 OK\r\n"
         writer.transport.abort()
-        await until(lambda: endpoint.door.guests == 0)
+        await until(lambda: endpoint.admission.connections == 0)
 
 
 @pytest.mark.timeout(120)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sip.request_filter import STRANGER_BURST
+from sip.request_filter import UNTRUSTED_BURST
 from tests.support.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
 from tests.support.peers import until, worker
 from tools.fuzz import profiles
@@ -126,7 +126,7 @@ async def test_scanners(scene: Scene) -> None:
         methods = ("OPTIONS", "REGISTER", "INVITE")
         found = await asyncio.to_thread(flood, scene, stranger(), methods, 20_000, per_s=4000, body=OFFER)
         assert set(found) == {b"403"}
-        assert STRANGER_BURST <= found[b"403"] <= STRANGER_BURST + 10
+        assert UNTRUSTED_BURST <= found[b"403"] <= UNTRUSTED_BURST + 10
         assert scene.worker.metric("mediaworker_sip_door_unanswered_total") > 10_000
         assert scene.log().count("SIP request refused") <= 2
         assert scene.worker.metric("mediaworker_sip_dialogs") <= FRIENDS

@@ -1,0 +1,314 @@
+/*
+ * What mediaworker needs of PJSIP and the Python binding does not have: every
+ * request is shown to the worker before a transaction exists for it, the names
+ * of hosts are looked up by the worker, and transports can be asked and closed.
+ * tools/build_pjsip.sh compiles this file into the binding; sip/pjsip/native.py
+ * and sip/pjsip/resolver.py call it.
+ *
+ * The interface is flat, for ctypes: numbers, byte strings and opaque pointers.
+ * All of it is called on the thread that polls PJSIP, between pjsua_init() and
+ * pjsua_destroy(). A change to a signature or to the meaning of one raises
+ * MEDIAWORKER_INTERFACE here and in native.py.
+ *
+ * PJSIP and this addition to it are under the GPL, version 2 or later.
+ */
+#include <pjsua-lib/pjsua.h>
+#include <pjsua-lib/pjsua_internal.h>
+
+#define MEDIAWORKER_INTERFACE 1
+
+
+/* The version of this interface. */
+int mediaworker_interface(void)
+{
+    return MEDIAWORKER_INTERFACE;
+}
+
+/* The epoll descriptor that holds all of PJSIP's sockets. */
+int mediaworker_poll_descriptor(void)
+{
+    pj_ioqueue_t *ioqueue = pjsip_endpt_get_ioqueue(pjsua_get_pjsip_endpt());
+
+    return *(int*)pj_ioqueue_get_os_handle(ioqueue);
+}
+
+
+/*
+ * Requests
+ *
+ * A module between PJSIP's transport layer (8) and its transaction layer (16)
+ * sees every message that PJSIP has parsed. The callback for a request returns
+ * 1 to let it pass; with any other result it goes no further, so a callback
+ * that fails lets nothing pass. Texts and lengths are those of `enum field`;
+ * they, and the request itself, are valid until the callback returns.
+ */
+enum field
+{
+    FIELD_MESSAGE,      /* the whole request, as it came                    */
+    FIELD_METHOD,       /* of the request line                              */
+    FIELD_CSEQ_METHOD,
+    FIELD_CALL_ID,
+    FIELD_BRANCH,       /* of the topmost Via                               */
+    FIELD_TO_TAG,       /* empty outside of a dialog                        */
+    FIELD_SOURCE,       /* the address that it came from                    */
+    FIELD_COUNT
+};
+
+typedef int (*mediaworker_on_request)(pjsip_rx_data *request,
+                                      pjsip_transport *transport,
+                                      int connected, int cseq,
+                                      const char *const texts[],
+                                      const int lengths[]);
+typedef void (*mediaworker_on_response)(pjsip_transport *transport);
+
+static mediaworker_on_request on_request_cb;
+static mediaworker_on_response on_response_cb;
+
+static pj_bool_t on_rx_request(pjsip_rx_data *rdata)
+{
+    const pjsip_transport *tp = rdata->tp_info.transport;
+    const pj_str_t *method = &rdata->msg_info.msg->line.req.method.name;
+    const pj_str_t *cseq_method = &rdata->msg_info.cseq->method.name;
+    const pj_str_t *branch = &rdata->msg_info.via->branch_param;
+    const char *const texts[FIELD_COUNT] = {
+        rdata->msg_info.msg_buf, method->ptr, cseq_method->ptr,
+        rdata->msg_info.cid->id.ptr, branch->ptr,
+        rdata->msg_info.to->tag.ptr, rdata->pkt_info.src_name
+    };
+    const int lengths[FIELD_COUNT] = {
+        rdata->msg_info.len, (int)method->slen, (int)cseq_method->slen,
+        (int)rdata->msg_info.cid->id.slen, (int)branch->slen,
+        (int)rdata->msg_info.to->tag.slen,
+        (int)pj_ansi_strlen(rdata->pkt_info.src_name)
+    };
+
+    /* RFC 3261 section 18.2.2 sends answers to any address, or name, that the
+     * Via gives as `maddr`. The only use of that is multicast, and everybody
+     * else's addresses can be put there: answers go to the source.
+     */
+    rdata->msg_info.via->maddr_param.slen = 0;
+
+    return (*on_request_cb)(rdata, rdata->tp_info.transport,
+                            (tp->flag & PJSIP_TRANSPORT_RELIABLE) != 0,
+                            rdata->msg_info.cseq->cseq, texts, lengths) != 1;
+}
+
+static pj_bool_t on_rx_response(pjsip_rx_data *rdata)
+{
+    (*on_response_cb)(rdata->tp_info.transport);
+    return PJ_FALSE;
+}
+
+/* Show requests and responses from now on, until PJSIP's endpoint ends. */
+int mediaworker_filter_start(mediaworker_on_request on_request,
+                             mediaworker_on_response on_response)
+{
+    static pjsip_module filter_module;
+
+    on_request_cb = on_request;
+    on_response_cb = on_response;
+    pj_bzero(&filter_module, sizeof(filter_module));
+    filter_module.name = pj_str("mod-mediaworker-filter");
+    filter_module.id = -1;
+    filter_module.priority = 12;
+    filter_module.on_rx_request = &on_rx_request;
+    filter_module.on_rx_response = &on_rx_response;
+    return pjsip_endpt_register_module(pjsua_get_pjsip_endpt(),
+                                       &filter_module);
+}
+
+/* Answer without a transaction, with headers beside those that any answer has. */
+int mediaworker_answer(pjsip_rx_data *request, int status, int count,
+                       const char *const names[], const char *const values[])
+{
+    pjsip_hdr headers;
+    int i;
+
+    pj_list_init(&headers);
+    for (i = 0; i < count; ++i) {
+        pj_str_t name = pj_str((char*)names[i]);
+        pj_str_t value = pj_str((char*)values[i]);
+
+        pj_list_push_back(&headers, pjsip_generic_string_hdr_create(
+                              request->tp_info.pool, &name, &value));
+    }
+    return pjsip_endpt_respond_stateless(pjsua_get_pjsip_endpt(), request,
+                                         status, NULL, &headers, NULL);
+}
+
+/*
+ * Where PJSIP finds a session description in a request: returns its length and
+ * sets its offset in the message; returns 0 when PJSIP finds none.
+ */
+int mediaworker_description(pjsip_rx_data *request, long *offset)
+{
+    pjsip_msg_body *body = request->msg_info.msg->body;
+    const pjsip_sdp_info *found;
+
+    if (body == NULL)
+        return 0;
+    found = pjsip_get_sdp_info(request->tp_info.pool, body, NULL, NULL);
+    if (found->body.ptr == NULL || found->body.slen <= 0)
+        return 0;
+    *offset = (long)(found->body.ptr - request->msg_info.msg_buf);
+    return (int)found->body.slen;
+}
+
+/* Overwrite these bytes of a request with the digit 0, before PJSIP reads on. */
+int mediaworker_zero(pjsip_rx_data *request, int start, int stop)
+{
+    if (start < 0 || stop < start || stop > request->msg_info.len)
+        return PJ_EINVAL;
+    pj_memset(request->msg_info.msg_buf + start, '0', stop - start);
+    return PJ_SUCCESS;
+}
+
+
+/*
+ * Names
+ *
+ * PJSIP asks for the addresses of names here (pjsip_ext_resolver; the build's
+ * patch lets addresses go another way). The callback returns 1 when it will
+ * call mediaworker_found() once, then or later; with any other result the name
+ * has no address.
+ */
+typedef struct mediaworker_query
+{
+    pj_str_t                    name;
+    int                         type;       /* pjsip_transport_type_e       */
+    pj_uint16_t                 port;
+    void                       *token;
+    pjsip_resolver_callback    *answer;
+} mediaworker_query;
+
+typedef int (*mediaworker_on_name)(mediaworker_query *query, const char *name,
+                                   int length, int ipv6_only);
+
+static mediaworker_on_name on_name_cb;
+
+static void on_resolve(pjsip_resolver_t *resolver, pj_pool_t *pool,
+                       const pjsip_host_info *target, void *token,
+                       pjsip_resolver_callback *answer)
+{
+    /* The pool lives as long as what is to be sent, which waits for this. */
+    mediaworker_query *query = PJ_POOL_ZALLOC_T(pool, mediaworker_query);
+    int type = target->type;
+
+    PJ_UNUSED_ARG(resolver);
+    if (type == PJSIP_TRANSPORT_UNSPECIFIED) {
+        type = target->flag & PJSIP_TRANSPORT_SECURE ? PJSIP_TRANSPORT_TLS :
+               target->flag & PJSIP_TRANSPORT_RELIABLE ? PJSIP_TRANSPORT_TCP :
+               PJSIP_TRANSPORT_UDP;
+    }
+    pj_strdup(pool, &query->name, &target->addr.host);
+    query->type = type;
+    query->port = (pj_uint16_t)target->addr.port;
+    if (query->port == 0) {
+        query->port = (pj_uint16_t)pjsip_transport_get_default_port_for_type(
+                          (pjsip_transport_type_e)type);
+    }
+    query->token = token;
+    query->answer = answer;
+    if ((*on_name_cb)(query, query->name.ptr, (int)query->name.slen,
+                      (type & PJSIP_TRANSPORT_IPV6) != 0) != 1)
+    {
+        (*answer)(PJ_ERESOLVE, token, NULL);
+    }
+}
+
+/* Ask for names from now on, until PJSIP's endpoint ends. */
+int mediaworker_names_start(mediaworker_on_name on_name)
+{
+    static pjsip_ext_resolver resolver = { &on_resolve };
+
+    on_name_cb = on_name;
+    return pjsip_endpt_set_ext_resolver(pjsua_get_pjsip_endpt(), &resolver);
+}
+
+/* The addresses of a name, the best first; none: it has no address. */
+void mediaworker_found(mediaworker_query *query, int count,
+                       const char *const addresses[])
+{
+    pjsip_server_addresses found;
+    int i;
+
+    pj_bzero(&found, sizeof(found));
+    for (i = 0; i < count && found.count < PJ_ARRAY_SIZE(found.entry); ++i) {
+        pjsip_server_address_record *record = &found.entry[found.count];
+        pj_str_t text = pj_str((char*)addresses[i]);
+        pj_bool_t ipv6 = pj_strchr(&text, ':') != NULL;
+
+        if (pj_sockaddr_init(ipv6 ? pj_AF_INET6() : pj_AF_INET(),
+                             &record->addr, &text, query->port) != PJ_SUCCESS)
+        {
+            continue;
+        }
+        record->name = query->name;
+        record->type = (pjsip_transport_type_e)
+                       (ipv6 ? query->type | PJSIP_TRANSPORT_IPV6 :
+                               query->type);
+        record->addr_len = pj_sockaddr_get_len(&record->addr);
+        ++found.count;
+    }
+    if (found.count)
+        (*query->answer)(PJ_SUCCESS, query->token, &found);
+    else
+        (*query->answer)(PJ_ERESOLVE, query->token, NULL);
+}
+
+
+/* Transports */
+
+/*
+ * Write the address of a connection's other end, without a port, and set the
+ * port. Returns 1 when the other end has opened the connection, otherwise 0.
+ */
+int mediaworker_peer(const pjsip_transport *transport, char *address, int size,
+                     int *port)
+{
+    const pj_sockaddr *peer = &transport->key.rem_addr;
+
+    if (pj_sockaddr_print(peer, address, size, 0) == NULL)
+        *address = '\0';
+    *port = pj_sockaddr_get_port(peer);
+    return transport->dir == PJSIP_TP_DIR_INCOMING;
+}
+
+/* Close a connection whose end PJSIP has not reported yet. */
+int mediaworker_close(pjsip_transport *transport)
+{
+    return pjsip_transport_shutdown2(transport, PJ_TRUE);
+}
+
+/*
+ * Open a TLS listener again, at its port of "host" (empty: any address), with
+ * what is in the files of its certificate now. Connections go on with theirs.
+ */
+int mediaworker_tls_restart(pjsua_transport_id id, const char *host)
+{
+    pjsip_tpfactory *factory;
+    pjsip_host_port published;
+    pj_sockaddr local;
+    pj_str_t address;
+    char name[PJ_MAX_HOSTNAME];
+    pj_status_t status;
+
+    PJ_ASSERT_RETURN(id >= 0 && id < (int)PJ_ARRAY_SIZE(pjsua_var.tpdata) &&
+                     (pjsua_var.tpdata[id].type & ~PJSIP_TRANSPORT_IPV6) ==
+                         PJSIP_TRANSPORT_TLS, PJ_EINVAL);
+    factory = pjsua_var.tpdata[id].data.factory;
+    if (factory->addr_name.host.slen > (pj_ssize_t)sizeof(name))
+        return PJ_ENAMETOOLONG;
+    address = pj_str((char*)host);
+    status = pj_sockaddr_init(pjsip_transport_type_get_af(factory->type),
+                              &local, address.slen ? &address : NULL,
+                              pj_sockaddr_get_port(&factory->local_addr));
+    if (status != PJ_SUCCESS)
+        return status;
+    /* A copy: what is handed over must not be what is written to. */
+    pj_memcpy(name, factory->addr_name.host.ptr, factory->addr_name.host.slen);
+    published.host.ptr = name;
+    published.host.slen = factory->addr_name.host.slen;
+    published.port = factory->addr_name.port;
+    return pjsip_tls_transport_restart(factory, &local, &published);
+}
