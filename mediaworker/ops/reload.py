@@ -83,7 +83,7 @@ class Reloader:
         if worker.sip is not None:
             worker.sip.renew_certificate()
             if "sip.users" in merged.changed:
-                worker.sip.know(settings.sip)
+                worker.sip.set_users(settings.sip)
         worker.calls.use(settings)
         worker.streams.use(settings)
         worker.asterisk.use(settings)
@@ -92,8 +92,8 @@ class Reloader:
         worker.retention.settings = settings.retention
         if worker.sip is not None:
             worker.sip.allow(settings.sip.allow)
-            worker.sip.max_streams = settings.siprec.max_streams
-            worker.sip.ignore_mixed = settings.siprec.ignore_mixed
+            worker.sip.control.max_streams = settings.siprec.max_streams
+            worker.sip.control.ignore_mixed = settings.siprec.ignore_mixed
             worker.sip.trace(settings.log.sip_trace)
         worker.settings = settings
         worker.warn_of_languages()

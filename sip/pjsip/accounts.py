@@ -131,7 +131,7 @@ class RegisteredAccount(Account):
         self.setRegistration(False)
         return True
 
-    def lost(self, address: str, port: int) -> None:
+    def on_connection_lost(self, address: str, port: int) -> None:
         """A connection that went there has ended. When it was this account's, nobody can call by it any more."""
         at = self._rotation.current
         if self.registration.state != "registered" or at is None or at.registrar.transport == "udp":

@@ -44,8 +44,8 @@ class Dialog(pj.Call):  # type: ignore[misc]
     half do from within its own callback.
     """
 
-    def __init__(self, account: Any, call_id: int, forget: Callable[[Dialog], None], later: Later) -> None:
-        """`forget` is called, in the callback, when PJSIP is done with the call; `later` is the loop's call_soon."""
+    def __init__(self, account: Any, call_id: int, on_over: Callable[[Dialog], None], later: Later) -> None:
+        """`on_over` is called, in the callback, when PJSIP is done with the call; `later` is the loop's call_soon."""
         super().__init__(account, call_id)
         self._later = later
         self.call: SipCall | None = None
@@ -53,7 +53,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
         """PJSIP must keep as many audio lines open as are offered: which of them is used is not its decision."""
         self.over = False
         """PJSIP has ended it; set at once, while the call hears of it a little later."""
-        self._forget = forget
+        self._on_over = on_over
 
     def ring(self) -> None:
         """180, without a description: nothing is agreed upon before the 200."""
@@ -74,8 +74,8 @@ class Dialog(pj.Call):  # type: ignore[misc]
         except pj.Error as error:
             raise SipError(error.reason) from None
 
-    def ask(self) -> None:
-        """OPTIONS (RFC 3261 section 11.2). What comes of it, `call.asked` is told."""
+    def send_options(self) -> None:
+        """OPTIONS (RFC 3261 section 11.2). `call.on_options_answer` follows."""
         prm = pj.CallSendRequestParam()
         prm.method = "OPTIONS"
         try:
@@ -83,7 +83,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
         except pj.Error as error:
             log.debug("OPTIONS", reason=error.reason)
             if self.call is not None:
-                self._later(self.call.asked, 0)
+                self._later(self.call.on_options_answer, 0)
 
     def finish(self, code: int = 0) -> None:
         """Hang up or refuse, with 503 for a while only; harmless when the peer was faster."""
@@ -126,7 +126,7 @@ class Dialog(pj.Call):  # type: ignore[misc]
     @guarded
     def onCallMediaState(self, prm: Any) -> None:
         if self.call is not None:
-            self._later(self.call.confirmed, self._streams(self.call.family))
+            self._later(self.call.on_media, self._streams(self.call.family))
 
     @guarded
     def onCallTsxState(self, prm: Any) -> None:
@@ -139,36 +139,36 @@ class Dialog(pj.Call):  # type: ignore[misc]
         method = event.tsx.method
         if self.call.recording is not None and method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
             # The first INVITE's has been read before there was a dialog.
-            self._later(self.call.described, SipMessage.parse(event.src.rdata.wholeMsg))
+            self._later(self.call.on_metadata, SipMessage.parse(event.src.rdata.wholeMsg))
         elif method == "INFO" and event.type == pj.PJSIP_EVENT_RX_MSG:
             message = SipMessage.parse(event.src.rdata.wholeMsg)
             if found := dtmf_info(message.header("content-type"), message.body):
-                self._later(self.call.digit, *found)
+                self._later(self.call.on_digit, *found)
         elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG:
             if 100 < event.tsx.statusCode < 300:
                 message = SipMessage.parse(event.src.tdata.wholeMsg)
-                self.call.responded(message)
+                self.call.on_response(message)
                 if event.tsx.statusCode >= 200:
-                    self._later(self.call.sent, self.call.take_pending(), message.body)
+                    self._later(self.call.on_sent, self.call.on_success(), message.body)
             elif event.tsx.statusCode >= 300:
-                self.call.dropped()
+                self.call.on_refused()
 
     def _on_own_request(self, call: SipCall, event: Any) -> None:
         """OPTIONS, and PJSIP's own: refreshes of the session (RFC 4028), and the BYE when they fail or no ACK comes."""
         if event.tsx.method == "BYE" and event.type == pj.PJSIP_EVENT_TX_MSG and not self.over:
             # Not when it is answered: who has gone answers nothing for 32 s.
             found = _CAUSE.search(SipMessage.parse(event.src.tdata.wholeMsg).header("reason"))
-            self._later(call.disconnected, int(found[1]) if found else 408)
+            self._later(call.on_disconnected, int(found[1]) if found else 408)
         elif event.tsx.method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
             if event.tsx.statusCode // 100 == 2:
-                self._later(call.refreshed, SipMessage.parse(event.src.rdata.wholeMsg).body)
+                self._later(call.on_refresh_answer, SipMessage.parse(event.src.rdata.wholeMsg).body)
         elif event.tsx.method == "OPTIONS" and event.type == pj.PJSIP_EVENT_TRANSPORT_ERROR:
-            self._later(call.asked, 0)
+            self._later(call.on_options_answer, 0)
         elif event.tsx.method == "OPTIONS" and event.type == pj.PJSIP_EVENT_RX_MSG and event.tsx.statusCode >= 200:
             if event.tsx.statusCode == UNKNOWN_CALL:
-                call.forgotten()
+                call.on_unknown_call()
             else:
-                self._later(call.asked, event.tsx.statusCode)
+                self._later(call.on_options_answer, event.tsx.statusCode)
 
     @guarded
     def onCallState(self, prm: Any) -> None:
@@ -176,8 +176,8 @@ class Dialog(pj.Call):  # type: ignore[misc]
         if info.state == pj.PJSIP_INV_STATE_DISCONNECTED and not self.over:
             self.over = True
             if self.call is not None:
-                self._later(self.call.disconnected, info.lastStatusCode)
-            self._forget(self)
+                self._later(self.call.on_disconnected, info.lastStatusCode)
+            self._on_over(self)
 
     @guarded
     def onCallTransferRequest(self, prm: Any) -> None:

@@ -1,4 +1,4 @@
-"""Whether the peer of a call is still there, when nothing is heard of it. No I/O; times are the loop's clock.
+"""Whether the peer of a call is still there, when nothing comes from it. No I/O; times are the loop's clock.
 
 A peer that dies sends no BYE. One that sends no RTP may as well hold, or record silence, so it is asked: by an OPTIONS
 within the dialog, which every living peer answers somehow. One that has lost the call says 481 (RFC 3261 section
@@ -47,26 +47,26 @@ class PeerWatch:
         """Something says that it may be gone: its connection has ended, or its host takes no RTP."""
         self._doubted = True
 
-    def asked(self, now: float) -> None:
+    def on_question(self, now: float) -> None:
         self._asked_s, self._pending, self._refused, self._doubted = now, True, False, False
 
-    def answered(self, now: float) -> None:
+    def on_answer(self, now: float) -> None:
         self._alive_s, self._pending = now, False
 
-    def refused(self) -> None:
+    def on_unreached(self) -> None:
         """The question could not be sent, or did not reach it."""
         self._refused = True
 
-    def step(self, now: float, heard_s: float) -> Step:
-        """What to do now. `heard_s`: when its last RTP packet came."""
+    def step(self, now: float, received_s: float) -> Step:
+        """What to do now. `received_s`: when its last RTP packet came."""
         if self._pending:
-            if heard_s > self._asked_s:
-                self.answered(now)
+            if received_s > self._asked_s:
+                self.on_answer(now)
                 return Step.WAIT
             limit_s = REFUSED_S if self._refused else ANSWER_S
             return Step.GIVE_UP if now - self._asked_s >= limit_s else Step.WAIT
-        quiet = now - max(heard_s, self._alive_s) >= self._silence_s
-        doubted = self._doubted and now - heard_s >= DOUBT_S and now - self._asked_s >= DOUBT_EVERY_S
+        quiet = now - max(received_s, self._alive_s) >= self._silence_s
+        doubted = self._doubted and now - received_s >= DOUBT_S and now - self._asked_s >= DOUBT_EVERY_S
         return Step.ASK if quiet or doubted else Step.WAIT
 
 

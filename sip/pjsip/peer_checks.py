@@ -32,14 +32,14 @@ class _Peer:
 
 
 class PeerChecks:
-    """The peers of all calls that have been `opened` and not yet `closed`."""
+    """The peers of all calls between `open` and `close`."""
 
     def __init__(self, silence_s: float, counters: SipCounters) -> None:
         """`silence_s`: `sip.peer_check_s`; 0: nobody is asked."""
         self._silence_s, self._counters = silence_s, counters
         self._peers: dict[SipCall, _Peer] = {}
 
-    def opened(self, call: SipCall, invite: SipMessage, source: str, now: float) -> None:
+    def open(self, call: SipCall, invite: SipMessage, source: str, now: float) -> None:
         """`source`: address and port that the INVITE came from."""
         if not self._silence_s:
             return
@@ -49,45 +49,45 @@ class PeerChecks:
         reachable = bool(invite.header("record-route")) or not is_behind_nat(contact, address)
         self._peers[call] = _Peer(PeerWatch(now, self._silence_s), (address, port), connected, reachable)
 
-    def closed(self, call: SipCall) -> None:
+    def close(self, call: SipCall) -> None:
         self._peers.pop(call, None)
 
-    def connection_lost(self, address: str, port: int) -> None:
+    def on_connection_lost(self, address: str, port: int) -> None:
         """A connection that went there has ended: those who called by it may be gone."""
         for peer in self._peers.values():
             if peer.connected and peer.source == (address, port):
                 peer.connected = False
                 peer.watch.doubt()
 
-    def answered(self, call: SipCall, status: int, now: float) -> None:
+    def on_answer(self, call: SipCall, status: int, now: float) -> None:
         """`status`: of the final answer to OPTIONS; 0: it could not be sent."""
         if (peer := self._peers.get(call)) is None:
             return
         if status == UNKNOWN_CALL:  # then PJSIP ends it
             self._lost(call, "it does not know the call")
         elif status and status not in UNREACHED:
-            peer.watch.answered(now)
+            peer.watch.on_answer(now)
         else:
-            peer.watch.refused()
+            peer.watch.on_unreached()
 
     def sweep(self, now: float) -> None:
         """Ask whom it is time to ask, and end the calls of those that have not answered."""
         room = max(AT_LEAST, -(-len(self._peers) // SPREAD))
         for call, peer in tuple(self._peers.items()):
-            heard_s = [stream.socket.last_packet_s for stream in call.streams]
-            if not heard_s or not (peer.connected or peer.reachable):
+            received_s = [stream.socket.last_packet_s for stream in call.streams]
+            if not received_s or not (peer.connected or peer.reachable):
                 continue
             if any([stream.socket.refused() for stream in call.streams]):
                 peer.watch.doubt()
-            step = peer.watch.step(now, max(call.agreed_s, *heard_s))
+            step = peer.watch.step(now, max(call.agreed_s, *received_s))
             if step is Step.GIVE_UP:
                 self._lost(call, "it does not answer")
                 call.hangup(reason="timeout")
             elif step is Step.ASK and room:
                 room -= 1
                 self._counters.peers_asked += 1
-                peer.watch.asked(now)
-                call.ask()
+                peer.watch.on_question(now)
+                call.send_options()
 
     def _lost(self, call: SipCall, reason: str) -> None:
         del self._peers[call]

@@ -23,7 +23,7 @@ _MAX_ANSWERED = 32
 
 
 class DialogRequests:
-    """Checks requests within the dialogs of the calls that are `opened` and not yet `closed`."""
+    """Checks requests within the dialogs of the calls between `open` and `close`."""
 
     def __init__(self, on_digit: Callable[[SipCall, str, int], object]) -> None:
         """`on_digit(call, digit, duration_ms)`: an INFO had one."""
@@ -32,11 +32,11 @@ class DialogRequests:
         self._answered: dict[SipCall, OrderedDict[int, int]] = {}
         """CSeq → status of the INFO requests that were answered last."""
 
-    def opened(self, call: SipCall) -> None:
+    def open(self, call: SipCall) -> None:
         """Its `local_tag` is known now."""
         self._calls[call.local_tag.lower()] = call
 
-    def closed(self, call: SipCall) -> None:
+    def close(self, call: SipCall) -> None:
         self._calls.pop(call.local_tag.lower(), None)
         self._answered.pop(call, None)
 

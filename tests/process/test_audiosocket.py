@@ -24,7 +24,7 @@ from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_
 from mediaworker.ingress.audiosocket.messages import UUID as ID
 from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession, AudioSocketState
 from mediaworker.ops.reload import check
-from sip.pjsip.endpoint import HOLD_S
+from sip.pjsip.call_control import HOLD_S
 from tests.support.asterisk_peers import AudioSocketPeer, frame
 from tests.support.media_shells import until
 from tests.unit.ingress.test_ws_session import Desk, StreamCall

@@ -107,7 +107,7 @@ async def worker(
         await until(lambda: endpoint.calls == 0)
         await until(lambda: not any(issubclass(type(thing), SipCall | Dialog) for thing in alive(handler)))
         assert endpoint.rtp_sockets == 0
-        assert len(endpoint._ticker) == 0
+        assert len(endpoint.control.ticker) == 0
         assert len(os.listdir("/proc/self/fd")) <= idle_files + left_open
         assert endpoint.counters.sdp_mismatches == 0
         assert callbacks.callback_errors == 0

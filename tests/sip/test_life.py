@@ -9,8 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from sip.pjsip import endpoint as endpoint_module
-from sip.pjsip import native, stack
+from sip.pjsip import call_control, native, stack
 from sip.pjsip.endpoint import SipEndpoint
 from sip.protocol.message import SipMessage
 from tests.sip.test_endpoint import CODES, Recorder, played, until, worker
@@ -265,7 +264,7 @@ async def test_a_cancel_while_it_rings() -> None:
         caller.send("ACK", cseq=cseq, branch="one")
         await until(lambda: endpoint.calls == 0)
         assert (endpoint.counters.cancelled, endpoint.counters.failed) == (1, 0)
-        assert not endpoint._ringing
+        assert not endpoint.control.ringing
     assert handler.log == []
 
 
@@ -278,7 +277,7 @@ async def test_a_bye_while_it_rings() -> None:
         assert (await caller.answer(cseq)).start_line.startswith("SIP/2.0 487 ")
         caller.send("ACK", cseq=cseq, branch="one")
         await until(lambda: endpoint.calls == 0)
-        assert not endpoint._ringing
+        assert not endpoint.control.ringing
     assert handler.log == []
 
 
@@ -403,7 +402,7 @@ async def test_reliable_ringing_that_nobody_acknowledges() -> None:
         assert 500 <= int(refused.start_line.split()[1]) < 600
         caller.send("ACK", cseq=cseq, branch="one")
         await until(lambda: endpoint.calls == 0)
-        assert not endpoint._ringing
+        assert not endpoint.control.ringing
     assert handler.log == []
 
 
@@ -638,7 +637,7 @@ async def test_hold_is_no_media_timeout_and_yet_has_an_end(monkeypatch: pytest.M
         caller.reply(bye, "200 OK")
         await until(lambda: handler.log[-1] == ("end", "media_timeout"))
         assert endpoint.counters.media_timeouts == 2
-        monkeypatch.setattr(endpoint_module, "HOLD_S", 1.5)
+        monkeypatch.setattr(call_control, "HOLD_S", 1.5)
         third = SipPeer(endpoint.port)
         await third.invite(sdp(40000, "a=sendonly"))
         third.reply(await third.request("BYE"), "200 OK")

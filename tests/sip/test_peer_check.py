@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sip.pjsip import endpoint as endpoint_module
-from sip.pjsip import liveness
+from sip.pjsip import call_control, liveness
 from sip.pjsip.endpoint import SipEndpoint
 from sip.pjsip.liveness import ANSWER_S, DOUBT_EVERY_S, DOUBT_S, REFUSED_S, PeerWatch, Step, is_behind_nat
 from tests.sip.test_endpoint import Recorder, short_memory, until, worker
@@ -27,7 +26,7 @@ INVITE = Send("INVITE", offer("m=audio 30000 RTP/AVP 0\na=rtpmap:0 PCMU/8000"))
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes 16 s takes 1 s, and silence is looked for twenty times a second."""
-    monkeypatch.setattr(endpoint_module, "_SWEEP_S", 0.05)
+    monkeypatch.setattr(call_control, "_SWEEP_S", 0.05)
     monkeypatch.setattr(liveness, "ANSWER_S", 1.0)
     monkeypatch.setattr(liveness, "REFUSED_S", 0.3)
     monkeypatch.setattr(liveness, "DOUBT_S", 0.2)
@@ -38,14 +37,14 @@ def test_when_a_peer_is_asked_and_given_up() -> None:
     assert watch.step(29.9, 0.0) is Step.WAIT
     assert watch.step(35.0, 10.0) is Step.WAIT, "it was heard 25 s ago"
     assert watch.step(40.0, 10.0) is Step.ASK
-    watch.asked(40.0)
+    watch.on_question(40.0)
     assert watch.step(40.0 + ANSWER_S - 0.1, 10.0) is Step.WAIT
     assert watch.step(40.0 + ANSWER_S, 10.0) is Step.GIVE_UP
-    watch.answered(42.0)
+    watch.on_answer(42.0)
     assert watch.step(71.9, 10.0) is Step.WAIT
     assert watch.step(72.0, 10.0) is Step.ASK
-    watch.asked(72.0)
-    watch.refused()
+    watch.on_question(72.0)
+    watch.on_unreached()
     assert watch.step(72.0 + REFUSED_S, 10.0) is Step.GIVE_UP
     assert watch.step(72.0 + REFUSED_S, 73.0) is Step.WAIT, "it sends RTP, so it lives"
     assert watch.step(104.9, 73.0) is Step.WAIT
@@ -56,8 +55,8 @@ def test_a_doubt_brings_a_question_at_once_and_not_too_often() -> None:
     watch.doubt()
     assert watch.step(5.0, 5.0 - DOUBT_S / 2) is Step.WAIT
     assert watch.step(5.0, 5.0 - DOUBT_S) is Step.ASK
-    watch.asked(5.0)
-    watch.answered(5.1)
+    watch.on_question(5.0)
+    watch.on_answer(5.1)
     assert watch.step(10.0, 4.0) is Step.WAIT, "the doubt is over"
     watch.doubt()
     assert watch.step(5.0 + DOUBT_EVERY_S - 0.1, 4.0) is Step.WAIT

@@ -23,7 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.twilio_stream import StreamWriter, new_sid
 from mediaworker.ingress.twilio.webhook import sign
-from sip.pjsip.endpoint import facing
+from sip.media.own_addresses import facing
 from tests.support.peers import Worker, until
 from tests.support.sipp_caller import Sipp
 from tests.support.speech import speech

@@ -13,7 +13,8 @@ from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.ingress.sip.headers import calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.sip.siprec import speaker
-from sip.pjsip.call import MediaStream, SipCall
+from sip.media.call_media import MediaStream
+from sip.pjsip.call import SipCall
 
 log = structlog.get_logger()
 

@@ -1,0 +1,174 @@
+"""The media of one call: its sockets and keys, our descriptions of them, and the streams that the handler sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from audio.codecs.codec import Codec
+from config.addresses import Family, family_of
+from sip.media.rtp_socket import RtpSocket
+from sip.protocol import srtp
+from sip.protocol.negotiation import Streams
+from sip.protocol.offer_answer import NegotiatedStream, make_answer, make_offer
+from sip.protocol.sdp import Direction, SessionDescription
+
+_Place = tuple[int, Family]
+"""Index of the m-line, and which addresses it has: a stream that changes the family gets another socket."""
+
+
+@dataclass(slots=True)
+class MediaStream:
+    """One audio stream of a call. The handler sets `socket.leg`."""
+
+    index: int
+    label: str
+    codec: Codec
+    payload_type: int
+    telephone_event: int | None
+    direction: Direction
+    """Ours: after a hold by the peer it is recvonly or inactive."""
+    held: bool
+    socket: RtpSocket
+    event_clock_hz: int = 8000
+    """Of the `telephone_event`."""
+
+
+class MediaHost(Protocol):
+    """Where a call has its sockets and addresses from."""
+
+    send_silence: bool
+
+    def open_socket(self, family: Family) -> RtpSocket: ...
+    def local_address(self, family: Family, peer: str) -> str: ...
+
+
+class CallMedia:
+    """Sockets are opened for what an offer asks for, and closed when what is agreed no longer needs them."""
+
+    def __init__(self, host: MediaHost, peer: str) -> None:
+        """`peer`: the address that the INVITE came from."""
+        self.streams: list[MediaStream] = []
+        self._host, self._peer = host, peer
+        self._sockets: dict[_Place, RtpSocket] = {}
+        self._keys: dict[tuple[int, srtp.Crypto], srtp.Crypto] = {}
+        """By the index of the m-line and the peer's key: ours for it."""
+        self._started_sendrecv = False
+
+    @property
+    def family(self) -> Family:
+        """Of what we offer."""
+        return next((family for _, family in self._sockets), family_of(self._peer))
+
+    def reserve(self, streams: Streams) -> None:
+        """Open the sockets of these streams. Raises PortsExhausted."""
+        for stream in streams:
+            self._socket(stream)
+
+    def reserve_for_offer(self) -> None:
+        """Open a socket for an offer of ours. Raises PortsExhausted."""
+        family = self.family
+        self._sockets[0, family] = self._host.open_socket(family)
+
+    def offer(self, codecs: Sequence[Codec], template: SessionDescription) -> SessionDescription:
+        """Our offer, with the codecs that are in use first. `template` has PJSIP's origin line."""
+        current = tuple(stream.codec for stream in self.streams)
+        ordered = current + tuple(codec for codec in codecs if codec not in current)
+        socket = next(iter(self._sockets.values()))
+        address, port = socket.mapped or (self._address(self.family, socket.source), socket.port)
+        socket.expect_another(True)
+        return make_offer(ordered, port, address=address, origin=template.origin)
+
+    def answer(self, offer: SessionDescription, streams: Streams, template: SessionDescription) -> SessionDescription:
+        """Our answer to an offer of which these streams are wanted. `template` has PJSIP's origin line."""
+        sockets = {stream.index: self._socket(stream) for stream in streams}
+        ports = {index: socket.mapped[1] if socket.mapped else socket.port for index, socket in sockets.items()}
+        reports = {
+            index: socket.mapped_reports[1]
+            for index, socket in sockets.items()
+            if socket.mapped_reports and socket.mapped_reports[1] != ports[index] + 1
+        }
+        addresses = {stream.index: self._stream_address(stream, sockets[stream.index]) for stream in streams}
+        address = addresses[streams[0].index]
+        own = make_answer(
+            offer,
+            streams,
+            ports,
+            address=address,
+            origin=template.origin,
+            keys={stream.index: self._own_key(stream.index, stream.crypto) for stream in streams if stream.crypto},
+            elsewhere={index: other for index, other in addresses.items() if other != address},
+            reports=reports,
+        )
+        for socket in sockets.values():  # its audio may be here before the answer has been seen to go out
+            socket.expect_another(True)
+        return own
+
+    def expect_no_other(self) -> None:
+        """No description on its way changes what comes to the sockets."""
+        for socket in self._sockets.values():
+            socket.expect_another(False)
+
+    def commit(self, streams: Streams, ahead: Streams) -> None:
+        """These streams are agreed; `ahead` are those of answers on their way, which keep their sockets and keys."""
+        if not self.streams:
+            self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
+        kept = streams + ahead
+        for place in self._sockets.keys() - {(stream.index, stream.family) for stream in kept}:
+            self._sockets[place].drain()
+            self._sockets.pop(place).close()
+        for key in self._keys.keys() - {(stream.index, stream.crypto) for stream in kept}:
+            del self._keys[key]
+        self.streams[:] = [self._stream(stream) for stream in streams]
+
+    def drain(self) -> None:
+        """Read what came before the BYE."""
+        for socket in self._sockets.values():
+            socket.drain()
+
+    def close(self) -> None:
+        for socket in self._sockets.values():
+            socket.close()
+
+    def _socket(self, stream: NegotiatedStream) -> RtpSocket:
+        """The stream's, opened when there is none: it may have moved to the other family."""
+        place = stream.index, stream.family
+        if place not in self._sockets:
+            self._sockets[place] = self._host.open_socket(stream.family)
+        return self._sockets[place]
+
+    def _stream_address(self, stream: NegotiatedStream, socket: RtpSocket) -> str:
+        if socket.mapped is not None:
+            return socket.mapped[0]
+        return self._address(stream.family, stream.remote or socket.source)
+
+    def _address(self, family: Family, media: tuple[str, int] | None) -> str:
+        """Ours that faces the caller, or the peer's media when that has the other family."""
+        faced = self._peer if family_of(self._peer) == family else media[0] if media else ""
+        return self._host.local_address(family, faced)
+
+    def _own_key(self, index: int, theirs: srtp.Crypto) -> srtp.Crypto:
+        """The one that we gave for theirs: a peer that repeats its key goes on with ours."""
+        return self._keys.setdefault((index, theirs), theirs.own())
+
+    def _stream(self, agreed: NegotiatedStream) -> MediaStream:
+        socket = self._sockets[agreed.index, agreed.family]
+        silence = self._host.send_silence and agreed.direction.sends
+        keys = (agreed.crypto, self._own_key(agreed.index, agreed.crypto)) if agreed.crypto else None
+        socket.expect(
+            agreed.remote, agreed.codec, agreed.payload_type, silence=silence, keys=keys, control=agreed.control
+        )
+        # A recorder's stream is sendonly from the start; that is no hold.
+        held = agreed.on_hold and (self._started_sendrecv or agreed.direction is Direction.INACTIVE)
+        return MediaStream(
+            index=agreed.index,
+            label=agreed.label,
+            codec=agreed.codec,
+            payload_type=agreed.payload_type,
+            telephone_event=agreed.telephone_event,
+            direction=agreed.direction,
+            held=held,
+            socket=socket,
+            event_clock_hz=agreed.event_clock_hz,
+        )

@@ -1,0 +1,68 @@
+"""The ports at which the worker listens for SIP: UDP, TCP and TLS, by IPv4 and IPv6."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from config.addresses import LOCALHOST, Family
+from config.settings import Sip
+from sip.errors import SipError
+from sip.media.own_addresses import OwnAddresses
+from sip.pjsip.stack import Stack, TlsFiles
+
+log = structlog.get_logger("sip")
+
+
+class Listeners:
+    """Opened once, and the TLS ones again when their certificate is renewed."""
+
+    def __init__(self, settings: Sip, addresses: OwnAddresses, *, connects_by_tls: bool) -> None:
+        """`connects_by_tls`: a registrar is reached by TLS, for which PJSIP needs a TLS port of its own."""
+        self._settings, self._addresses, self._connects_by_tls = settings, addresses, connects_by_tls
+        self.port = 0
+        """The SIP port in use; differs from the configured one only when that is 0."""
+        self.tls_port = 0
+        """0: nobody can call over TLS."""
+        self._tls: dict[Family, int] = {}
+        """The TLS transport of each family."""
+
+    def open(self, stack: Stack) -> None:
+        """Raises SipError when an address is taken."""
+        self.port = self._settings.port
+        for family, host in self._addresses.hosts.items():
+            for kind in self._settings.transports:
+                _, self.port = stack.listen(kind, host, self.port, public_address=self._addresses.public(family))
+        if self._settings.tls_cert or self._connects_by_tls:
+            self._open_tls(stack)
+
+    def renew_certificate(self, stack: Stack) -> None:
+        """Read the files of `sip.tls_cert` and `sip.tls_key` again; connections that are open go on."""
+        if not self.tls_port:
+            return
+        for family, transport in self._tls.items():
+            host = self._addresses.hosts[family]
+            try:
+                stack.renew(transport, host)
+            except SipError as error:
+                consequence = "nobody can call over TLS at this address until the worker is started again"
+                log.error(consequence, address=host, problem=str(error))
+
+    def _open_tls(self, stack: Stack) -> None:
+        settings = self._settings
+        files = TlsFiles(
+            cert=settings.tls_cert,
+            key=settings.tls_key,
+            ca=settings.tls_ca,
+            verify=settings.tls_verify,
+            clients=settings.tls_clients == "verified",
+        )
+        port = settings.tls_port if settings.tls_cert else 0
+        for family, host in self._addresses.hosts.items():
+            public = self._addresses.public(family)
+            self._tls[family], bound = stack.listen("tls", host, port, public_address=public, files=files)
+            port = self.tls_port = bound if settings.tls_cert else 0
+        if self._connects_by_tls and "IP4" not in self._addresses.hosts:
+            # PJSIP asks for a port of IPv4 before it looks at the address beside a registrar's name. Nobody gets in.
+            stack.listen("tls", LOCALHOST["IP4"], 0, files=replace(files, cert="", key=""))

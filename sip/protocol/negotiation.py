@@ -1,0 +1,116 @@
+"""Offers and answers of one call (RFC 3264, RFC 6337): what is agreed, and which descriptions are on their way.
+
+A description of ours is made when PJSIP asks for it, and takes effect when a response has gone out with it. The next
+offer may come in between, so several can be on their way; each has a state of its own, and one table moves them all.
+No I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sip.protocol.offer_answer import NegotiatedStream
+from sip.protocol.sdp import SessionDescription
+
+Streams = tuple[NegotiatedStream, ...]
+
+
+class DescriptionState(Enum):
+    ANSWER_MADE = "answer made"
+    ANSWER_LEAVING = "answer leaving"
+    """A response with it has gone out, which has not been compared with it yet."""
+    OFFER_MADE = "offer made"
+    OFFER_LEAVING = "offer leaving"
+    OFFER_OPEN = "offer open"
+    """It has gone out in a 2xx, whose ACK brings the answer."""
+    CLOSED = "closed"
+
+
+class DescriptionEvent(Enum):
+    RESPONSE = "a response takes it along"
+    REFUSED = "the request was refused, or another description was made instead"
+    SENT = "the response had this very description"
+    NOT_SENT = "the response had none, or another one"
+    ANSWERED = "the answer to it is there"
+
+
+_S, _E = DescriptionState, DescriptionEvent
+_NEXT = {
+    (_S.ANSWER_MADE, _E.RESPONSE): _S.ANSWER_LEAVING,
+    (_S.ANSWER_MADE, _E.REFUSED): _S.CLOSED,
+    (_S.ANSWER_LEAVING, _E.SENT): _S.CLOSED,
+    (_S.ANSWER_LEAVING, _E.NOT_SENT): _S.CLOSED,
+    (_S.OFFER_MADE, _E.RESPONSE): _S.OFFER_LEAVING,
+    (_S.OFFER_MADE, _E.REFUSED): _S.CLOSED,
+    (_S.OFFER_LEAVING, _E.SENT): _S.OFFER_OPEN,
+    (_S.OFFER_LEAVING, _E.NOT_SENT): _S.CLOSED,
+    (_S.OFFER_OPEN, _E.ANSWERED): _S.CLOSED,
+}
+"""A pair that is missing is a mistake of ours, and a KeyError."""
+_MADE = frozenset((_S.ANSWER_MADE, _S.OFFER_MADE))
+_AWAITING = frozenset((_S.OFFER_LEAVING, _S.OFFER_OPEN))
+
+
+@dataclass(slots=True, eq=False)
+class OwnDescription:
+    """A description of ours."""
+
+    session: SessionDescription
+    streams: Streams
+    """What an answer agrees on; empty in an offer."""
+    state: DescriptionState
+
+
+class Negotiation:
+    """The offers and answers of one call."""
+
+    def __init__(self) -> None:
+        self.agreed: Streams = ()
+        self._open: list[OwnDescription] = []
+        """Those that are not closed, the oldest first."""
+
+    @property
+    def awaits_answer(self) -> bool:
+        """An offer of ours has gone out in a 2xx, whose ACK brings the answer."""
+        return any(each.state in _AWAITING for each in self._open)
+
+    @property
+    def ahead(self) -> Streams:
+        """Streams that answers on their way agree on: their sockets and keys must stay."""
+        return tuple(stream for each in self._open for stream in each.streams)
+
+    def make_offer(self, session: SessionDescription) -> None:
+        self._make(OwnDescription(session, (), _S.OFFER_MADE))
+
+    def make_answer(self, session: SessionDescription, streams: Streams) -> None:
+        self._make(OwnDescription(session, streams, _S.ANSWER_MADE))
+
+    def respond(self) -> OwnDescription | None:
+        """A response goes out: the description that was made for it, None when there is none."""
+        made = next((each for each in self._open if each.state in _MADE), None)
+        if made is not None:
+            self.move(made, _E.RESPONSE)
+        return made
+
+    def refuse(self) -> None:
+        """The request was refused: what was made for it changes nothing."""
+        for each in [each for each in self._open if each.state in _MADE]:
+            self.move(each, _E.REFUSED)
+
+    def close_offers(self) -> bool:
+        """The answer to our offer is there; False when there is no such offer."""
+        offers = [each for each in self._open if each.state is _S.OFFER_OPEN]
+        for each in offers:
+            self.move(each, _E.ANSWERED)
+        return bool(offers)
+
+    def move(self, description: OwnDescription, event: DescriptionEvent) -> DescriptionState:
+        description.state = _NEXT[description.state, event]
+        if description.state is _S.CLOSED:
+            self._open.remove(description)
+        return description.state
+
+    def _make(self, description: OwnDescription) -> None:
+        self.refuse()
+        self._open.append(description)
