@@ -1,6 +1,6 @@
 """All RTP sockets read together, once per media tick: `recvmmsg` per socket, then array operations over what came.
 
-Audio is looked at once per tick, so reading it earlier would only cost a wake-up of the event loop per packet. Until
+Audio is processed once per tick, so reading it earlier would only cost a wake-up of the event loop per packet. Until
 then it lies in the sockets' buffers, which hold seconds of it; the kernel notes when each datagram came, so arrival
 times are better than those of a loop that has other things to do.
 """
@@ -34,8 +34,8 @@ ROOM = 8
 """Datagrams that one call reads from one socket; at 50 packets a second two have come since the last tick."""
 MAX_PASSES = 32
 """Calls per socket and tick: a flood on one port must not hold up the others, and a backlog is caught up with."""
-DEAL_S = 1.0
-"""So often sockets are dealt out to turns anew, when none came or went."""
+PARTITION_S = 1.0
+"""How often the sockets are partitioned anew when none came or went: a leg may have another row by then."""
 KEPT_S = 10.0
 """No socket's buffer holds more than this of a call."""
 SO_TIMESTAMPNS = 35
@@ -81,7 +81,7 @@ class RtpReceiver:
         """The next 16 bytes of those that speak IPv6."""
         self._speaks6 = np.zeros(64, np.bool_)
         self._open6 = 0
-        """Sockets that speak IPv6: without one nothing of theirs is looked at."""
+        """Sockets that speak IPv6: without one the IPv6 addresses need no comparison."""
         self.heard_s = np.zeros(64)
         """When the locked source was last heard, per slot."""
         self._latched = np.zeros(64, np.bool_)
@@ -94,9 +94,9 @@ class RtpReceiver:
         """Datagrams longer than any RTP packet."""
         self.errors = 0
         self._swept_s = [0.0]
-        """When each turn was read last."""
-        self._turns: list[list[_Reader]] = []
-        self._changed, self._dealt_s = True, 0.0
+        """When each shard was read last."""
+        self._shards: list[list[_Reader]] = []
+        self._changed, self._partitioned_s = True, 0.0
         self._buffers: _Buffers | None = None
 
     def add(self, reader: RtpSocket, bound: socket.socket) -> int:
@@ -152,23 +152,22 @@ class RtpReceiver:
         self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
         self._free = list(range(size, 2 * size))
 
-    def sweep(self, now: float, turn: Shard = ALL) -> Iterator[None]:
-        """Read what has come for the legs whose turn it is. Yields after each batch: the caller's loop may breathe."""
+    def sweep(self, now: float, shard: Shard = ALL) -> Iterator[None]:
+        """Read what has come for the legs of this shard. Yields after each batch: the caller's loop may breathe."""
         if not self._readers:
             return
-        # A leg may get another row, which its socket need not follow at once.
-        stale = self._changed or now - self._dealt_s >= DEAL_S
-        if turn.number == 0 and stale or turn.of != len(self._turns):
-            self._turns = self._deal(turn.of)
-            self._changed, self._dealt_s = False, now
-            if turn.of != len(self._swept_s):
-                self._swept_s = [0.0] * turn.of
+        stale = self._changed or now - self._partitioned_s >= PARTITION_S
+        if shard.number == 0 and stale or shard.of != len(self._shards):
+            self._shards = self._partition(shard.of)
+            self._changed, self._partitioned_s = False, now
+            if shard.of != len(self._swept_s):
+                self._swept_s = [0.0] * shard.of
         if self._buffers is None:
             self._buffers = _Buffers()
-        if turn.number == 0:
+        if shard.number == 0:
             self._guard(now)
-        since_s, self._swept_s[turn.number] = self._swept_s[turn.number], now
-        yield from self._read_all(self._buffers, self._turns[turn.number], since_s)
+        since_s, self._swept_s[shard.number] = self._swept_s[shard.number], now
+        yield from self._read_all(self._buffers, self._shards[shard.number], since_s)
 
     def drain(self, slot: int) -> None:
         """Read what has come to one socket: it is about to be closed."""
@@ -182,15 +181,15 @@ class RtpReceiver:
             if not waiting:
                 break
 
-    def _deal(self, turns: int) -> list[list[_Reader]]:
-        """Sockets by the turn of their legs; those without a leg come in the first."""
-        if turns == 1:
+    def _partition(self, shards: int) -> list[list[_Reader]]:
+        """Sockets by the shard of their legs; those without a leg are in the first."""
+        if shards == 1:
             return [list(self._readers.items())]
-        dealt: list[list[_Reader]] = [[] for _ in range(turns)]
+        found: list[list[_Reader]] = [[] for _ in range(shards)]
         for reader in self._readers.items():
             leg = reader[1][1].leg
-            dealt[0 if leg is None else leg.index // ROWS % turns].append(reader)
-        return dealt
+            found[0 if leg is None else leg.index // ROWS % shards].append(reader)
+        return found
 
     def _read(
         self, buffers: _Buffers, readers: Sequence[_Reader], since_s: float
@@ -204,7 +203,7 @@ class RtpReceiver:
         for reader in readers:
             slot, own = reader
             if filled + ROOM > BATCH:
-                self._take(buffers, filled, sockets, counts, since_s)
+                self._deliver(buffers, filled, sockets, counts, since_s)
                 filled, sockets, counts = 0, [], []
                 yield
             if self._readers.get(slot) is not own:
@@ -222,42 +221,58 @@ class RtpReceiver:
             if count == ROOM:
                 more.append(reader)
         if filled:
-            self._take(buffers, filled, sockets, counts, since_s)
+            self._deliver(buffers, filled, sockets, counts, since_s)
         return more
 
-    def _take(
+    def _deliver(
         self, buffers: _Buffers, filled: int, sockets: list[RtpSocket], counts: list[int], since_s: float
     ) -> None:
+        """Hand on a batch: of `sockets[i]`, `counts[i]` datagrams in the order in which they came.
+
+        This goes in rounds, the first datagram of each socket, then the second of each, so that no leg is in one round
+        twice: the detector takes the plain packets of a round all at once, and each of the others goes its own way.
+        """
         datagrams = buffers.finish(filled, since_s)
-        runs = np.array(counts)
-        owner = np.repeat(np.arange(len(sockets)), runs)
-        slots = np.array([reader.slot for reader in sockets])[owner]
-        rows = np.array([-1 if reader.leg is None else reader.leg.index for reader in sockets])[owner]
-        turns = np.arange(filled) - (np.cumsum(runs) - runs)[owner]
-        easy = self._locked(buffers, slots) & (rows >= 0)
-        # The first datagram of each socket, then the second of each: no leg is in one round twice.
-        for turn in range(max(counts)):
-            which = np.flatnonzero(turns == turn)
-            rest = which
-            if self._detector is not None:
-                mine = which[easy[which]]
-                plain = self._detector.receive(datagrams, mine, rows[mine])
-                taken = slots[mine[plain]]
-                self.heard_s[taken] = datagrams.arrivals[mine[plain]]
-                self.packets[taken] += 1
-                if len(taken) == len(which):
-                    continue
-                if len(taken):
-                    hard = np.ones(filled, np.bool_)
-                    hard[mine[plain]] = False
-                    rest = which[hard[which]]
-            for index in rest.tolist():
-                if buffers.messages["flags"][index] & socket.MSG_TRUNC:
-                    self.truncated += 1
-                    continue
-                reader = sockets[owner[index]]
-                reader.take(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
-            easy = self._locked(buffers, slots) & (rows >= 0)
+        lengths = np.array(counts)
+        owners = np.repeat(np.arange(len(sockets)), lengths)
+        slots = np.array([socket.slot for socket in sockets])[owners]
+        rows = np.array([-1 if socket.leg is None else socket.leg.index for socket in sockets])[owners]
+        rounds = np.arange(filled) - (np.cumsum(lengths) - lengths)[owners]
+        locked = self._locked(buffers, slots) & (rows >= 0)
+        for number in range(max(counts)):
+            others = self._deliver_plain(datagrams, np.flatnonzero(rounds == number), locked, slots, rows)
+            if not len(others):
+                continue
+            for index in others.tolist():
+                self._deliver_one(buffers, index, sockets[owners[index]])
+            locked = self._locked(buffers, slots) & (rows >= 0)  # one of them may have changed a source
+
+    def _deliver_plain(
+        self,
+        datagrams: Datagrams,
+        round_: NDArray[np.intp],
+        locked: NDArray[np.bool_],
+        slots: NDArray[np.int64],
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.intp]:
+        """Let the detector take what it can of a round, from locked sources alone. Returns the others."""
+        if self._detector is None:
+            return round_
+        candidates = locked[round_]
+        which = round_[candidates]
+        taken = candidates.copy()
+        taken[candidates] = self._detector.receive(datagrams, which, rows[which])
+        plain = round_[taken]
+        self.heard_s[slots[plain]] = datagrams.arrivals[plain]
+        self.packets[slots[plain]] += 1
+        return round_[~taken]
+
+    def _deliver_one(self, buffers: _Buffers, index: int, socket_: RtpSocket) -> None:
+        if buffers.messages["flags"][index] & socket.MSG_TRUNC:
+            self.truncated += 1
+            return
+        datagrams = buffers.datagrams
+        socket_.take(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
 
     def _locked(self, buffers: _Buffers, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Of each datagram read, from the slots given: whether it is of the locked source."""
@@ -318,12 +333,12 @@ class _Buffers:
 
 
 def _clocks() -> tuple[float, float]:
-    """The monotonic clock, and how far it is ahead of the wall clock: the closest of three looks at both."""
-    looks = []
+    """The monotonic clock, and how far it is ahead of the wall clock: the closest of three readings of both."""
+    readings = []
     for _ in range(3):
         before, wall, after = time.monotonic(), time.time(), time.monotonic()
-        looks.append((after - before, after, before - wall))
-    _, now, ahead_s = min(looks)
+        readings.append((after - before, after, before - wall))
+    _, now, ahead_s = min(readings)
     return now, ahead_s
 
 

@@ -258,8 +258,8 @@ async def test_without_a_free_port_a_move_to_the_other_family_is_refused_and_the
     async with scene(V4, **BOTH) as (handler, endpoint, caller):
         await caller.invite(sdp(40000))
         with contextlib.ExitStack() as taken:
-            for _ in range(len(endpoint._ports._free)):
-                taken.callback(endpoint._ports.close, endpoint._ports.open(0.0, "IP6"), 0.0)
+            for _ in range(len(endpoint.control.ports._free)):
+                taken.callback(endpoint.control.ports.close, endpoint.control.ports.open(0.0, "IP6"), 0.0)
             again = caller.send("INVITE", sdp(40000, address=V6, version=2))
             # PJSIP refuses any offer with 488, whatever the reason.
             assert (await caller.answer(again)).start_line.startswith("SIP/2.0 488")

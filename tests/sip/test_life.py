@@ -285,8 +285,8 @@ async def test_a_call_for_which_there_are_not_enough_ports_takes_none() -> None:
     """A recording session of two streams, and one port left."""
     async with scene() as (handler, endpoint, (caller,)):
         with contextlib.ExitStack() as taken:
-            for _ in range(len(endpoint._ports._free) - 1):
-                taken.callback(endpoint._ports.close, endpoint._ports.open(0.0), 0.0)
+            for _ in range(len(endpoint.control.ports._free) - 1):
+                taken.callback(endpoint.control.ports.close, endpoint.control.ports.open(0.0), 0.0)
             before = endpoint.rtp_sockets
             two = sdp(40000, "a=label:1", "a=sendonly", "m=audio 40002 RTP/AVP 0", "a=label:2", "a=sendonly")
             refused = await caller.answer(caller.send("INVITE", two, "Require: siprec"))
@@ -610,7 +610,7 @@ async def test_nobody_takes_the_place_of_a_call_by_replaces() -> None:
 async def test_a_port_rests_before_it_is_used_again() -> None:
     """Two ports: the third call within ten seconds finds none, though nobody is on the line any more."""
     async with scene(peers=3) as (_, endpoint, callers):
-        endpoint._ports._free = type(endpoint._ports._free)(list(endpoint._ports._free)[:2])
+        endpoint.control.ports._free = type(endpoint.control.ports._free)(list(endpoint.control.ports._free)[:2])
         used = []
         for caller in callers[:2]:
             used.append(media(await caller.invite(sdp(40000)))[0])
