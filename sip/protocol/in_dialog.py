@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sip.errors import PeerError
-from sip.pjsip.call import SipCall
 from sip.protocol.message import SipMessage, dtmf_info, tag_of
 from sip.request_filter import DROP, PASS, RequestHead
+
+if TYPE_CHECKING:
+    from sip.pjsip.call import SipCall
 
 _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "BYE", "UPDATE", "REFER", "MESSAGE"))
 """By PJSIP; to anything else within a dialog it would say 500."""
