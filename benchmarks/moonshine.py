@@ -24,16 +24,15 @@ from asr.messages import (
     Configure,
     EngineReady,
     FinalRequest,
-    Frames,
     Heard,
     Open,
     PartialRequest,
     decode_from_engine,
-    encode,
 )
 from asr.utterance import Utterance
 from benchmarks.engine import run as engine
 from config import Settings
+from config.framing import FramedMessage, Frames, encode
 
 PEOPLE, SECONDS = 4, 12.0
 STARTS = 7
@@ -140,7 +139,7 @@ class Child:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
         return time.monotonic() - self.begun_s, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def send(self, message: messages.EngineMessage) -> None:
+    def send(self, message: FramedMessage) -> None:
         self._requests.sendall(encode(message))
 
     def _receive(self) -> Iterator[messages.FromEngine]:

@@ -1,9 +1,14 @@
-"""Starting and ending a child process that is spoken to over sockets: the inference process, the reader of a file."""
+"""Child processes that are reached over sockets: the inference process and the decoder of a file.
+
+The parent calls `spawn`, `kill`, `end` and `how`; the child calls `end_with_parent`. Any process may call
+`forbid_tracing`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
@@ -14,7 +19,9 @@ import structlog
 log = structlog.get_logger("asr")
 
 END_S = 5.0
-"""It gets so long to go by itself, and as long again after a kill."""
+"""How long a child gets to end by itself, and once more after a kill."""
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+"""linux/prctl.h"""
 
 
 async def spawn(
@@ -60,3 +67,23 @@ async def end(process: Process) -> int:
 def how(code: int) -> str:
     """How it ended, from its exit status."""
     return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def end_with_parent() -> None:
+    """Called first thing in a child: it ends with its parent, and not before.
+
+    Ctrl-C and a service manager's SIGTERM reach the whole group, while the parent still wants its last finals. A parent
+    that has died before this call has closed the child's sockets.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def forbid_tracing() -> None:
+    """Keep this process's memory from other processes of the same user: none may trace it or read /proc/PID/mem.
+
+    It leaves no core dump either, unless the kernel is told to write those of protected processes for root alone
+    (`fs.suid_dumpable=2`, proc(5)). Root may still trace it.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,16 +1,16 @@
-"""One utterance on the media process's books: its audio, what is asked of it, and how much of that has been told."""
+"""One open utterance: its audio, what is asked about it, and how much of that has been sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asr.client.spill import Kept
+from asr.client.spill import UtteranceAudio
 from asr.messages import MAX_AUDIO_BYTES, Align, Append, FinalRequest, Open, PartialRequest, ToEngine, Withdraw
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
 
-Deliver = Callable[[Hypothesis], None]
-TakeWords = Callable[[Alignment], None]
+OnHypothesis = Callable[[Hypothesis], None]
+OnAlignment = Callable[[Alignment], None]
 
 
 @dataclass(slots=True)
@@ -52,8 +52,8 @@ class RecognizerCounters:
 @dataclass(slots=True)
 class PendingUtterance:
     utterance: Utterance
-    deliver: Deliver
-    audio: Kept
+    on_hypothesis: OnHypothesis
+    audio: UtteranceAudio
     """All of it, for a replay, until the utterance is over."""
     newest: int = -1
     """Highest revision asked for."""
@@ -61,17 +61,17 @@ class PendingUtterance:
     request: PartialRequest | FinalRequest | Align | None = None
     """The newest, as long as it is not answered."""
     words: tuple[TimedWord, ...] = ()
-    """Of its newest final, from an engine that tells them."""
-    take_words: TakeWords | None = None
+    """Those of its newest final, from an engine that gives their times."""
+    on_alignment: OnAlignment | None = None
     """Set with an `Align`, the last thing that is asked."""
     opened: bool = False
-    """`opened`, `sent` and `asked`: what this life of the inference process has been told."""
+    """`opened`, `sent` and `asked`: what has been sent to this life of the inference process."""
     sent: int = 0
     asked: bool = False
     withdrawn: bool = False
     """The request is not wanted any more, and the process does not know it yet."""
     begun_bytes: int = 0
-    """What of it is counted as being at the process."""
+    """How much of the audio is counted as being at the process."""
     crashes: int = 0
     failed: str | None = None
     died: bool = False
@@ -79,11 +79,17 @@ class PendingUtterance:
     refused: bool = False
     """It failed because the engine does not know its language: see `Hypothesis.refused`."""
 
+    def revise(self, revision: int) -> None:
+        assert revision > self.newest, f"{self.utterance.id}: revision {revision} after {self.newest}"
+        self.newest = revision
+
     def ask(self, request: PartialRequest | FinalRequest | Align) -> None:
+        """Replace what was asked before."""
+        self.revise(request.revision)
         self.request, self.asked, self.withdrawn = request, False, False
 
     def next_message(self) -> ToEngine | None:
-        """What is to be told next; it counts as told. Raises SpillError."""
+        """What is to be sent next; it counts as sent. Raises SpillError."""
         if not self.opened:
             self.opened = True
             return Open(self.utterance, suspect=self.crashes > 0)
@@ -105,10 +111,10 @@ class PendingUtterance:
         return request
 
     def forget_process(self) -> None:
-        """The process that had been told is gone."""
+        """The process is gone, and the next one has been sent nothing."""
         self.opened, self.sent, self.asked, self.withdrawn, self.begun_bytes = False, 0, False, False, 0
 
-    def counts(self, hypothesis: Hypothesis) -> bool:
+    def waits_for(self, hypothesis: Hypothesis) -> bool:
         """Whether it is still waited for."""
         if hypothesis.final:
             request = self.request

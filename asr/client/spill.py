@@ -79,8 +79,8 @@ class Spill:
         self._free.clear()
 
 
-class Kept:
-    """The audio of one utterance: what is in memory, behind what is on disk."""
+class UtteranceAudio:
+    """The audio of one utterance: its beginning may be on disk, and the rest is in memory."""
 
     __slots__ = ("_blocks", "_memory", "_spill")
 
@@ -104,7 +104,7 @@ class Kept:
         self._memory += audio
 
     def move(self) -> None:
-        """A block to the disk. Raises SpillError."""
+        """Move a block to the disk. Raises SpillError."""
         size = self._spill.block_bytes
         self._blocks.append(self._spill.put(bytes(self._memory[:size])))
         del self._memory[:size]

@@ -20,7 +20,6 @@ from typing import Any
 
 import structlog
 
-from asr.bond import end_with_parent
 from asr.engines.aligner import Aligner
 from asr.engines.interface import EngineUnusable, described, first_line
 from asr.engines.plugin import find
@@ -29,18 +28,18 @@ from asr.messages import (
     Configure,
     EngineCrashed,
     EngineFailed,
-    Frames,
     FromEngine,
     Ping,
     Pong,
     ToEngine,
     Working,
     decode_to_engine,
-    encode,
 )
 from asr.server.inference import Inference
 from config import ConfigError
+from config.child_process import end_with_parent
 from config.console import ConsoleRenderer
+from config.framing import Frames, encode
 
 RECEIVE_BYTES = 256 * 1024
 log = structlog.get_logger("asr.server.process")

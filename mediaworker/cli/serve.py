@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from asr.bond import forbid_tracing
 from config import ConfigError, load
+from config.child_process import forbid_tracing
 from mediaworker.cli.terminal import print_error
 from mediaworker.ops.blas import one_thread
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from asr.bond import forbid_tracing
 from config import ConfigError, load
+from config.child_process import forbid_tracing
 from config.settings import Log
 from mediaworker.cli.result_names import Clash, check, distinct
 from mediaworker.cli.terminal import print_error

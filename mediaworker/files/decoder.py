@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from asr.bond import end_with_parent
-from asr.messages import Frames, encode
+from config.child_process import end_with_parent
+from config.framing import Frames, encode
 from mediaworker.files import sandbox
 from mediaworker.files.messages import (
     Begin,

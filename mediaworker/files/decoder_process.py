@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from asr.messages import FrameError, Frames, encode
 from config import Endpointing, child_process
+from config.framing import FrameError, Frames, encode
 from config.settings import Files
 from mediaworker.files.messages import (
     Begin,

@@ -1,4 +1,4 @@
-"""What the worker and the child that reads a file say to each other, framed like the messages of the engine.
+"""What the worker and the child that reads a file say to each other, framed as in `config.framing`.
 
 The child sends no more chunks than it was granted, so what is decoded and not yet recognised stays small.
 """
@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from asr.messages import EngineMessage, decode
 from config import Endpointing
+from config.framing import FramedMessage, decode
 
 Fault = Literal[
     "empty", "unreadable", "no_audio", "too_long", "too_large", "stalled", "channels", "crashed", "internal"
@@ -19,7 +19,7 @@ Fault = Literal[
 Channels = Literal["mix", "split"]
 
 
-class Begin(EngineMessage, frozen=True):
+class Begin(FramedMessage, frozen=True):
     """The first message to the child; the file is the descriptor it was started with."""
 
     channels: Channels
@@ -33,13 +33,13 @@ class Begin(EngineMessage, frozen=True):
     """Chunks that are known: they come without their samples, and need no grant."""
 
 
-class Grant(EngineMessage, frozen=True):
+class Grant(FramedMessage, frozen=True):
     """So many chunks more may be sent."""
 
     chunks: int
 
 
-class Opened(EngineMessage, frozen=True):
+class Opened(FramedMessage, frozen=True):
     duration_s: float | None
     """As the file says; None when it does not."""
     channels: int
@@ -48,7 +48,7 @@ class Opened(EngineMessage, frozen=True):
     container: str
 
 
-class Chunk(EngineMessage, frozen=True):
+class Chunk(FramedMessage, frozen=True):
     """A stretch of speech. Times are positions: 8 kHz samples since the beginning of the source's timeline."""
 
     index: int
@@ -62,19 +62,19 @@ class Chunk(EngineMessage, frozen=True):
     torn: bool
 
 
-class Progress(EngineMessage, frozen=True):
+class Progress(FramedMessage, frozen=True):
     """All speech before it has been sent."""
 
     position_s: float
 
 
-class Ended(EngineMessage, frozen=True):
+class Ended(FramedMessage, frozen=True):
     duration_s: float
     damaged: int
     """Packets that could not be decoded: silence in their place."""
 
 
-class Failed(EngineMessage, frozen=True):
+class Failed(FramedMessage, frozen=True):
     fault: Fault
     reason: str
     """A sentence for whoever has sent the file."""

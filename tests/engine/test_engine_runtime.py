@@ -17,6 +17,7 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import device
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
+from config.framing import Frames, encode
 from config.settings import Asr, Qwen, Settings
 from tests.process.test_recognizer import client
 from tests.support.peers import TINY, until, worker
@@ -92,7 +93,7 @@ async def test_a_gpu_is_not_started_for_a_call(
 def test_runtimes_travel() -> None:
     for known in (Runtime(), Runtime("cuda:1", "H200", "bfloat16", "sdpa", True, "passed", warnings=("a", "b"))):
         ready = messages.EngineReady("qwen", (), known)
-        (body,) = messages.Frames().feed(messages.encode(ready))
+        (body,) = Frames().feed(encode(ready))
         assert messages.decode_from_engine(body) == ready
     assert Runtime(free_bytes=1).shown() == {"device": "cpu", "free_bytes": 1}
 

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.client.engine_health import FAILURES, HOLD_S, FinalOutcomes
-from asr.client.outstanding import Ledger
+from asr.client.outstanding import OutstandingWork
 from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
 from asr.client.spill import BLOCK_BYTES, Spill
-from asr.client.watchdog import Patience, WatchdogVerdict
+from asr.client.watchdog import Watchdog, WatchdogVerdict
 from asr.engines import weights
 from asr.engines.interface import Answer, Capabilities, EngineError
 from asr.engines.selection import select
@@ -34,7 +34,7 @@ from asr.server.inference import Inference
 from asr.server.offline import transcribe
 from asr.server.scheduler import Request
 from audio.codecs.g711 import ulaw_encode
-from config import ConfigError, child_process
+from config import ConfigError, child_process, framing
 from config.settings import Asr, Settings
 from tests.support.peers import ROOT, TINY
 from tests.support.speech import speech
@@ -93,39 +93,50 @@ def text_of(audio: bytes) -> str:
 
 
 class Pair:
-    """A ledger and, on the other side, an inference that can die at any moment."""
+    """Outstanding work and, on the other side, an inference that can die at any moment."""
 
     def __init__(self, max_bytes: int = 1 << 20, max_spill: int = 1 << 20, folder: str = tempfile.gettempdir()) -> None:
         self.spill = Spill(folder, max_bytes=max_spill, block_bytes=64)
-        self.ledger = Ledger(max_bytes=max_bytes, spill=self.spill)
+        self.outstanding = OutstandingWork(max_bytes=max_bytes, spill=self.spill)
         self.inference = Inference(HashEngine())
         self.got: dict[str, list[Hypothesis]] = {}
 
     def open(self, name: str, *, live: bool = True) -> None:
         self.got.setdefault(name, [])
-        self.ledger.open(Utterance(name, "PCMU", live=live), self.got[name].append)
+        self.outstanding.open(Utterance(name, "PCMU", live=live), self.got[name].append)
 
     def send(self, count: int = 1 << 30) -> None:
-        while count and (message := self.ledger.next_message()) is not None:
-            body = messages.encode(message)[4:]
+        while count and (message := self.outstanding.next_message()) is not None:
+            body = framing.encode(message)[4:]
             self.inference.receive(messages.decode_to_engine(body), 0.0)
             count -= 1
 
     def work(self, count: int = 1 << 30, *, die: bool = False) -> None:
         while count and (work := self.inference.choose()) is not None:
-            self.ledger.working = work.utterance_ids
+            self.outstanding.working = work.utterance_ids
             if die and count == 1:
                 self.die()
                 return
             for message in self.inference.perform(work):
-                if isinstance(message, messages.Heard) and (d := self.ledger.heard(message.hypothesis)) is not None:
-                    d[0](d[1])
+                self.receive(message)
             count -= 1
-        self.ledger.working = ()
+        self.outstanding.working = ()
+
+    def receive(self, message: messages.FromEngine) -> None:
+        match message:
+            case messages.Heard():
+                self.outstanding.on_hypothesis(message.hypothesis)
+            case messages.Words():
+                self.outstanding.on_alignment(message.alignment)
+        self.deliver()
+
+    def deliver(self) -> None:
+        for callback, answer in self.outstanding.take_deliveries():
+            callback(answer)
 
     def die(self) -> None:
-        for deliver, hypothesis in self.ledger.restart("it died"):
-            deliver(hypothesis)
+        self.outstanding.on_death("it died")
+        self.deliver()
         self.inference = Inference(HashEngine())
 
     def finals(self, name: str) -> list[Hypothesis]:
@@ -157,17 +168,17 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
             case "append", name, size:
                 audio = bytes((len(sent[name]) + index) % 200 for index in range(size))
                 sent[name] += audio
-                pair.ledger.append(name, audio)
+                pair.outstanding.append(name, audio)
             case "partial" | "speculate" as kind, name:
                 revision[name] += 1
                 if kind == "partial":
-                    pair.ledger.partial(name, revision[name])
+                    pair.outstanding.partial(name, revision[name])
                     continue
                 asked[name][revision[name]] = sent[name]
-                if (delivery := pair.ledger.final(name, revision[name], commit=False)) is not None:
-                    delivery[0](delivery[1])
+                pair.outstanding.final(name, revision[name], commit=False)
+                pair.deliver()
             case "withdraw", name:
-                pair.ledger.withdraw(name)
+                pair.outstanding.withdraw(name)
             case "send", count:
                 pair.send(count)
             case "work" | "die in work" as kind, count:
@@ -176,20 +187,20 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
                 pair.die()
     for name in "abc":
         asked[name][revision[name] + 1] = sent[name]
-        if (delivery := pair.ledger.final(name, revision[name] + 1, commit=True)) is not None:
-            delivery[0](delivery[1])
-    while len(pair.ledger):
-        before = len(pair.ledger)
+        pair.outstanding.final(name, revision[name] + 1, commit=True)
+        pair.deliver()
+    while len(pair.outstanding):
+        before = len(pair.outstanding)
         pair.send()
         pair.work()
-        assert len(pair.ledger) < before, "nobody waits for ever"
+        assert len(pair.outstanding) < before, "nobody waits for ever"
     for name in "abc":
         revisions = [hypothesis.revision for hypothesis in pair.got[name]]
         assert revisions == sorted(set(revisions)), "each at most once, in order"
         assert revisions[-1] == max(asked[name]), "the committed final has come, as the last"
         for final in pair.finals(name):
             assert final.error == "it died" or final.text == text_of(asked[name][final.revision])
-    assert pair.ledger.audio_bytes == pair.ledger.spilled_bytes == 0
+    assert pair.outstanding.audio_bytes == pair.outstanding.spilled_bytes == 0
     pair.send()
     assert pair.inference.engine.audio == {} and len(pair.inference.scheduler) == 0
 
@@ -198,17 +209,17 @@ def test_two_deaths_over_an_utterance_end_it_and_not_the_others() -> None:
     pair = Pair()
     for name in "ab":
         pair.open(name)
-        pair.ledger.append(name, b"\x01" * 500)
-    pair.ledger.final("a", 1, commit=True)
+        pair.outstanding.append(name, b"\x01" * 500)
+    pair.outstanding.final("a", 1, commit=True)
     for _ in range(2):
         pair.send()
         pair.work(1, die=True)
     assert [final.error for final in pair.finals("a")] == ["it died"]
-    pair.ledger.final("b", 1, commit=True)
+    pair.outstanding.final("b", 1, commit=True)
     pair.send()
     pair.work()
     assert [final.text for final in pair.finals("b")] == [text_of(b"\x01" * 500)]
-    assert pair.ledger.counters.crashes == 2 and pair.ledger.counters.errors == 1
+    assert pair.outstanding.counters.crashes == 2 and pair.outstanding.counters.errors == 1
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -217,24 +228,23 @@ def test_a_death_in_company_costs_the_one_who_is_to_blame(live: bool) -> None:
     pair = Pair()
     for name in "abcd":
         pair.open(name, live=live)
-        pair.ledger.append(name, name.encode() * 350)
-        pair.ledger.final(name, 1, commit=False)
+        pair.outstanding.append(name, name.encode() * 350)
+        pair.outstanding.final(name, 1, commit=False)
 
     def poisoned() -> bool:
         """Work until the step that kills; False: there was none."""
         while (work := pair.inference.choose()) is not None:
-            pair.ledger.working = work.utterance_ids
+            pair.outstanding.working = work.utterance_ids
             if "b" in work.utterance_ids:
                 pair.die()
                 return True
             for message in pair.inference.perform(work):
-                if isinstance(message, messages.Heard) and (d := pair.ledger.heard(message.hypothesis)) is not None:
-                    d[0](d[1])
-        pair.ledger.working = ()
+                pair.receive(message)
+        pair.outstanding.working = ()
         return False
 
     pair.send()
-    assert poisoned() and len(pair.ledger.working) == 0
+    assert poisoned() and len(pair.outstanding.working) == 0
     pair.send()
     assert poisoned()
     pair.send()
@@ -242,9 +252,9 @@ def test_a_death_in_company_costs_the_one_who_is_to_blame(live: bool) -> None:
     assert [final.error for final in pair.finals("b")] == ["it died"]
     for name in "acd":
         assert [final.text for final in pair.finals(name)] == [text_of(name.encode() * 350)]
-    assert pair.ledger.counters.crashes == 2
+    assert pair.outstanding.counters.crashes == 2
     for name in "acd":
-        pair.ledger.final(name, 2, commit=True)
+        pair.outstanding.final(name, 2, commit=True)
     pair.send()
     work = pair.inference.choose()
     assert work is not None and set(work.utterance_ids) == set("acd"), "nobody is under suspicion any more"
@@ -254,66 +264,67 @@ def test_those_who_die_together_only_are_given_up_in_the_end() -> None:
     pair = Pair()
     for name in "ab":
         pair.open(name)
-        pair.ledger.append(name, b"\x01" * 200)
+        pair.outstanding.append(name, b"\x01" * 200)
     revision = 0
     while not any(pair.finals(name) and pair.finals(name)[-1].error for name in "ab"):
         revision += 1
         for name in "ab":
-            pair.ledger.final(name, revision, commit=False)
+            pair.outstanding.final(name, revision, commit=False)
         pair.send()
         if revision > 1:
             pair.work()  # each alone
             revision += 1
             for name in "ab":
-                pair.ledger.final(name, revision, commit=False)
+                pair.outstanding.final(name, revision, commit=False)
             pair.send()
         work = pair.inference.choose()
         assert work is not None and set(work.utterance_ids) == {"a", "b"}
-        pair.ledger.working = work.utterance_ids
+        pair.outstanding.working = work.utterance_ids
         pair.die()
-    assert pair.ledger.counters.crashes == 4
+    assert pair.outstanding.counters.crashes == 4
 
 
 def test_an_utterance_given_up_before_its_final_answers_with_the_error() -> None:
     pair = Pair()
     pair.open("a")
-    pair.ledger.append("a", b"\x01" * 500)
+    pair.outstanding.append("a", b"\x01" * 500)
     for _ in range(2):
-        pair.ledger.partial("a", pair.ledger.counters.crashes + 1)
+        pair.outstanding.partial("a", pair.outstanding.counters.crashes + 1)
         pair.send()
         pair.work(1, die=True)
-    pair.ledger.append("a", b"\x01" * 500)
-    assert pair.ledger.audio_bytes == 0
-    delivery = pair.ledger.final("a", 9, commit=True)
-    assert delivery is not None and delivery[1].error == "it died" and delivery[1].final
-    assert len(pair.ledger) == 0
+    pair.outstanding.append("a", b"\x01" * 500)
+    assert pair.outstanding.audio_bytes == 0
+    pair.outstanding.final("a", 9, commit=True)
+    (delivery,) = pair.outstanding.take_deliveries()
+    assert delivery[1].error == "it died" and delivery[1].final
+    assert len(pair.outstanding) == 0
 
 
 def test_an_engine_error_ends_one_utterance() -> None:
     pair = Pair()
     for name, audio in (("good", b"\x01" * 300), ("bad", b"\x01" * 150 + b"\xee")):
         pair.open(name)
-        pair.ledger.append(name, audio)
-        pair.ledger.final(name, 1, commit=True)
+        pair.outstanding.append(name, audio)
+        pair.outstanding.final(name, 1, commit=True)
     pair.send()
     pair.work()
     assert [(final.text, final.error) for final in pair.finals("bad")] == [("", "cannot stand it")]
     assert [final.text for final in pair.finals("good")] == [text_of(b"\x01" * 300)]
-    assert len(pair.ledger) == 0
+    assert len(pair.outstanding) == 0
 
 
 def test_beyond_the_backlog_partials_stop_and_finals_do_not() -> None:
     pair = Pair(max_bytes=1000)
     pair.open("a")
-    pair.ledger.append("a", b"\x01" * 1001)
-    pair.ledger.partial("a", 1)
-    pair.ledger.final("a", 2, commit=False)
+    pair.outstanding.append("a", b"\x01" * 1001)
+    pair.outstanding.partial("a", 1)
+    pair.outstanding.final("a", 2, commit=False)
     pair.send()
     pair.work()
     assert [(h.revision, h.final) for h in pair.got["a"]] == [(2, True)]
-    assert pair.ledger.counters.refused_partials == 1
-    pair.ledger.close("a")
-    assert pair.ledger.audio_bytes == 0
+    assert pair.outstanding.counters.refused_partials == 1
+    pair.outstanding.close("a")
+    assert pair.outstanding.audio_bytes == 0
 
 
 def test_beyond_the_backlog_audio_waits_on_disk(tmp_path: Path) -> None:
@@ -323,10 +334,10 @@ def test_beyond_the_backlog_audio_waits_on_disk(tmp_path: Path) -> None:
     for name in audio:
         pair.open(name)
         for at in range(0, 500, 100):
-            pair.ledger.append(name, audio[name][at : at + 100])
-        pair.ledger.final(name, 1, commit=True)
-    in_memory = pair.ledger.audio_bytes - pair.ledger.spilled_bytes
-    assert pair.ledger.spilled_bytes >= 1280 and in_memory <= 500 + 4 * 64
+            pair.outstanding.append(name, audio[name][at : at + 100])
+        pair.outstanding.final(name, 1, commit=True)
+    in_memory = pair.outstanding.audio_bytes - pair.outstanding.spilled_bytes
+    assert pair.outstanding.spilled_bytes >= 1280 and in_memory <= 500 + 4 * 64
     assert list(tmp_path.iterdir()) == []
     for round in range(4):
         pair.send()
@@ -343,40 +354,42 @@ def test_beyond_the_disk_batch_goes_first_and_the_oldest_of_it() -> None:
     pair = Pair(max_bytes=0, max_spill=768)
     for name, live in (("live", True), ("old", False), ("new", False)):
         pair.open(name, live=live)
-        pair.ledger.append(name, bytes(256))
-    pair.ledger.final("old", 1, commit=True)
-    assert pair.spill.used_bytes == 768 and pair.ledger.counters.spill_failures == 0
-    pair.ledger.append("live", bytes(256))
-    (delivery,) = pair.ledger.take_failures()
+        pair.outstanding.append(name, bytes(256))
+    pair.outstanding.final("old", 1, commit=True)
+    assert pair.spill.used_bytes == 768 and pair.outstanding.counters.spill_failures == 0
+    pair.outstanding.append("live", bytes(256))
+    (delivery,) = pair.outstanding.take_deliveries()
     assert (delivery[1].utterance_id, delivery[1].final) == ("old", True)
     assert delivery[1].error == "more audio waits for the engine than asr.max_spill_mb allows"
     for _ in range(2):
-        pair.ledger.append("live", bytes(256))
-    assert pair.ledger.counters.spill_failures == 3, "the other batch utterance, and then the live one"
-    assert pair.ledger.take_failures() == [], "both answer when they are asked"
+        pair.outstanding.append("live", bytes(256))
+    assert pair.outstanding.counters.spill_failures == 3, "the other batch utterance, and then the live one"
+    assert pair.outstanding.take_deliveries() == [], "both answer when they are asked"
     for name in ("live", "new"):
-        delivery = pair.ledger.final(name, 1, commit=True)
-        assert delivery is not None and delivery[1].error
-    assert len(pair.ledger) == pair.ledger.audio_bytes == pair.spill.used_bytes == 0
+        pair.outstanding.final(name, 1, commit=True)
+        (delivery,) = pair.outstanding.take_deliveries()
+        assert delivery[1].error
+    assert len(pair.outstanding) == pair.outstanding.audio_bytes == pair.spill.used_bytes == 0
 
 
 def test_a_disk_that_does_not_take_or_give_back_costs_an_utterance(tmp_path: Path) -> None:
     pair = Pair(max_bytes=100, folder=str(tmp_path / "nowhere"))
     pair.open("a")
-    pair.ledger.append("a", bytes(256))
-    delivery = pair.ledger.final("a", 1, commit=True)
-    assert delivery is not None and "No such file or directory" in str(delivery[1].error)
+    pair.outstanding.append("a", bytes(256))
+    pair.outstanding.final("a", 1, commit=True)
+    (delivery,) = pair.outstanding.take_deliveries()
+    assert "No such file or directory" in str(delivery[1].error)
     pair = Pair(max_bytes=100, folder=str(tmp_path))
     for name in "ab":
         pair.open(name)
-        pair.ledger.append(name, b"\x01" * 256)
-        pair.ledger.final(name, 1, commit=True)
+        pair.outstanding.append(name, b"\x01" * 256)
+        pair.outstanding.final(name, 1, commit=True)
     assert pair.spill._file is not None
     pair.spill._file.truncate(100)
     pair.send()
-    (delivery,) = pair.ledger.take_failures()
+    (delivery,) = pair.outstanding.take_deliveries()
     assert "read back" in str(delivery[1].error)
-    pair.ledger.close("b")
+    pair.outstanding.close("b")
     assert pair.spill._file is None
 
 
@@ -384,31 +397,31 @@ def test_a_disk_that_does_not_take_or_give_back_costs_an_utterance(tmp_path: Pat
 def test_a_withdrawn_final_is_not_decoded_and_the_next_one_is(told: bool) -> None:
     pair = Pair()
     pair.open("a")
-    pair.ledger.append("a", b"\x01" * 200)
-    pair.ledger.final("a", 1, commit=False, wanted_in_ms=340)
+    pair.outstanding.append("a", b"\x01" * 200)
+    pair.outstanding.final("a", 1, commit=False, wanted_in_ms=340)
     if told:
         pair.send()
-    pair.ledger.withdraw("a")
+    pair.outstanding.withdraw("a")
     pair.send()
     assert pair.inference.choose() is None and pair.got["a"] == []
     pair.die()  # what the process forgets may be asked again
-    pair.ledger.append("a", b"\x02" * 200)
-    pair.ledger.final("a", 2, commit=True)
-    pair.ledger.withdraw("a")  # crosses with the end
+    pair.outstanding.append("a", b"\x02" * 200)
+    pair.outstanding.final("a", 2, commit=True)
+    pair.outstanding.withdraw("a")  # crosses with the end
     pair.send()
     pair.work()
-    assert [final.revision for final in pair.finals("a")] == [2] and len(pair.ledger) == 0
+    assert [final.revision for final in pair.finals("a")] == [2] and len(pair.outstanding) == 0
 
 
 def test_a_resumed_utterance_gets_a_second_final() -> None:
     pair = Pair()
     pair.open("a")
-    pair.ledger.append("a", b"\x01" * 200)
-    pair.ledger.final("a", 1, commit=False)
+    pair.outstanding.append("a", b"\x01" * 200)
+    pair.outstanding.final("a", 1, commit=False)
     pair.send()
     pair.work()
-    pair.ledger.append("a", b"\x02" * 200)
-    pair.ledger.final("a", 2, commit=True)
+    pair.outstanding.append("a", b"\x02" * 200)
+    pair.outstanding.final("a", 2, commit=True)
     pair.send()
     pair.work()
     assert [h.text for h in pair.finals("a")] == [text_of(b"\x01" * 200), text_of(b"\x01" * 200 + b"\x02" * 200)]
@@ -417,45 +430,45 @@ def test_a_resumed_utterance_gets_a_second_final() -> None:
 def test_a_superseded_final_is_not_delivered() -> None:
     pair = Pair()
     pair.open("a")
-    pair.ledger.append("a", b"\x01" * 200)
-    pair.ledger.final("a", 1, commit=False)
+    pair.outstanding.append("a", b"\x01" * 200)
+    pair.outstanding.final("a", 1, commit=False)
     pair.send()
-    pair.ledger.partial("a", 2)
+    pair.outstanding.partial("a", 2)
     pair.work()
-    assert pair.got["a"] == [] and pair.ledger.counters.stale == 1
+    assert pair.got["a"] == [] and pair.outstanding.counters.stale == 1
 
 
 def test_stable_chars_grow_and_a_final_is_all_stable() -> None:
     pair = Pair()
     pair.open("a")
-    pair.ledger.append("a", b"\x01" * 200)
+    pair.outstanding.append("a", b"\x01" * 200)
     for revision in (1, 2):
-        pair.ledger.partial("a", revision)
+        pair.outstanding.partial("a", revision)
         pair.send()
         pair.work()
-    pair.ledger.final("a", 3, commit=True)
+    pair.outstanding.final("a", 3, commit=True)
     pair.send()
     pair.work()
     whole = len(text_of(b"\x01" * 200))
     assert [h.stable_chars for h in pair.got["a"]] == [0, whole, whole]
 
 
-def test_patience_is_counted_in_looks() -> None:
-    patience = Patience(hang_s=20.0, start_s=120.0)
-    assert patience.period_s == 5.0
-    starting = [patience.look(0, ready=False, needed=False) for _ in range(24)]
+def test_the_watchdog_counts_checks() -> None:
+    watchdog = Watchdog(hang_s=20.0, start_s=120.0)
+    assert watchdog.period_s == 5.0
+    starting = [watchdog.check(0, ready=False, needed=False) for _ in range(24)]
     assert starting == [WatchdogVerdict.FINE] * 23 + [WatchdogVerdict.HUNG], "a load may take start_s"
-    patience = Patience(hang_s=20.0, start_s=120.0)
-    verdicts = [patience.look(signs, ready=True, needed=True) for signs in (1, 2, 2, 2, 2, 3, 3, 3, 3, 3)]
+    watchdog = Watchdog(hang_s=20.0, start_s=120.0)
+    verdicts = [watchdog.check(signs, ready=True, needed=True) for signs in (1, 2, 2, 2, 2, 3, 3, 3, 3, 3)]
     assert verdicts[:6] == [WatchdogVerdict.ASK] * 2 + [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.ASK], (
         "an answer at the last moment"
     )
     assert verdicts[6:] == [WatchdogVerdict.FINE] * 3 + [WatchdogVerdict.HUNG]
-    patience = Patience(hang_s=20.0, start_s=120.0)
-    patience.look(1, ready=True, needed=False)
-    resting = [patience.look(1, ready=True, needed=False) for _ in range(100)]
+    watchdog = Watchdog(hang_s=20.0, start_s=120.0)
+    watchdog.check(1, ready=True, needed=False)
+    resting = [watchdog.check(1, ready=True, needed=False) for _ in range(100)]
     assert resting == [WatchdogVerdict.FINE] * 100, "nobody asks while nobody needs it"
-    assert [patience.look(1, ready=True, needed=True) for _ in range(5)][-1] is WatchdogVerdict.HUNG
+    assert [watchdog.check(1, ready=True, needed=True) for _ in range(5)][-1] is WatchdogVerdict.HUNG
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
@@ -509,7 +522,7 @@ async def client(settings: Settings = SETTINGS) -> AsyncIterator[Client]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.client.recognizer.BACKOFF_S", 0.05)
+    monkeypatch.setattr("asr.client.engine_health.BACKOFF_S", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -807,19 +820,19 @@ async def test_words_that_cannot_be_told_are_replaced(expected: str) -> None:
 
 
 async def test_an_error_of_ours_in_telling_is_noticed_and_not_waited_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = messages.encode
+    encode = framing.encode
 
     def broken(message: messages.ToEngine) -> bytes:
         assert not isinstance(message, messages.Open), "a bug"
         return encode(message)
 
-    monkeypatch.setattr(messages, "encode", broken)
+    monkeypatch.setattr(framing, "encode", broken)
     async with client() as c:
         c.say("untold", codes(PROMPT))
         c.recognizer.final("untold", 1, commit=True)
         await c.until(lambda: c.finals("untold"))
         assert c.finals("untold")[0].error
-        monkeypatch.setattr(messages, "encode", encode)
+        monkeypatch.setattr(framing, "encode", encode)
         c.recognizer.keep_alive(True)
         await c.ready()
 

@@ -19,6 +19,7 @@ from asr.server.inference import PASSED_OVER, Inference
 from asr.server.scheduler import Lane
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, TimedWord, Utterance
 from audio.codecs.g711 import ulaw_encode
+from config.framing import encode
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
@@ -61,37 +62,21 @@ class WordsPair(Pair):
 
     def begin(self, name: str, *, live: bool = True, stream: str = "") -> None:
         self.got[name], self.words[name] = [], []
-        self.ledger.open(Utterance(name, "PCMU", live=live, stream=stream, words=True), self.got[name].append)
+        self.outstanding.open(Utterance(name, "PCMU", live=live, stream=stream, words=True), self.got[name].append)
 
     def say(self, name: str, audio: bytes, *, live: bool = True, stream: str = "") -> None:
         """All of an utterance and its final, which is taken."""
         self.begin(name, live=live, stream=stream)
-        self.ledger.append(name, audio)
-        assert self.ledger.final(name, 1, commit=True) is None
+        self.outstanding.append(name, audio)
+        self.outstanding.final(name, 1, commit=True)
+        assert not self.outstanding.has_deliveries
         self.send()
         self.work()
         assert self.got[name]
 
     def ask(self, name: str, text: str = "hello", language: str = "en") -> None:
-        if (delivery := self.ledger.align(name, text, language, self.words[name].append)) is not None:
-            delivery[0](delivery[1])
-
-    def work(self, count: int = 1 << 30, *, die: bool = False) -> None:
-        while count and (work := self.inference.choose()) is not None:
-            self.ledger.working = work.utterance_ids
-            if die and count == 1:
-                self.die()
-                return
-            for message in self.inference.perform(work):
-                delivery = None
-                if isinstance(message, messages.Heard):
-                    delivery = self.ledger.heard(message.hypothesis)
-                elif isinstance(message, messages.Words):
-                    delivery = self.ledger.aligned(message.alignment)
-                if delivery is not None:
-                    delivery[0](delivery[1])
-            count -= 1
-        self.ledger.working = ()
+        self.outstanding.align(name, text, language, self.words[name].append)
+        self.deliver()
 
     def die(self) -> None:
         super().die()
@@ -107,7 +92,12 @@ class WordsPair(Pair):
 def empty(pair: WordsPair) -> bool:
     pair.send()
     kept = pair.inference._open or pair.inference.alignments._kept or pair.inference.engine.audio
-    return not kept and not len(pair.inference.scheduler) and not len(pair.ledger) and not pair.ledger.audio_bytes
+    return (
+        not kept
+        and not len(pair.inference.scheduler)
+        and not len(pair.outstanding)
+        and not pair.outstanding.audio_bytes
+    )
 
 
 STEPS = st.lists(
@@ -133,8 +123,8 @@ def test_words_come_once_and_are_those_of_the_final_whatever_dies(steps: list[tu
 
     def final(name: str, *, commit: bool) -> None:
         revision[name] += 1
-        if (delivery := pair.ledger.final(name, revision[name], commit=commit)) is not None:
-            delivery[0](delivery[1])
+        pair.outstanding.final(name, revision[name], commit=commit)
+        pair.deliver()
 
     def answered(name: str) -> bool:
         """Its newest final is here, with words, and of all of its audio."""
@@ -149,15 +139,15 @@ def test_words_come_once_and_are_those_of_the_final_whatever_dies(steps: list[tu
         match step:
             case "append", name, size if name not in asked | closed:
                 sent[name] += bytes(index % 200 for index in range(size))
-                pair.ledger.append(name, sent[name][-size:])
+                pair.outstanding.append(name, sent[name][-size:])
                 revision[name] += 1  # what was asked before is not of all of it
-                pair.ledger.partial(name, revision[name])
+                pair.outstanding.partial(name, revision[name])
             case "guess", name if name not in asked | closed:
                 final(name, commit=False)
             case "align", name if name not in asked | closed and answered(name) and pair.got[name][-1].final:
                 align(name)
             case "close", name if name in asked:
-                pair.ledger.close(name)
+                pair.outstanding.close(name)
                 closed.add(name)
             case "send", count:
                 pair.send(count)
@@ -173,7 +163,7 @@ def test_words_come_once_and_are_those_of_the_final_whatever_dies(steps: list[tu
             align(name)
         else:
             assert pair.got[name][-1].error == "it died"
-            pair.ledger.close(name)
+            pair.outstanding.close(name)
     pair.send()
     pair.work()
     for name in asked:
@@ -190,19 +180,19 @@ def test_a_waiting_utterance_is_replayed_with_its_text_and_not_recognised_again(
     pair.ask("a", "text of the final")
     pair.send()
     pair.die()
-    assert len(pair.ledger) == 1 and pair.ledger.audio_bytes == 500
+    assert len(pair.outstanding) == 1 and pair.outstanding.audio_bytes == 500
     pair.send()
     pair.work()
     assert [each.words for each in pair.words["a"]] == [words_of(b"\x01" * 500, "text of the final")]
-    assert len(pair.got["a"]) == 1 and pair.ledger.counters.replayed == 1 and empty(pair)
+    assert len(pair.got["a"]) == 1 and pair.outstanding.counters.replayed == 1 and empty(pair)
 
 
 def test_the_engine_is_done_with_an_utterance_that_waits_for_its_words() -> None:
     pair = WordsPair()
     pair.say("a", b"\x01" * 500)
-    assert pair.inference.engine.audio == {} and len(pair.ledger) == 1, "its slot is another's"
+    assert pair.inference.engine.audio == {} and len(pair.outstanding) == 1, "its slot is another's"
     pair.ask("a")
-    pair.ledger.close("a")
+    pair.outstanding.close("a")
     assert empty(pair)
 
 
@@ -222,7 +212,7 @@ def test_what_cannot_be_aligned_is_answered_and_over(audio: bytes, language: str
     pair.work()
     (answer,) = pair.words["a"]
     assert answer.words == () and says in str(answer.error)
-    assert pair.ledger.counters.failed_alignments == 1 and empty(pair)
+    assert pair.outstanding.counters.failed_alignments == 1 and empty(pair)
 
 
 def test_one_that_fails_costs_the_others_of_its_step_nothing() -> None:
@@ -237,7 +227,9 @@ def test_one_that_fails_costs_the_others_of_its_step_nothing() -> None:
     assert [pair.words[name][0].words for name in ("a", "bad", "c")] == [
         words_of(b"\x01" * 50, "hello"), (), words_of(b"\x01" * 60, "hello")
     ]  # fmt: skip
-    assert pair.ledger.counters.failed_alignments == 1 and pair.ledger.counters.alignments == 2 and empty(pair)
+    assert (
+        pair.outstanding.counters.failed_alignments == 1 and pair.outstanding.counters.alignments == 2 and empty(pair)
+    )
 
 
 def test_without_an_aligner_there_are_no_words_and_no_audio_is_kept() -> None:
@@ -245,8 +237,8 @@ def test_without_an_aligner_there_are_no_words_and_no_audio_is_kept() -> None:
     pair.inference = Inference(HashEngine())
     assert pair.inference.ready().words == ()
     pair.begin("a")
-    pair.ledger.append("a", b"\x01" * 100)
-    pair.ledger.final("a", 1, commit=True)
+    pair.outstanding.append("a", b"\x01" * 100)
+    pair.outstanding.final("a", 1, commit=True)
     pair.send()
     assert [len(kept.audio) for kept in pair.inference.alignments._kept.values()] == [0]
     pair.work()
@@ -260,28 +252,30 @@ def test_words_that_come_with_the_final_are_told_at_once_whatever_dies() -> None
     """An engine may time them itself: nothing is asked of the process for them."""
     pair = WordsPair()
     pair.begin("a")
-    pair.ledger.append("a", b"\x01" * 100)
-    assert pair.ledger.final("a", 1, commit=True) is None
+    pair.outstanding.append("a", b"\x01" * 100)
+    pair.outstanding.final("a", 1, commit=True)
     pair.send()
     told = Hypothesis("a", 1, "hello", "en", 5, True, words=(TimedWord("hello", 10, 20, 0.5),))
-    body = messages.encode(messages.Heard(told))[4:]
+    body = encode(messages.Heard(told))[4:]
     heard = messages.decode_from_engine(body)
-    assert isinstance(heard, messages.Heard) and pair.ledger.heard(heard.hypothesis) is not None
+    assert isinstance(heard, messages.Heard)
+    pair.outstanding.on_hypothesis(heard.hypothesis)
+    assert pair.outstanding.has_deliveries
     pair.die()
     pair.ask("a")
     assert [(each.words, each.error) for each in pair.words["a"]] == [(told.words, None)]
-    assert pair.ledger.counters.alignments == pair.ledger.counters.words == 1 and empty(pair)
+    assert pair.outstanding.counters.alignments == pair.outstanding.counters.words == 1 and empty(pair)
 
 
 def test_too_much_waiting_audio_costs_the_words() -> None:
     pair = WordsPair(max_bytes=1000)
     pair.say("a", b"\x01" * 900)
     pair.begin("b")
-    pair.ledger.append("b", b"\x01" * 200)
+    pair.outstanding.append("b", b"\x01" * 200)
     pair.ask("a")
     assert "asr.max_backlog_mb" in str(pair.words["a"][0].error)
-    assert pair.ledger.counters.refused_alignments == 1 and pair.ledger.audio_bytes == 200
-    pair.ledger.drop_spilled()
+    assert pair.outstanding.counters.refused_alignments == 1 and pair.outstanding.audio_bytes == 200
+    pair.outstanding.drop_spilled()
 
 
 def test_two_deaths_over_the_words_end_them() -> None:
@@ -318,9 +312,9 @@ def test_words_of_calls_go_behind_live_requests_and_before_files() -> None:
     pair.ask("call said", "of a call")
     for name, live in (("call", True), ("file", False)):
         pair.begin(name, live=live)
-        pair.ledger.append(name, b"\x01" * 150)
-    pair.ledger.partial("call", 1)
-    pair.ledger.final("file", 1, commit=True)
+        pair.outstanding.append(name, b"\x01" * 150)
+    pair.outstanding.partial("call", 1)
+    pair.outstanding.final("file", 1, commit=True)
     pair.send()
     assert lanes(pair, 9) == ["batch+first_partial", "batch+first_partial", "words"]
     assert [[each.text for each in step] for step in pair.aligner.steps] == [["of a call", "of a file"]]
@@ -335,8 +329,8 @@ def test_files_that_are_read_and_files_that_are_aligned_take_turns() -> None:
         pair.ask(f"said {number}")
     for number in range(6):
         pair.begin(f"read {number}", live=False, stream="b")
-        pair.ledger.append(f"read {number}", b"\x01" * 10)
-        pair.ledger.final(f"read {number}", 1, commit=True)
+        pair.outstanding.append(f"read {number}", b"\x01" * 10)
+        pair.outstanding.final(f"read {number}", 1, commit=True)
     pair.send()
     assert lanes(pair, 99) == ["batch", "words"] * 2
     assert not len(pair.inference.scheduler)
@@ -346,8 +340,8 @@ def test_words_do_not_starve_where_there_is_always_a_partial() -> None:
     pair = WordsPair()
     pair.say("said", b"\x01" * 100)
     pair.begin("talks")
-    pair.ledger.append("talks", b"\x01" * 100_000)
-    pair.ledger.partial("talks", 1)
+    pair.outstanding.append("talks", b"\x01" * 100_000)
+    pair.outstanding.partial("talks", 1)
     pair.ask("said")
     pair.send()
     done = lanes(pair, PASSED_OVER + 2)
@@ -358,8 +352,8 @@ def test_words_never_go_before_a_final() -> None:
     pair = WordsPair()
     pair.say("said", b"\x01" * 100)
     pair.begin("talks")
-    pair.ledger.append("talks", b"\x01" * 5000)
-    pair.ledger.final("talks", 1, commit=True)
+    pair.outstanding.append("talks", b"\x01" * 5000)
+    pair.outstanding.final("talks", 1, commit=True)
     pair.ask("said")
     pair.send()
     assert lanes(pair, 100) == ["final"] * 50 + ["words"]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.engines.runtime import Runtime
-from asr.messages import FrameError, Frames, FromEngine, ToEngine
+from asr.messages import FromEngine, ToEngine
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
+from config.framing import MAX_FRAME_BYTES, FramedMessage, FrameError, Frames, encode
 from config.settings import Asr, Qwen
 
 text = st.text(max_size=40)
@@ -74,7 +75,7 @@ FIELDS = {
 }
 
 
-def every(union: object) -> st.SearchStrategy[messages.EngineMessage]:
+def every(union: object) -> st.SearchStrategy[FramedMessage]:
     """Any message of the union, built from its own field types: a new message is tested without a new test."""
     kinds = get_args(union)
     return st.one_of(
@@ -93,7 +94,7 @@ def test_from_engine_round_trip_in_any_pieces(sent: list[FromEngine], sizes: lis
 
 
 def cut(sent: list, sizes: list[int]) -> list[bytes]:
-    stream = b"".join(map(messages.encode, sent))
+    stream = b"".join(map(encode, sent))
     frames = Frames()
     bodies: list[bytes] = []
     turn = 0
@@ -123,7 +124,7 @@ def test_frames_of_noise(data: bytes) -> None:
     assert sum(len(body) + 4 for body in bodies) <= len(data)
 
 
-@pytest.mark.parametrize("length", [0, messages.MAX_FRAME_BYTES + 1, 2**32 - 1])
+@pytest.mark.parametrize("length", [0, MAX_FRAME_BYTES + 1, 2**32 - 1])
 def test_a_length_no_message_has(length: int) -> None:
     with pytest.raises(FrameError, match=str(length)):
         Frames().feed(length.to_bytes(4, "big"))
@@ -131,4 +132,4 @@ def test_a_length_no_message_has(length: int) -> None:
 
 def test_the_directions_are_told_apart() -> None:
     with pytest.raises(FrameError):
-        messages.decode_from_engine(messages.encode(messages.CloseUtterance("a"))[4:])
+        messages.decode_from_engine(encode(messages.CloseUtterance("a"))[4:])

@@ -1,0 +1,70 @@
+"""How a parent and a child process frame their messages: a 4-byte big-endian length, then a msgpack map of one struct.
+
+`encode` and `Frames` + `decode` are inverses. No I/O.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class FrameError(Exception):
+    """The peer process wrote something that is no message: a bug, or memory gone wrong. The connection is closed."""
+
+
+class FramedMessage(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """Base of all messages; the tag is the class name in lower case."""
+
+
+def encode(message: FramedMessage) -> bytes:
+    """The message as one frame."""
+    body = _encoder.encode(message)
+    assert len(body) <= MAX_FRAME_BYTES, "the sender splits what is longer"
+    return len(body).to_bytes(4, "big") + body
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
+    """The body of a frame as a message of the decoder's kinds. Raises FrameError."""
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise FrameError(str(error)) from None
+
+
+class Frames:
+    """Cuts a byte stream into frames."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that `data` completes. Raises FrameError on a length that no message has."""
+        buffer = self._buffer
+        buffer += data
+        bodies: list[bytes] = []
+        at = 0
+        while len(buffer) - at >= 4:
+            length = int.from_bytes(buffer[at : at + 4], "big")
+            if not 0 < length <= MAX_FRAME_BYTES:
+                raise FrameError(f"frame of {length} bytes")
+            if len(buffer) - at - 4 < length:
+                break
+            bodies.append(bytes(buffer[at + 4 : at + 4 + length]))
+            at += 4 + length
+        del buffer[:at]
+        return bodies
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._buffer)
