@@ -17,18 +17,18 @@ log = structlog.get_logger("asr")
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Alignable:
     utterance: Utterance
     audio: bytearray = field(default_factory=bytearray)
-    align: Align | None = None
+    request: Align | None = None
 
 
 class Alignments:
-    """See the module. Without an aligner nothing is kept, and every answer is that there is none."""
+    """See the module. Without an aligner no audio is kept, and every answer is that there is no aligner."""
 
     def __init__(self, aligner: Aligner | None) -> None:
         self._aligner = aligner
-        self._kept: dict[str, _Kept] = {}
+        self._open: dict[str, _Alignable] = {}
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -36,27 +36,27 @@ class Alignments:
 
     def open(self, utterance: Utterance) -> None:
         if utterance.words:
-            self._kept[utterance.id] = _Kept(utterance)
+            self._open[utterance.id] = _Alignable(utterance)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
-        if self._aligner is not None and (kept := self._kept.get(utterance_id)) is not None:
-            kept.audio += audio
+        if self._aligner is not None and (alignable := self._open.get(utterance_id)) is not None:
+            alignable.audio += audio
 
-    def ask(self, message: Align) -> None:
-        self._kept[message.utterance_id].align = message
+    def request(self, message: Align) -> None:
+        self._open[message.utterance_id].request = message
 
     def close(self, utterance_id: str) -> None:
-        self._kept.pop(utterance_id, None)
+        self._open.pop(utterance_id, None)
 
-    def take(self, scheduler: Scheduler, *lanes: Lane) -> list[Request]:
-        """As many requests of these lanes as are aligned together, and at least one."""
+    def choose(self, scheduler: Scheduler, *lanes: Lane) -> list[Request]:
+        """As many requests of these lanes as are aligned together, and at least one if any waits."""
         room_s, empty = self._aligner.together_s if self._aligner is not None else 0.0, True
 
         def fits(request: Request) -> bool:
             nonlocal room_s, empty
             if not request.align:
                 return False
-            room_s -= (seconds := request.end / BYTES_PER_S[self._kept[request.utterance_id].utterance.format])
+            room_s -= (seconds := request.end / BYTES_PER_S[self._open[request.utterance_id].utterance.format])
             if room_s < 0 and not empty:
                 room_s += seconds
                 return False
@@ -65,43 +65,43 @@ class Alignments:
 
         return scheduler.take(TOGETHER, lanes=lanes, runnable=fits)
 
-    def answer(self, requests: Sequence[Request]) -> list[Alignment]:
-        """One for each, with words or without."""
-        spoken = [self._spoken(request) for request in requests]
-        refused = [self._refusal(each) for each in spoken]
-        told = iter(self._align([each for each, why in zip(spoken, refused, strict=True) if why is None]))
-        answers = [next(told) if why is None else ((), why) for why in refused]
+    def perform(self, requests: Sequence[Request]) -> list[Alignment]:
+        """One alignment for each, with words or with the reason why there are none."""
+        inputs = [self._input(request) for request in requests]
+        refusals = [self._refusal(each) for each in inputs]
+        accepted = [each for each, refusal in zip(inputs, refusals, strict=True) if refusal is None]
+        aligned = iter(self._align(accepted))
+        answers = [next(aligned) if refusal is None else ((), refusal) for refusal in refusals]
         return [
             Alignment(request.utterance_id, request.revision, words, error)
             for request, (words, error) in zip(requests, answers, strict=True)
         ]
 
-    def _align(self, spoken: list[AlignRequest]) -> list[tuple[tuple[TimedWord, ...], str | None]]:
+    def _align(self, inputs: list[AlignRequest]) -> list[tuple[tuple[TimedWord, ...], str | None]]:
         """Words, or why there are none. Those that fail together are tried one by one: one may be at fault, or all of
         them too much for the memory."""
-        if not spoken:
+        if not inputs:
             return []
         assert self._aligner is not None
         try:
-            return [(words, None) for words in self._aligner.align(spoken)]
-        except Exception as failure:  # the finals have been told: a call goes on without the times
-            if len(spoken) > 1:
-                return [answer for each in spoken for answer in self._align([each])]
-            log.exception("words could not be aligned", seconds=spoken[0].seconds, language=spoken[0].language)
+            return [(words, None) for words in self._aligner.align(inputs)]
+        except Exception as failure:  # the finals have been sent: a call goes on without the times
+            if len(inputs) > 1:
+                return [answer for each in inputs for answer in self._align([each])]
+            log.exception("words could not be aligned", seconds=inputs[0].seconds, language=inputs[0].language)
             return [((), first_line(failure))]
 
-    def _spoken(self, request: Request) -> AlignRequest:
-        kept = self._kept[request.utterance_id]
-        assert kept.align is not None
-        return AlignRequest(
-            kept.utterance.format, bytes(kept.audio[: request.end]), kept.align.text, kept.align.language
-        )
+    def _input(self, request: Request) -> AlignRequest:
+        alignable = self._open[request.utterance_id]
+        assert alignable.request is not None
+        audio = bytes(alignable.audio[: request.end])
+        return AlignRequest(alignable.utterance.format, audio, alignable.request.text, alignable.request.language)
 
-    def _refusal(self, spoken: AlignRequest) -> str | None:
+    def _refusal(self, align: AlignRequest) -> str | None:
         if self._aligner is None:
             return "there is no aligner"
-        if spoken.language not in self._aligner.languages:
-            return f"the aligner does not know the language {spoken.language!r}"
-        if spoken.seconds > self._aligner.longest_s:
+        if align.language not in self._aligner.languages:
+            return f"the aligner does not know the language {align.language!r}"
+        if align.seconds > self._aligner.longest_s:
             return f"the aligner takes {self._aligner.longest_s:g} s"
         return None

@@ -15,7 +15,7 @@ from asr.engines.runtime import Runtime
 from asr.messages import FromEngine, ToEngine
 from asr.samples import Loudness
 from asr.server.alignments import Alignments
-from asr.server.oom_backoff import Pressure
+from asr.server.oom_backoff import OomBackoff
 from asr.server.scheduler import LIVE, Lane, Request, Scheduler
 from asr.utterance import BYTES_PER_S, Hypothesis, Utterance
 
@@ -78,7 +78,7 @@ class Inference:
             max_partials = max(256, 8 * engine.capabilities.batch)
         self.scheduler = Scheduler(max_partials=max_partials)
         self._open: dict[str, _Open] = {}
-        self.pressure = Pressure(engine.capabilities.batch)
+        self.oom_backoff = OomBackoff(engine.capabilities.batch)
         self._shed = self._exhausted = 0
         self._passed_over = 0
         """Steps since one on words, while some wait."""
@@ -88,7 +88,7 @@ class Inference:
         return messages.EngineReady(self.engine.name, self.alignments.languages, runtime())
 
     def receive(self, message: ToEngine, now: float) -> None:
-        """Take one message. One about a closed utterance has crossed with its end and is ignored."""
+        """A message has come. One about a closed utterance has crossed with its end and is ignored."""
         match message:
             case messages.Open():
                 utterance = message.utterance
@@ -132,7 +132,7 @@ class Inference:
 
     def _choose(self, now: float) -> Work | None:
         engine, scheduler = self.engine, self.scheduler
-        limit = self.pressure.limit
+        limit = self.oom_backoff.limit
         taken = scheduler.take(1, now_s=now, lanes=LIVE, runnable=engine.runnable)
         if taken and self._open[taken[0].utterance_id].suspect:
             return Work(tuple(taken))
@@ -140,7 +140,7 @@ class Inference:
         if not taken:
             if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
                 return work
-        if len(taken) < limit and (self.pressure.files or not taken):
+        if len(taken) < limit and (self.oom_backoff.files or not taken):
             taken += scheduler.take(limit - len(taken), lanes=(Lane.BATCH,), runnable=self._together)
         if not taken:
             return self._choose_words(Lane.BATCH) or self._choose_suspect()
@@ -161,7 +161,7 @@ class Inference:
         return not suspect and not request.align and self.engine.runnable(request)
 
     def _choose_words(self, *lanes: Lane) -> Work | None:
-        taken = self.alignments.take(self.scheduler, *lanes)
+        taken = self.alignments.choose(self.scheduler, *lanes)
         return Work(tuple(taken)) if taken else None
 
     def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
@@ -182,7 +182,7 @@ class Inference:
             return self._fail(error, work)
         except EngineExhausted as error:
             return self._relieve(error, work)
-        self.pressure.went_well()
+        self.oom_backoff.on_success()
         out: list[FromEngine] = []
         for answer in answers:
             if self.scheduler.finish(answer.request):
@@ -194,7 +194,7 @@ class Inference:
         return [*out, *self._dropped()]
 
     def _dropped(self) -> list[FromEngine]:
-        shed, exhausted = self.scheduler.counters.shed, self.pressure.exhausted
+        shed, exhausted = self.scheduler.counters.shed, self.oom_backoff.exhausted
         if (shed, exhausted) == (self._shed, self._exhausted):
             return []
         out = messages.Dropped(shed - self._shed, exhausted - self._exhausted)
@@ -227,8 +227,8 @@ class Inference:
             return
         known.asked_s = now
         if isinstance(message, messages.Align):
-            self.alignments.ask(message)
-            self._let_go(known)
+            self.alignments.request(message)
+            self._close_at_engine(known)
         self.scheduler.submit(
             Request(
                 utterance_id=message.utterance_id,
@@ -245,14 +245,14 @@ class Inference:
         )
 
     def _committed(self, utterance_id: str) -> None:
-        """Its final has been told. The engine is done with it; its audio may still be wanted."""
+        """Its final has been answered. The engine is done with it; its audio may still be wanted."""
         known = self._open[utterance_id]
         if known.utterance.words:
-            self._let_go(known)
+            self._close_at_engine(known)
         else:
             self._close(utterance_id)
 
-    def _let_go(self, known: _Open) -> None:
+    def _close_at_engine(self, known: _Open) -> None:
         if known.at_engine:
             known.at_engine = False
             self.engine.close(known.utterance.id)
@@ -262,7 +262,7 @@ class Inference:
         if known is not None:
             self.scheduler.forget(utterance_id)
             self.alignments.close(utterance_id)
-            self._let_go(known)
+            self._close_at_engine(known)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Inference:
 
     def _relieve(self, error: EngineExhausted, work: Work) -> list[FromEngine]:
         """The step is done again, with less in it."""
-        relief = self.pressure.failed(work.requests)
+        relief = self.oom_backoff.on_exhausted(work.requests)
         if relief.give_up is not None:
             failed = EngineError(relief.give_up.utterance_id, f"out of memory: {error}")
             return [*self._fail(failed, work), *self._dropped()]
@@ -331,7 +331,7 @@ class Inference:
     def _align(self, requests: tuple[Request, ...]) -> list[FromEngine]:
         """Each is answered, and over."""
         out: list[FromEngine] = []
-        for request, alignment in zip(requests, self.alignments.answer(requests), strict=True):
+        for request, alignment in zip(requests, self.alignments.perform(requests), strict=True):
             if self.scheduler.finish(request):
                 queue_s = self._open[request.utterance_id].queue_s
                 out.append(messages.Words(replace(alignment, queue_s=queue_s)))

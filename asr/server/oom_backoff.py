@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from asr.server.scheduler import Lane, Request
 
 PARTIALS = (Lane.FIRST_PARTIAL, Lane.PARTIAL)
-PATIENCE = 32
-"""Steps that must go well before more is dared."""
+STEPS_BEFORE_GROWTH = 32
+"""Steps that must go well before a larger one is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """Of a step that failed."""
+    """What to do with the requests of a step that failed; those that are not named are tried again."""
 
     shed: tuple[Request, ...] = ()
     """They get no answer."""
@@ -27,8 +27,8 @@ class Relief:
     """It fails: there is nothing smaller to try."""
 
 
-class Pressure:
-    """How much of a step is dared."""
+class OomBackoff:
+    """How much the next step may hold."""
 
     def __init__(self, most: int) -> None:
         """`most`: requests in a step."""
@@ -39,8 +39,8 @@ class Pressure:
         """Steps that have failed."""
         self._well = 0
 
-    def failed(self, requests: Sequence[Request]) -> Relief:
-        """These were the requests of the step."""
+    def on_exhausted(self, requests: Sequence[Request]) -> Relief:
+        """A step with these requests needed more memory than there was."""
         self.exhausted += 1
         self._well = 0
         files = [request for request in requests if request.lane is Lane.BATCH]
@@ -56,9 +56,9 @@ class Pressure:
         (only,) = requests
         return Relief(shed=(only,)) if only.lane in PARTIALS else Relief(give_up=only)
 
-    def went_well(self) -> None:
+    def on_success(self) -> None:
         self._well += 1
-        if self._well >= PATIENCE and not (self.files and self.limit == self._most):
+        if self._well >= STEPS_BEFORE_GROWTH and not (self.files and self.limit == self._most):
             self._well = 0
             if self.limit < self._most:
                 self.limit = min(self._most, 2 * self.limit)

@@ -11,13 +11,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+from asr.client.interfaces import UtteranceRecognizer
 from benchmarks.engine.plan import arrivals, plan
 from benchmarks.engine.run import BenchError
 from benchmarks.files.calls import Calls
 from benchmarks.files.lock import Locked, LockedFiles
 from benchmarks.files.meter import Meter
 from benchmarks.files.world import World
-from mediaworker.calls.transcriber import Recognizer
 
 SEED = 1
 NO_FILES, LANES, LOCK = "no files", "files in the batch lane", "files under a lock"
@@ -76,7 +76,7 @@ async def measure(
 ) -> list[dict[str, Any]]:
     """A row for each schedule; `lock`: that of the lock as well. Raises BenchError."""
     locked = Locked(world.recognizer)
-    loads: list[tuple[str, Recognizer, Feed | None]] = [
+    loads: list[tuple[str, UtteranceRecognizer, Feed | None]] = [
         (NO_FILES, world.recognizer, None),
         (LANES, world.recognizer, LaneFiles(world, paths)),
     ]
@@ -90,7 +90,13 @@ async def measure(
 
 
 async def _row(
-    world: World, clips: Sequence[bytes], recognizer: Recognizer, feed: Feed | None, *, calls: int, seconds: float
+    world: World,
+    clips: Sequence[bytes],
+    recognizer: UtteranceRecognizer,
+    feed: Feed | None,
+    *,
+    calls: int,
+    seconds: float,
 ) -> dict[str, Any]:
     coming = arrivals(plan(clips, calls=calls, seconds=seconds, seed=SEED), partial_ms=world.settings.asr.partial_ms)
     live = Calls(recognizer, coming, min_silence_ms=world.settings.endpointing.assist.min_silence_ms)

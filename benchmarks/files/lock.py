@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from itertools import count, cycle
 from pathlib import Path
 
+from asr.client.interfaces import UtteranceRecognizer
 from asr.utterance import Hypothesis, Utterance
 from benchmarks.engine.run import BenchError
 from benchmarks.files.world import World
-from mediaworker.calls.transcriber import Recognizer
 from mediaworker.files.decoder_process import DecoderProcess, ReadingPlan
 from mediaworker.files.messages import Chunk
 
@@ -28,9 +28,9 @@ AHEAD = 1 << 20
 
 
 class Locked:
-    """A `mediaworker.calls.transcriber.Recognizer` for calls, each of whose requests waits for the lock."""
+    """An `asr.client.interfaces.UtteranceRecognizer` for calls, each of whose requests waits for the lock."""
 
-    def __init__(self, recognizer: Recognizer) -> None:
+    def __init__(self, recognizer: UtteranceRecognizer) -> None:
         self.lock = asyncio.Semaphore(1)
         self._recognizer = recognizer
         self._newest: dict[str, tuple[int, bool | None]] = {}

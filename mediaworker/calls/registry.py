@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import structlog
 from uuid_utils import uuid7
 
+from asr.client.interfaces import UtteranceRecognizer, WordAligner
 from audio import Detector
 from config import Settings
 from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallInfo, CallLeg, LegSpec
-from mediaworker.calls.transcriber import LegTranscriber, Recognizer, TranscriberStats
-from mediaworker.calls.word_timestamps import LegWordTimestamps, WordAligner
+from mediaworker.calls.transcriber import LegTranscriber, TranscriberStats
+from mediaworker.calls.word_timestamps import LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops import logs
 from mediaworker.ops.latency import LatencyParts
@@ -54,7 +55,7 @@ class CallRegistry:
         settings: Settings,
         *,
         detector: Detector,
-        recognizer: Recognizer,
+        recognizer: UtteranceRecognizer,
         publish: Callable[[str, int, events.EventBody], None],
         clock: Callable[[], float],
         latency: LatencyParts | None = None,

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
+from asr.client.interfaces import UtteranceRecognizer
 from asr.text import takes_back
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
@@ -34,18 +34,6 @@ APPEND_MS = 200
 """Audio travels to the engine in pieces of this length: long enough to be cheap, short enough that little is left
 to decode when the speaker stops."""
 FIRST_PARTIAL_MS = 300
-
-
-class Recognizer(Protocol):
-    """What a leg needs of `asr.client.recognizer.Recognizer`."""
-
-    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None: ...
-    def append(self, utterance_id: str, audio: bytes) -> None: ...
-    def partial(self, utterance_id: str, revision: int) -> None: ...
-    def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None: ...
-    def withdraw(self, utterance_id: str) -> None: ...
-    def commit(self, utterance_id: str) -> None: ...
-    def cancel(self, utterance_id: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -121,7 +109,7 @@ class LegTranscriber:
         context: str,
         partial_ms: int,
         endpointing: Endpointing,
-        recognizer: Recognizer,
+        recognizer: UtteranceRecognizer,
         publish: Callable[[int, events.EventBody], None],
         call_ms: Callable[[int], int],
         clock: Callable[[], float],

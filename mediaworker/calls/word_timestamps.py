@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
+from asr.client.interfaces import WordAligner
 from asr.languages import base
 from asr.utterance import Alignment, TimedWord
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
 
 log = structlog.get_logger()
-
-
-class WordAligner(Protocol):
-    """What is needed of `asr.client.recognizer.Recognizer`."""
-
-    words: tuple[str, ...]
-
-    def align(self, utterance_id: str, text: str, language: str, on_words: Callable[[Alignment], None]) -> None: ...
-    def cancel(self, utterance_id: str) -> None: ...
 
 
 @dataclass(slots=True)

@@ -17,13 +17,14 @@ from typing import NoReturn
 
 import structlog
 
+from asr.client.interfaces import FileRecognizer
 from asr.engines import weights
 from asr.utterance import EngineStatus
 from config import Settings
 from mediaworker.files import sandbox
 from mediaworker.files.options import Options
 from mediaworker.files.segments import FileSegment
-from mediaworker.files.transcription import FileRecognizer, FileStats, FileTranscription
+from mediaworker.files.transcription import FileStats, FileTranscription
 from mediaworker.ops.metrics import Histogram
 
 FIRST_TEXT_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from asr import text
+from asr.client.interfaces import FileRecognizer
 from asr.languages import base
 from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Utterance
 from config import Endpointing
@@ -38,21 +38,6 @@ class EngineUnavailable(Exception):
 
 class SourceChanged(Exception):
     """What is known of the file is not of this file."""
-
-
-class FileRecognizer(Protocol):
-    """What a file needs of `asr.client.recognizer.Recognizer`."""
-
-    engine: str
-    state: EngineStatus
-    languages: tuple[str, ...]
-    words: tuple[str, ...]
-
-    def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None: ...
-    def append(self, utterance_id: str, audio: bytes) -> None: ...
-    def final(self, utterance_id: str, revision: int, *, commit: bool) -> None: ...
-    def align(self, utterance_id: str, text: str, language: str, on_words: Callable[[Alignment], None]) -> None: ...
-    def cancel(self, utterance_id: str) -> None: ...
 
 
 @dataclass(slots=True)

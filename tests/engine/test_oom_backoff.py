@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.server.oom_backoff import PATIENCE, Pressure
+from asr.server.oom_backoff import STEPS_BEFORE_GROWTH, OomBackoff
 from asr.server.scheduler import LIVE, Lane, Request
 from tests.support.peers import ROOT
 
@@ -40,39 +40,39 @@ FILE = request("file", Lane.BATCH)
 def test_what_goes_first(
     requests: list[Request], shed: tuple[Request, ...], give_up: Request | None, limit: int, files: bool
 ) -> None:
-    pressure = Pressure(8)
-    relief = pressure.failed(requests)
+    backoff = OomBackoff(8)
+    relief = backoff.on_exhausted(requests)
     assert (relief.shed, relief.give_up) == (shed, give_up)
-    assert (pressure.limit, pressure.files, pressure.exhausted) == (limit, files, 1)
+    assert (backoff.limit, backoff.files, backoff.exhausted) == (limit, files, 1)
 
 
 @given(st.integers(1, 64), st.lists(st.sampled_from([*LIVE, Lane.BATCH]), min_size=1, max_size=64), st.integers(1, 64))
 def test_it_always_comes_to_an_end_and_back(most: int, lanes: list[Lane], fits: int) -> None:
     """Steps of more than `fits` fail. Every final gets through, and all is as it was a while later."""
-    pressure = Pressure(most)
+    backoff = OomBackoff(most)
     waiting = sorted((request(str(n), lane) for n, lane in enumerate(lanes)), key=lambda each: each.lane)
     done: list[Request] = []
     for _ in range(4 * len(lanes) + 16):
-        live = [each for each in waiting if each.lane in LIVE][: pressure.limit]
-        files = [each for each in waiting if each.lane is Lane.BATCH] if pressure.files or not live else []
-        step = [*live, *files][: pressure.limit]
+        live = [each for each in waiting if each.lane in LIVE][: backoff.limit]
+        files = [each for each in waiting if each.lane is Lane.BATCH] if backoff.files or not live else []
+        step = [*live, *files][: backoff.limit]
         if not step:
             break
         if len(step) > fits:
-            relief = pressure.failed(step)
+            relief = backoff.on_exhausted(step)
             assert all(each.lane in (Lane.FIRST_PARTIAL, Lane.PARTIAL) for each in relief.shed)
             assert relief.give_up is None
             waiting = [each for each in waiting if each not in relief.shed]
         else:
-            pressure.went_well()
+            backoff.on_success()
             done += step
             waiting = [each for each in waiting if each not in step]
     assert not waiting
     never_shed = {str(n) for n, lane in enumerate(lanes) if lane in (Lane.FINAL, Lane.BATCH)}
     assert never_shed <= {each.utterance_id for each in done}
-    for _ in range(PATIENCE * 9):
-        pressure.went_well()
-    assert pressure.files and pressure.limit == most
+    for _ in range(STEPS_BEFORE_GROWTH * 9):
+        backoff.on_success()
+    assert backoff.files and backoff.limit == most
 
 
 SHORT_OF_MEMORY = """
@@ -115,12 +115,12 @@ with torch.inference_mode():
                 else:
                     heard[message.hypothesis.utterance_id] = message.hypothesis.error
     work()
-    tight = inference.pressure.limit, inference.pressure.files
+    tight = inference.oom_backoff.limit, inference.oom_backoff.files
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     for again in range(160):
         inference.receive(messages.PartialRequest("live-0", 2 + again, 48000), 0.0)
         work()
-print(json.dumps([heard, dropped, tight, [inference.pressure.limit, inference.pressure.files]]))
+print(json.dumps([heard, dropped, tight, [inference.oom_backoff.limit, inference.oom_backoff.files]]))
 """
 
 

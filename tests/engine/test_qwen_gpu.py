@@ -257,5 +257,5 @@ def test_a_gpu_without_room_is_relieved() -> None:
             made.step([request])
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert inference.pressure.failed([request]).give_up is request
+    assert inference.oom_backoff.on_exhausted([request]).give_up is request
     assert speak(made, ["u"], 1, final=True, until=len(codes))

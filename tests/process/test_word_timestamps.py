@@ -91,7 +91,7 @@ class WordsPair(Pair):
 
 def empty(pair: WordsPair) -> bool:
     pair.send()
-    kept = pair.inference._open or pair.inference.alignments._kept or pair.inference.engine.audio
+    kept = pair.inference._open or pair.inference.alignments._open or pair.inference.engine.audio
     return (
         not kept
         and not len(pair.inference.scheduler)
@@ -240,7 +240,7 @@ def test_without_an_aligner_there_are_no_words_and_no_audio_is_kept() -> None:
     pair.outstanding.append("a", b"\x01" * 100)
     pair.outstanding.final("a", 1, commit=True)
     pair.send()
-    assert [len(kept.audio) for kept in pair.inference.alignments._kept.values()] == [0]
+    assert [len(kept.audio) for kept in pair.inference.alignments._open.values()] == [0]
     pair.work()
     pair.ask("a")
     pair.send()
