@@ -1,6 +1,7 @@
 """Settings: their schema, how they are loaded, and how secrets stay masked. Imports none of the other packages."""
 
-from config.load import ConfigError, describe, load
+from config.errors import ConfigError
+from config.load import describe, load
 from config.redact import mask_credentials, secrets_of
 from config.settings import Endpointing, Route, Secret, Settings
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from config.errors import ConfigError
 from config.listen import http_host, media_host, needs_credentials
 from config.redact import mask_credentials, masked
-from config.settings import Secret, Section, Settings
+from config.section import Secret, Section
+from config.settings import Settings
 
 PREFIX = "MEDIAWORKER_"
 DEFAULT_FILE = "mediaworker.toml"
@@ -23,18 +24,7 @@ NOT_SETTINGS = frozenset(PREFIX + name for name in ("CONFIG", "CACHE", "KEY"))
 """Where the file is, where builds are kept, and the key of `mediaworker watch`."""
 _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
-_ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
-_KEY = re.compile(r"[A-Za-z0-9._~-]{8,}")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
-
-
-class ConfigError(Exception):
-    """The user's mistake in the configuration: `key`, the `value` given (None when there is none), and the `reason`."""
-
-    def __init__(self, key: str, value: object, reason: str) -> None:
-        self.key, self.value, self.reason = key, value, reason
-        shown = "" if value is None else f" = {_shown(key, value)}"
-        super().__init__(f"{key}{shown}: {reason}")
 
 
 def load(file: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -126,7 +116,8 @@ def _explain(tree: Mapping[str, Any], message: str) -> ConfigError:
     reason = message[:1].lower() + message[1:]
     if "enum value" in message and (allowed := _choices(path)):
         reason = f"expected one of {allowed}"
-    return ConfigError(path or "configuration", _lookup(tree, path) if path else None, reason)
+    value = _lookup(tree, path) if path else None
+    return ConfigError(path or "configuration", value, reason, shown=_shown(path, value))
 
 
 def _join(path: str, key: str) -> str:
@@ -197,95 +188,24 @@ def _decode(kind: type, value: object) -> object:
 
 
 def _check(settings: Settings) -> None:
-    """What no single field can say about itself."""
-    _check_numbers("", settings)
-    sip = settings.sip
-    for index, origin in enumerate(settings.http.cors_origins):
-        if origin != "*" and not _ORIGIN.fullmatch(origin):
-            raise ConfigError(f"http.cors_origins[{index}]", origin, "expected https://host[:port], or *")
-    for key, text in (
-        ("data_dir", settings.data_dir),
-        ("sip.transports", sip.transports),
-        ("sip.codecs", sip.codecs),
-    ):
-        if not text:
-            raise ConfigError(key, text if isinstance(text, str) else [], "must not be empty")
-    for index, network in enumerate(sip.allow):
-        try:
-            ipaddress.ip_network(network, strict=False)
-        except ValueError:
-            raise ConfigError(f"sip.allow[{index}]", network, "expected an IP address or a network") from None
-    for name in ("host", "host6", "public_address", "public_address6"):
-        _check_address(f"sip.{name}", getattr(sip, name), 6 if name.endswith("6") else 4)
-    if sip.enabled and not (sip.host or sip.host6):
-        raise ConfigError("sip.host", "", "must not be empty without sip.host6")
-    rtp = settings.rtp
-    if rtp.port_max <= rtp.port_min:
-        raise ConfigError("rtp.port_max", rtp.port_max, f"must be above rtp.port_min ({rtp.port_min})")
-    for name in ("bot", "assist", "dictation"):
-        profile = getattr(settings.endpointing, name)
-        key = f"endpointing.{name}"
-        if profile.exit > profile.enter:
-            raise ConfigError(f"{key}.exit", profile.exit, f"must not be above {key}.enter ({profile.enter})")
-        if profile.speculate_ms > profile.min_silence_ms:
-            limit = f"must not be above {key}.min_silence_ms ({profile.min_silence_ms})"
-            raise ConfigError(f"{key}.speculate_ms", profile.speculate_ms, limit)
-    for index, entry in enumerate(settings.auth.api_keys):
-        if not _KEY.fullmatch(entry.key):
-            raise ConfigError(f"auth.api_keys[{index}].key", entry.key, "expected at least 8 of A-Z a-z 0-9 . _ ~ -")
-    names = [key.name for key in settings.auth.api_keys]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise ConfigError(f"auth.api_keys[{index}].name", name, "two keys have this name")
-    secrets = [str.__str__(entry.key) for entry in settings.auth.api_keys]
-    for index, secret in enumerate(secrets):
-        if secret in secrets[:index]:
-            raise ConfigError(f"auth.api_keys[{index}].key", secret, "another name has the same key")
-    for key, url, schemes in (
-        ("twilio.public_url", settings.twilio.public_url, ("https://", "http://")),
-        ("twilio.stream_url", settings.twilio.stream_url, ("wss://", "ws://")),
-    ):
-        if url and not url.startswith(schemes):
-            raise ConfigError(key, url, f"must start with {' or '.join(schemes)}")
-    for section in ("http", "media", "sip"):
-        listener = getattr(settings, section)
-        if listener.tls_key and not listener.tls_cert:
-            raise ConfigError(f"{section}.tls_cert", "", f"is required with {section}.tls_key")
+    """What no single field can say about itself: each section about its own, and one thing about several."""
+    _check_section("", settings)
     if missing := needs_credentials(http_host(settings), media_host(settings), settings):
         key, reason = missing
         raise ConfigError(key, http_host(settings) if key == "http.host" else media_host(settings), reason)
-    users = [entry.user for entry in settings.sip.users]
-    for index, name in enumerate(users):
-        if name in users[:index]:
-            raise ConfigError(f"sip.users[{index}].user", name, "is there twice")
-    if settings.sip.challenge == "everybody" and not users:
-        raise ConfigError("sip.users", [], "are required with sip.challenge = everybody: nobody could call")
-    if settings.sip.tls_clients == "verified" and not settings.sip.tls_ca:
-        raise ConfigError("sip.tls_ca", "", "is required with sip.tls_clients = verified: the system's are anybody's")
-    if settings.twilio.auth_token and not settings.twilio.public_url:
-        raise ConfigError("twilio.public_url", "", "is required with twilio.auth_token: signatures are made over it")
 
 
-def _check_address(key: str, text: str, version: Literal[4, 6]) -> None:
-    """IPv4 addresses in the spelling of IPv6 are the other socket's, and a scope does not fit into SDP."""
-    if not text:
-        return
-    try:
-        address = ipaddress.ip_address(text)
-        fits = address.version == version and "%" not in text and getattr(address, "ipv4_mapped", None) is None
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ConfigError(key, text, f"expected an IPv{version} address")
-
-
-def _check_numbers(prefix: str, node: Any) -> None:
-    """TOML has `inf`, which no timer takes and JSON cannot print."""
+def _check_section(path: str, node: Any) -> None:
+    """Every number first: TOML has `inf`, which no timer takes and JSON cannot print. Then each section's own check."""
     if isinstance(node, Section):
         for field in msgspec.structs.fields(node):
-            _check_numbers(f"{prefix}.{field.name}" if prefix else field.name, getattr(node, field.name))
+            _check_section(f"{path}.{field.name}" if path else field.name, getattr(node, field.name))
+        node.check(path)
+    elif isinstance(node, tuple):
+        for index, each in enumerate(node):
+            _check_section(f"{path}[{index}]", each)
     elif isinstance(node, float) and not math.isfinite(node):
-        raise ConfigError(prefix, node, "expected a finite number")
+        raise ConfigError(path, node, "expected a finite number")
 
 
 def _print(lines: list[str], prefix: str, node: dict[str, Any]) -> None:

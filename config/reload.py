@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from config.settings import Section, Settings
+from config.section import Section
+from config.settings import Settings
 
 RELOADABLE = (
     "routes",

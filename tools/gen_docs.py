@@ -32,7 +32,7 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "<!-- Generated from config/settings.py by `make schema`; do not edit. -->",
+        "<!-- Generated from config/ by `make schema`; do not edit. -->",
         "",
         "One TOML file: `mediaworker serve --config FILE`, else `./mediaworker.toml` when it is there. Every key can",
         f"be set in the environment as `{PREFIX}<SECTION>__<KEY>` with a TOML literal or a bare string:",

@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 import structlog
 
 from audio import Codec, Detection, Detector, Leg
-from config.settings import Endpointing, Role
+from config.section import Role
+from config.settings import Endpointing
 from mediaworker.calls import talk
 from mediaworker.calls.routing import CallPlan
 from mediaworker.calls.transcriber import LegTranscriber

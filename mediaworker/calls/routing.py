@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from config import Route, Settings
-from config.settings import Endpointing, Role
+from config.section import Role
+from config.settings import Endpointing
 
 PROFILES = ("bot", "assist", "dictation")
 ROLES = ("agent", "customer", "unknown")

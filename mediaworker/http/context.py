@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from starlette.requests import HTTPConnection
 
 from config import Settings
-from config.settings import Scope
+from config.section import Scope
 from mediaworker.calls.call import Player
 from mediaworker.events.hub import EventHub
 from mediaworker.http.auth import Access, decide

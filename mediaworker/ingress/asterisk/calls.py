@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, get_args
 
 from audio import Codec
-from config.settings import Role
+from config.section import Role
 from mediaworker.calls.call import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.messages import MediaStart

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from config.settings import Role, Siprec, SiprecParticipant
+from config.section import Role
+from config.settings import Siprec, SiprecParticipant
 from sip.protocol.siprec import Participant
 
 

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import get_args
 
 from audio import Codec
-from config.settings import Role
+from config.section import Role
 from mediaworker.calls.call import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, CloseConnection, LiveCall, Output, StreamLeg

@@ -1,0 +1,42 @@
+"""Checks that several sections share."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Literal
+
+from config.errors import ConfigError
+
+
+def check_tls(key: str, cert: str, private_key: str) -> None:
+    """A private key alone is no identity."""
+    if private_key and not cert:
+        raise ConfigError(f"{key}.tls_cert", "", f"is required with {key}.tls_key")
+
+
+def check_unique(key: str, values: Sequence[str], reason: str) -> None:
+    """`key` has `[]` where the number of the entry goes."""
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise ConfigError(key.replace("[]", f"[{index}]"), value, reason)
+
+
+def check_network(key: str, network: str) -> None:
+    try:
+        ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        raise ConfigError(key, network, "expected an IP address or a network") from None
+
+
+def check_address(key: str, text: str, version: Literal[4, 6]) -> None:
+    """IPv4 addresses in the spelling of IPv6 are the other socket's, and a scope does not fit into SDP."""
+    if not text:
+        return
+    try:
+        address = ipaddress.ip_address(text)
+        fits = address.version == version and "%" not in text and getattr(address, "ipv4_mapped", None) is None
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ConfigError(key, text, f"expected an IPv{version} address")

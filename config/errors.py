@@ -1,0 +1,15 @@
+"""What a mistake in the configuration is answered with."""
+
+from __future__ import annotations
+
+from config.redact import mask_credentials
+
+
+class ConfigError(Exception):
+    """The user's mistake in the configuration: `key`, the `value` given (None when there is none), and the `reason`."""
+
+    def __init__(self, key: str, value: object, reason: str, *, shown: str | None = None) -> None:
+        """`shown` stands for the value in the message; by default its repr, credentials masked."""
+        self.key, self.value, self.reason = key, value, reason
+        text = "" if value is None else f" = {mask_credentials(repr(value)) if shown is None else shown}"
+        super().__init__(f"{key}{text}: {reason}")

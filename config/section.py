@@ -1,0 +1,33 @@
+"""What every section of the settings is made of: the kinds of values, and what a wrong one is answered with."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(ge=0)]
+Millis = Annotated[int, Meta(ge=0)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+Scope = Literal["events", "admin", "batch", "stream"]
+Role = Literal["agent", "customer", "unknown"]
+
+
+class Secret(str):
+    """A string that prints as `***`; `str.__str__(secret)` or plain use in an expression gives the value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'" if self else "''"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: immutable, and an unknown key is an error."""
+
+    def check(self, key: str) -> None:
+        """What no single field can say about itself. `key` is where this section stands. Raises ConfigError."""
