@@ -104,7 +104,9 @@ def _add_files(kinds: Any) -> argparse.ArgumentParser:
     files.add_argument("--files", type=_number, default=8, metavar="N", help="so many different ones (default 8)")
     files.add_argument("--minutes", type=_positive, default=1.0, metavar="M", help="length of each (default 1)")
     files.add_argument("--calls", type=_number, default=4, metavar="C", help="that speak at once (default 4)")
-    files.add_argument("--rows", type=int, choices=range(1, 65), default=8, metavar="N", help="files.rows (default 8)")
+    files.add_argument(
+        "--rows", type=int, choices=range(1, 65), default=8, metavar="N", help="files.parallel_segments (default 8)"
+    )
     files.add_argument("--model", default="", metavar="FOLDER-OR-NAME", help="as for engine")
     files.add_argument("--audio", nargs="+", default=[], metavar="FILE", help="what is said, as for engine")
     return files

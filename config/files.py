@@ -16,14 +16,14 @@ class Files(Section, frozen=True, kw_only=True):
     """Of one file; larger ones are answered 413."""
     max_hours: Annotated[float, Meta(gt=0)] = 24.0
     """Of its audio."""
-    rows: Annotated[int, Meta(ge=1, le=64)] = 8
+    parallel_segments: Annotated[int, Meta(ge=1, le=64)] = 8
     """Stretches of speech of one file in work at the same time."""
     memory_mb: Annotated[int, Meta(ge=512)] = 1536
     """Address space of the process that decodes a file; it uses about 60 MB."""
     cpu_s: Positive = 3600
     """Processor time, in seconds, that decoding one file may take; a file that takes more is refused. An hour of one
     channel takes about 6 s."""
-    stall_s: Annotated[float, Meta(gt=0)] = 60.0
+    decoder_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
     """A decoder that says nothing for so long is ended."""
     min_free_mb: Annotated[int, Meta(ge=0)] = 1024
     """So much of the disk stays free for calls: an upload that would take of it is answered 507."""

@@ -35,7 +35,7 @@ class Http(Section, frozen=True, kw_only=True):
     They need a key as everybody does. WebSockets are not bound by it (docs/events.md)."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 10.0
     """A request whose head has not come by then is answered 408."""
-    stall_s: Annotated[float, Meta(gt=0)] = 30.0
+    transfer_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
     """A body that comes more slowly than 1 kB/s, or an answer that is not read, is given up after so long."""
 
     def check(self, key: str) -> None:
@@ -55,7 +55,7 @@ class Media(Section, frozen=True, kw_only=True):
     tls_cert: str = ""
     """As `http.tls_cert`, for `wss` without a proxy in front."""
     tls_key: str = ""
-    stall_s: Seconds = 2.0
+    silence_after_s: Seconds = 2.0
     """TCP media: how long a silent leg waits before its timeline goes on as silence."""
     start_timeout_s: Seconds = 5.0
     """A media WebSocket that has not said who it is by then is closed."""

@@ -43,7 +43,7 @@ class Asr(Section, frozen=True, kw_only=True):
     """An inference process that does not answer for so long while it is needed is replaced."""
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
     """So long it may take to load its model; then the engine counts as failed, and is tried again."""
-    words: bool = False
+    word_timestamps: bool = False
     """Say when each word of a final was said (`transcript.words`), in the languages that `aligner` knows, or in those
     of the engine when it times words itself."""
     words_wait_s: Seconds = 5.0
@@ -70,7 +70,7 @@ class Qwen(Section, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Utterances whose keys and values are kept. Beyond it they are computed again, those of files first. 0: 32 on a
     CPU; on a GPU as many as half of its free memory holds, up to 256."""
-    positions: Annotated[int, Meta(ge=256, le=8192)] = 1024
+    max_kv_positions: Annotated[int, Meta(ge=256, le=8192)] = 1024
     """Of a slot: the context, 13 a second of audio, and the answer; 112 kB each for the 0.6B model in bfloat16."""
     batch: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Requests in one step. 0: 32, and on a GPU with more than 32 slots half of them, up to 128."""

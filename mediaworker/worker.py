@@ -84,7 +84,7 @@ class Worker:
         self.reloads = ReloadCounters(last_s=self.started_s)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.hub.engine = events.EngineInfo(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
-        self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+        self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
         self.guard = LoadGuard(shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000)
         self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
         self.calls = CallRegistry(
@@ -95,7 +95,7 @@ class Worker:
             clock=clock,
             latency=self.latency,
             guard=self.guard,
-            aligner=self.recognizer if settings.asr.words else None,
+            aligner=self.recognizer if settings.asr.word_timestamps else None,
             calls_changed=self._calls_changed,
             rules=(lambda: self.alerts.rules) if settings.alerts.file else None,
         )

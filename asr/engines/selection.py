@@ -91,12 +91,15 @@ def _missing_weights(settings: Asr) -> ConfigError | None:
 
 
 def select_words(settings: Asr, engine: str = "") -> Timing:
-    """What `asr.words` means on this machine, with this engine. Raises ConfigError when there is no such engine."""
-    if settings.words and engine and (chosen := plugin.find(engine)).words:
+    """What `asr.word_timestamps` means here, with this engine. Raises ConfigError when there is no such engine."""
+    if settings.word_timestamps and engine and (chosen := plugin.find(engine)).words:
         return Timing(chosen.languages, f"the engine {engine} tells them")
     folder = weights.find(settings.aligner)
-    if not settings.words or folder is None:
-        return Timing((), f"asr.words is on, and {weights.missing(settings.aligner)}" if settings.words else "")
+    if not settings.word_timestamps or folder is None:
+        return Timing(
+            (),
+            f"asr.word_timestamps is on, and {weights.missing(settings.aligner)}" if settings.word_timestamps else "",
+        )
     can = languages.alignable()
     lacking = [f"{code} (needs {package})" for code, package in languages.SPLITTERS.items() if code not in can]
     without = f"; not {', '.join(lacking)}" if lacking else ""
@@ -104,7 +107,7 @@ def select_words(settings: Asr, engine: str = "") -> Timing:
 
 
 def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
-    """Of `asr.words`; as `create`. Raises EngineUnusable."""
+    """Of `asr.word_timestamps`; as `create`. Raises EngineUnusable."""
     if not select_words(asr).languages:
         return None
     try:

@@ -37,7 +37,7 @@ async def measure(world: World, paths: Sequence[Path]) -> dict[str, Any]:
     return {
         "files": len(paths),
         "at_once": parallel,
-        "rows": world.settings.files.rows,
+        "rows": world.settings.files.parallel_segments,
         "stretches": stats.chunks - stretches,
         "audio_s": round(audio_s, 2),
         "wall_s": round(wall_s, 3),

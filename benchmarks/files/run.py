@@ -27,7 +27,7 @@ class Options:
     seconds: float = 60.0
     """In which calls begin to say something, of each live row."""
     rows: int = 8
-    """As `files.rows`."""
+    """As `files.parallel_segments`."""
     model: str = ""
     audio: Sequence[str] = ()
     baseline: bool = True

@@ -93,6 +93,6 @@ def settings(model: Path, data_dir: Path, *, rows: int) -> Settings:
         usual,
         data_dir=str(data_dir),
         asr=replace(usual.asr, engine="qwen", model=str(model)),
-        files=replace(usual.files, rows=rows),
+        files=replace(usual.files, parallel_segments=rows),
         log=replace(usual.log, level="error"),
     )

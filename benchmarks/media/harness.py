@@ -76,7 +76,7 @@ class Harness:
         self.settings = Settings(data_dir=data_dir, max_calls=100_000)
         settings = self.settings
         self.hub = EventHub(settings, EventStore(data_dir))
-        self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+        self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
         self.calls = CallRegistry(
             settings,
             detector=self.detector,

@@ -48,7 +48,7 @@ def hear(settings: Settings, line: Line, file: Path, faults: Faults, parts: tupl
     """The capture or recording through a leg, and the leg's audio through the engine. Raises RuntimeError when the
     engine fails."""
     leg_codec = line.codec
-    detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+    detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
     transport = "stream" if line.twilio else "rtp"
     leg = detector.open(leg_codec, settings.endpointing.assist, transport=transport)  # type: ignore[arg-type]
     audio, cuts, audio_start, begin = bytearray(), list[tuple[int, int, int, int, int]](), 0, 0

@@ -136,7 +136,9 @@ class DecoderProcess:
             except TimeoutError:
                 if not deadline.expired():
                     raise
-                raise FileRefused("stalled", f"decoding it stood still for {self._settings.stall_s:g} s") from None
+                raise FileRefused(
+                    "stalled", f"decoding it stood still for {self._settings.decoder_timeout_s:g} s"
+                ) from None
             except ConnectionError:
                 data = b""
             try:
@@ -157,7 +159,7 @@ class DecoderProcess:
     @property
     def _timeout_s(self) -> float | None:
         """None while it waits for us: it has used up what it was granted."""
-        return self._settings.stall_s if self._granted > self._came else None
+        return self._settings.decoder_timeout_s if self._granted > self._came else None
 
     def _on_message(self, message: FromReader) -> Opened | Chunk | Progress | Ended:
         match message:

@@ -100,7 +100,7 @@ class FileTranscription:
         allowed = READINGS_SYNCHRONOUS if synchronous else READINGS
         self.decoder = RestartingDecoder(file, name, plan, settings, allowed=allowed)
         self.facts: FileFacts = self.decoder.facts
-        self._rows = 1 if options.condition_on_previous_text else settings.rows
+        self._rows = 1 if options.condition_on_previous_text else settings.parallel_segments
         self._first = 1 if early else self._rows
         self._work: dict[str, _Work] = {}
         """At the recogniser, by utterance."""

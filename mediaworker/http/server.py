@@ -72,7 +72,7 @@ class HttpServer:
         self.host = http_host(settings)
         http = settings.http
         limit = ConnectionLimit(http.max_connections, http.max_per_peer)
-        self.guard = Guard(limit, header_timeout_s=http.header_timeout_s, stall_s=http.stall_s)
+        self.guard = Guard(limit, header_timeout_s=http.header_timeout_s, stall_s=http.transfer_timeout_s)
         self._sweep: asyncio.TimerHandle | None = None
         self._server = _Server(
             uvicorn.Config(

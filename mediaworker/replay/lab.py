@@ -108,7 +108,7 @@ class Lab:
         self.now = 0.0
         self.results: dict[tuple[str, str], LegResult] = {}
         self._on_event, self._unix_s = on_event, unix_s
-        self._detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+        self._detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
         self._engine = Recognizer(settings, on_state=lambda state, why: None)
         self._patient = Patient(self._engine)
         self._calls = CallRegistry(

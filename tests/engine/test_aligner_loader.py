@@ -119,7 +119,7 @@ def test_a_recogniser_is_no_aligner() -> None:
 
 
 def test_what_is_configured_is_what_is_used(native: Path) -> None:
-    asr = Asr(words=True, aligner=str(native))
+    asr = Asr(word_timestamps=True, aligner=str(native))
     aligner = create_aligner(asr, Qwen(dtype="bfloat16"))
     assert aligner is not None
     assert aligner.languages == select_words(asr).languages == languages.alignable()
@@ -130,8 +130,8 @@ def test_what_is_configured_is_what_is_used(native: Path) -> None:
 
 
 def test_what_is_not_wanted_or_not_here_is_not_used(native: Path) -> None:
-    off = Asr(words=False, aligner=str(native))
+    off = Asr(word_timestamps=False, aligner=str(native))
     assert create_aligner(off, Qwen()) is None and select_words(off).languages == () and not select_words(off).reason
-    missing = select_words(Asr(words=True, aligner="nobody/nothing"))
+    missing = select_words(Asr(word_timestamps=True, aligner="nobody/nothing"))
     assert missing.languages == () and "`mediaworker models pull nobody/nothing` downloads them" in missing.reason
-    assert create_aligner(Asr(words=True, aligner="nobody/nothing"), Qwen()) is None
+    assert create_aligner(Asr(word_timestamps=True, aligner="nobody/nothing"), Qwen()) is None

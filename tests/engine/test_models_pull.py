@@ -176,7 +176,7 @@ def test_all_models_that_are_configured_are_pulled(hub: Hub, tmp_path: Path, mon
     folder = save(random_aligner(), tmp_path / "aligner")
     hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
     cache = tmp_path / "cache"
-    monkeypatch.setenv("MEDIAWORKER_ASR__WORDS", "true")
+    monkeypatch.setenv("MEDIAWORKER_ASR__WORD_TIMESTAMPS", "true")
     monkeypatch.setenv("MEDIAWORKER_ASR__ALIGNER", NAME)
     monkeypatch.setenv("MEDIAWORKER_ASR__PARTIALS_MODEL", NAME)
     with hub.running() as endpoint:
@@ -184,7 +184,7 @@ def test_all_models_that_are_configured_are_pulled(hub: Hub, tmp_path: Path, mon
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 3, "the model, that of partials, and the aligner"
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
-    aligner = create_aligner(Asr(words=True, aligner=NAME), Qwen())
+    aligner = create_aligner(Asr(word_timestamps=True, aligner=NAME), Qwen())
     assert aligner is not None
     aligner.warm_up()
 

@@ -25,7 +25,7 @@ from mediaworker.files.timeline import BACK_S, TOLERANCE_S, SourceTimeline
 from tests.support import hostile_media, material
 from tests.support.material import LAG_S, LATE_S
 
-SETTINGS = Files(memory_mb=1024, stall_s=30.0)
+SETTINGS = Files(memory_mb=1024, decoder_timeout_s=30.0)
 MIX = ReadingPlan("mix", Endpointing())
 
 

@@ -246,7 +246,12 @@ def test_words_that_the_engine_times_need_no_aligner(site: Path, tmp_path: Path)
     assert find("moonshine").words is False
     played = tmp_path / "played.ulaw"
     played.write_bytes(codes(PROMPT) + b"\xff" * 8000)
-    options = {"ASR__ENGINE": "timed", "ASR__WORDS": "true", "ASR__ALIGNER": "nobody/nothing", "SIP__ENABLED": "false"}
+    options = {
+        "ASR__ENGINE": "timed",
+        "ASR__WORD_TIMESTAMPS": "true",
+        "ASR__ALIGNER": "nobody/nothing",
+        "SIP__ENABLED": "false",
+    }
     with worker(tmp_path, {"PYTHONPATH": str(site)}, **options) as running:
         assert "the engine timed tells them" in running.log.read_text()
         answer = transcribed(running)

@@ -33,7 +33,7 @@ WITHIN_S = 0.2
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     environ = {
-        "SIP__ENABLED": "false", "ASR__WORDS": "true", "ASR__ALIGNER": str(ALIGNER),
+        "SIP__ENABLED": "false", "ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(ALIGNER),
         "ENDPOINTING__FILES__MAX_UTTERANCE_S": "5", "FILES__HEARTBEAT_S": "1",
     }  # fmt: skip
     with worker(tmp_path_factory.mktemp("files"), **environ) as made:

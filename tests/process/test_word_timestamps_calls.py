@@ -35,7 +35,7 @@ def aligner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, aligner: Path) -> Iterator[Worker]:
-    words = {"ASR__WORDS": "true", "ASR__ALIGNER": str(aligner)}
+    words = {"ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(aligner)}
     with worker(tmp_path_factory.mktemp("worker"), **QWEN, **words) as started:
         yield started
 
@@ -103,7 +103,7 @@ async def test_words_that_are_waited_for_survive_a_kill(tmp_path: Path, aligner:
     """The inference process is stopped when the speculative final is here and the endpoint is not: the final needs it
     no more, and its words cannot come. Then it is killed."""
     options = {
-        "ASR__WORDS": "true", "ASR__ALIGNER": str(aligner), "ASR__WORDS_WAIT_S": "60", "ASR__PRELOAD": "true",
+        "ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(aligner), "ASR__WORDS_WAIT_S": "60", "ASR__PRELOAD": "true",
         "ENDPOINTING__ASSIST__MIN_SILENCE_MS": "6000",
         "PRIVACY__CARDS": "false",  # twenty digits in a row might be one until they are over
     }  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_language_that_the_aligner_does_not_know_has_no_words(running: Worker)
 def test_with_a_model_that_does_not_load_calls_go_on_without_words(tmp_path: Path, aligner: Path) -> None:
     folder = Path(shutil.copytree(aligner, tmp_path / "model"))
     (folder / "model.safetensors").write_bytes(b"no")
-    options = {"ASR__WORDS": "true", "ASR__ALIGNER": str(folder)}
+    options = {"ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(folder)}
     with worker(tmp_path, **QWEN, **options) as running:
         assert command("stream", running.twilio, "--play", str(file("agent"))).returncode == 0
         events = ended(running, 0)
@@ -162,7 +162,7 @@ def test_with_a_model_that_does_not_load_calls_go_on_without_words(tmp_path: Pat
 def test_the_times_are_those_at_which_it_was_said(tmp_path: Path) -> None:
     """The whole way with a model that was trained: clips whose word times are known, through calls, in call time."""
     known = json.loads((CLIPS / "words.json").read_text(encoding="utf-8"))
-    options = {"ASR__WORDS": "true", "ASR__ALIGNER": str(ROOT / "models" / "qwen3-aligner-tiny")}
+    options = {"ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(ROOT / "models" / "qwen3-aligner-tiny")}
     misses_ms: list[int] = []
     with worker(tmp_path, **QWEN, **options) as started:
         for number, clip in enumerate(("number", "account", "day", "twins")):

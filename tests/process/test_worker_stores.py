@@ -27,7 +27,7 @@ from tests.support.speech import speech
 
 ONCE = ulaw_encode(np.concatenate([speech("vm-goodbye"), PAUSE]))
 TWICE = ulaw_encode(np.concatenate([speech("vm-goodbye"), PAUSE, PAUSE, speech("auth-thankyou"), PAUSE]))
-SETTINGS = ENVIRON | {"MEDIA__STALL_S": "30", "FILES__MIN_FREE_MB": "1"}
+SETTINGS = ENVIRON | {"MEDIA__SILENCE_AFTER_S": "30", "FILES__MIN_FREE_MB": "1"}
 
 
 @pytest.fixture(scope="module")

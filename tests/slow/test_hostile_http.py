@@ -17,7 +17,7 @@ HOST = b"Host: 127.0.0.1\r\n"
 VOICE = b"POST /twilio/voice HTTP/1.1\r\n" + HOST
 LIMITS = {
     "HTTP__HEADER_TIMEOUT_S": "2",
-    "HTTP__STALL_S": "2",
+    "HTTP__TRANSFER_TIMEOUT_S": "2",
     "HTTP__MAX_CONNECTIONS": "300",
     "HTTP__MAX_PER_PEER": "250",
     "MEDIA__START_TIMEOUT_S": "2",

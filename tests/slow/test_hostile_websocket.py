@@ -42,7 +42,7 @@ LIMITS = {
     "EVENTS__QUEUE": "64",
     "EVENTS__MAX_SUBSCRIBERS": "40",
     "MEDIA__START_TIMEOUT_S": "2",
-    "HTTP__STALL_S": "2",
+    "HTTP__TRANSFER_TIMEOUT_S": "2",
     "SIP__ENABLED": "false",
 }
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9

@@ -66,7 +66,12 @@ async def test_poison_utterances_end_failed_and_harm_nobody_else(tmp_path: Path)
     healthy = ulaw_encode(np.concatenate([speech("auth-thankyou"), PAUSE, speech("vm-goodbye"), PAUSE]))
     expected = [utterance.text for utterance in utterances(Codec.PCMU, packets(healthy), settings=MOONSHINE)]
     assert len(expected) == 2
-    environ = {"SIP__ENABLED": "false", "ASR__ENGINE": "moonshine", "ASR__HANG_S": "1.5", "MEDIA__STALL_S": "30"}
+    environ = {
+        "SIP__ENABLED": "false",
+        "ASR__ENGINE": "moonshine",
+        "ASR__HANG_S": "1.5",
+        "MEDIA__SILENCE_AFTER_S": "30",
+    }
     environ["ASR__THREADS"] = "1"  # one utterance at a time: it is certain over which one the engine died
     with worker(tmp_path, {"PYTHONPATH": path}, **environ) as running:
         said = (healthy, poison(DEADLY), poison(HANGING), healthy)

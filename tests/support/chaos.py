@@ -160,7 +160,7 @@ class Chaos:
         self.worker = launch(
             folder,
             ASR__ENGINE="moonshine",  # starts in half a second
-            MEDIA__STALL_S="30",  # a stalled caller is no gap in the audio, nor
+            MEDIA__SILENCE_AFTER_S="30",  # a stalled caller is no gap in the audio, nor
             RTP__JITTER_MS="800",  # is a late packet lost: what is held to account here is recognition
             SIP__TRANSPORTS='["udp"]',
             **environ,

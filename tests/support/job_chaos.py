@@ -31,11 +31,11 @@ from tests.support.speech import speech
 ENVIRON = {
     "ASR__ENGINE": "moonshine",  # starts in half a second
     "SIP__ENABLED": "false",
-    "FILES__ROWS": "2",
+    "FILES__PARALLEL_SEGMENTS": "2",
     "LOG__LEVEL": "debug",  # says `segment` for each that is to be stored
 }
 AHEAD = 2
-"""Stretches in work, `FILES__ROWS`: so many may be stored after the death of whoever has made them."""
+"""Stretches in work, `FILES__PARALLEL_SEGMENTS`: so many may be stored after the death of whoever has made them."""
 PER_KILL = 5
 """Stretches to a kill: more than the engine recognises while the hand of `PAUSE_S` waits."""
 PAUSE_S = 0.25

@@ -29,7 +29,7 @@ def utterances(
     codec: Codec, payloads: list[bytes], *, recognise: bool = True, settings: Settings = DEFAULT
 ) -> list[Expected]:
     """20 ms payloads of the codec → the utterances of the profile `assist`, with the engine's text."""
-    detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.stall_s)
+    detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
     leg = detector.open(codec, settings.endpointing.assist, transport="stream")
     found: list[Expected] = []
     audio_start = 0

@@ -39,11 +39,11 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
         fuse(loaded.model)
         quantise(loaded.model, settings.quantise)
     free_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else None
-    slot = slot_bytes(loaded.model.config.get_text_config(), settings.positions, dtype)
+    slot = slot_bytes(loaded.model.config.get_text_config(), settings.max_kv_positions, dtype)
     size = sizes(free_bytes, slot, slots=settings.slots, batch=settings.batch)
     shape = Shape(
         slots=size.slots,
-        positions=settings.positions,
+        positions=settings.max_kv_positions,
         batch=size.batch,
         captured_positions=size.captured_positions,
         batch_tokens=settings.batch_tokens,

@@ -57,7 +57,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channels: Channels = "mix"
     speakers: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=64)] = []
     words: bool = True
-    """With the times of its words, where `asr.words` is on."""
+    """With the times of its words, where `asr.word_timestamps` is on."""
     condition_on_previous_text: bool = False
     webhook_url: str = ""
 
