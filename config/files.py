@@ -13,48 +13,51 @@ class Files(Section, frozen=True, kw_only=True):
     """Files: how they are read, and what of them may be in work at once."""
 
     max_upload_mb: Positive = 2048
-    """Of one file; larger ones are answered 413."""
+    """A file larger than this many MB is answered 413."""
     max_hours: Annotated[float, Meta(gt=0)] = 24.0
-    """Of its audio."""
+    """A file that lasts longer than this many hours is refused."""
     parallel_segments: Annotated[int, Meta(ge=1, le=64)] = 8
-    """Stretches of speech of one file in work at the same time."""
+    """This many segments of speech of one file are recognised at the same time."""
     memory_mb: Annotated[int, Meta(ge=512)] = 1536
-    """Address space of the process that decodes a file; it uses about 60 MB."""
+    """The process that decodes a file has this many MB of address space, of which it uses about 60."""
     cpu_s: Positive = 3600
-    """Processor time, in seconds, that decoding one file may take; a file that takes more is refused. An hour of one
-    channel takes about 6 s."""
+    """A file whose decoding takes more than this many seconds of processor time is refused; an hour of one channel
+    takes about 6 s."""
     decoder_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
-    """A decoder that says nothing for so long is ended."""
+    """A decoder that says nothing for this many seconds is ended."""
     min_free_mb: Annotated[int, Meta(ge=0)] = 1024
-    """So much of the disk stays free for calls: an upload that would take of it is answered 507."""
+    """This many MB of the disk stay free for calls: an upload that would take of them is answered 507."""
     max_requests: Positive = 16
-    """Requests with a file that are served at once. As many more may wait for `queue_s`; the rest are answered 429."""
-    max_requests_per_key: Positive = 8
-    """The same for the requests of one key."""
-    queue_s: Annotated[float, Meta(ge=0)] = 10.0
-    """Seconds for which a request beyond `max_requests` or `max_requests_per_key` waits for a place before it is
+    """This many requests with a file are served at once; as many more may wait for `files.queue_s`, and the rest are
     answered 429."""
+    max_requests_per_key: Positive = 8
+    """This many requests with a file are served at once for one key; as many more may wait for `files.queue_s`, and the
+    rest are answered 429."""
+    queue_s: Annotated[float, Meta(ge=0)] = 10.0
+    """A request beyond `files.max_requests` or `files.max_requests_per_key` waits this many seconds for a place before
+    it is answered 429."""
     heartbeat_s: Annotated[float, Meta(ge=1)] = 10.0
-    """A stream of text that has nothing to say says so this often."""
+    """A stream of text that has nothing to send sends a comment every so many seconds."""
 
 
 class Jobs(Section, frozen=True, kw_only=True):
     """Files that are transcribed in the background. Their uploads and results are in `data_dir`."""
 
     parallel: Annotated[int, Meta(ge=1, le=64)] = 4
-    """In work at once; they take turns in the engine."""
+    """This many jobs are in work at once; they take turns in the engine."""
     parallel_per_key: Positive = 4
+    """This many jobs of one key are in work at once."""
     max_queued_per_key: Positive = 1000
-    """Not yet ended; more are answered 429."""
+    """A key may have this many jobs that have not ended; more are answered 429."""
     roots: tuple[str, ...] = ()
-    """Folders on this machine whose files may be named by `path` instead of uploaded."""
+    """Files in these folders on this machine may be named by `path` instead of uploaded."""
     keep_days: Annotated[float, Meta(gt=0)] = 7.0
-    """Ended jobs, with their results. An upload is erased as soon as its job has ended."""
+    """Ended jobs are kept this many days, with their results; an upload is erased as soon as its job has ended."""
     retry_hours: Annotated[float, Meta(ge=0)] = 24.0
-    """So long a job waits for an engine that does not start, and a webhook is tried again."""
+    """A job waits this many hours for an engine that does not start, and a webhook is tried again for as long."""
     webhook_secret: Secret = Secret("")
-    """Signs the webhooks of ended jobs (Standard Webhooks); without it none can be asked for. At least 24 characters,
-    or `whsec_` and base64 of at least 24 bytes."""
+    """The webhooks of ended jobs are signed with this secret (Standard Webhooks); without it none can be asked for. It
+    has at least 24 characters, or is `whsec_` and base64 of at least 24 bytes."""
     webhook_allow: tuple[str, ...] = ()
-    """Addresses or networks (CIDR) that these webhooks may go to though they are not public: `["10.1.2.0/24"]`. Empty:
-    a URL that leads to loopback, a private network or a cloud's metadata is never connected to."""
+    """Webhooks of jobs may go to these addresses or networks (CIDR) though they are not public: `["10.1.2.0/24"]`.
+    While it is empty a URL that leads to loopback, a private network or a cloud's metadata is never connected to."""

@@ -10,22 +10,24 @@ from config.section import Port, Positive, Seconds, Secret, Section
 
 class Twilio(Section, frozen=True, kw_only=True):
     auth_token: Secret = Secret("")
-    """Signs webhooks and upgrades. Empty: only programs on this machine that run as the worker's user may connect."""
+    """Webhooks and upgrades must be signed with this token. While it is empty only programs on this machine that run as
+    the worker's user may connect."""
     auth_token_next: Secret = Secret("")
-    """A second accepted token, for rotation."""
+    """A signature with this second token is accepted too, for rotation."""
     public_url: str = ""
-    """The URL that Twilio posts to, as Twilio sees it, without the path: `https://host`."""
+    """Twilio posts to this URL, given as Twilio sees it and without the path: `https://host`."""
     stream_url: str = ""
-    """The media URL as Twilio sees it: `wss://host/twilio/stream`. Empty: derived from `public_url`."""
+    """Twilio connects to this URL for media: `wss://host/twilio/stream`. Empty means that it is derived from
+    `twilio.public_url`."""
     mode: Literal["start", "connect"] = "start"
-    """`start` forks the call and goes on with `then`; `connect` hands the call to the worker."""
+    """`start` forks the call and goes on with `twilio.then`; `connect` hands the call to the worker."""
     then: str = '<Pause length="3600"/>'
-    """TwiML after `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
+    """This TwiML follows `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
     token_ttl_s: Seconds = 60.0
-    """How long the call-bound token of a webhook answer is accepted."""
+    """The call-bound token of a webhook answer is accepted for this many seconds."""
     require_token: bool = False
-    """A stream becomes a call only with the token of a webhook answer (`mw_token`), so a signed upgrade that somebody
-    repeats opens nothing. Off: TwiML that the worker has not written may lead here as well."""
+    """A stream becomes a call only with the token of a webhook answer (`mw_token`), so that a signed upgrade which
+    somebody repeats opens nothing. While it is off, TwiML that the worker has not written may lead here as well."""
 
     def check(self, key: str) -> None:
         for name, url, schemes in (
@@ -44,20 +46,27 @@ class AudioSocket(Section, frozen=True, kw_only=True):
     """Asterisk's AudioSocket (docs/asterisk.md): a TCP port without TLS or credentials."""
 
     enabled: bool = False
+    """The worker listens for AudioSocket connections when this is on."""
     host: str = "127.0.0.1"
+    """AudioSocket listens on this address."""
     port: Port = 9092
+    """AudioSocket listens on this TCP port."""
     allow: tuple[str, ...] = ()
-    """Addresses or networks (CIDR) that may connect, beside loopback. `host` has to be one that they can reach."""
+    """These addresses or networks (CIDR) may connect, beside loopback; `audiosocket.host` has to be an address that
+    they can reach."""
     max_connections: Positive = 512
-    """Each is a call. A fourth of what the limit on open files leaves, if less."""
+    """This many connections are taken, each of which is a call; a fourth of what the limit on open files leaves holds
+    instead if it is less."""
     send_audio: Literal["silence", "none"] = "silence"
-    """`silence`: 20 ms at a time, of the kind that comes. Asterisk's application gives up after 2 s of nothing."""
+    """`silence` sends 20 ms of silence at a time, of the kind that comes; `none` sends nothing, and Asterisk's
+    application gives up after 2 s of that."""
     silent_s: Seconds = 3600.0
-    """A call without a frame from Asterisk for so long is ended; 0: never. Nothing comes while a caller holds."""
+    """A call without a frame from Asterisk for this many seconds is ended; 0 never ends one. Nothing comes while a
+    caller holds."""
 
 
 class Asterisk(Section, frozen=True, kw_only=True):
     """Asterisk's WebSocket channels (docs/asterisk.md), at `/asterisk/media` on both ports."""
 
     answer: bool = True
-    """Answer a channel that Asterisk has not answered itself (option `n` of the dial string)."""
+    """The worker answers a channel that Asterisk has not answered itself (option `n` of the dial string)."""

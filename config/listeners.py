@@ -19,24 +19,26 @@ class Http(Section, frozen=True, kw_only=True):
     """The HTTP port: routes, `/v1/events`, the page, and the media WebSockets for one-tunnel users."""
 
     host: str = ""
-    """Address to listen on. Empty: 0.0.0.0 (every IPv4 address) when there are API keys, else 127.0.0.1. Without keys
-    an address that is not loopback is an error."""
+    """The port listens on this address; empty means 0.0.0.0 (every IPv4 address) when there are API keys, else
+    127.0.0.1. Without keys an address that is not loopback is an error."""
     port: Port = 8080
+    """The HTTP routes, `/v1/events` and the page are on this TCP port; 0 takes any free one."""
     tls_cert: str = ""
-    """PEM file with the certificate and its chain: the port then speaks HTTPS. Read again at every reload."""
+    """A PEM file with the certificate and its chain makes the port speak HTTPS; it is read again at every reload."""
     tls_key: str = ""
-    """PEM file with the certificate's private key; empty: it is in the same file."""
+    """The certificate's private key is in this PEM file; empty means that it is in the file of `http.tls_cert`."""
     max_connections: Positive = 4096
-    """Beyond it a connection is answered 503 and closed. A third of what the limit on open files leaves, if less."""
+    """A connection beyond this many is answered 503 and closed; a third of what the limit on open files leaves holds
+    instead if it is less."""
     max_per_peer: Positive = 2048
-    """Of these, from one IPv4 address or one IPv6 /64. A proxy in front is one peer."""
+    """This many connections may come from one IPv4 address or one IPv6 /64; a proxy in front counts as one peer."""
     cors_origins: tuple[str, ...] = ()
-    """Web pages of other origins that may use the HTTP routes from a browser: `https://crm.example`, or `*` for any.
-    They need a key as everybody does. WebSockets are not bound by it (docs/events.md)."""
+    """Web pages of these other origins may use the HTTP routes from a browser: `https://crm.example`, or `*` for any.
+    They need a key as everybody does, and WebSockets are not bound by this list (docs/events.md)."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 10.0
-    """A request whose head has not come by then is answered 408."""
+    """A request whose head has not come after this many seconds is answered 408."""
     transfer_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
-    """A body that comes more slowly than 1 kB/s, or an answer that is not read, is given up after so long."""
+    """A body that comes more slowly than 1 kB/s, or an answer that is not read, is given up after this many seconds."""
 
     def check(self, key: str) -> None:
         for index, origin in enumerate(self.cors_origins):
@@ -49,24 +51,32 @@ class Media(Section, frozen=True, kw_only=True):
     """The media listener: Twilio and other WebSocket media, without a web framework in between."""
 
     host: str = ""
-    """Address to listen on. Empty: 0.0.0.0 (every IPv4 address) when there are API keys or `twilio.auth_token`, else
-    127.0.0.1. Without either an address that is not loopback is an error."""
+    """The port listens on this address; empty means 0.0.0.0 (every IPv4 address) when there are API keys or
+    `twilio.auth_token`, else 127.0.0.1. Without either an address that is not loopback is an error."""
     port: Port = 8081
+    """The media WebSockets are on this TCP port; 0 takes any free one."""
     tls_cert: str = ""
-    """As `http.tls_cert`, for `wss` without a proxy in front."""
+    """A PEM file with the certificate and its chain makes the media port speak `wss` without a proxy in front; it is
+    read again at every reload."""
     tls_key: str = ""
+    """The certificate's private key is in this PEM file; empty means that it is in the file of `media.tls_cert`."""
     silence_after_s: Seconds = 2.0
-    """TCP media: how long a silent leg waits before its timeline goes on as silence."""
+    """A leg on a TCP transport that sends nothing for this many seconds goes on as silence."""
     start_timeout_s: Seconds = 5.0
-    """A media WebSocket that has not said who it is by then is closed."""
+    """A media WebSocket that has not said who it is after this many seconds is closed."""
     max_message_bytes: Positive = 65536
+    """A WebSocket message larger than this many bytes closes its connection with 1009."""
     shed_lag_ms: Annotated[int, Meta(ge=32)] = 100
-    """Overload: when the media tick is so late on average over two seconds, no partials are asked for."""
+    """No partials are asked for while the media tick is late by this many milliseconds on average over two seconds."""
     refuse_lag_ms: Annotated[int, Meta(ge=32)] = 500
-    """And from here on no call is taken (503) until it has fallen to half."""
+    """No call is taken (503) once the media tick is late by this many milliseconds, until its delay has fallen to
+    half."""
     max_connections: Positive = 4096
+    """A connection to the media port beyond this many is answered 503 and closed; a third of what the limit on open
+    files leaves holds instead if it is less."""
     max_per_peer: Positive = 2048
-    """As those of `http`."""
+    """This many connections to the media port may come from one IPv4 address or one IPv6 /64; a proxy in front counts
+    as one peer."""
 
     def check(self, key: str) -> None:
         check_tls(key, self.tls_cert, self.tls_key)
@@ -76,20 +86,24 @@ class Stream(Section, frozen=True, kw_only=True):
     """Programs and browsers that send audio and read its words: `/ws/asr` and `/ws/transcribe`, on both ports."""
 
     max_sessions: Positive = 100
-    """Open at once; beyond it an upgrade is answered 503. Each is a call as well (`max_calls`)."""
+    """An upgrade beyond this many open sessions is answered 503; each session counts as a call as well
+    (`max_calls`)."""
     max_sessions_per_key: Positive = 50
-    """Of these, with one API key; beyond it 429."""
+    """An upgrade beyond this many open sessions of one API key is answered 429."""
     idle_s: Annotated[float, Meta(gt=0)] = 60.0
-    """A session without audio or a command for so long is ended, its finals sent."""
+    """A session without audio or a command for this many seconds is ended, its finals sent."""
     max_s: Annotated[float, Meta(gt=0)] = 14400.0
-    """The longest that a session lasts; it is then ended in the same way."""
+    """A session that has lasted this many seconds is ended, its finals sent."""
 
 
 class ApiKey(Section, frozen=True, kw_only=True):
     name: Name
+    """Logs and limits know the key by this name."""
     key: Secret
-    """At least 8 of `A-Z a-z 0-9 . _ ~ -`: it must fit into a WebSocket subprotocol (RFC 6455 section 4.1)."""
+    """The key has at least 8 of `A-Z a-z 0-9 . _ ~ -`, for it must fit into a WebSocket subprotocol (RFC 6455 section
+    4.1)."""
     scopes: tuple[Scope, ...]
+    """The key opens the routes of these scopes."""
 
 
 class Auth(Section, frozen=True, kw_only=True):

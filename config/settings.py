@@ -35,11 +35,11 @@ __all__ = [
 
 class Settings(Section, frozen=True, kw_only=True):
     data_dir: str = "data"
-    """Where the event store lives; one worker owns it."""
+    """The event store lives in this folder, which one worker owns."""
     shutdown_s: Seconds = 30.0
-    """How long SIGTERM lets calls run on before they are ended with `reason: shutdown`."""
+    """SIGTERM lets calls run on for this many seconds before they are ended with `reason: shutdown`."""
     max_calls: Positive = 1000
-    """Calls over all ingresses; beyond it a caller is refused (486 on SIP, 503 elsewhere)."""
+    """A call over all ingresses beyond this many is refused (486 on SIP, 503 elsewhere)."""
     http: Http = Http()
     media: Media = Media()
     stream: Stream = Stream()
