@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from websockets.frames import apply_mask  # type: ignore[attr-defined]  # in C where the library has it
+try:
+    from websockets.speedups import apply_mask  # in C
+except ImportError:
+    from websockets.utils import apply_mask
 
 _TEXT, _CONTROL, _MASKED = 0x81, 0x88, 0x80
 

@@ -1,6 +1,6 @@
 """Carries a media session over a WebSocket: messages in, outputs out, deadlines, and back-pressure.
 
-`drive` is the only loop; the media listener and the HTTP port differ in the socket they give it.
+`run_session` is the only loop; the media listener and the HTTP port differ in the socket they give it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def refusal_headers(status: int, challenge: str = "") -> list[tuple[str, str]]:
     return headers + ([("WWW-Authenticate", challenge)] if challenge else [])
 
 
-Take = Callable[[Sequence[bytes]], bool]
-"""Takes messages; False when the session wants to be asked for each again."""
+OnMessages = Callable[[Sequence[bytes]], bool]
+"""Called with messages; returns False when the session wants to be asked for each again."""
 
 
 class MediaSocket(Protocol):
     async def receive(self) -> str | bytes | None:
         """The next message, or None when the connection is gone. Cancelling it loses nothing."""
 
-    def quicken(self, take: Take, ahead: Callable[[], bool]) -> None:
-        """Give messages straight to `take` from now on, if this socket can; see `listener.MediaConnection`."""
+    def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
+        """Give messages straight to `on_messages` from now on, if this socket can; see `connection.MediaConnection`."""
 
     async def send(self, text: str) -> None: ...
 
@@ -83,7 +83,7 @@ class Throttle:
             self.held -= 1
 
 
-async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
+async def run_session(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
     """Run a session until its connection is gone. Whatever happens, the session hears `connection_lost`."""
     loop = asyncio.get_running_loop()
     closing: set[asyncio.Task[Any]] = set()
@@ -105,7 +105,7 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
     def hang_up() -> None:
         apart(socket.close(1000, "call ended by the worker"))
 
-    def take(messages: Sequence[bytes]) -> bool:
+    def on_messages(messages: Sequence[bytes]) -> bool:
         now = loop.time()
         for message in messages:
             if outputs := session.receive(message, now):
@@ -128,7 +128,7 @@ async def drive(session: MediaSession, socket: MediaSocket, throttle: Throttle) 
             try:
                 async with timeout:
                     timer = timeout
-                    await _pump(session, socket, throttle, loop.time, take, hasten)
+                    await _pump(session, socket, throttle, loop.time, on_messages, hasten)
                     return
             except TimeoutError:
                 if not timeout.expired():
@@ -151,14 +151,14 @@ async def _pump(
     socket: MediaSocket,
     throttle: Throttle,
     clock: Callable[[], float],
-    take: Take,
+    on_messages: OnMessages,
     hasten: Callable[[], None],
 ) -> None:
     while True:
         if session.is_ahead():
             await throttle.wait(session)
         if session.streaming:
-            socket.quicken(take, session.is_ahead)
+            socket.enable_batch_reads(on_messages, session.is_ahead)
         if (message := await socket.receive()) is None:
             return
         outputs = session.receive(message, clock())
@@ -218,7 +218,7 @@ class _StarletteSocket:
             return None
         return data
 
-    def quicken(self, take: Take, ahead: Callable[[], bool]) -> None:
+    def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
         """The framework has taken each message apart already."""
 
     async def send(self, text: str) -> None:
@@ -253,4 +253,4 @@ async def serve_starlette(websocket: WebSocket, endpoint: MediaEndpoint, throttl
     offered = websocket.scope.get("subprotocols", ())
     await websocket.accept(next((name for name in offered if name in endpoint.subprotocols), None))
     now = asyncio.get_running_loop().time()
-    await drive(opens(now), _StarletteSocket(websocket, max_bytes), throttle)
+    await run_session(opens(now), _StarletteSocket(websocket, max_bytes), throttle)

@@ -281,15 +281,15 @@ async def test_a_connection_whose_transport_gives_up_is_swept_no_more(caplog):
     try:
         async with client(f"ws://127.0.0.1:{listener.port}{STREAM}") as websocket:
             await websocket.send(json.dumps(START))
-            await until(lambda: listener.sweeping)
-            [connection] = listener.sweeping
+            await until(lambda: listener.batched)
+            [connection] = listener.batched
             connection.transport.abort()  # as it does itself when it cannot write
             await until(lambda: desk.calls[0].ends)
         await until(lambda: not listener.connections)
     finally:
         await listener.stop()
         library.removeHandler(caplog.handler)
-    assert desk.calls[0].ends == ["disconnected"] and not listener.sweeping
+    assert desk.calls[0].ends == ["disconnected"] and not listener.batched
     assert caplog.text == "", "nothing broke on the way"
 
 

@@ -1,0 +1,368 @@
+"""One WebSocket of the media port: an asyncio protocol above the sans-I/O `ServerProtocol` of the websockets library.
+
+A connection is CONNECTING until its upgrade has been answered, then OPEN while a session runs, CLOSING once either side
+has sent a close frame, and CLOSED when the TCP connection is gone. The library knows the protocol (RFC 6455); this file
+moves the bytes, queues the messages, and bounds every wait.
+
+Once a session streams, its connection is read in batches: the transport stays paused, and the media tick reads the
+socket (`read_batch`) and cuts the plain frames out in one go. Reading each message as it comes would cost a wake-up of
+the event loop, a task switch and a system call for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import structlog
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.access import is_direct
+from mediaworker.ingress.frames import split
+from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
+from mediaworker.ingress.runner import PROBLEM, OnMessages, Throttle, refusal_body, refusal_headers, run_session
+
+log = structlog.get_logger()
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long the peer may take for its part of a close; a peer that reads nothing has twice as long."""
+QUEUED_MESSAGES = 64
+"""Messages that were read and wait for the session: 640 ms of a two-track stream. Beyond it the socket is not read."""
+MAX_FRAGMENTS = 4096
+"""Frames of one message. Empty ones would count towards no limit of bytes."""
+WRITE_BYTES = 1 << 15
+"""Output that waits for the peer before the session, and reading, wait as well."""
+
+# The library logs every port scanner's half handshake with a traceback; what matters is logged here.
+_quiet = logging.getLogger("mediaworker.ingress.websockets")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+
+
+class ConnectionOwner(Protocol):
+    """The part of `MediaListener` that its connections use."""
+
+    max_message_bytes: int
+    handshake_timeout_s: float | None
+    throttle: Throttle
+    batched: dict[MediaConnection, int]
+    """Connections that the media tick reads, and their file descriptors."""
+
+    def enter(self, connection: MediaConnection, peer: str) -> bytes | None:
+        """Count the connection; or return what a connection beyond the limits is answered."""
+
+    def leave(self, connection: MediaConnection, peer: str, *, asked: bool) -> None: ...
+
+    def endpoint(self, path: str) -> MediaEndpoint | None: ...
+
+    def count_rejected(self, status: int) -> None: ...
+
+
+class MediaConnection(asyncio.Protocol):
+    """Implements `runner.MediaSocket`."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self.websocket = ServerProtocol(
+            max_size=owner.max_message_bytes,
+            select_subprotocol=lambda _, offered: next((name for name in offered if name in self._spoken), None),
+            logger=_quiet,
+        )
+        self.task: asyncio.Task[None] | None = None
+        """Answers the upgrade and runs the session; None until the request has come whole."""
+        self._owner, self._loop = owner, asyncio.get_running_loop()
+        self._peer = ""
+        self._entered = False
+        self._spoken: tuple[str, ...] = ()
+        self._text_as_bytes = False
+        self._timer: asyncio.TimerHandle | None = None
+        """Aborts the connection: at first when the handshake takes too long, later when the close does."""
+        self._closing = self._reading_paused = False
+        self._lost, self._arrived, self._writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._writable.set()
+        self._messages: deque[tuple[bool, bytes]] = deque()
+        """(is text, payload) of messages that wait for the session."""
+        self._fragments: list[bytes] = []
+        self._is_text = False
+        """Whether the message in `_fragments` is text."""
+        self._framed = False
+        """All that has come so far was plain frames, and `_rest` begins with a frame."""
+        self._rest = b""
+        self._on_messages: OnMessages | None = None
+        self._is_ahead: Callable[[], bool] = lambda: False
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        peername = transport.get_extra_info("peername")
+        self._peer = peername[0] if isinstance(peername, tuple) else ""
+        if (refusal := self._owner.enter(self, self._peer)) is not None:
+            self.transport.write(refusal)
+            self.transport.close()
+            return
+        self._entered = True
+        self.transport.set_write_buffer_limits(WRITE_BYTES)
+        self._abort_after(self._owner.handshake_timeout_s)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._entered:
+            return
+        if not self._framed or self.websocket.state is State.CONNECTING:
+            self._feed(data)
+            return
+        data = self._rest + data
+        texts, control, self._rest, self._framed = split(data, self._owner.max_message_bytes)
+        if self._on_messages is None or self.websocket.state is not State.OPEN:
+            texts, control = [], data[: len(data) - len(self._rest)]
+        if texts and self._on_messages is not None and not self._on_messages(texts):
+            self.disable_batch_reads()
+        if not self._framed:
+            control, self._rest, self._on_messages = control + self._rest, b"", None
+            self.disable_batch_reads()
+        if control:
+            self._feed(control)
+
+    def eof_received(self) -> None:
+        if self._entered:
+            self.websocket.receive_eof()
+            self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._entered:
+            return
+        self._owner.batched.pop(self, None)
+        self._owner.leave(self, self._peer, asked=self.task is not None)
+        self.websocket.receive_eof()  # whatever happened, the state is CLOSED from here on
+        self._abort_after(None)
+        for event in (self._lost, self._arrived, self._writable):
+            event.set()
+
+    def pause_writing(self) -> None:
+        # Pongs that nobody reads would pile up: nothing more is read until they are taken.
+        self._writable.clear()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._update_reading()
+
+    # -- runner.MediaSocket -------------------------------------------------------------------------------------------
+
+    async def receive(self) -> str | bytes | None:
+        while not self._messages and not self._lost.is_set():
+            self._arrived.clear()
+            await self._arrived.wait()
+        if self._given_up:
+            await self.close()
+        if not self._messages or self._given_up:
+            return None
+        is_text, data = self._messages.popleft()
+        self._update_reading()
+        if not is_text or self._text_as_bytes:
+            return data
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            self._fail(1007, f"{error.reason} at position {error.start}")
+            await self.close()
+            return None
+
+    async def send(self, text: str) -> None:
+        if self.websocket.state is State.OPEN:  # else the next `receive` says that it is over
+            self.websocket.send_text(text.encode())
+            self._flush()
+            await self._writable.wait()
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close with this code unless a close has begun already; returns when the TCP connection is gone."""
+        self.disable_batch_reads()
+        if self.websocket.state is State.OPEN:
+            self.websocket.send_close(code, reason)
+            self._flush()
+        elif self.websocket.state is State.CONNECTING:
+            self.transport.abort()
+        self._drop_given_up()
+        await self._lost.wait()
+
+    def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
+        """Plain text goes straight to `on_messages` from now on, and is read once per media tick unless `is_ahead`.
+
+        Nothing happens while messages wait, and for clients that have sent other than plain frames. With TLS messages
+        go straight to `on_messages`, but as they come.
+        """
+        if not self._framed or self._on_messages is not None or self._messages:
+            return
+        self._on_messages, self._is_ahead = on_messages, is_ahead
+        if self.transport.get_extra_info("sslcontext") is None:
+            self._owner.batched[self] = self.transport.get_extra_info("socket").fileno()
+            self._update_reading()
+
+    def disable_batch_reads(self) -> None:
+        """The event loop reads this connection again."""
+        if self._owner.batched.pop(self, None) is not None:
+            self._update_reading()
+
+    def read_batch(self, fd: int, room: bytearray) -> int:
+        """Read what has come; returns its size."""
+        if not self._writable.is_set() or self._is_ahead():
+            return 0
+        try:
+            count = os.readv(fd, [room])
+        except BlockingIOError:
+            return 0
+        except OSError:
+            count = 0
+        if not count:
+            self.disable_batch_reads()  # the transport finds the end of the stream, or the fault, by itself
+            return 0
+        self.data_received(bytes(memoryview(room)[:count]))
+        return count
+
+    # -- between the library and the transport ------------------------------------------------------------------------
+
+    @property
+    def _given_up(self) -> bool:
+        """We have closed first, or failed the connection: no message is taken any more."""
+        return self.websocket.close_sent is not None and self.websocket.close_rcvd_then_sent is not True
+
+    def _feed(self, data: bytes) -> None:
+        if self.task is not None and self.websocket.state is State.CONNECTING:
+            self._framed = False  # the client does not wait for the answer to its upgrade
+        self.websocket.receive_data(data)
+        self._flush()
+        for event in self.websocket.events_received():
+            if isinstance(event, Request):
+                self._framed = data.endswith(b"\r\n\r\n")
+                self.task = self._loop.create_task(self._run(event))
+            elif isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+                self._assemble(event)
+        if self.websocket.state is not State.OPEN:
+            self.disable_batch_reads()
+
+    def _assemble(self, frame: Frame) -> None:
+        if self._given_up:
+            return
+        if frame.opcode is not Opcode.CONT:
+            self._is_text = frame.opcode is Opcode.TEXT
+        self._fragments.append(bytes(frame.data))
+        if frame.fin:
+            self._messages.append((self._is_text, b"".join(self._fragments)))
+            self._fragments.clear()
+            self._arrived.set()
+            self._update_reading()
+        elif len(self._fragments) > MAX_FRAGMENTS:
+            self._fail(1009, "too many fragments")
+
+    def _fail(self, code: int, reason: str) -> None:
+        self.websocket.fail(code, reason)
+        self._flush()
+        self._drop_given_up()
+
+    def _drop_given_up(self) -> None:
+        """What waits may begin within a message, and would keep the peer's close from being read."""
+        if self._given_up:
+            self._messages.clear()
+            self._fragments.clear()
+            self._update_reading()
+
+    def _flush(self) -> None:
+        """Send what the library has to say, and bound the wait for the end if that was the last of it."""
+        for data in self.websocket.data_to_send():
+            if self.transport.is_closing():
+                break
+            if data:
+                self.transport.write(data)
+            elif self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:
+                self.transport.close()
+        if self.websocket.close_expected() and not self._closing:
+            self._closing = True
+            self._abort_after(CLOSE_TIMEOUT_S if self._writable.is_set() else 2 * CLOSE_TIMEOUT_S)
+
+    def _abort_after(self, timeout_s: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self.transport.abort)
+
+    def _update_reading(self) -> None:
+        """Pause or resume the transport: the one place that decides which it is."""
+        waiting = len(self._messages)
+        full = waiting > (QUEUED_MESSAGES // 4 if self._reading_paused else QUEUED_MESSAGES)
+        pause = full or not self._writable.is_set() or self in self._owner.batched
+        if pause != self._reading_paused and not self.transport.is_closing():
+            self._reading_paused = pause
+            (self.transport.pause_reading if pause else self.transport.resume_reading)()
+
+    # -- the upgrade and the session ----------------------------------------------------------------------------------
+
+    async def _run(self, request: Request) -> None:
+        path = urlsplit(request.path).path
+        response, opens = await self._answer(path, request)
+        if self._lost.is_set() or self.websocket.eof_sent:
+            return
+        self.websocket.send_response(response)
+        self._abort_after(None)
+        self._flush()
+        if opens is None or self.websocket.state is not State.OPEN:
+            return
+        session = opens(self._loop.time())
+        try:
+            await run_session(session, self, self._owner.throttle)
+        except Exception:
+            call = getattr(session, "call", None)
+            log.exception("media connection failed", path=path, call_id=call.id if call is not None else None)
+            await self.close(1011, "internal error")
+        else:
+            await self.close()
+
+    async def _answer(self, path: str, request: Request) -> tuple[Response, SessionFactory | None]:
+        """The response to an upgrade, and what opens the session when it is 101."""
+        try:
+            endpoint = self._owner.endpoint(path)
+            if endpoint is None:
+                raise CallRefused(404, "nothing here")
+            if "upgrade" not in request.headers:
+                raise CallRefused(426, "this is a WebSocket: ask for an upgrade")
+            opens = endpoint.admit(self._upgrade(path, request))
+        except CallRefused as refused:
+            if refused.delay_s:
+                await asyncio.sleep(refused.delay_s)
+            return self._refusal(refused), None
+        except Exception:
+            log.exception("media upgrade failed", path=path)
+            return self._refusal(CallRefused(500, "the worker failed to answer; its log says why")), None
+        self._spoken, self._text_as_bytes = endpoint.subprotocols, endpoint.text_as_bytes
+        return self.websocket.accept(request), opens
+
+    def _upgrade(self, path: str, request: Request) -> Upgrade:
+        peer, here = (
+            address[:2] if isinstance(address, tuple) else None
+            for address in (self.transport.get_extra_info("peername"), self.transport.get_extra_info("sockname"))
+        )
+        return Upgrade(
+            path=path,
+            headers=tuple(request.headers.raw_items()),
+            peer=peer[0] if peer else "",
+            direct=is_direct("1.1", peer, here),  # the library takes nothing older
+        )
+
+    def _refusal(self, refused: CallRefused) -> Response:
+        status = refused.status
+        self._owner.count_rejected(status)
+        response = self.websocket.reject(status, refusal_body(status, refused.reason).decode())
+        del response.headers["Content-Type"]
+        for name, value in [("Content-Type", PROBLEM), *refusal_headers(status, refused.challenge)]:
+            response.headers[name] = value
+        if status == 426:  # RFC 9110 section 15.5.22
+            response.headers["Upgrade"] = "websocket"
+        return response
