@@ -17,7 +17,7 @@ from audio import Codec, Detector, SpeechOffset, SpeechOnset
 from benchmarks.words.calls import Line, Part
 from config import Settings
 from mediaworker.calls.media_loop import TICK_S
-from mediaworker.ingress.twilio.messages import Media, parse
+from mediaworker.ingress.twilio.messages import MediaMessage, parse
 from mediaworker.replay.link import Faults
 from mediaworker.replay.source import Packets, load
 
@@ -106,7 +106,7 @@ def _arrivals(line: Line, file: Path, faults: Faults) -> Iterator[tuple[float, i
             yield at_s, 160 * int.from_bytes(datagram.payload[2:4], "big"), datagram.payload
     else:
         for at_s, message, _ in source.arrivals:
-            if isinstance(found := parse(message.text), Media):
+            if isinstance(found := parse(message.text), MediaMessage):
                 yield at_s, 8 * found.media.timestamp, bytes(found.media.payload)
 
 

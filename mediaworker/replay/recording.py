@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mediaworker.ingress.twilio.messages import Media, Start, TwilioMalformed, TwilioUnknown, parse
+from mediaworker.ingress.twilio.messages import MediaMessage, StartMessage, TwilioMalformed, TwilioUnknown, parse
 from mediaworker.replay.pcap import CaptureError
 
 MAX_BYTES = 1 << 30
@@ -57,7 +57,7 @@ def read(path: str | Path) -> list[RecordedMessage]:
             raise CaptureError(f"{path}: line {number}: {error}") from None
         latest = max(latest, _spoken_s(text)) if at_s is None else at_s
         found.append(RecordedMessage(latest, text))
-    if not any(_is(text, Start) for _, text in found):
+    if not any(_is(text, StartMessage) for _, text in found):
         raise CaptureError(f"{path}: no start message in it")
     return sorted(found, key=lambda message: message.at_s)
 
@@ -80,7 +80,7 @@ def print_line(message: RecordedMessage) -> str:
 
 
 def is_media(text: str) -> bool:
-    return _is(text, Media)
+    return _is(text, MediaMessage)
 
 
 def _parse(line: str) -> tuple[float | None, str]:
@@ -98,7 +98,7 @@ def _spoken_s(text: str) -> float:
         message = parse(text)
     except (TwilioMalformed, TwilioUnknown):
         return 0.0
-    return message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, Media) else 0.0
+    return message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, MediaMessage) else 0.0
 
 
 def _is(text: str, kind: type) -> bool:

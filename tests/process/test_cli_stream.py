@@ -162,12 +162,12 @@ def test_digits_come_in_between():
     writer = StreamWriter("MZ1", "CA1", "AC1")
     texts = [write() for _, write in schedule(writer, {"inbound": b"\x00" * 160}, {}, tail_s=1.2, digits="5#")]
     messages = [twilio_messages.parse(text) for text in [*texts, writer.mark("m")]]
-    digits = [message for message in messages if isinstance(message, twilio_messages.Dtmf)]
+    digits = [message for message in messages if isinstance(message, twilio_messages.DtmfMessage)]
     assert [(message.dtmf.track, message.dtmf.digit) for message in digits] == [
         ("inbound_track", "5"),
         ("inbound_track", "#"),
     ]
-    assert isinstance(messages[-1], twilio_messages.Mark)
+    assert isinstance(messages[-1], twilio_messages.MarkMessage)
 
 
 # -- against the worker's own port ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ the other two still counts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -47,41 +47,45 @@ class MarkBody(Struct, frozen=True):
     name: str = ""
 
 
-class TwilioMessage(Struct, frozen=True, tag_field="event", tag=str.lower, rename="camel"):
-    """Base of all messages: the class name in lower case is the `event`."""
+class TwilioMessage(Struct, frozen=True, tag_field="event", rename="camel"):
+    """Base of all messages: the tag is the `event`."""
+
+    @property
+    def event(self) -> str:
+        return str(self.__struct_config__.tag)
 
 
-class Connected(TwilioMessage, frozen=True):
+class ConnectedMessage(TwilioMessage, frozen=True, tag="connected"):
     protocol: str = ""
     version: str = ""
 
 
-class Start(TwilioMessage, frozen=True):
+class StartMessage(TwilioMessage, frozen=True, tag="start"):
     stream_sid: Sid
     start: StartBody
 
 
-class Media(TwilioMessage, frozen=True):
+class MediaMessage(TwilioMessage, frozen=True, tag="media"):
     stream_sid: str
     media: MediaBody
 
 
-class Dtmf(TwilioMessage, frozen=True):
+class DtmfMessage(TwilioMessage, frozen=True, tag="dtmf"):
     stream_sid: str
     dtmf: DtmfBody
 
 
-class Mark(TwilioMessage, frozen=True):
+class MarkMessage(TwilioMessage, frozen=True, tag="mark"):
     stream_sid: str
     mark: MarkBody = MarkBody()
 
 
-class Stop(TwilioMessage, frozen=True):
+class StopMessage(TwilioMessage, frozen=True, tag="stop"):
     stream_sid: str = ""
 
 
-FromTwilio = Connected | Start | Media | Dtmf | Mark | Stop
-EVENTS = frozenset(kind.__name__.lower() for kind in (Connected, Start, Media, Dtmf, Mark, Stop))
+FromTwilio = ConnectedMessage | StartMessage | MediaMessage | DtmfMessage | MarkMessage | StopMessage
+EVENTS = frozenset(kind.__struct_config__.tag for kind in get_args(FromTwilio))
 
 
 class TwilioMalformed(Exception):
@@ -103,7 +107,7 @@ _ERRORS = (ValueError, RecursionError)
 
 
 def parse(text: str | bytes) -> FromTwilio:
-    """One message. Raises Malformed or Unknown, nothing else."""
+    """One message. Raises TwilioMalformed or TwilioUnknown, and nothing else."""
     try:
         return _decode(text)
     except _ERRORS as error:

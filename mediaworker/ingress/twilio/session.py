@@ -215,10 +215,10 @@ class TwilioSession:
 
     # -- one method per kind of message; TABLE says when each is right ------------------------------------------------
 
-    def _greet(self, message: messages.Connected, now: float) -> Sequence[Output]:
+    def _greet(self, message: messages.ConnectedMessage, now: float) -> Sequence[Output]:
         return _NOTHING
 
-    def _open(self, message: messages.Start, now: float) -> Sequence[Output]:
+    def _open(self, message: messages.StartMessage, now: float) -> Sequence[Output]:
         start = message.start
         form = start.media_format
         if (form.encoding, form.sample_rate, form.channels) != ("audio/x-mulaw", 8000, 1):
@@ -268,7 +268,7 @@ class TwilioSession:
         self._waits_from, self._patience_s = now, SILENT_S
         return _NOTHING
 
-    def _take(self, message: messages.Media, now: float) -> Sequence[Output]:
+    def _take(self, message: messages.MediaMessage, now: float) -> Sequence[Output]:
         media = message.media
         assert self.call is not None
         if self.call.ending:  # ended from our side: its legs are gone
@@ -295,7 +295,7 @@ class TwilioSession:
         track.leg.receive_chunk(position, media.payload, now)
         return _NOTHING
 
-    def _digit(self, message: messages.Dtmf, now: float) -> Sequence[Output]:
+    def _digit(self, message: messages.DtmfMessage, now: float) -> Sequence[Output]:
         if message.stream_sid != self._stream_sid:
             return self._stray(message, now)
         self._waits_from = now
@@ -315,13 +315,13 @@ class TwilioSession:
         self.call.dtmf(track, message.dtmf.digit, 0)
         return _NOTHING
 
-    def _mark(self, message: messages.Mark, now: float) -> Sequence[Output]:
+    def _mark(self, message: messages.MarkMessage, now: float) -> Sequence[Output]:
         self.counters.marks += 1
         self._waits_from = now
         self._waiting_s.pop(message.mark.name, None)
         return _NOTHING
 
-    def _stop(self, message: messages.Stop, now: float) -> Sequence[Output]:
+    def _stop(self, message: messages.StopMessage, now: float) -> Sequence[Output]:
         if message.stream_sid not in ("", self._stream_sid):
             return self._stray(message, now)
         self.counters.stopped += 1
@@ -330,20 +330,20 @@ class TwilioSession:
         self._waits_from, self._patience_s = now, LINGER_S
         return _NOTHING
 
-    def _leave(self, message: messages.Stop, now: float) -> Sequence[Output]:
+    def _leave(self, message: messages.StopMessage, now: float) -> Sequence[Output]:
         return self._refuse("no_start", NORMAL, "stopped before it started")
 
     def _too_early(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
-        return self._refuse("media_before_start", POLICY, f"{type(message).__name__.lower()} before start")
+        return self._refuse("media_before_start", POLICY, f"{message.event} before start")
 
     def _ignore(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
         self.counters.unexpected += 1
-        self._on_problem("unexpected Twilio message", type(message).__name__.lower())
+        self._on_problem("unexpected Twilio message", message.event)
         return _NOTHING
 
     def _stray(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
         self.counters.wrong_stream += 1
-        self._on_problem("Twilio message of another stream", type(message).__name__.lower())
+        self._on_problem("Twilio message of another stream", message.event)
         return _NOTHING
 
     # -- ends ---------------------------------------------------------------------------------------------------------
@@ -384,18 +384,18 @@ Handler = Callable[[TwilioSession, object, float], Sequence[Output]]
 def _table() -> dict[tuple[TwilioState, type], Handler]:
     session, kinds = TwilioSession, messages
     handlers = {
-        (TwilioState.WAITING, kinds.Connected): session._greet,
-        (TwilioState.WAITING, kinds.Start): session._open,
-        (TwilioState.WAITING, kinds.Media): session._too_early,
-        (TwilioState.WAITING, kinds.Dtmf): session._too_early,
-        (TwilioState.WAITING, kinds.Mark): session._too_early,
-        (TwilioState.WAITING, kinds.Stop): session._leave,
-        (TwilioState.STREAMING, kinds.Connected): session._ignore,
-        (TwilioState.STREAMING, kinds.Start): session._ignore,
-        (TwilioState.STREAMING, kinds.Media): session._take,
-        (TwilioState.STREAMING, kinds.Dtmf): session._digit,
-        (TwilioState.STREAMING, kinds.Mark): session._mark,
-        (TwilioState.STREAMING, kinds.Stop): session._stop,
+        (TwilioState.WAITING, kinds.ConnectedMessage): session._greet,
+        (TwilioState.WAITING, kinds.StartMessage): session._open,
+        (TwilioState.WAITING, kinds.MediaMessage): session._too_early,
+        (TwilioState.WAITING, kinds.DtmfMessage): session._too_early,
+        (TwilioState.WAITING, kinds.MarkMessage): session._too_early,
+        (TwilioState.WAITING, kinds.StopMessage): session._leave,
+        (TwilioState.STREAMING, kinds.ConnectedMessage): session._ignore,
+        (TwilioState.STREAMING, kinds.StartMessage): session._ignore,
+        (TwilioState.STREAMING, kinds.MediaMessage): session._take,
+        (TwilioState.STREAMING, kinds.DtmfMessage): session._digit,
+        (TwilioState.STREAMING, kinds.MarkMessage): session._mark,
+        (TwilioState.STREAMING, kinds.StopMessage): session._stop,
     }
     handlers |= {(TwilioState.STOPPED, kind): session._ignore for kind in get_args(kinds.FromTwilio)}
     return handlers  # type: ignore[return-value]  # each handler takes the message of its own key
