@@ -41,7 +41,7 @@ from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.connections import affordable, raise_open_files
 from mediaworker.ingress.interfaces import MediaEndpoint
 from mediaworker.ingress.listener import MediaListener
-from mediaworker.ingress.runner import Throttle
+from mediaworker.ingress.runner import Throttle, websocket_routes
 from mediaworker.ingress.twilio import routes as twilio_http
 from mediaworker.ingress.websocket import routes as ws_http
 from mediaworker.jobs import figures as job_figures
@@ -150,9 +150,8 @@ class Worker:
             sessions=self.page_sessions,
             failures=self.auth_failures,
         )
-        extra = twilio_http.routes(self.twilio, throttle, max_bytes=settings.media.max_message_bytes)
-        extra += ws_http.routes(self.streams, throttle, max_bytes=settings.media.max_message_bytes)
-        extra += asterisk_http.routes(self.asterisk, throttle, max_bytes=settings.media.max_message_bytes)
+        extra = websocket_routes(endpoints, throttle, max_bytes=settings.media.max_message_bytes)
+        extra += twilio_http.webhook_routes(self.twilio)
         extra += openai.routes(self.api, self.files)
         extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)

@@ -319,8 +319,7 @@ class MediaConnection(asyncio.Protocol):
         try:
             await run_session(session, self, self._owner.throttle)
         except Exception:
-            call = getattr(session, "call", None)
-            log.exception("media connection failed", path=path, call_id=call.id if call is not None else None)
+            log.exception("media connection failed", path=path, call_id=session.call_id)
             await self.close(1011, "internal error")
         else:
             await self.close()

@@ -1,7 +1,7 @@
 """What a media WebSocket session is made of: the call it feeds, the socket that feeds it, and the path that opens it.
 
 A session is protocol logic without I/O. Two shells carry it: the media listener (`ingress.listener`) and the HTTP port
-(`ingress.shell.serve_starlette`). Both speak in the types of this file, so a further protocol is one session and one
+(`ingress.runner.websocket_routes`). Both speak in the types of this file, so a further protocol is one session and one
 `MediaEndpoint`.
 """
 
@@ -108,6 +108,10 @@ Output = Send | CloseConnection
 
 class MediaSession(Protocol):
     """One connection. Nothing a peer sends raises; what is wrong is counted, or answered by a `CloseConnection`."""
+
+    @property
+    def call_id(self) -> str | None:
+        """None before there is a call."""
 
     @property
     def deadline(self) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import structlog
 
 log = structlog.get_logger()
@@ -27,3 +30,11 @@ class Notices:
         call = {"call_id": call_id} if call_id is not None else {}
         log.warning(problem, source=source, detail=detail[:200], **call)
         return True
+
+    def of(self, source: str, call_id: Callable[[], str | None]) -> Callable[[str, str], None]:
+        """What a session from `source` calls as `on_problem(problem, detail)`; `call_id` gives None before the call."""
+
+        def on_problem(problem: str, detail: str) -> None:
+            self.warn(source, problem, asyncio.get_running_loop().time(), detail, call_id=call_id())
+
+        return on_problem

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 from starlette.responses import Response
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mediaworker.calls.registry import CallRefused
@@ -234,8 +235,20 @@ class _StarletteSocket:
             pass  # closed already, by either side
 
 
-async def serve_starlette(websocket: WebSocket, endpoint: MediaEndpoint, throttle: Throttle, *, max_bytes: int) -> None:
-    """Serve an endpoint on the HTTP port: the same session, for who has one tunnel only."""
+def websocket_routes(endpoints: Mapping[str, MediaEndpoint], throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
+    """Endpoints by path, for the HTTP port. `max_bytes` bounds a message (`media.max_message_bytes`)."""
+
+    def route(path: str, endpoint: MediaEndpoint) -> WebSocketRoute:
+        async def serve(websocket: WebSocket) -> None:
+            await _serve_starlette(websocket, endpoint, throttle, max_bytes)
+
+        return WebSocketRoute(path, serve)
+
+    return [route(path, endpoint) for path, endpoint in endpoints.items()]
+
+
+async def _serve_starlette(websocket: WebSocket, endpoint: MediaEndpoint, throttle: Throttle, max_bytes: int) -> None:
+    """Serve an endpoint on the HTTP port: the same session, for users whose tunnel leads to one port only."""
     upgrade = Upgrade(
         path=websocket.url.path,
         headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw),

@@ -98,7 +98,9 @@ def _spoken_s(text: str) -> float:
         message = parse(text)
     except (TwilioMalformed, TwilioUnknown):
         return 0.0
-    return message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, MediaMessage) else 0.0
+    return (
+        message.media.timestamp / 1000 + len(message.media.payload) / 8000 if isinstance(message, MediaMessage) else 0.0
+    )
 
 
 def _is(text: str, kind: type) -> bool:

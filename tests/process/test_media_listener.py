@@ -47,6 +47,7 @@ class Echo:
     subprotocols = ("bearer", "media")
     text_as_bytes = False
     streaming = False
+    call_id = None
 
     def __init__(self, deadline_s=None):
         self.heard, self.lost, self.deadline_s = [], [], deadline_s

@@ -8,12 +8,11 @@ import socket
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
 
 from config.load import parse
 from mediaworker.ingress.listener import MediaListener
-from mediaworker.ingress.runner import serve_starlette
-from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress, routes
+from mediaworker.ingress.runner import websocket_routes
+from mediaworker.ingress.twilio.routes import STREAM
 
 TIMEOUT_S = 10
 
@@ -51,13 +50,7 @@ async def sweep(listener):
 
 @contextlib.asynccontextmanager
 async def http_port(endpoint, throttle, max_bytes):
-    async def serve(websocket):
-        await serve_starlette(websocket, endpoint, throttle, max_bytes=max_bytes)
-
-    if isinstance(endpoint, TwilioIngress):
-        served = routes(endpoint, throttle, max_bytes=max_bytes)
-    else:
-        served = [WebSocketRoute(STREAM, serve)]
+    served = websocket_routes({STREAM: endpoint}, throttle, max_bytes=max_bytes)
     async with asgi_port(Starlette(routes=served)) as port:
         yield port
 

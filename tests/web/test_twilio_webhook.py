@@ -21,8 +21,7 @@ from mediaworker.ingress.access import is_local
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import Upgrade
 from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.runner import Throttle
-from mediaworker.ingress.twilio.routes import TwilioIngress, routes
+from mediaworker.ingress.twilio.routes import TwilioIngress, webhook_routes
 from mediaworker.ingress.twilio.webhook import CallTokens, StreamTwiml, parse_then, sign, verify
 from tests.support.recording_call import Desk
 
@@ -219,7 +218,7 @@ def test_a_public_url_that_is_none_stops_the_start(url):
 
 
 def client(ingress, *, peer="127.0.0.1", base="http://127.0.0.1:8080"):
-    app = Starlette(routes=routes(ingress, Throttle(), max_bytes=65536))
+    app = Starlette(routes=webhook_routes(ingress))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(peer, 5000)), base_url=base)
 
 

@@ -7,9 +7,6 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable
 
-from starlette.routing import BaseRoute, WebSocketRoute
-from starlette.websockets import WebSocket
-
 from config import Settings
 from mediaworker.calls.registry import CallRefused
 from mediaworker.http.auth import decide
@@ -18,7 +15,6 @@ from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolic
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.runner import Throttle, serve_starlette
 
 MEDIA = "/asterisk/media"
 
@@ -71,13 +67,10 @@ class AsteriskIngress:
                 answers=self._settings.asterisk.answer,
             )
 
-            def problem(what: str, detail: str) -> None:
-                call_id = session.seat.call.id if session.seat is not None else None
-                self._notices.warn(upgrade.peer, what, asyncio.get_running_loop().time(), detail, call_id=call_id)
-
             self.channels += 1
+            on_problem = self._notices.of(upgrade.peer, lambda: session.call_id)
             session = AsteriskSession(
-                policy, self.calls, now, counters=self.counters, on_problem=problem, on_lost=self._left
+                policy, self.calls, now, counters=self.counters, on_problem=on_problem, on_lost=self._left
             )
             return session
 
@@ -113,12 +106,3 @@ def _password(value: str) -> str:
     except (binascii.Error, UnicodeDecodeError):
         return ""
     return text.partition(":")[2]
-
-
-def routes(ingress: AsteriskIngress, throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
-    """The same for the HTTP port. `max_bytes` bounds a WebSocket message (`media.max_message_bytes`)."""
-
-    async def serve(websocket: WebSocket) -> None:
-        await serve_starlette(websocket, ingress, throttle, max_bytes=max_bytes)
-
-    return [WebSocketRoute(MEDIA, serve)]

@@ -12,13 +12,14 @@ Asterisk makes silence itself while nothing is sent to it, so no audio goes back
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from audio.rtp.dtmf import DigitRate
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls, Seat
+from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.interfaces import Output
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.websocket.audio import AudioIntake
@@ -45,7 +46,7 @@ class AsteriskState(Enum):
 
 
 @dataclass(slots=True)
-class AsteriskCounters:
+class AsteriskCounters(IngressCounters):
     """Over all channels, since the start of the worker. Plain integers for `/metrics`."""
 
     events: int = 0
@@ -66,11 +67,6 @@ class AsteriskCounters:
     """Messages of audio before MEDIA_START."""
     early_lost: int = 0
     """Of these, those that were too many to keep."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Upgrades and channels that did not become a leg, by reason."""
-
-    def refuse(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +112,11 @@ class AsteriskSession:
         """When WAITING or CLOSED began."""
 
     # -- ports.MediaSession -------------------------------------------------------------------------------------------
+
+    @property
+    def call_id(self) -> str | None:
+        """None before there is a call."""
+        return self.seat.call.id if self.seat is not None else None
 
     @property
     def deadline(self) -> float | None:

@@ -182,7 +182,7 @@ class _Connection(asyncio.Protocol):
             listener.open_call,
             now,
             counters=listener.counters,
-            on_problem=self._problem,
+            on_problem=listener.notices.of(self._peer, lambda: self._session.call_id if self._session else None),
             on_change=self._flush,
         )
         self._arm(self._session)
@@ -282,8 +282,3 @@ class _Connection(asyncio.Protocol):
         self._flush()
         if not session.closed:
             self._arm(session)
-
-    def _problem(self, problem: str, detail: str) -> None:
-        call = self._session.call if self._session is not None else None
-        call_id = call.id if call is not None else None
-        self._listener.notices.warn(self._peer, problem, self._clock(), detail, call_id=call_id)

@@ -12,7 +12,7 @@ The shell gives it what has come, takes `data_to_send`, and closes once it is `c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from mediaworker.calls.call import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket import messages
 from mediaworker.ingress.audiosocket.messages import Frame, FrameReader
+from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.interfaces import CallOpener, LiveCall
 from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake
 
@@ -39,7 +40,7 @@ class AudioSocketState(Enum):
 
 
 @dataclass(slots=True)
-class AudioSocketCounters:
+class AudioSocketCounters(IngressCounters):
     """Over all connections, since the start of the worker. Plain integers for `/metrics`."""
 
     frames: int = 0
@@ -61,11 +62,6 @@ class AudioSocketCounters:
     """Frames sent."""
     withheld: int = 0
     """Frames not sent because the peer had not taken those before."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Connections that did not become a call, by reason."""
-
-    def refuse(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +97,11 @@ class AudioSocketSession:
         self._silence = messages.silence(messages.SLIN)
         self._begun_s = self._heard_s = self._now = now
         self._out = bytearray()
+
+    @property
+    def call_id(self) -> str | None:
+        """None before there is a call."""
+        return self.call.id if self.call is not None else None
 
     @property
     def closed(self) -> bool:

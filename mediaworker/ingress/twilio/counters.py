@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from mediaworker.ingress.counters import IngressCounters
 
 
 @dataclass(slots=True)
-class TwilioCounters:
+class TwilioCounters(IngressCounters):
     """Over all streams, since the start of the worker. Plain integers for `/metrics`."""
 
     messages: int = 0
@@ -28,8 +30,3 @@ class TwilioCounters:
     """Chunks with a timestamp that cannot be of this stream, and digits faster than any phone; left out."""
     withheld: int = 0
     """Messages not sent because the stream is unidirectional or not open."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Streams closed before they were a call, by reason."""
-
-    def refuse(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1

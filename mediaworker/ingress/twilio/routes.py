@@ -10,8 +10,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.routing import BaseRoute, Route
 
 from config import ConfigError, Settings
 from mediaworker.calls.registry import CallRefused
@@ -19,7 +18,7 @@ from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
 from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.runner import PROBLEM, Throttle, refusal_body, refusal_headers, serve_starlette
+from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
@@ -98,13 +97,8 @@ class TwilioIngress:
         )
 
         def opens(now: float) -> MediaSession:
-            clock = asyncio.get_running_loop().time
-
-            def problem(what: str, detail: str) -> None:
-                call_id = session.call.id if session.call is not None else None
-                self._notices.warn(upgrade.peer, what, clock(), detail, call_id=call_id)
-
-            session = TwilioSession(policy, self._open_call, now, counters=self.counters, on_problem=problem)
+            on_problem = self._notices.of(upgrade.peer, lambda: session.call_id)
+            session = TwilioSession(policy, self._open_call, now, counters=self.counters, on_problem=on_problem)
             return session
 
         return opens
@@ -202,16 +196,11 @@ class TwilioIngress:
         return self._failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)
 
 
-def routes(twilio: TwilioIngress, throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
-    """The routes for the HTTP port. `max_bytes` bounds a WebSocket message (`media.max_message_bytes`)."""
-
-    async def stream(websocket: WebSocket) -> None:
-        await serve_starlette(websocket, twilio, throttle, max_bytes=max_bytes)
-
+def webhook_routes(twilio: TwilioIngress) -> list[BaseRoute]:
+    """The two webhooks, for the HTTP port."""
     return [
         Route(VOICE, twilio.voice, methods=["GET", "POST"]),
         Route(STATUS, twilio.status, methods=["POST"]),
-        WebSocketRoute(STREAM, stream),
     ]
 
 

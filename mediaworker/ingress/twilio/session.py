@@ -123,6 +123,11 @@ class TwilioSession:
         self._digits_until = now
 
     @property
+    def call_id(self) -> str | None:
+        """None before there is a call."""
+        return self.call.id if self.call is not None else None
+
+    @property
     def deadline(self) -> float | None:
         return None if self.state is TwilioState.CLOSED else self._waits_from + self._patience_s
 

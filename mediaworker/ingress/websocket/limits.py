@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from asr.languages import QWEN3_ASR
+from mediaworker.ingress.counters import IngressCounters
 
 MAX_ERRORS = 20
 """In a row: who sends only what is wrong is no client of ours."""
@@ -32,21 +33,16 @@ class StreamState(Enum):
 
 
 @dataclass(slots=True)
-class StreamCounters:
+class StreamCounters(IngressCounters):
     """Over all sessions, since the start of the worker."""
 
     sessions: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    """Upgrades and sessions that did not become a call, by reason."""
     errors: dict[str, int] = field(default_factory=dict)
     """What clients were told, by code."""
     slow: int = 0
     """Sessions cut off because the client did not read."""
     nonfinite: int = 0
     """Samples that were no number."""
-
-    def refuse(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def error(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1

@@ -7,8 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 
-from starlette.routing import BaseRoute, WebSocketRoute
-from starlette.websockets import WebSocket
 from uuid_utils import uuid7
 
 from config import Settings
@@ -17,7 +15,6 @@ from mediaworker.http.auth import SUBPROTOCOL, decide
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.notices import Notices
-from mediaworker.ingress.runner import Throttle, serve_starlette
 from mediaworker.ingress.websocket.asr import AsrSession
 from mediaworker.ingress.websocket.limits import StreamCounters, StreamPolicy
 from mediaworker.ingress.websocket.session import StreamSession
@@ -101,16 +98,12 @@ class StreamIngress:
                 languages=self._languages,
             )
 
-            def problem(what: str, detail: str) -> None:
-                call_id = session.call.id if session.call is not None else None
-                self._notices.warn(upgrade.peer, what, asyncio.get_running_loop().time(), detail, call_id=call_id)
-
             session = kind(
                 policy,
                 self._open_call,
                 now,
                 counters=self.counters,
-                on_problem=problem,
+                on_problem=self._notices.of(upgrade.peer, lambda: session.call_id),
                 on_lost=lambda: self._left(access.name),
                 settle=self._settle,
             )
@@ -151,17 +144,5 @@ class StreamEndpoint:
 
 
 def endpoints(ingress: StreamIngress) -> dict[str, StreamEndpoint]:
-    """By path, for the media listener."""
+    """Both, by path."""
     return {path: StreamEndpoint(ingress, kind) for path, kind in SESSIONS.items()}
-
-
-def routes(ingress: StreamIngress, throttle: Throttle, *, max_bytes: int) -> list[BaseRoute]:
-    """The same for the HTTP port. `max_bytes` bounds a WebSocket message (`media.max_message_bytes`)."""
-
-    def route(path: str, endpoint: StreamEndpoint) -> WebSocketRoute:
-        async def serve(websocket: WebSocket) -> None:
-            await serve_starlette(websocket, endpoint, throttle, max_bytes=max_bytes)
-
-        return WebSocketRoute(path, serve)
-
-    return [route(path, endpoint) for path, endpoint in endpoints(ingress).items()]

@@ -93,6 +93,11 @@ class StreamSession:
     """Its messages are not all audio: each is looked at."""
 
     @property
+    def call_id(self) -> str | None:
+        """None before there is a call."""
+        return self.call.id if self.call is not None else None
+
+    @property
     def deadline(self) -> float | None:
         if self.state in (StreamState.FINISHING, StreamState.CLOSED):
             return self._until_s
