@@ -82,10 +82,10 @@ class Player(Protocol):
     """How often `clear` was called."""
 
     def play(self, codes: bytes) -> bool:
-        """Behind what is still being played; False when too much waits."""
+        """Play this behind what is still being played; False when too much waits."""
 
     def clear(self) -> None:
-        """Play no more of it."""
+        """Play no more of what waits."""
 
 
 class Call:

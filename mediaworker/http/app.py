@@ -11,13 +11,13 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from mediaworker.http.context import ApiContext, LiveCalls, SteeredCall
+from mediaworker.http.context import ApiContext
 from mediaworker.http.openai.errors import speaking_openai
 from mediaworker.http.problem import Problem, on_disconnect, on_error, on_http_exception, on_problem
 from mediaworker.http.resources import calls, events, health, key, page, playback
 from mediaworker.http.server import HttpServer
 
-__all__ = ["ApiContext", "HttpServer", "LiveCalls", "SteeredCall", "create_app"]
+__all__ = ["ApiContext", "HttpServer", "create_app"]
 
 
 def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import HTTPConnection
 
 from config import Settings
 from config.section import Scope
-from mediaworker.calls.call import Player
+from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.http.auth import Access, decide
 from mediaworker.http.page_sessions import PageSessions
@@ -21,31 +21,13 @@ from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ops.metrics import MetricsRegistry
 
 
-class SteeredCall(Protocol):
-    """The part of `mediaworker.calls.call.Call` that a user may steer."""
-
-    @property
-    def player(self) -> Player | None:
-        """None: nothing can be played into this call."""
-
-    def hangup(self) -> None: ...
-
-    def rename(self, leg: str, name: str) -> None: ...
-
-    def set_language(self, language: str) -> None: ...
-
-
-class LiveCalls(Protocol):
-    def get(self, call_id: str) -> SteeredCall | None: ...
-
-
 @dataclass(slots=True)
 class ApiContext:
     """The worker, as far as the HTTP side needs it. A reload puts other `settings` in."""
 
     settings: Settings
     hub: EventHub
-    calls: LiveCalls
+    calls: CallRegistry
     metrics: MetricsRegistry
     ready: Callable[[], Sequence[str]]
     """Reasons why no call can be taken now; none: ready. The hub's own trouble is added here."""

@@ -11,67 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from audio import Codec
-from config import Endpointing
-from mediaworker.calls.call import LegSpec, Player
-from mediaworker.events.schema import EventBody
+from mediaworker.calls.call import Call, LegSpec
 
 if TYPE_CHECKING:
     from mediaworker.ingress.outbox import Outbox
 
 
-class StreamLeg(Protocol):
-    """The part of `audio.Leg` that a stream transport uses. Positions are 8 kHz samples since the leg's sample 0."""
-
-    @property
-    def position(self) -> int: ...
-
-    @property
-    def ahead(self) -> int:
-        """Positions received beyond `position`."""
-
-    def anchor(self, now: float) -> None: ...
-
-    def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None: ...
-
-    def resume(self, size: int, now: float) -> None: ...
-
-
-class LiveCall(Protocol):
-    """The part of `mediaworker.calls.call.Call` that an ingress uses."""
-
-    on_hangup: Callable[[], None] | None
-    on_event: Callable[[int, EventBody], None] | None
-    player: Player | None
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def legs(self) -> Mapping[str, StreamLeg]: ...
-
-    @property
-    def ending(self) -> bool:
-        """`end` has been called, by whomever: the legs take nothing more."""
-
-    @property
-    def awaited_finals(self) -> int: ...
-
-    def flush(self, leg: str) -> None: ...
-
-    def defer(self, leg: str) -> None: ...
-
-    def retune(self, overrides: Mapping[str, str], shape: Callable[[Endpointing], Endpointing]) -> None: ...
-
-    def media_changed(self, leg: str, codec: Codec, telephone_event: int | None, payload_type: int | None) -> None: ...
-
-    def dtmf(self, leg: str, digit: str, duration_ms: int = 0) -> None: ...
-
-    def end(self, reason: str) -> None: ...
-
-
 class CallOpener(Protocol):
-    """`CallRegistry.open`: a new call, or `mediaworker.calls.registry.Refused` when full or draining."""
+    """`CallRegistry.open`: a new call, or `CallRefused` when full or draining."""
 
     def __call__(
         self,
@@ -85,7 +32,7 @@ class CallOpener(Protocol):
         account: str = "",
         custom: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
-    ) -> LiveCall: ...
+    ) -> Call: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,4 +124,4 @@ class MediaEndpoint(Protocol):
     """The session takes text messages undecoded, which saves a copy; binary messages then look the same."""
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises `mediaworker.calls.registry.Refused` with the HTTP status to answer; nothing is buffered before."""
+        """Raises `CallRefused` (of `calls.registry`) with the HTTP status to answer; nothing is buffered before."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, get_args
+from typing import get_args
 
 from audio import Codec
 from config.section import Role
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.messages import MediaStart
-from mediaworker.ingress.interfaces import LiveCall, StreamLeg
+from mediaworker.ingress.interfaces import CallOpener
 
 MAX_LEGS = 8
 """Of one call. A conference has more; each takes a row of the VAD."""
@@ -26,21 +26,11 @@ OVERRIDES = ("language", "profile", "context")
 _LEG = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 
 
-class GrowingCall(LiveCall, Protocol):
-    """A call that takes legs while it lasts."""
-
-    def add_leg(self, spec: LegSpec) -> StreamLeg: ...
-
-
-CallOpener = Callable[..., GrowingCall]
-"""`ports.CallOpener`, of such calls."""
-
-
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A leg of a call, taken by one connection."""
 
-    call: GrowingCall
+    call: Call
     leg: str
     joined: bool
     """The call was there before."""
@@ -48,7 +38,7 @@ class Seat:
 
 @dataclass(slots=True)
 class _Shared:
-    call: GrowingCall
+    call: Call
     hang_ups: dict[str, Callable[[], None]] = field(default_factory=dict)
     """By leg: how its connection is closed."""
 
@@ -92,7 +82,7 @@ class AsteriskCalls:
         seat.call.on_hangup = None
         seat.call.end(reason)
 
-    def _open(self, start: MediaStart, leg: str, codec: Codec) -> GrowingCall:
+    def _open(self, start: MediaStart, leg: str, codec: Codec) -> Call:
         own = start.own
         overrides = {key: own[key] for key in OVERRIDES if key in own}
         named = {"role": own.get("role", "").lower(), "name": own.get("name", "")}

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from config import Settings
 from mediaworker.calls.registry import CallRefused
 from mediaworker.http.auth import decide
-from mediaworker.ingress.asterisk.calls import AsteriskCalls, CallOpener
+from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolicy, AsteriskSession
 from mediaworker.ingress.auth_failures import AuthFailures
-from mediaworker.ingress.interfaces import MediaSession, SessionFactory, Upgrade
+from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.notices import Notices
 
 MEDIA = "/asterisk/media"

@@ -18,12 +18,12 @@ from uuid import UUID
 
 from audio import Codec
 from audio.rtp.dtmf import DigitRate
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket import messages
 from mediaworker.ingress.audiosocket.messages import Frame, FrameReader
 from mediaworker.ingress.counters import IngressCounters
-from mediaworker.ingress.interfaces import CallOpener, LiveCall
+from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake
 
 LEG = "main"
@@ -86,7 +86,7 @@ class AudioSocketSession:
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = AudioSocketState.WAITING
-        self.call: LiveCall | None = None
+        self.call: Call | None = None
         self.counters = counters if counters is not None else AudioSocketCounters()
         self._policy, self._open_call = policy, open_call
         self._on_problem, self._on_change = on_problem, on_change

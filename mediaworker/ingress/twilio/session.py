@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import get_args
 
-from audio import Codec
+from audio import Codec, Leg
 from config.section import Role
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, CloseConnection, LiveCall, Output, StreamLeg
+from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, CloseConnection, Output
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.counters import TwilioCounters
@@ -84,7 +84,7 @@ class TwilioPolicy:
 
 @dataclass(slots=True)
 class _Track:
-    leg: StreamLeg
+    leg: Leg
     end: int = 0
     """Position after the furthest chunk so far."""
     clear_to: int = MAX_AHEAD
@@ -104,7 +104,7 @@ class TwilioSession:
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
     ) -> None:
         self.state = TwilioState.WAITING
-        self.call: LiveCall | None = None
+        self.call: Call | None = None
         self.bidirectional = False
         """`<Connect>`: the peer takes media, mark and clear. Anything on a `<Start>` stream is error 31924."""
         self.outbox = Outbox(MAX_SAID)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from audio import WINDOW, Codec
 from audio.resample import Upsampler
-from mediaworker.ingress.interfaces import LiveCall, StreamLeg
+from mediaworker.calls.call import Call
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.messages import Encoding
 
@@ -134,7 +134,7 @@ def _int16(samples: NDArray[np.float32]) -> bytes:
 class AudioIntake:
     """Takes a client's audio apart and feeds it to the legs of its call, a channel each."""
 
-    def __init__(self, call: LiveCall, legs: tuple[str, ...], form: AudioForm) -> None:
+    def __init__(self, call: Call, legs: tuple[str, ...], form: AudioForm) -> None:
         assert len(legs) == form.channels
         self.form = form
         self._channels = [_Channel(call, leg, form) for leg in legs]
@@ -185,10 +185,10 @@ class _Channel:
     as silence meanwhile, where the clock is now.
     """
 
-    def __init__(self, call: LiveCall, leg: str, form: AudioForm) -> None:
+    def __init__(self, call: Call, leg: str, form: AudioForm) -> None:
         self.form = form
         self._call, self._name = call, leg
-        self._leg: StreamLeg = call.legs[leg]
+        self._leg = call.legs[leg]
         self._converter = Converter(form)
         self._pending = b""
         self._now = 0.0

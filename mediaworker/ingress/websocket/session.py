@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from asr import languages
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
-from mediaworker.ingress.interfaces import CallOpener, LiveCall, Output
+from mediaworker.ingress.interfaces import CallOpener, Output
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake, form_of
@@ -67,7 +67,7 @@ class StreamSession:
         settle: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
         self.state = StreamState.WAITING
-        self.call: LiveCall | None = None
+        self.call: Call | None = None
         self.outbox = Outbox()
         self.counters = counters if counters is not None else StreamCounters()
         self._policy, self._open_call = policy, open_call
