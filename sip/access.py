@@ -1,24 +1,24 @@
-"""Who may call: loopback, the resolved registrars, and the networks of `sip.allow`. No I/O."""
+"""Who may call: loopback, the resolved registrars, and the networks of `sip.allow` (or of another ingress). No I/O."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from config import ConfigError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
-_MAX_KEYS = 1024
 
 
 class AccessList:
     """Networks fixed by configuration, and addresses that come and go with the registrars' names."""
 
-    def __init__(self, allow: Iterable[str], *, trusted: Iterable[str] = LOOPBACK) -> None:
-        """Raises ConfigError when an entry of `sip.allow` is no address or network."""
+    def __init__(self, allow: Iterable[str], *, trusted: Iterable[str] = LOOPBACK, key: str = "sip.allow") -> None:
+        """`key`: the setting that `allow` comes from. Raises ConfigError when an entry is no address or network."""
+        self._key = key
         self._trusted: list[Network] = [ipaddress.ip_network(network) for network in trusted]
         self._networks: list[Network] = []
         self._registrars: dict[str, frozenset[str]] = {}
@@ -31,7 +31,7 @@ class AccessList:
             try:
                 networks.append(ipaddress.ip_network(entry, strict=False))
             except ValueError:
-                raise ConfigError(f"sip.allow[{index}]", entry, "expected an IP address or a network") from None
+                raise ConfigError(f"{self._key}[{index}]", entry, "expected an IP address or a network") from None
         self._networks = networks
 
     def set_registrar(self, account: str, addresses: Iterable[str]) -> None:
@@ -58,11 +58,11 @@ class AccessList:
 class OncePer:
     """Lets a message about a key through once per period, and says how many were held back since."""
 
-    def __init__(self, period_s: float = 60.0) -> None:
-        self._period_s = period_s
-        self._last: OrderedDict[str, tuple[float, int]] = OrderedDict()
+    def __init__(self, period_s: float = 60.0, *, max_keys: int = 1024) -> None:
+        self._period_s, self._max_keys = period_s, max_keys
+        self._last: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
-    def due(self, key: str, now: float) -> int | None:
+    def due(self, key: Hashable, now: float) -> int | None:
         """How many were held back since the last one that was due; None when this one is to be held back too."""
         last_s, held = self._last.get(key, (-self._period_s, 0))
         if now - last_s < self._period_s:
@@ -70,7 +70,7 @@ class OncePer:
             return None
         while self._last and now - next(iter(self._last.values()))[0] >= self._period_s:
             self._last.popitem(last=False)
-        if len(self._last) >= _MAX_KEYS and key not in self._last:
+        if len(self._last) >= self._max_keys and key not in self._last:
             return None  # sources are easily made up: so many lines in a period are enough
         self._last[key] = (now, 0)
         self._last.move_to_end(key)

@@ -1,4 +1,4 @@
-"""Trouble that peers make, said once per source and minute; the counters have it in full."""
+"""Trouble that peers make, logged once per source and minute; the counters count all of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
+from sip.access import OncePer
+
 log = structlog.get_logger()
 
 
@@ -14,19 +16,12 @@ class Notices:
     """A log that one talkative peer cannot fill."""
 
     def __init__(self, *, period_s: float = 60.0, max_sources: int = 1024) -> None:
-        self._period_s, self._max = period_s, max_sources
-        self._next: dict[tuple[str, str], float] = {}
+        self._once = OncePer(period_s, max_keys=max_sources)
 
     def warn(self, source: str, problem: str, now: float, detail: str = "", *, call_id: str | None = None) -> bool:
-        """Whether it was said. With more sources than `max_sources` the rest of the minute is silent."""
-        key = (source, problem)
-        if now < self._next.get(key, now):
+        """Whether it was logged. With more sources than `max_sources` the rest of the minute is silent."""
+        if self._once.due((source, problem), now) is None:
             return False
-        if len(self._next) >= self._max:
-            self._next = {k: due for k, due in self._next.items() if due > now}
-            if len(self._next) >= self._max:
-                return False
-        self._next[key] = now + self._period_s
         call = {"call_id": call_id} if call_id is not None else {}
         log.warning(problem, source=source, detail=detail[:200], **call)
         return True

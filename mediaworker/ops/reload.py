@@ -16,7 +16,6 @@ from asr.engines import selection as engines
 from config import ConfigError, Settings
 from config.listen import http_host, media_host, needs_credentials
 from config.reload import merge
-from mediaworker.ingress.audiosocket.listener import Allowed
 from mediaworker.ingress.twilio import webhook
 from mediaworker.jobs import notifier
 from mediaworker.ops import logs
@@ -24,6 +23,7 @@ from mediaworker.ops.tls import Certificate, Listener, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
 from mediaworker.webhooks import events as event_webhooks
+from sip.access import AccessList
 
 if TYPE_CHECKING:
     from mediaworker.worker import Worker
@@ -73,7 +73,7 @@ class Reloader:
         for certificate, files in pairs:
             certificate.check(files)
         Policy(settings)
-        Allowed(settings.audiosocket.allow)
+        AccessList(settings.audiosocket.allow, key="audiosocket.allow")
         if why := worker.recognizer.unknown(settings.asr.language):
             raise ConfigError("asr.language", settings.asr.language, why)
         # Last of the checks, because it is the first change.
@@ -127,7 +127,7 @@ def check(settings: Settings) -> None:
     notifier.check(settings)
     event_webhooks.check(settings)
     Policy(settings)
-    Allowed(settings.audiosocket.allow)
+    AccessList(settings.audiosocket.allow, key="audiosocket.allow")
     AlertWatch(settings.alerts.file, tuple)
     for section, files in (("http", settings.http), ("media", settings.media)):
         if files.tls_cert:

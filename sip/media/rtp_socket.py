@@ -223,6 +223,10 @@ class RtpSocket:
             self._marker = 0
         self._timestamp += self._ticks
 
+    def send_silence(self, periods: int) -> None:
+        """Implements `SilenceSender`: periods that were missed show in the RTP timestamp only."""
+        self.send(self.silence, periods)
+
     def _send(self, second: int, payload: bytes) -> bool:
         """`second`: byte of the header. Whether there is anybody to send to."""
         target = self._latch.target

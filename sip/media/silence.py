@@ -1,12 +1,9 @@
-"""One timer for the silence that all sockets send."""
+"""One timer for the silence that all streams send, of SIP and of AudioSocket."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sip.media.rtp_socket import RtpSocket
+from typing import Protocol
 
 PTIME_S = 0.020
 SAMPLES = 160
@@ -14,19 +11,27 @@ SAMPLES = 160
 _PHASES = 4
 
 
+class SilenceSender(Protocol):
+    def send_silence(self, periods: int) -> None:
+        """Send 20 ms of silence. `periods`: how many times 20 ms have gone by since the last one."""
+
+
 class SilenceTicker:
-    """One timer for the silence of all sockets: 20 ms each, spread over four phases so that no tick is long."""
+    """One timer for the silence of all senders: 20 ms each, spread over four phases so that no tick is long.
+
+    A sender must not add or remove any while it sends.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._phases: list[dict[RtpSocket, int]] = [{} for _ in range(_PHASES)]
+        self._phases: list[dict[SilenceSender, int]] = [{} for _ in range(_PHASES)]
         self._timer: asyncio.TimerHandle | None = None
         self._start_s = 0.0
 
     def __len__(self) -> int:
         return sum(map(len, self._phases))
 
-    def add(self, sender: RtpSocket) -> None:
+    def add(self, sender: SilenceSender) -> None:
         if self.has(sender):
             return
         if self._timer is None:
@@ -36,10 +41,10 @@ class SilenceTicker:
         phase = min(range(_PHASES), key=lambda i: len(self._phases[i]))
         self._phases[phase][sender] = due
 
-    def has(self, sender: RtpSocket) -> bool:
+    def has(self, sender: SilenceSender) -> bool:
         return any(sender in phase for phase in self._phases)
 
-    def remove(self, sender: RtpSocket) -> None:
+    def remove(self, sender: SilenceSender) -> None:
         for phase in self._phases:
             phase.pop(sender, None)
         if self._timer is not None and not any(self._phases):
@@ -53,12 +58,12 @@ class SilenceTicker:
         self._timer = self._loop.call_at(self._start_s + index * PTIME_S / _PHASES, self._tick, index)
 
     def _tick(self, index: int) -> None:
-        # The schedule is absolute: a late tick does not move the next ones, and periods that were missed altogether
-        # show in the RTP timestamp only.
+        # The schedule is absolute: a late tick does not move the next ones, and what is sent does not make up for
+        # periods that were missed altogether.
         index += max(0, self._index(self._loop.time()) - index) // _PHASES * _PHASES
         senders = self._phases[index % _PHASES]
         for sender, last in senders.items():
-            sender.send(sender.silence, max(1, (index - last) // _PHASES))
+            sender.send_silence(max(1, (index - last) // _PHASES))
             senders[sender] = index
         index += 1
         while not self._phases[index % _PHASES]:

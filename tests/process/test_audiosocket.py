@@ -19,11 +19,12 @@ from config import ConfigError
 from config.load import parse
 from config.reload import merge
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.audiosocket.listener import MAX_UNREAD, Allowed, AudioSocketListener
+from mediaworker.ingress.audiosocket.listener import MAX_UNREAD, AudioSocketListener
 from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, SLIN, Frame, FrameReader, silence
 from mediaworker.ingress.audiosocket.messages import UUID as ID
 from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession, AudioSocketState
 from mediaworker.ops.reload import check
+from sip.access import AccessList
 from sip.pjsip.call_control import HOLD_S
 from tests.support.asterisk_peers import AudioSocketPeer, frame
 from tests.support.media_shells import until
@@ -438,13 +439,13 @@ async def test_the_limit_and_a_full_worker_close_at_once() -> None:
 
 
 def test_who_may_connect() -> None:
-    allowed = Allowed(["10.1.0.0/16", "192.0.2.7", "2001:db8::/32"])
+    allowed = AccessList(["10.1.0.0/16", "192.0.2.7", "2001:db8::/32"]).allows
     for peer in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8::5"):
         assert allowed(peer), peer
     for peer in ("10.2.0.1", "192.0.2.8", "2001:db9::1", "", "pbx", "::ffff:10.2.0.1"):
         assert not allowed(peer), peer
     with pytest.raises(ConfigError, match=r"audiosocket.allow\[1\]"):
-        Allowed(["10.0.0.1", "pbx.example"])
+        AccessList(["10.0.0.1", "pbx.example"], key="audiosocket.allow")
     with pytest.raises(ConfigError, match=r"audiosocket.allow\[0\]"):
         check(parse({"audiosocket": {"allow": ["10.0.0.0/99"]}}))
 

@@ -7,14 +7,12 @@ connection is accepted.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import cast
 
 import structlog
 
-from config import ConfigError, Settings
-from config.listen import is_loopback
+from config import Settings
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket.session import (
     AudioSocketCounters,
@@ -22,10 +20,11 @@ from mediaworker.ingress.audiosocket.session import (
     AudioSocketSession,
     AudioSocketState,
 )
-from mediaworker.ingress.audiosocket.silence import AudioSocketSilence
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.notices import Notices
+from sip.access import AccessList
+from sip.media.silence import SilenceTicker
 
 log = structlog.get_logger()
 
@@ -34,28 +33,6 @@ LINGER_S = 5.0
 BACKLOG = 128
 MAX_UNREAD = 1 << 16
 """Bytes read from one connection between two media ticks: two seconds of 16 kHz."""
-
-
-class Allowed:
-    """Loopback, and the networks of `audiosocket.allow`. Raises ConfigError for what is no address."""
-
-    def __init__(self, allow: Iterable[str]) -> None:
-        self._networks = []
-        for index, entry in enumerate(allow):
-            try:
-                self._networks.append(ipaddress.ip_network(entry, strict=False))
-            except ValueError:
-                raise ConfigError(f"audiosocket.allow[{index}]", entry, "expected an IP address or a network") from None
-
-    def __call__(self, peer: str) -> bool:
-        if is_loopback(peer):
-            return True
-        try:
-            address = ipaddress.ip_address(peer)
-        except ValueError:
-            return False
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address.version == network.version and address in network for network in self._networks)
 
 
 class AudioSocketListener:
@@ -69,7 +46,6 @@ class AudioSocketListener:
         self.lower(settings.audiosocket.max_connections)
         self.open_call = open_call
         self.notices = Notices()
-        self.ticker = AudioSocketSilence()
         self.held: set[_Connection] = set()
         """Connections that are not read because they are ahead of the VAD."""
         self.due: set[_Connection] = set()
@@ -82,7 +58,7 @@ class AudioSocketListener:
 
     def use(self, settings: Settings) -> None:
         """For the connections that come from now on. Raises ConfigError, and then nothing changes."""
-        self._allowed = Allowed(settings.audiosocket.allow)
+        self._access = AccessList(settings.audiosocket.allow, key="audiosocket.allow")
         self.policy = AudioSocketPolicy(
             start_timeout_s=settings.media.start_timeout_s,
             silent_s=settings.audiosocket.silent_s,
@@ -97,6 +73,7 @@ class AudioSocketListener:
     async def start(self) -> None:
         """Raises OSError when the port is taken."""
         loop, section = asyncio.get_running_loop(), self._bound
+        self.ticker = SilenceTicker(loop)
         self._server = await loop.create_server(
             lambda: _Connection(self), section.host or None, section.port, backlog=BACKLOG
         )
@@ -138,7 +115,7 @@ class AudioSocketListener:
 
     def admit(self, peer: str) -> str:
         """Counts the connection and returns "", or returns why it is refused."""
-        if not self._allowed(peer):
+        if not self._access.allows(peer):
             return "not_allowed"
         if self._refusal() is not None:
             return "capacity"
@@ -246,10 +223,10 @@ class _Connection(asyncio.Protocol):
             finally:
                 self._listener.left(self, self._peer)
 
-    def speak(self, now: float) -> None:
-        """20 ms of silence, unless the peer has yet to take what was sent before."""
+    def send_silence(self, periods: int) -> None:
+        """Implements `SilenceSender`: one frame, unless the peer has yet to take what was sent before."""
         assert self._session is not None
-        if self._eof or not (frame := self._session.silence(now)) or self._transport.is_closing():
+        if self._eof or not (frame := self._session.silence(self._clock())) or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size():
             self._listener.counters.withheld += 1
