@@ -404,7 +404,7 @@ async def test_who_closes_without_having_read_all_of_our_silence_has_hung_up() -
 async def until_withheld(listener: AudioSocketListener) -> None:
     while not listener.counters.withheld:
         for connection in listener._connections:
-            connection.speak(asyncio.get_running_loop().time())
+            connection.send_silence(1)
         await asyncio.sleep(0)
 
 

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from config.load import parse
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import websocket_routes
-from mediaworker.ingress.twilio.routes import STREAM
+from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress, webhook_routes
 
 TIMEOUT_S = 10
 
@@ -51,6 +51,8 @@ async def sweep(listener):
 @contextlib.asynccontextmanager
 async def http_port(endpoint, throttle, max_bytes):
     served = websocket_routes({STREAM: endpoint}, throttle, max_bytes=max_bytes)
+    if isinstance(endpoint, TwilioIngress):
+        served += webhook_routes(endpoint)
     async with asgi_port(Starlette(routes=served)) as port:
         yield port
 
