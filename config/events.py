@@ -17,8 +17,6 @@ class Events(Section, frozen=True, kw_only=True):
     no sense."""
     max_subscribers: Positive = 2000
     """A subscriber beyond this many is refused with 503."""
-    metrics_s: Annotated[float, Meta(gt=0)] = 5.0
-    """Each call reports its figures (the event `metrics`) every so many seconds."""
 
 
 class EventWebhook(Section, frozen=True, kw_only=True):
@@ -48,8 +46,6 @@ class Retention(Section, frozen=True, kw_only=True):
     max_bytes: Annotated[int, Meta(ge=0)] = 20_000_000_000
     """While the store's file is larger than this many bytes, the calls that ended first are erased; 0 erases none. The
     default holds about 400,000 calls of thirty utterances, for a full disk stops the worker from taking calls."""
-    every_s: Annotated[float, Meta(gt=0)] = 60.0
-    """The store is looked through every so many seconds."""
 
 
 class Log(Section, frozen=True, kw_only=True):

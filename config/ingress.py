@@ -23,8 +23,6 @@ class Twilio(Section, frozen=True, kw_only=True):
     """`start` forks the call and goes on with `twilio.then`; `connect` hands the call to the worker."""
     then: str = '<Pause length="3600"/>'
     """This TwiML follows `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
-    token_ttl_s: Seconds = 60.0
-    """The call-bound token of a webhook answer is accepted for this many seconds."""
     require_token: bool = False
     """A stream becomes a call only with the token of a webhook answer (`mw_token`), so that a signed upgrade which
     somebody repeats opens nothing. While it is off, TwiML that the worker has not written may lead here as well."""

@@ -66,11 +66,6 @@ class Media(Section, frozen=True, kw_only=True):
     """A media WebSocket that has not said who it is after this many seconds is closed."""
     max_message_bytes: Positive = 65536
     """A WebSocket message larger than this many bytes closes its connection with 1009."""
-    shed_lag_ms: Annotated[int, Meta(ge=32)] = 100
-    """No partials are asked for while the media tick is late by this many milliseconds on average over two seconds."""
-    refuse_lag_ms: Annotated[int, Meta(ge=32)] = 500
-    """No call is taken (503) once the media tick is late by this many milliseconds, until its delay has fallen to
-    half."""
     max_connections: Positive = 4096
     """A connection to the media port beyond this many is answered 503 and closed; a third of what the limit on open
     files leaves holds instead if it is less."""

@@ -85,7 +85,7 @@ class Worker:
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
         self.hub.engine = events.EngineInfo(self.recognizer.engine, "idle", sorted(self.recognizer.languages))
         self.detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
-        self.guard = LoadGuard(shed_s=settings.media.shed_lag_ms / 1000, refuse_s=settings.media.refuse_lag_ms / 1000)
+        self.guard = LoadGuard()
         self.alerts = AlertWatch(settings.alerts.file, lambda: self.calls)
         self.calls = CallRegistry(
             settings,
@@ -106,7 +106,6 @@ class Worker:
         self.media = MediaLoop(
             self.detector,
             lambda: self.calls,
-            metrics_s=settings.events.metrics_s,
             latency=self.latency,
             guard=self.guard,
             sweep=self._sweep,

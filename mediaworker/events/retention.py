@@ -24,6 +24,7 @@ from mediaworker.storage.sqlite import erase_set_aside
 
 log = structlog.get_logger()
 
+SWEEP_EVERY_S = 60.0
 DAY_S = 86400.0
 CALLS = 64
 """Looked up at once."""
@@ -33,7 +34,7 @@ SHRINK_PAGES = 64
 
 
 class RetentionTask:
-    """Sweeps every `every_s`. `settings` may be replaced at any time; `clock` gives Unix time in seconds."""
+    """Sweeps every `SWEEP_EVERY_S`. `settings` may be replaced at any time; `clock` gives Unix time in seconds."""
 
     def __init__(self, hub: EventHub, settings: RetentionSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -106,7 +107,7 @@ class RetentionTask:
                     await self.sweep()
             except StoreError as error:
                 log.warning("old calls could not be erased", reason=str(error))
-            await asyncio.sleep(self.settings.every_s)
+            await asyncio.sleep(SWEEP_EVERY_S)
 
 
 def file_bytes(path: Path) -> int:

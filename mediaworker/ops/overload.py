@@ -22,10 +22,16 @@ class Load(IntEnum):
     """And no call is taken."""
 
 
+SHED_S = 0.1
+"""From this mean lag of the media tick on, no partials are asked for."""
+REFUSE_S = 0.5
+"""From this mean lag on, no call is taken until it has fallen to half."""
+
+
 class LoadGuard:
     """`lagged` takes the lag of each tick; `load` says what follows from it."""
 
-    def __init__(self, *, shed_s: float, refuse_s: float) -> None:
+    def __init__(self, *, shed_s: float = SHED_S, refuse_s: float = REFUSE_S) -> None:
         """`shed_s` and `refuse_s`: the mean lags from which on partials are shed, and calls refused."""
         self.load = Load.NORMAL
         self.mean_s = 0.0

@@ -295,7 +295,8 @@ async def test_the_sweep_runs_by_itself_and_survives_a_store_in_trouble(
         await a_call(hub, "c")
         clock.now += DAY_S
         await hub.maintain(lambda database: database.execute("PRAGMA query_only = ON"))
-        sweeper = retention(hub, clock, max_age_days=0.5, every_s=0.02)
+        monkeypatch.setattr("mediaworker.events.retention.SWEEP_EVERY_S", 0.02)
+        sweeper = retention(hub, clock, max_age_days=0.5)
         sweeper.start()
         await asyncio.sleep(0.1)
         assert sweeper.erased_calls == 0

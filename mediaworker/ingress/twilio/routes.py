@@ -26,6 +26,8 @@ from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
 log = structlog.get_logger()
 
 VOICE, STATUS, STREAM = "/twilio/voice", "/twilio/status", "/twilio/stream"
+TOKEN_TTL_S = 60.0
+"""A call-bound token of a webhook answer is accepted for so long: Twilio connects within a second or two."""
 MAX_FORM_BYTES = 65536
 MAX_FIELDS = 200
 STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
@@ -68,7 +70,7 @@ class TwilioIngress:
         then = webhook.parse_then(twilio.then)
         public_url = _checked("twilio.public_url", twilio.public_url).rstrip("/")
         stream_url = _checked("twilio.stream_url", twilio.stream_url) or _stream_url(public_url)
-        self._tokens.use(auth_tokens, ttl_s=twilio.token_ttl_s)
+        self._tokens.use(auth_tokens, ttl_s=TOKEN_TTL_S)
         self._settings, self._auth_tokens, self._then = settings, auth_tokens, then
         self._public_url, self._stream_url = public_url, stream_url
 
