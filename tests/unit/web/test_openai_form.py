@@ -81,7 +81,7 @@ def test_words_only_where_they_are_shown() -> None:
     assert not form(response_format="verbose_json").options.words
     assert form(response_format="verbose_json", **{"timestamp_granularities[]": ["word"]}).options.words
     without = Can(CAN.models, CAN.languages, words=False, endpointing=CAN.endpointing)
-    with pytest.raises(OpenAIError, match=r"asr\.words"):
+    with pytest.raises(OpenAIError, match=r"asr\.word_timestamps"):
         parse({"response_format": ["verbose_json"], "timestamp_granularities[]": ["word"]}, without)
     assert not parse({"response_format": ["srt"]}, without).options.words
 
