@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree as Xml
 
@@ -68,7 +68,7 @@ class _ToTwilio(msgspec.Struct):
     media: _Payload = _Payload()
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "stream",
         help="a test Twilio: plays files into a Media Streams server",

@@ -83,3 +83,48 @@ def test_no_step_stops_for_the_memory_or_the_device() -> None:
         calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
         names = {call.rpartition(".")[2] for call in calls}
         assert not names & {"collect", "empty_cache", "ipc_collect", "synchronize"} or path.name == "staging.py", path
+
+
+# Library → what of it is used though its name begins with an underscore, and why.
+PRIVATE = {
+    "_int_mm": "torch has no other product of int8 matrices that runs on a CPU and on a GPU",
+    "_pjsua2": "the binding that tools/build_pjsip.sh makes, with a module of ours in it",
+    "_replace": "public: a method of named tuples",
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name.strip("_") != ""
+
+
+def test_only_public_names_of_libraries_are_used() -> None:
+    """An attribute that begins with an underscore and that none of our own code defines belongs to somebody else."""
+    trees = {
+        path: ast.parse(path.read_text(encoding="utf-8")) for name in ALLOWED for path in (ROOT / name).rglob("*.py")
+    }
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    ours = set(PRIVATE)
+    for _, node in nodes:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                ours.add(name)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                ours.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Constant(value=str(name)):
+                ours.add(name)
+    foreign = []
+    for path, node in nodes:
+        match node:
+            case ast.Attribute(attr=name) if is_private(name) and name not in ours:
+                foreign.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}")
+            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] not in ALLOWED:
+                parts = [*module.split("."), *(each.name for each in names)]
+                foreign += [f"{path.relative_to(ROOT)}:{node.lineno} {part}" for part in parts if is_private(part)]
+            case ast.Import(names=names):
+                parts = [part for each in names for part in each.name.split(".")]
+                foreign += [
+                    f"{path.relative_to(ROOT)}:{node.lineno} {part}"
+                    for part in parts
+                    if is_private(part) and part not in PRIVATE
+                ]
+    assert foreign == []
