@@ -60,9 +60,7 @@ async def http_port(endpoint, throttle, max_bytes):
 @contextlib.asynccontextmanager
 async def asgi_port(app):
     """Uvicorn as the worker runs it."""
-    config = uvicorn.Config(
-        app, ws="websockets-sansio", ws_per_message_deflate=False, log_level="critical", lifespan="off"
-    )
+    config = uvicorn.Config(app, ws="websockets-sansio", ws_per_message_deflate=False, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
