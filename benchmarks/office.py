@@ -23,7 +23,7 @@ import numpy as np
 
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamTarget, stream
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from tests.sip.test_siprec_calls import line, metadata, talking
 from tests.support.job_chaos import finished, submit
 from tests.support.peers import Worker, until, worker

@@ -15,7 +15,7 @@ import msgspec
 from config.errors import ConfigError
 from config.listen import http_host, media_host, needs_credentials
 from config.redact import mask_credentials, masked
-from config.section import Secret, Section
+from config.sections.section import Secret, Section
 from config.settings import Settings
 
 PREFIX = "MEDIAWORKER_"

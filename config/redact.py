@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from config.section import Secret, Section
+from config.sections.section import Secret, Section
 
 _URL = re.compile(r"\b((?:https?|wss?|ftps?|nats|rediss?|postgres(?:ql)?|amqps?)://)[^\s/@?#\"'<>\\]+@", re.IGNORECASE)
 _SIP = re.compile(r"\b(sips?:[^\s/@:;?\"'<>\\]*):[^\s/@\"'<>\\]+@", re.IGNORECASE)

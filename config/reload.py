@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from config.section import Section
+from config.sections.section import Section
 from config.settings import Settings
 
 RELOADABLE = (

@@ -6,7 +6,8 @@ Times carry their unit in the name. Every key can be set in the TOML file or as 
 
 from __future__ import annotations
 
-from config.calls import (
+from config.errors import ConfigError
+from config.sections.calls import (
     Alerts,
     BotEndpointing,
     DictationEndpointing,
@@ -16,14 +17,13 @@ from config.calls import (
     Profiles,
     Route,
 )
-from config.errors import ConfigError
-from config.events import Events, EventWebhook, Log, Retention
-from config.files import Files, Jobs
-from config.ingress import Asterisk, AudioSocket, Twilio
-from config.listeners import ApiKey, Auth, Http, Media, Stream
-from config.recognition import Asr, Qwen
-from config.section import Positive, Seconds, Secret, Section
-from config.sip import Rtp, Sip, SipAccount, Siprec, SiprecParticipant, SipUser
+from config.sections.events import Events, EventWebhook, Log, Retention
+from config.sections.files import Files, Jobs
+from config.sections.ingress import Asterisk, AudioSocket, Twilio
+from config.sections.listeners import ApiKey, Auth, Http, Media, Stream
+from config.sections.recognition import Asr, Qwen
+from config.sections.section import Positive, Seconds, Secret, Section
+from config.sections.sip import Rtp, Sip, SipAccount, Siprec, SiprecParticipant, SipUser
 
 __all__ = [
     "Alerts", "ApiKey", "Asr", "Asterisk", "AudioSocket", "Auth", "BotEndpointing", "DictationEndpointing",

@@ -111,7 +111,7 @@ def create_aligner(asr: Asr, qwen: Qwen) -> Aligner | None:
     if not select_words(asr).languages:
         return None
     try:
-        from asr.engines.qwen.aligner import build
+        from asr.engines.qwen.aligner.aligner import build
     except ImportError as error:
         raise EngineUnusable(f"the aligner needs the extra `qwen`: pip install 'mediaworker[qwen]' ({error})") from None
     return build(asr, qwen)

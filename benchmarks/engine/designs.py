@@ -10,7 +10,7 @@ import torch
 
 from asr import text
 from asr.engines.qwen.engine import Shape
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from benchmarks.engine.arrivals import Clock, Run, figures
 from benchmarks.engine.meter import MeteredEngine
 from benchmarks.engine.native import Refeed, Rollback

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from asr.engines.interface import Engine
+from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.loader import LoadedModel
+from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import PackedRow
 from asr.engines.qwen.session import MODEL_HZ, QwenSession
 from asr.server.scheduler import Request

@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from asr.engines.interface import Answer
+from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.encoder import Audio, Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.loader import LoadedModel
+from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.server.scheduler import Request
 from benchmarks.engine.spent import Meter, Spent

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.engines.interface import Answer, Capabilities
-from asr.engines.qwen.loader import LoadedModel
+from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.session import MODEL_HZ, longest
 from asr.samples import decode

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import torch
 
-from asr.engines.qwen.attention import Name
+from asr.engines.qwen.device.attention import Name
+from asr.engines.qwen.device.execution import for_device
+from asr.engines.qwen.device.sizing import CAPTURED, PARTIAL
 from asr.engines.qwen.engine import Shape
-from asr.engines.qwen.execution import for_device
-from asr.engines.qwen.fused import fuse
-from asr.engines.qwen.quantise import quantise
-from asr.engines.qwen.sizing import CAPTURED, PARTIAL
+from asr.engines.qwen.model.fused import fuse
+from asr.engines.qwen.model.quantise import quantise
 from benchmarks.engine import limit
 from benchmarks.engine.arrivals import ANSWERED, Clock
 from benchmarks.engine.device import FIELDS, GpuWatch, free_bytes, peak_mb

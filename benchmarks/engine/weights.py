@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, Qwen3ASRConfig, Qwen3ASRForConditionalGeneration
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
-from asr.engines.qwen.loader import LoadedModel
+from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END
 from benchmarks.engine.limit import PUBLISHED, Dimensions
 

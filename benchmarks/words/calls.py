@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from audio import Codec, RtpPacket
 from audio.codecs.g711 import ulaw_encode
 from benchmarks.words.prompts import Prompt
-from mediaworker.cli.twilio_stream import StreamWriter, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, schedule
 from mediaworker.replay import pcap, recording
 from mediaworker.replay.datagrams import ip_packet
 from sip.phone import encode

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import structlog
 
 from audio import Codec, Detection, Detector, Leg
-from config.section import Role
+from config.sections.section import Role
 from config.settings import Endpointing
 from mediaworker.calls import talk
 from mediaworker.calls.routing import CallPlan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from config import Route, Settings
-from config.section import Role
+from config.sections.section import Role
 from config.settings import Endpointing
 
 PROFILES = ("bot", "assist", "dictation")

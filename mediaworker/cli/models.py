@@ -56,7 +56,7 @@ def _check(args: argparse.Namespace) -> int:
         print_error(f"there are no prompts in {where}: --prompts names a folder of NAME.wav with NAME.txt")
         return 2
     try:
-        from mediaworker.cli.models_check import check
+        from mediaworker.word_errors.models_check import check
     except ImportError:
         print_error("checking needs the extra `qwen`: pip install 'mediaworker[qwen]'")
         return 2

@@ -25,7 +25,7 @@ from config.listen import is_loopback
 from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.terminal import print_error
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay import recording
 from mediaworker.replay.recording import RecordedMessage

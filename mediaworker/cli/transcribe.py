@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from config import ConfigError, load
 from config.child_process import forbid_tracing
 from config.settings import Log
-from mediaworker.cli.result_names import Clash, check, distinct
 from mediaworker.cli.terminal import print_error
+from mediaworker.cli.transcription.result_names import Clash, check, distinct
 from mediaworker.ops.blas import one_thread
 
 FORMATS = ("txt", "json", "srt", "vtt")
@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace, spool: str) -> int:
     from asr import languages
     from asr.engines.plugin import find
     from asr.engines.selection import select, unknown_language
-    from mediaworker.cli.batch import FAILED, INTERRUPTED, UNREADABLE, WRONG, Batch
+    from mediaworker.cli.transcription.batch import FAILED, INTERRUPTED, UNREADABLE, WRONG, Batch
     from mediaworker.files.options import Options
     from mediaworker.ops import logs
 

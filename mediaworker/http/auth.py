@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from config.section import Scope
+from config.sections.section import Scope
 from config.settings import ApiKey
 from mediaworker.ingress.access import is_local
 from mediaworker.ingress.auth_failures import Reason

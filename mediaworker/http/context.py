@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from config import Settings
-from config.section import Scope
+from config.sections.section import Scope
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.http.auth import Access, decide

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from mediaworker.cli.stream import StreamError, StreamTarget, stream
-from mediaworker.cli.twilio_stream import StreamWriter
+from mediaworker.ingress.twilio.sender import StreamWriter
 from mediaworker.ingress.twilio.webhook import sign
 from mediaworker.replay.source import Messages, Packets
 from sip.errors import NO_PJSUA2, SipError

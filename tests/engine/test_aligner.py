@@ -15,8 +15,8 @@ from transformers.models.qwen3_asr import processing_qwen3_asr
 
 from asr import languages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner import QwenAligner
-from asr.engines.qwen.words import monotone, place, split, usable
+from asr.engines.qwen.aligner.aligner import QwenAligner
+from asr.engines.qwen.aligner.words import monotone, place, split, usable
 from audio.codecs.g711 import alaw_encode, ulaw_decode
 from tests.support.aligner_models import library, loaded, random_aligner
 from tests.support.qwen_models import noise

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from asr import languages
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.aligner_loader import load
+from asr.engines.qwen.aligner.loader import load
 from asr.engines.selection import create_aligner, select_words
 from config.settings import Asr, Qwen
 from tests.engine.test_qwen_loader import change, configured, has_more, lacks, other_tokenizer

@@ -14,7 +14,7 @@ from asr import messages
 from asr.client.recognizer import Recognizer
 from asr.engines import runtime
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen import device
+from asr.engines.qwen.device import placement
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.framing import Frames, encode
@@ -41,20 +41,20 @@ def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_that_is_too_old_is_said(cuda_build: None) -> None:
-    assert device.place(Qwen()) == ("cpu", torch.float32)
-    (warning,) = device.warnings(Qwen(), "cpu")
+    assert placement.place(Qwen()) == ("cpu", torch.float32)
+    (warning,) = placement.warnings(Qwen(), "cpu")
     assert warning.startswith("Qwen3-ASR computes on the CPU") and "for CUDA 13.0 cannot use a GPU" in warning
     assert "driver on your system is too old (found version 12020)" in warning and "elsewhere" not in warning
-    assert device.warnings(Qwen(device="cpu"), "cpu") == () == device.warnings(Qwen(), "cuda")
+    assert placement.warnings(Qwen(device="cpu"), "cpu") == () == placement.warnings(Qwen(), "cuda")
     with pytest.raises(EngineUnusable, match=r"qwen.device = 'cuda', and torch sees no GPU here: .* too old"):
-        device.place(Qwen(device="cuda"))
+        placement.place(Qwen(device="cuda"))
 
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_build_for_cpus_is_said(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(runtime, "GPU_NODES", (tmp_path if there else tmp_path / "none",))
-    why = device.why_no_gpu()
+    why = placement.why_no_gpu()
     assert "is a build for CPUs" in why and ("this machine has a GPU" in why) is there
 
 
@@ -65,8 +65,8 @@ def test_precision_is_that_of_the_chosen_device(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda chosen: capabilities[chosen.index])
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda kind: None)
-    assert device.place(Qwen(device="cuda:1")) == ("cuda:1", torch.float16)
-    assert device.place(Qwen()) == ("cuda", torch.bfloat16)
+    assert placement.place(Qwen(device="cuda:1")) == ("cuda:1", torch.float16)
+    assert placement.place(Qwen()) == ("cuda", torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from asr.engines.qwen import aligner_loader, loader
+from asr.engines.qwen.aligner import loader as aligner_loader
 from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.model import loader
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.support.qwen_models import noise

@@ -13,13 +13,14 @@ from torch import Tensor
 from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRForTokenClassification
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen import aligner_loader, loader, structure
-from asr.engines.qwen.attention import Sdpa
-from asr.engines.qwen.fused import fuse
-from asr.engines.qwen.graphs import Eager
+from asr.engines.qwen.aligner import loader as aligner_loader
+from asr.engines.qwen.device.attention import Sdpa
+from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.staging import staging
+from asr.engines.qwen.model import loader, structure
+from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.packed import Input, Packed, PackedRow
 from asr.engines.qwen.slots import Slots
-from asr.engines.qwen.staging import staging
 from tests.support.aligner_models import random_aligner, save, save_original
 from tests.support.qwen_models import TINY, random_model
 from tools.reference import checkpoints

@@ -15,7 +15,7 @@ from asr.engines.interface import EngineError
 from asr.engines.qwen import session
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.mel import Features, Mel, normalise
+from asr.engines.qwen.model.mel import Features, Mel, normalise
 from asr.engines.qwen.session import longest
 from asr.repetition import is_loop, once
 from asr.server.inference import Inference

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen import attention as attention_module
 from asr.engines.qwen import engine as engine_module
 from asr.engines.qwen import session
-from asr.engines.qwen.attention import PAGE, Sdpa, Spans, Varlen, Windows
+from asr.engines.qwen.device import attention as attention_module
+from asr.engines.qwen.device.attention import PAGE, Sdpa, Spans, Varlen, Windows
+from asr.engines.qwen.device.execution import Execution
+from asr.engines.qwen.device.graphs import bucket, buckets
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.graphs import bucket, buckets
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.engine import test_qwen_engine

@@ -14,10 +14,10 @@ import torch
 from asr.engines.interface import EngineExhausted, EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.build import build
+from asr.engines.qwen.device.execution import Execution, for_device
+from asr.engines.qwen.device.graphs import Captured
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import Execution, for_device
-from asr.engines.qwen.graphs import Captured
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen import attention as attention_module
 from asr.engines.qwen import session
-from asr.engines.qwen.attention import PAGE, Sdpa, Spans, Varlen, Windows
+from asr.engines.qwen.device import attention as attention_module
+from asr.engines.qwen.device.attention import PAGE, Sdpa, Spans, Varlen, Windows
+from asr.engines.qwen.device.execution import Execution
+from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.staging import Direct
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.engine.test_qwen_engine import engine, said  # noqa: F401

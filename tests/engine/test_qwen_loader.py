@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from asr.engines.interface import EngineUnusable
 from asr.engines.plugin import find
 from asr.engines.qwen.build import build
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from config.settings import Asr, Qwen
 from tests.support.qwen_models import TINY, ends, random_model, tokenizer
 from tools.reference.checkpoints import old

@@ -18,9 +18,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.build import build
-from asr.engines.qwen.loader import load
-from asr.engines.qwen.prompt import Prompt
-from asr.engines.qwen.quantise import (
+from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.quantise import (
     GPU_ROWS,
     NO_OVERFLOW,
     Fp8,
@@ -31,6 +30,7 @@ from asr.engines.qwen.quantise import (
     check,
     quantise,
 )
+from asr.engines.qwen.prompt import Prompt
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine.plan import cut, utterances
@@ -187,9 +187,9 @@ def test_a_processor_that_adds_in_16_bits_is_not_trusted_with_all_of_8() -> None
     code = """
 import torch
 from torch import nn
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.prompt import Prompt
-from asr.engines.qwen.quantise import NO_OVERFLOW, Int8, adds_in_32_bits, quantise
+from asr.engines.qwen.model.quantise import NO_OVERFLOW, Int8, adds_in_32_bits, quantise
 from tests.support.peers import TINY
 linear, model = nn.Linear(64, 48, bias=False), load(TINY).model
 linear.weight.data.fill_(1.0)

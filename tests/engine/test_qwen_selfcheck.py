@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen import selfcheck, session
-from asr.engines.qwen.attention import Attention, Sdpa, Varlen
+from asr.engines.qwen import session
+from asr.engines.qwen.device import selfcheck
+from asr.engines.qwen.device.attention import Attention, Sdpa, Varlen
+from asr.engines.qwen.device.execution import Execution
+from asr.engines.qwen.device.graphs import Eager, Graphs
+from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine
-from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.graphs import Eager, Graphs
-from asr.engines.qwen.staging import Direct
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.engine.test_qwen_engine import engine, said  # noqa: F401

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.engines.qwen import engine as engine_module
+from asr.engines.qwen.device.sizing import MOST_REQUESTS, MOST_SLOTS, Sizes, sizes
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.sizing import MOST_REQUESTS, MOST_SLOTS, Sizes, sizes
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from tests.support.qwen_models import loaded, random_model

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from asr.engines.qwen import aligner_loader
-from asr.engines.qwen.loader import load, renamed
+from asr.engines.qwen.aligner import loader
+from asr.engines.qwen.model.loader import load, renamed
 from asr.engines.qwen.session import longest
 from tests.support.aligner_models import random_aligner
 from tests.support.qwen_models import TINY, random_model
@@ -38,7 +38,7 @@ def test_a_model_in_the_official_layout_is_the_same_model(tmp_path: Path) -> Non
 def test_an_aligner_in_the_official_layout_is_the_same_model(tmp_path: Path) -> None:
     model = random_aligner()
     checkpoints.write(model, TINY, tmp_path / "official")
-    mine, again = model.state_dict(), aligner_loader.load(tmp_path / "official").model.state_dict()
+    mine, again = model.state_dict(), loader.load(tmp_path / "official").model.state_dict()
     assert mine.keys() == again.keys()
     assert all(torch.equal(mine[name], again[name]) for name in mine)
 

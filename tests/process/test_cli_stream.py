@@ -24,10 +24,10 @@ from audio.codecs.g711 import alaw_encode, ulaw_decode, ulaw_encode
 from config.load import parse
 from mediaworker.cli.main import main
 from mediaworker.cli.play import PlayError, load_pcm
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.twilio import messages as twilio_messages
 from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from tests.support.media_shells import asgi_port, http_port, media_port
 from tests.support.recording_call import Desk
 

@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from tests.process.test_end_to_end import TOLERANCE_MS, check_story
 from tests.support.offline import Expected, packets, utterances
 from tests.support.peers import Worker, worker

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mediaworker.cli import result_names
+from mediaworker.cli.transcription import result_names
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, PartialFile
 from mediaworker.files.segments import FileSegment

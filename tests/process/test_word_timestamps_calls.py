@@ -15,8 +15,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner import QwenAligner
-from asr.engines.qwen.aligner_loader import load
+from asr.engines.qwen.aligner.aligner import QwenAligner
+from asr.engines.qwen.aligner.loader import load
 from audio import Codec
 from tests.process.test_end_to_end import children, start
 from tests.process.test_qwen_calls import QWEN, SAID, SETTINGS, file

@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect
 
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamTarget, stream
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from tests.support.chaos import PAUSE
 from tests.support.job_chaos import ENVIRON, finished, recording, submit
 from tests.support.peers import Worker, alive, launch, until, worker

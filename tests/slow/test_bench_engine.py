@@ -13,7 +13,7 @@ import pytest
 
 from asr import messages
 from asr.engines.qwen.engine import Shape
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine import run as engine

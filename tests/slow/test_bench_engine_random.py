@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from asr.engines.qwen.engine import Shape
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine import run as engine

@@ -12,7 +12,7 @@ import pytest
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamTarget, stream
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from tests.support.chaos import PAUSE, Chaos
 from tests.support.offline import MOONSHINE, packets, utterances
 from tests.support.peers import Worker, worker

@@ -30,7 +30,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamError, StreamTarget, stream
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from tests.support.offline import MOONSHINE, packets, utterances
 from tests.support.peers import Worker, alive, launch
 from tests.support.sipp_caller import Sipp

@@ -4,7 +4,7 @@ that refuses with its own words, and has its known errors.
 torch has no kernel of `torch.nn.attention.varlen` for a CPU; here is one, in each of the implementations that may be
 behind it. Read from torch 2.13's and 2.15's `varlen.py`, `attention.cu` and `flash_api.cpp`, from FlashAttention-3's
 `flash_api.cpp`, and from pytorch issue 194167. What is not held to here is the precision: the kernels take 16 bits
-only, which `asr.engines.qwen.attention` checks, and tests compare tokens in 32.
+only, which `asr.engines.qwen.device.attention` checks, and tests compare tokens in 32.
 """
 
 from __future__ import annotations

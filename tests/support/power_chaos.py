@@ -31,7 +31,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from audio.codecs.g711 import ulaw_encode
 from mediaworker.cli.stream import StreamError, StreamTarget, stream
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid, schedule
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 from tests.support.chaos import PAUSE
 from tests.support.job_chaos import ENVIRON, recording
 from tests.support.peers import Worker, alive, launch

@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.cli.twilio_stream import StreamWriter, new_sid
+from mediaworker.ingress.twilio.sender import StreamWriter, new_sid
 from mediaworker.ingress.twilio.webhook import sign
 from sip.media.own_addresses import facing
 from tests.support.peers import Worker, until

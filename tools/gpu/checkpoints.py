@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from benchmarks.engine.run import MODEL
 from benchmarks.engine.weights import build
 from tools.gpu.options import Options, options, process_peak_mb

@@ -8,9 +8,9 @@ import time
 import torch
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.attention import Name
+from asr.engines.qwen.device.attention import Name
+from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import Execution, for_device
 from benchmarks.engine.run import MODEL
 from benchmarks.engine.weights import build
 from tools.gpu.options import Options, options

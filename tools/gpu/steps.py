@@ -13,9 +13,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.attention import Name
+from asr.engines.qwen.device.attention import Name
+from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import for_device
 from asr.engines.qwen.packed import Input, PackedRow
 from benchmarks.engine.device import covered, ran
 from benchmarks.engine.run import MODEL

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.attention import Name
+from asr.engines.qwen.device.attention import Name
+from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import for_device
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from benchmarks.engine.plan import cut, utterances

@@ -1,4 +1,4 @@
-"""Our models as folders in the official package's layout: the reverse of what `asr.engines.qwen.loader` does."""
+"""Our models as folders in the official package's layout: the reverse of what `asr.engines.qwen.model.loader` does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from asr.engines.qwen.aligner_loader import CLASS_MS
+from asr.engines.qwen.aligner.loader import CLASS_MS
 from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
 
 TOKENIZER = ("merges.txt", "tokenizer.json", "vocab.json")

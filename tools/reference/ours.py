@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from asr import messages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen import aligner_loader
-from asr.engines.qwen.aligner import QwenAligner
+from asr.engines.qwen.aligner import loader
+from asr.engines.qwen.aligner.aligner import QwenAligner
+from asr.engines.qwen.aligner.words import split
 from asr.engines.qwen.encoder import Audio, Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.loader import load
-from asr.engines.qwen.mel import Features, Mel, normalise, views
+from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.mel import Features, Mel, normalise, views
 from asr.engines.qwen.prompt import audio_tokens
-from asr.engines.qwen.words import split
 from asr.server.inference import Inference
 from asr.utterance import Utterance
 from tools.reference.cases import Case, Talk
@@ -130,7 +130,7 @@ class Timed:
 class Aligner:
     def __init__(self, folder: Path, *, whole: bool = False) -> None:
         """`whole`: all of an utterance in one window of the encoder."""
-        loaded = aligner_loader.load(folder)
+        loaded = loader.load(folder)
         if whole:
             assert WHOLE.window_s
             loaded.model.model.audio_tower.n_window_infer = round(100 * WHOLE.window_s)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from asr import languages
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen import aligner_loader
-from asr.engines.qwen.words import monotone
+from asr.engines.qwen.aligner import loader
+from asr.engines.qwen.aligner.words import monotone
 from tests.support.qwen_models import TIE
 from tools.reference import deviations
 from tools.reference.cases import DIGITS, Case, Sound, Talk, clipped, noisy, speech, wide
@@ -24,7 +24,7 @@ from tools.reference.ours import Aligner, Timed
 ALIGNED = DIGITS.parent / "aligned"
 CHANCE_TOLERANCE = 5e-4
 """What float32 in another order makes of probabilities under random weights; under trained ones it is a hundredth."""
-CLASS_MS = round(aligner_loader.CLASS_MS)
+CLASS_MS = round(loader.CLASS_MS)
 NOISE_S = (0.3, 0.49, 0.5, 0.7, 0.99, 1.0, 1.013, 2.345, 3.0, 7.9, 8.0, 8.1, 12.0, 16.0)
 TEXTS = {
     "en": "No, don't: it’s the well-known U.S. line, 0800 3.14 (free).",

@@ -6,16 +6,16 @@ import torch
 
 from asr.engines import weights
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen import device as devices
-from asr.engines.qwen import memory
+from asr.engines.qwen.device import memory
+from asr.engines.qwen.device import placement as devices
+from asr.engines.qwen.device.execution import for_device
+from asr.engines.qwen.device.sizing import sizes
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.execution import for_device
-from asr.engines.qwen.fused import fuse
-from asr.engines.qwen.loader import load
+from asr.engines.qwen.model.fused import fuse
+from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.quantise import quantise
 from asr.engines.qwen.pair import PairEngine
-from asr.engines.qwen.quantise import quantise
-from asr.engines.qwen.sizing import sizes
 from asr.engines.qwen.slots import slot_bytes
 from config.settings import Asr, Qwen
 

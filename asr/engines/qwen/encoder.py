@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from asr.engines.qwen.attention import Attention
-from asr.engines.qwen.graphs import Graphs
-from asr.engines.qwen.mel import View
-from asr.engines.qwen.staging import Staging
-from asr.engines.qwen.tower import Tower
+from asr.engines.qwen.device.attention import Attention
+from asr.engines.qwen.device.graphs import Graphs
+from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.model.mel import View
+from asr.engines.qwen.model.tower import Tower
 
 CONV_CHUNKS = 32
 """In one pass of the convolutions: they need 60 times the memory of what they take."""

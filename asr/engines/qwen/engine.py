@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from asr.engines.interface import Answer, Capabilities, EngineError, EngineExhausted, first_line
-from asr.engines.qwen import memory, selfcheck
+from asr.engines.qwen.device import memory, selfcheck
+from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.encoder import Encoder, Settling
-from asr.engines.qwen.execution import Execution, for_device
-from asr.engines.qwen.fused import fuse
-from asr.engines.qwen.loader import LoadedModel
-from asr.engines.qwen.mel import Features, Mel, views
+from asr.engines.qwen.model.fused import fuse
+from asr.engines.qwen.model.loader import LoadedModel
+from asr.engines.qwen.model.mel import Features, Mel, views
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompts
 from asr.engines.qwen.session import QwenSession

@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.attention import Attention, Spans
-from asr.engines.qwen.fused import TextLayers
-from asr.engines.qwen.graphs import Graphs, bucket, buckets
+from asr.engines.qwen.device.attention import Attention, Spans
+from asr.engines.qwen.device.graphs import Graphs, bucket, buckets
+from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.model.fused import TextLayers
 from asr.engines.qwen.slots import Slots
-from asr.engines.qwen.staging import Staging
 
 AUDIO = -1
 """In the place of a token: embeddings of audio."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from asr.engines.qwen.encoder import Audio, Encoding
-from asr.engines.qwen.mel import Features
+from asr.engines.qwen.model.mel import Features
 from asr.engines.qwen.packed import AUDIO, Input, PackedRow
 from asr.engines.qwen.prompt import Prompt, Prompts
 from asr.repetition import is_loop, once

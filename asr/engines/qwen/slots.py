@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from asr.engines.qwen.attention import PAGE
+from asr.engines.qwen.device.attention import PAGE
 
 
 class Slots:

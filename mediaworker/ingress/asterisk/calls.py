@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from audio import Codec
-from config.section import Role
+from config.sections.section import Role
 from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.messages import MediaStart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from config.section import Role
+from config.sections.section import Role
 from config.settings import Siprec, SiprecParticipant
 from sip.protocol.siprec import Participant
 

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import get_args
 
 from audio import Codec, Leg
-from config.section import Role
+from config.sections.section import Role
 from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, CloseConnection, Output

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from asr import languages
 from config import Endpointing
-from config.section import Role
+from config.sections.section import Role
 
 Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 Rate = Annotated[int, Meta(ge=8000, le=48000)]

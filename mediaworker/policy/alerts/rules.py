@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from config.section import Name, Role
+from config.sections.section import Name, Role
 from mediaworker.policy.phrases import TIMEOUT_S, PatternError, pattern, phrases
 
 if TYPE_CHECKING:

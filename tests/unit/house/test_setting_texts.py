@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from config.section import Section
+from config.sections.section import Section
 from config.settings import Settings
 from tests.unit.house.test_house import ROOT
 

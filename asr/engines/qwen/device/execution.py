@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from asr.engines.qwen.attention import Attention, Name, Sdpa, attention
-from asr.engines.qwen.graphs import Captured, Eager, Graphs
-from asr.engines.qwen.staging import Staging, staging
+from asr.engines.qwen.device.attention import Attention, Name, Sdpa, attention
+from asr.engines.qwen.device.graphs import Captured, Eager, Graphs
+from asr.engines.qwen.device.staging import Staging, staging
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from config.checks import check_address, check_network, check_tls, check_unique
 from config.errors import ConfigError
-from config.section import Port, Positive, Role, Seconds, Secret, Section
+from config.sections.checks import check_address, check_network, check_tls, check_unique
+from config.sections.section import Port, Positive, Role, Seconds, Secret, Section
 
 
 class Rtp(Section, frozen=True, kw_only=True):

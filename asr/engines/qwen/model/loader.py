@@ -20,7 +20,7 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 from transformers.utils import logging
 
 from asr.engines.interface import EngineUnusable, first_line
-from asr.engines.qwen import structure
+from asr.engines.qwen.model import structure
 from asr.engines.qwen.prompt import AUDIO_PAD, END_OF_TEXT, IM_END, SPECIAL
 
 _AUDIO_KEYS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from config.errors import ConfigError
-from config.section import Port, Positive, Seconds, Secret, Section
+from config.sections.section import Port, Positive, Seconds, Secret, Section
 
 
 class Twilio(Section, frozen=True, kw_only=True):

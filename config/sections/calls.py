@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from config.errors import ConfigError
-from config.section import Millis, Name, Probability, Role, Seconds, Section
+from config.sections.section import Millis, Name, Probability, Role, Seconds, Section
 
 
 class Endpointing(Section, frozen=True, kw_only=True):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.engines.qwen.attention import Attention, Windows
-from asr.engines.qwen.fused import AudioLayers
-from asr.engines.qwen.graphs import Graphs, bucket, buckets
-from asr.engines.qwen.mel import normalise
-from asr.engines.qwen.staging import Staging
+from asr.engines.qwen.device.attention import Attention, Windows
+from asr.engines.qwen.device.graphs import Graphs, bucket, buckets
+from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.model.fused import AudioLayers
+from asr.engines.qwen.model.mel import normalise
 
 WINDOWS = 64
 """In one pass of the layers with fixed shapes."""

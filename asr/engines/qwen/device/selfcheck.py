@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from asr.engines.interface import EngineUnusable, first_line
-from asr.engines.qwen import memory
-from asr.engines.qwen.attention import Sdpa
+from asr.engines.qwen.device import memory
+from asr.engines.qwen.device.attention import Sdpa
+from asr.engines.qwen.device.execution import Execution
+from asr.engines.qwen.device.graphs import Eager
 from asr.engines.qwen.encoder import Encoder
-from asr.engines.qwen.execution import Execution
-from asr.engines.qwen.graphs import Eager
 from asr.engines.qwen.packed import Input, Packed, PackedRow
 
 COUNTS = (1, 2, 4, 8, 12, 16, 32)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from config.section import Positive, Secret, Section
+from config.sections.section import Positive, Secret, Section
 
 
 class Files(Section, frozen=True, kw_only=True):

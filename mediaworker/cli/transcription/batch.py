@@ -19,8 +19,8 @@ from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from config import Settings
 from config.printable import printable
-from mediaworker.cli.result_names import result_name, target
 from mediaworker.cli.terminal import for_output, print_error
+from mediaworker.cli.transcription.result_names import result_name, target
 from mediaworker.files.decoder_process import FileRefused
 from mediaworker.files.options import Options
 from mediaworker.files.partial import Heading, PartialFile

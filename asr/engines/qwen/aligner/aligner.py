@@ -15,14 +15,14 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.engines import weights
 from asr.engines.aligner import AlignRequest
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.aligner_loader import TIMESTAMP, LoadedAligner, load
-from asr.engines.qwen.device import place
+from asr.engines.qwen.aligner.loader import TIMESTAMP, LoadedAligner, load
+from asr.engines.qwen.aligner.words import PlacedWord, monotone, split, usable
+from asr.engines.qwen.device.execution import Execution, for_device
+from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.encoder import Audio, Encoder, Settling
-from asr.engines.qwen.execution import Execution, for_device
-from asr.engines.qwen.fused import fuse_audio
-from asr.engines.qwen.mel import Features, Mel, views
+from asr.engines.qwen.model.fused import fuse_audio
+from asr.engines.qwen.model.mel import Features, Mel, views
 from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
-from asr.engines.qwen.words import PlacedWord, monotone, split, usable
 from asr.samples import Wideband
 from asr.utterance import TimedWord
 from config.settings import Asr, Qwen

@@ -11,7 +11,7 @@ import torch
 from transformers import Qwen3ASRConfig, Qwen3ASRForTokenClassification
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.loader import extractor_of, native, original, parts, read_json, renamed, tokenizer_of
+from asr.engines.qwen.model.loader import extractor_of, native, original, parts, read_json, renamed, tokenizer_of
 
 TIMESTAMP = "<timestamp>"
 CLASS_MS = 80.0

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from config.checks import check_tls, check_unique
 from config.errors import ConfigError
-from config.section import Name, Port, Positive, Scope, Seconds, Secret, Section
+from config.sections.checks import check_tls, check_unique
+from config.sections.section import Name, Port, Positive, Scope, Seconds, Secret, Section
 
 _ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
 _KEY = re.compile(r"[A-Za-z0-9._~-]{8,}")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from config.section import Name, Positive, Seconds, Section
+from config.sections.section import Name, Positive, Seconds, Section
 
 
 class Asr(Section, frozen=True, kw_only=True):
