@@ -14,7 +14,7 @@ def register(metrics: MetricsRegistry, hub: EventHub) -> None:
         lambda: {(kind,): count for kind, count in hub.published.items()},
         labels=("type",),
     )
-    metrics.counter("events_stray", "Events outside their call, dropped", lambda: hub.strays)
+    metrics.counter("events_stray", "Events dropped because their call had not begun or had ended", lambda: hub.strays)
     metrics.gauge("event_subscribers", "Connections to /v1/events", lambda: hub.subscribers)
     metrics.counter("event_subscribers_overrun", "Subscribers closed because they were too slow", lambda: hub.overruns)
     metrics.counter("event_partials_dropped", "Partials dropped for slow subscribers", lambda: hub.dropped)

@@ -16,14 +16,18 @@ def register(metrics: MetricsRegistry, files: FileService, jobs: JobService) -> 
     )
     metrics.counter("file_requests_rejected", "Requests with a file answered 429", lambda: files.rejected)
     metrics.counter("file_segments", "Stretches of speech of files that were recognised", lambda: stats.chunks)
-    metrics.counter("file_segments_failed", "Of these, without text", lambda: stats.failed_chunks)
     metrics.counter(
-        "file_segments_retried", "Asked for again because the engine died over them", lambda: stats.retried_chunks
+        "file_segments_failed", "Stretches of speech of files that ended without text", lambda: stats.failed_chunks
+    )
+    metrics.counter(
+        "file_segments_retried",
+        "Stretches of speech of files that were sent again because the engine had died",
+        lambda: stats.retried_chunks,
     )
     metrics.counter("file_audio_seconds", "Audio of files that were read to their end", lambda: stats.audio_s)
     metrics.counter(
         "files_refused",
-        "Files without text, by what is wrong with them",
+        "Files refused or failed, by the fault",
         lambda: {(fault,): float(count) for fault, count in stats.refused.items()},
         labels=("fault",),
     )

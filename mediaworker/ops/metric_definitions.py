@@ -32,12 +32,14 @@ def register(metrics: MetricsRegistry, worker: Worker) -> None:
     metrics.gauge("legs_active", "Legs with a ring row", lambda: detector.legs)
     metrics.counter(
         "legs_media",
-        "What arrived on all legs: packets or chunks, and what was wrong with them",
+        "Packets and chunks that arrived on all legs, and those that were late, lost or malformed, by kind",
         lambda: {(kind,): float(count) for kind, count in detector.counters.items()},
         labels=("kind",),
     )
     metrics.counter("vad_windows", "Windows of 32 ms taken through the VAD", lambda: detector.windows)
-    metrics.counter("vad_windows_skipped", "Windows of digital silence that were not", lambda: detector.skipped)
+    metrics.counter(
+        "vad_windows_skipped", "Windows of digital silence, which the VAD need not look at", lambda: detector.skipped
+    )
     metrics.counters(
         "transcripts",
         calls.stats,
@@ -48,7 +50,7 @@ def register(metrics: MetricsRegistry, worker: Worker) -> None:
             "failed_finals": "Finals with an error",
             "partials": "Partials published",
             "speculative_hits": "Finals whose text was ready when the endpoint fired",
-            "resumed": "Pauses after which the speaker went on",
+            "resumed": "Pauses, with a speculative final, after which the speaker went on",
         },
     )
     metrics.counter("media_ticks", "Media ticks of 32 ms", lambda: media.ticks)
@@ -59,7 +61,7 @@ def register(metrics: MetricsRegistry, worker: Worker) -> None:
     metrics.counter("load_shed_partials", "Partials not asked for in overload", lambda: guard.shed_partials)
     metrics.counter(
         "redactions",
-        "What was taken out of texts, and digits that were masked",
+        "Parts of texts that were redacted, and digits that were masked, by kind",
         lambda: {(kind,): float(count) for kind, count in calls.masked.items()},
         labels=("kind",),
     )
@@ -106,8 +108,14 @@ def _webhooks(metrics: MetricsRegistry, worker: Worker) -> None:
 
 def _asr(metrics: MetricsRegistry, worker: Worker) -> None:
     recognizer = worker.recognizer
-    metrics.gauge("asr_backlog_bytes", "Audio of utterances that are not over", lambda: recognizer.backlog_bytes)
-    metrics.gauge("asr_spilled_bytes", "Of it on disk", lambda: recognizer.spilled_bytes)
+    metrics.gauge(
+        "asr_backlog_bytes", "Audio kept for utterances whose final has not come back", lambda: recognizer.backlog_bytes
+    )
+    metrics.gauge(
+        "asr_spilled_bytes",
+        "Audio that waits for the engine in a file, because memory had no room for it",
+        lambda: recognizer.spilled_bytes,
+    )
     metrics.gauge("asr_open_utterances", "Utterances at the engine", lambda: recognizer.open_utterances)
     metrics.gauge(
         "asr_state",
@@ -136,19 +144,19 @@ def _asr(metrics: MetricsRegistry, worker: Worker) -> None:
         "asr",
         recognizer.counters,
         {
-            "errors": "Finals that carry an error",
+            "errors": "Finals that the engine answered with an error",
             "alignments": "Utterances whose words got their times",
             "words": "Words that got their times",
-            "failed_alignments": "Utterances whose words got none, though they were asked for",
-            "refused_alignments": "Of those, utterances refused because too much audio waited",
-            "stale": "Answers that nobody waited for any more",
+            "failed_alignments": "Utterances whose words got no times, though times were asked for",
+            "refused_alignments": "Utterances whose words got no times because too much audio waited",
+            "stale": "Answers of the engine that came too late to be used",
             "refused_partials": "Partials not asked for because too much audio waited",
             "shed_partials": "Partials dropped by the scheduler",
             "exhausted_steps": "Steps of the engine that ran out of memory and were done again, smaller",
-            "crashes": "Ends of the inference process that nobody asked for",
-            "hangs": "Of those, processes that had stopped answering",
+            "crashes": "Times that the inference process ended unexpectedly",
+            "hangs": "Inference processes that were ended because they had stopped answering",
             "spill_failures": "Utterances given up because their audio had no room on disk",
-            "replayed": "Utterances that were open when that happened",
+            "replayed": "Utterances that were sent again because the inference process had ended",
         },
     )
 
@@ -176,7 +184,9 @@ def _twilio(metrics: MetricsRegistry, worker: Worker) -> None:
         "twilio_refused", "Streams refused by reason", lambda: _by(twilio.counters.refused), labels=("reason",)
     )
     metrics.counter("twilio_webhooks", "Voice webhooks answered", lambda: twilio.webhooks)
-    metrics.counter("twilio_forbidden", "Requests without a right signature", lambda: twilio.forbidden)
+    metrics.counter(
+        "twilio_forbidden", "Requests of Twilio's routes without a valid signature", lambda: twilio.forbidden
+    )
     metrics.gauge("media_connections", "Open media WebSockets", lambda: listener.connections)
     metrics.counter(
         "media_upgrades_rejected", "Upgrades rejected by status", lambda: _by(listener.rejected), labels=("status",)
@@ -192,16 +202,16 @@ def _asterisk(metrics: MetricsRegistry, worker: Worker) -> None:
         {
             "events": "Control messages received",
             "started": "Channels that became a leg",
-            "joined": "Of these, channels that joined a call",
+            "joined": "Channels that joined a call that another channel had opened",
             "hangups": "Channels hung up by Asterisk",
             "silent": "Channels ended because Asterisk did not answer any more, or sent no audio for an hour",
-            "probes": "Times that a silent channel was asked for its status",
+            "probes": "Times that a silent channel of Asterisk was asked for its status",
             "malformed": "Messages that are not what Asterisk sends",
             "unknown": "Messages of an unknown event",
             "unexpected": "Messages in the wrong state, and errors that Asterisk reports",
-            "implausible": "Digits faster than any phone",
+            "implausible": "Digits that came faster than any phone sends them",
             "early": "Messages of audio before MEDIA_START",
-            "early_lost": "Of these, those that were too many to keep",
+            "early_lost": "Messages of audio before MEDIA_START that were too many to keep",
         },
     )
     metrics.counter(
@@ -217,11 +227,11 @@ def _asterisk(metrics: MetricsRegistry, worker: Worker) -> None:
             "hangups": "Calls hung up by Asterisk",
             "disconnected": "Calls whose connection broke",
             "silent": "Calls ended for lack of frames",
-            "malformed": "Frames whose length does not fit their kind, digits that are none",
+            "malformed": "Frames with a wrong length for their kind, or with an invalid digit",
             "too_long": "Frames of audio of more than a second",
             "unknown": "Frames of an unknown kind",
             "unexpected": "Frames in the wrong state, and errors that Asterisk reports",
-            "implausible": "Digits faster than any phone",
+            "implausible": "Digits that came faster than any phone sends them",
             "silence": "Frames of silence sent",
             "withheld": "Frames of silence not sent because the peer did not read",
         },
@@ -241,10 +251,17 @@ def _stream(metrics: MetricsRegistry, worker: Worker) -> None:
     metrics.counter("stream_sessions", "Sessions since the start", lambda: counters.sessions)
     metrics.counter("stream_refused", "Sessions refused by reason", lambda: _by(counters.refused), labels=("reason",))
     metrics.counter(
-        "stream_errors", "Errors that clients were told, by code", lambda: _by(counters.errors), labels=("code",)
+        "stream_errors",
+        "Errors reported to clients of /ws/asr and /ws/transcribe, by code",
+        lambda: _by(counters.errors),
+        labels=("code",),
     )
     metrics.counter("stream_slow_clients", "Sessions cut because the client did not read", lambda: counters.slow)
-    metrics.counter("stream_nonfinite_samples", "Samples that were no number", lambda: counters.nonfinite)
+    metrics.counter(
+        "stream_nonfinite_samples",
+        "Samples of float audio that were not a number or infinite",
+        lambda: counters.nonfinite,
+    )
 
 
 def _connections(metrics: MetricsRegistry, worker: Worker) -> None:
@@ -272,13 +289,17 @@ def _connections(metrics: MetricsRegistry, worker: Worker) -> None:
         lambda: _by(worker.auth_failures.counts),
         labels=("reason",),
     )
-    metrics.counter("media_unfinished", "Media connections that went without a request", lambda: listener.unfinished)
+    metrics.counter(
+        "media_unfinished",
+        "Connections to the media port that closed before a whole request came",
+        lambda: listener.unfinished,
+    )
     metrics.counters(
         "http",
         guard.counters,
         {
-            "bad_requests": "Requests that are not HTTP, frames that are not WebSocket",
-            "slow_requests": "Heads and bodies that did not come in time",
+            "bad_requests": "Requests that were not valid HTTP, and frames that were not valid WebSocket",
+            "slow_requests": "Requests cut because their head or body did not arrive in time",
             "slow_readers": "Connections cut because the peer did not read",
         },
     )
@@ -288,7 +309,7 @@ def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
     sip = worker.sip
     assert sip is not None
     metrics.gauge("sip_calls_active", "SIP calls", lambda: sip.calls)
-    metrics.gauge("sip_dialogs", "Calls and refusals that PJSIP has not let go of", lambda: sip.dialogs)
+    metrics.gauge("sip_dialogs", "Dialogs that PJSIP still keeps, of calls and of refusals", lambda: sip.dialogs)
     metrics.gauge("rtp_sockets", "RTP ports in use", lambda: sip.rtp_sockets)
     metrics.gauge(
         "sip_registered",
@@ -306,7 +327,7 @@ def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
             "cancelled": "Calls cancelled by the caller",
             "media_timeouts": "Calls ended for lack of RTP",
             "peers_asked": "OPTIONS within calls, sent to peers that were silent or had lost their connection",
-            "peers_lost": "Calls ended because the peer did not answer that, or did not know the call",
+            "peers_lost": "Calls ended because the peer did not answer OPTIONS, or did not know the call",
             "sdp_mismatches": "Calls ended because the SDP that went out was not ours",
             "recordings": "SIPREC sessions answered",
             "metadata_errors": "SIPREC metadata that could not be read",
@@ -322,10 +343,10 @@ def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
         sip.admission.counters,
         {
             "unanswered": "Requests of addresses that may not call, left without an answer",
-            "refused": "Their requests other than INVITE that were answered 403",
+            "refused": "Requests other than INVITE, of addresses that may not call, that were answered 403",
             "challenged": "Calls asked for credentials (sip.users)",
-            "credentials_bad": "Calls with credentials that are nobody's",
-            "errors": "Requests that were refused because an error in the worker kept it from judging them",
+            "credentials_bad": "Calls with credentials that match no user",
+            "errors": "Requests refused because an error in the worker kept it from judging them",
             "tcp_refused": "TCP connections beyond sip.max_tcp",
             "tcp_expired": "TCP connections closed because no message came",
         },
@@ -341,8 +362,8 @@ def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
         "sip_stun",
         sip.nat,
         {
-            "answered": "Ports whose place outside a NAT the STUN server has said",
-            "unanswered": "Times it has not answered, or has no address",
+            "answered": "Ports whose address outside a NAT the STUN server has told",
+            "unanswered": "Times that the STUN server did not answer, or its name had no address",
         },
     )
     metrics.counter(
@@ -355,18 +376,18 @@ def _sip(metrics: MetricsRegistry, worker: Worker) -> None:
         "rtp",
         sip.rtp,
         {
-            "packets": "RTP packets taken",
+            "packets": "RTP packets accepted from their stream's source",
             "wrong_source": "Datagrams from a source that is not the stream's",
-            "rtcp": "RTCP packets",
+            "rtcp": "RTCP packets received",
             "rtcp_sent": "RTCP packets sent",
             "rtcp_malformed": "RTCP packets that could not be read",
             "sent": "Packets of silence sent",
             "send_errors": "Packets that could not be sent",
-            "srtp_errors": "Encrypted packets that are not the peer's, or came twice",
+            "srtp_errors": "SRTP packets that failed authentication or were replayed",
         },
     )
     receiver = sip.receiver
-    metrics.counter("rtp_receive_errors", "Errors when reading a socket", lambda: receiver.errors)
+    metrics.counter("rtp_receive_errors", "Errors while RTP sockets were read", lambda: receiver.errors)
     metrics.counter("rtp_truncated", "Datagrams too long for RTP", lambda: receiver.truncated)
 
 
@@ -375,14 +396,20 @@ def _latency(metrics: MetricsRegistry, worker: Worker) -> None:
     metrics.histogram("final_latency_seconds", "From the true end of speech to its final", latency.final)
     metrics.histograms(
         "final_latency_part_seconds",
-        "Where that time went, for finals at an endpoint, and on to the subscribers",
+        "Parts of the time from the end of speech to its final at an endpoint, and on to the subscribers",
         "part",
         latency.parts | {"commit": hub.final_commit_s, "fan_out": hub.final_fan_out_s},
     )
     metrics.histogram("asr_queue_seconds", "Wait of a final's request until the engine began with it", latency.queue)
-    metrics.histogram("asr_decode_seconds", "From then until its hypothesis was here", latency.decode)
+    metrics.histogram(
+        "asr_decode_seconds",
+        "Time from the engine's beginning with a final until its hypothesis arrived",
+        latency.decode,
+    )
     metrics.histogram("words_seconds", "From a final until the times of its words were here", latency.words)
-    metrics.histogram("words_queue_seconds", "Of that, the wait until the aligner began", latency.words_queue)
+    metrics.histogram(
+        "words_queue_seconds", "Wait of a final's words until the aligner began with them", latency.words_queue
+    )
     metrics.histogram("loop_stall_seconds", "How late a media tick began: other work on the event loop", latency.stall)
     metrics.histogram("vad_lag_seconds", "From when a media tick was due to its last window's VAD", latency.vad_lag)
     metrics.histogram("leg_jitter_seconds", "RFC 3550 jitter of a leg at the end of its call", latency.jitter)
@@ -434,11 +461,11 @@ def _operations(metrics: MetricsRegistry, worker: Worker) -> None:
         labels=("port",),
     )
     metrics.gauge("event_store_bytes", "The store on the disk, its log included", lambda: float(file_bytes(store)))
-    metrics.gauge("event_store_rows", "Events in the store, as of the last look", lambda: float(retention.rows))
-    metrics.gauge("event_store_free_bytes", "Room on the store's disk", lambda: _free_bytes(store))
+    metrics.gauge("event_store_rows", "Events in the store when it was last counted", lambda: float(retention.rows))
+    metrics.gauge("event_store_free_bytes", "Free space on the disk of the event store", lambda: _free_bytes(store))
     metrics.counter("retention_calls", "Old calls erased", lambda: retention.erased_calls)
-    metrics.counter("retention_events", "Events erased with them", lambda: retention.erased_events)
-    metrics.gauge("draining", "1 while the worker is about to end", lambda: float(worker.calls.draining))
+    metrics.counter("retention_events", "Events of old calls that were erased", lambda: retention.erased_events)
+    metrics.gauge("draining", "1 while the worker drains before its end", lambda: float(worker.calls.draining))
     metrics.gauge(
         "ready",
         "1 while /readyz answers 200",
@@ -448,7 +475,7 @@ def _operations(metrics: MetricsRegistry, worker: Worker) -> None:
 
 def _process(metrics: MetricsRegistry, worker: Worker) -> None:
     metrics.gauge("process_start_time_seconds", "When the media process started", lambda: worker.started_s)
-    metrics.gauge("max_fds", "How many file descriptors it may open", _max_fds)
+    metrics.gauge("max_fds", "File descriptors that the media process may open", _max_fds)
     metrics.gauge("tasks", "Tasks of asyncio", lambda: len(asyncio.all_tasks()))
     metrics.gauge("open_fds", "Open file descriptors", lambda: len(os.listdir("/proc/self/fd")))
     metrics.gauge("resident_memory_bytes", "RSS of the media process", _rss_bytes)
