@@ -10,8 +10,8 @@ from structlog.typing import EventDict
 
 from config.printable import printable
 
-BLOCKS = ("message", "stack", "exception")
-"""Texts of several lines: each is set below its line."""
+BLOCKS = ("message", "stack", "exception", "exc_info")
+"""Texts of several lines: each is set below its line. structlog expects the last three in forms of its own."""
 
 
 class _Escaped:
@@ -31,7 +31,7 @@ class ConsoleRenderer:
         self._line = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
 
     def __call__(self, logger: Any, method: str, event: EventDict) -> str:
-        blocks = [event.pop(name) for name in BLOCKS if isinstance(event.get(name), str)]
+        blocks = [str(value) for name in BLOCKS if (value := event.pop(name, None)) is not None]
         shown = {printable(str(name)): _escaped(name, value) for name, value in event.items()}
         line = str(self._line(logger, method, shown))
         rows = (printable(row) for block in blocks for row in block.splitlines())

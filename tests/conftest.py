@@ -29,12 +29,17 @@ settings.register_profile("same", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("anew", settings.get_profile("same"), derandomize=False, print_blob=True)
 settings.load_profile("same")
 
+UNCACHED = {"cache_logger_on_first_use": False}
+"""A logger that is made once would keep writing to the standard error of the test that made it."""
+
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["engine/test_qwen_gpu.py"]
 
 
 @pytest.fixture(autouse=True)
-def logging() -> Iterator[None]:
+def logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A command that a test runs in this process sets the log up, and the next test has another standard error."""
+    configure = structlog.configure
+    monkeypatch.setattr(structlog, "configure", lambda **options: configure(**options | UNCACHED))
     yield
     structlog.reset_defaults()
 

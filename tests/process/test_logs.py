@@ -414,6 +414,7 @@ values = st.text() | st.lists(st.text()) | st.builds(ValueError, st.text())
 
 @given(st.dictionaries(st.text(), values, max_size=3), st.text())
 @example({"file": f"voicemail{ESCAPES}.wav", "message": "a\nb", "exception": "Traceback\n2026-01-01 [info] x"}, "x\ny")
+@example({"stack": [], "exc_info": ["0"], "exception": ValueError("\n")}, "")
 def test_no_field_of_a_console_line_can_look_like_another_line(fields: dict[str, Any], event: str) -> None:
     line = ConsoleRenderer()(None, "info", {**fields, "event": event, "level": "info"})
     first, *blocks = line.split("\n")

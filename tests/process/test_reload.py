@@ -409,6 +409,7 @@ def test_two_workers_on_one_host_take_calls_at_once_from_one_range_of_ports(tmp_
     (tmp_path / "b").mkdir()
     first, last = port_range(42)
     shared = {"RTP__PORT_MIN": str(first), "RTP__PORT_MAX": str(last)}
+    shared["RTP__JITTER_MS"] = "1000"  # so that a machine that is busy loses nothing
     with worker(tmp_path / "a", **shared) as a, worker(tmp_path / "b", **shared) as b:
         calls = [
             subprocess.Popen(
