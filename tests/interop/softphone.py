@@ -140,12 +140,11 @@ class Softphone:
 
 
 def _sip_port() -> int:
-    """A free one, above which is another: baresip takes that for TLS."""
-    while True:
-        port = ports(1)[0]
-        with contextlib.suppress(OSError), socket.socket() as above:
-            above.bind((ADDRESS, port + 1))
-            return port
+    """A free one, above which is another, which nobody else is given: baresip takes that for TLS."""
+    port, above = ports(2)
+    while above != port + 1:
+        port, above = above, ports(1)[0]
+    return port
 
 
 @contextlib.contextmanager
