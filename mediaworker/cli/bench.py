@@ -11,7 +11,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def add_parser(subparsers: Any) -> None:
-    if not (CHECKOUT / "benchmarks").is_dir():
+    if not (CHECKOUT / "benchmarks" / "command.py").is_file():
         print("mediaworker bench: only a checkout of mediaworker has the benchmarks", file=sys.stderr)
         raise SystemExit(2)
     sys.path.insert(0, str(CHECKOUT))
