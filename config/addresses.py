@@ -69,3 +69,9 @@ def peer_key(peer: str) -> str:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
         return str(IPv6Address(int(address) >> 64 << 64))
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`192.0.2.1:5060` or `[2001:db8::1]:5060` → address and port."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdecimal() else 0

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from config.access_list import AccessList
 from config.addresses import peer_key
-from sip.access import AccessList, OncePer
+from config.log_rate_limit import LogRateLimit
 from sip.errors import PeerError
 from sip.protocol.digest import Challenger, Reason
 from sip.protocol.message import SipMessage
@@ -106,7 +107,7 @@ class Admission:
         self._connections = ConnectionTable(access.allows, max_tcp)
         self._in_dialog, self._body, self._on_refused, self._clock = in_dialog, body, on_refused, clock
         self._failures = TokenBuckets(FAILURES_PER_S, FAILURES_BURST)
-        self._once = OncePer()
+        self._once = LogRateLimit()
 
     # Requests
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from audio.codecs.codec import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
+from audio.rtp.silence_ticker import PTIME_S, SAMPLES, SilenceTicker
 from config.addresses import ANYWHERE, bracketed, family_of
 from sip.errors import PeerError, SipError
 from sip.media.own_addresses import facing
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
 from sip.media.rtp_socket import RtpCounters, RtpSocket
-from sip.media.silence import PTIME_S, SAMPLES, SilenceTicker
 from sip.pjsip.accounts import Account, account_config
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.stack import Stack, TlsFiles

@@ -9,12 +9,12 @@ import asyncio
 import sys
 
 from audio import Codec
+from audio.rtp.silence_ticker import SilenceTicker
 from benchmarks.media.harness import Figures, Harness, run
 from mediaworker.calls.call import LegSpec
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
 from sip.media.rtp_socket import RtpCounters, RtpSocket
-from sip.media.silence import SilenceTicker
 
 DISCARD = 9
 """RFC 863: nobody listens, and a packet costs the sender the same."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from sip.access import OncePer
+from config.log_rate_limit import LogRateLimit
 
 log = structlog.get_logger()
 
@@ -16,7 +16,7 @@ class Notices:
     """A log that one talkative peer cannot fill."""
 
     def __init__(self, *, period_s: float = 60.0, max_sources: int = 1024) -> None:
-        self._once = OncePer(period_s, max_keys=max_sources)
+        self._once = LogRateLimit(period_s, max_keys=max_sources)
 
     def warn(self, source: str, problem: str, now: float, detail: str = "", *, call_id: str | None = None) -> bool:
         """Whether it was logged. With more sources than `max_sources` the rest of the minute is silent."""

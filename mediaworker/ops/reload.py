@@ -14,6 +14,7 @@ import structlog
 
 from asr.engines import selection as engines
 from config import ConfigError, Settings
+from config.access_list import AccessList
 from config.listen import http_host, media_host, needs_credentials
 from config.reload import merge
 from mediaworker.ingress.twilio import webhook
@@ -23,7 +24,6 @@ from mediaworker.ops.tls import Certificate, Listener, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
 from mediaworker.webhooks import events as event_webhooks
-from sip.access import AccessList
 
 if TYPE_CHECKING:
     from mediaworker.worker import Worker

@@ -39,7 +39,7 @@ class _Candidate:
 class SourceLatch:
     """Decides for each datagram whether it belongs to the stream."""
 
-    __slots__ = ("_candidates", "_expected", "_first", "_previous", "_since_s", "heard_s", "refused", "source")
+    __slots__ = ("_candidates", "_expected", "_first", "_previous", "_since_s", "last_packet_s", "refused", "source")
 
     def __init__(self) -> None:
         self.source: Address | None = None
@@ -51,7 +51,7 @@ class SourceLatch:
         self._previous: Address | None = None
         self._candidates: dict[Address, _Candidate] = {}
         self._since_s = 0.0
-        self.heard_s = 0.0
+        self.last_packet_s = 0.0
         """When the locked source was last heard; whoever delivers its datagrams without asking keeps it up to date."""
 
     @property
@@ -85,10 +85,10 @@ class SourceLatch:
     def accept(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
         """The datagrams to deliver now: this one, none, or those held back during probation and this one."""
         if address == self.source:
-            self.heard_s = now
+            self.last_packet_s = now
             return ((datagram, now),)
         if self.source is not None:
-            if now - self.heard_s < SILENCE_S:
+            if now - self.last_packet_s < SILENCE_S:
                 if address in (self._expected, self._first):
                     return self._try(datagram, address, now)
                 self.refused += 1
@@ -125,7 +125,7 @@ class SourceLatch:
             self.refused += len(candidate.datagrams)
 
     def _lock(self, address: Address, datagrams: tuple[Arrived, ...], now: float) -> tuple[Arrived, ...]:
-        self.source, self.heard_s = address, now
+        self.source, self.last_packet_s = address, now
         if self._first is None or address == self._expected:
             self._first = address
         self._previous = None

@@ -187,7 +187,7 @@ class Nat:
             def read() -> None:
                 with contextlib.suppress(OSError):
                     while True:
-                        binding.heard(own.recv(_MAX_BYTES))
+                        binding.receive(own.recv(_MAX_BYTES))
                 if binding.over:
                     over.set()
 

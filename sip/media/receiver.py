@@ -13,20 +13,16 @@ import socket
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audio import ALL, Detector, Shard
+from audio import ALL, Detector, Leg, Shard
 from audio.ring import ROWS
 from audio.rtp.fast_path import LEAD, MAX_BYTES, Datagrams
 from config.addresses import socket_address
-from sip.media.latching import SILENCE_S
-
-if TYPE_CHECKING:
-    from sip.media.latching import Address
-    from sip.media.rtp_socket import RtpSocket
+from sip.media.latching import SILENCE_S, Address
 
 BATCH = 512
 """Datagrams that are read before they are handed on, and the event loop may do something else."""
@@ -63,8 +59,25 @@ _FAMILY_AT = _INET6.to_bytes(2, sys.byteorder).index(_INET6)
 
 # The arguments of the call are kept as ctypes objects: converting numbers would cost as much as the call.
 _ROOM, _NOW, _FOR_EVER = ctypes.c_uint(ROOM), ctypes.c_int(socket.MSG_DONTWAIT), ctypes.c_void_p(None)
-_Reader = tuple[int, tuple[ctypes.c_int, "RtpSocket"]]
-"""Slot, (file descriptor, socket)."""
+
+
+class DatagramTarget(Protocol):
+    """The owner of a socket, as the receiver sees it: where its datagrams go, and who switches its source filter."""
+
+    slot: int
+    """What `RtpReceiver.add` returned."""
+    leg: Leg | None
+    """The detector takes the plain packets of this leg in bulk; without one every datagram goes to `receive`."""
+
+    def receive(self, datagram: bytes, address: Address, now: float) -> None:
+        """Any datagram that the detector has not taken; it arrived at `now`."""
+
+    def filter_sources(self, on: bool) -> None:
+        """Have the kernel drop what other sources send, or no longer."""
+
+
+_Reader = tuple[int, tuple[ctypes.c_int, DatagramTarget]]
+"""Slot, (file descriptor, owner of the socket)."""
 
 
 class RtpReceiver:
@@ -73,7 +86,7 @@ class RtpReceiver:
     def __init__(self, detector: Detector | None = None) -> None:
         """`detector`: of the legs that the sockets deliver to; without one every datagram goes its own way."""
         self._detector = detector
-        self._readers: dict[int, tuple[ctypes.c_int, RtpSocket]] = {}
+        self._readers: dict[int, tuple[ctypes.c_int, DatagramTarget]] = {}
         self._free = list(range(64))
         self._source = np.zeros(64, np.uint64)
         """The locked source per slot as the first 8 bytes of its socket address; 0: none."""
@@ -82,11 +95,11 @@ class RtpReceiver:
         self._speaks6 = np.zeros(64, np.bool_)
         self._open6 = 0
         """Sockets that speak IPv6: without one the IPv6 addresses need no comparison."""
-        self.heard_s = np.zeros(64)
+        self.last_packet_s = np.zeros(64)
         """When the locked source was last heard, per slot."""
         self._latched = np.zeros(64, np.bool_)
         """Slots whose stream has a source, which some datagrams may still need a decision beside."""
-        self._guarded = np.zeros(64, np.bool_)
+        self._filtered = np.zeros(64, np.bool_)
         """Those of them whose socket drops what comes from elsewhere."""
         self.packets = np.zeros(64, np.int64)
         """Taken from the right source, per slot."""
@@ -99,24 +112,24 @@ class RtpReceiver:
         self._changed, self._partitioned_s = True, 0.0
         self._buffers: _Buffers | None = None
 
-    def add(self, reader: RtpSocket, bound: socket.socket) -> int:
+    def add(self, target: DatagramTarget, bound: socket.socket) -> int:
         """A socket to read from now on. Returns its slot."""
         bound.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self._source[slot] = self.packets[slot] = 0
-        self.heard_s[slot] = 0.0
-        self._latched[slot] = self._guarded[slot] = False
+        self.last_packet_s[slot] = 0.0
+        self._latched[slot] = self._filtered[slot] = False
         self._speaks6[slot] = bound.family == socket.AF_INET6
         self._open6 += int(self._speaks6[slot])
-        self._readers[slot] = (ctypes.c_int(bound.fileno()), reader)
+        self._readers[slot] = (ctypes.c_int(bound.fileno()), target)
         self._changed = True
         return slot
 
     def remove(self, slot: int) -> None:
         del self._readers[slot]
-        self._latched[slot] = self._guarded[slot] = False
+        self._latched[slot] = self._filtered[slot] = False
         self._changed = True
         self._open6 -= int(self._speaks6[slot])
         self._free.append(slot)
@@ -131,14 +144,14 @@ class RtpReceiver:
     def latch(self, slot: int, latched: bool) -> None:
         """The slot's stream has another source now, or none: what its socket is to let in is set with the next tick."""
         if slot >= 0:
-            self._latched[slot], self._guarded[slot] = latched, False
+            self._latched[slot], self._filtered[slot] = latched, False
 
-    def _guard(self, now: float) -> None:
+    def _update_filters(self, now: float) -> None:
         """Close sockets to other sources while the stream's own is heard; in its silence another may be learned."""
-        wanted = self._latched & (now - self.heard_s < SILENCE_S)
-        for slot in np.flatnonzero(wanted != self._guarded).tolist():
-            self._readers[slot][1].guard(bool(wanted[slot]))
-            self._guarded[slot] = wanted[slot]
+        wanted = self._latched & (now - self.last_packet_s < SILENCE_S)
+        for slot in np.flatnonzero(wanted != self._filtered).tolist():
+            self._readers[slot][1].filter_sources(bool(wanted[slot]))
+            self._filtered[slot] = wanted[slot]
 
     def _grow(self) -> None:
         """Twice the slots."""
@@ -146,9 +159,9 @@ class RtpReceiver:
         self._source = np.concatenate([self._source, np.zeros(size, np.uint64)])
         self._source6 = np.concatenate([self._source6, np.zeros((size, 2), np.uint64)])
         self._speaks6 = np.concatenate([self._speaks6, np.zeros(size, np.bool_)])
-        self.heard_s = np.concatenate([self.heard_s, np.zeros(size)])
+        self.last_packet_s = np.concatenate([self.last_packet_s, np.zeros(size)])
         self._latched = np.concatenate([self._latched, np.zeros(size, np.bool_)])
-        self._guarded = np.concatenate([self._guarded, np.zeros(size, np.bool_)])
+        self._filtered = np.concatenate([self._filtered, np.zeros(size, np.bool_)])
         self.packets = np.concatenate([self.packets, np.zeros(size, np.int64)])
         self._free = list(range(size, 2 * size))
 
@@ -165,7 +178,7 @@ class RtpReceiver:
         if self._buffers is None:
             self._buffers = _Buffers()
         if shard.number == 0:
-            self._guard(now)
+            self._update_filters(now)
         since_s, self._swept_s[shard.number] = self._swept_s[shard.number], now
         yield from self._read_all(self._buffers, self._shards[shard.number], since_s)
 
@@ -198,7 +211,7 @@ class RtpReceiver:
         heads = buffers.heads
         filled = 0
         more: list[_Reader] = []
-        sockets: list[RtpSocket] = []
+        sockets: list[DatagramTarget] = []
         counts: list[int] = []
         for reader in readers:
             slot, own = reader
@@ -225,7 +238,7 @@ class RtpReceiver:
         return more
 
     def _deliver(
-        self, buffers: _Buffers, filled: int, sockets: list[RtpSocket], counts: list[int], since_s: float
+        self, buffers: _Buffers, filled: int, sockets: list[DatagramTarget], counts: list[int], since_s: float
     ) -> None:
         """Hand on a batch: of `sockets[i]`, `counts[i]` datagrams in the order in which they came.
 
@@ -263,16 +276,16 @@ class RtpReceiver:
         taken = candidates.copy()
         taken[candidates] = self._detector.receive(datagrams, which, rows[which])
         plain = round_[taken]
-        self.heard_s[slots[plain]] = datagrams.arrivals[plain]
+        self.last_packet_s[slots[plain]] = datagrams.arrivals[plain]
         self.packets[slots[plain]] += 1
         return round_[~taken]
 
-    def _deliver_one(self, buffers: _Buffers, index: int, socket_: RtpSocket) -> None:
+    def _deliver_one(self, buffers: _Buffers, index: int, target: DatagramTarget) -> None:
         if buffers.messages["flags"][index] & socket.MSG_TRUNC:
             self.truncated += 1
             return
         datagrams = buffers.datagrams
-        socket_.take(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
+        target.receive(datagrams.datagram(index), buffers.address(index), float(datagrams.arrivals[index]))
 
     def _locked(self, buffers: _Buffers, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Of each datagram read, from the slots given: whether it is of the locked source."""

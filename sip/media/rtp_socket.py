@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from audio import Leg, is_rtcp
 from audio.codecs import opus
 from audio.codecs.codec import Codec
+from audio.rtp.silence_ticker import SAMPLES, SilenceTicker
 from config.addresses import Family
-from sip.media.latching import Address, SourceLatch
+from sip.media.latching import Address, Arrived, SourceLatch
 from sip.media.nat import Spare
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
-from sip.media.silence import SAMPLES, SilenceTicker
 from sip.media.source_filter import attach, detach, drops
 from sip.protocol.rtcp import Reception, Reporter, Sent
 from sip.protocol.srtp import Crypto, SrtpContext
@@ -152,7 +152,7 @@ class RtpSocket:
         """Datagrams of other sources that the kernel has dropped."""
         return self._filtered + (drops(self._socket) - self._dropped_before if self._guarded else 0)
 
-    def guard(self, on: bool) -> None:
+    def filter_sources(self, on: bool) -> None:
         """Have the kernel drop what does not come from the source or from those that may take its place back."""
         self._filtered, self._guarded = self.filtered, False
         try:
@@ -168,17 +168,17 @@ class RtpSocket:
         """An answer is about to go out that may bring another source: the kernel drops nothing until `expect`. False:
         it has not gone out, or has changed nothing."""
         if expected:
-            self.guard(False)
+            self.filter_sources(False)
         self._receiver.latch(self.slot, not expected and self._latch.source is not None)
 
     @property
     def last_packet_s(self) -> float:
         """When a packet last came; when the socket was opened, before the first one."""
-        return max(self._opened_s, self._latch.heard_s, self._heard_s)
+        return max(self._opened_s, self._latch.last_packet_s, self._received_s)
 
     @property
-    def _heard_s(self) -> float:
-        return float(self._receiver.heard_s[self.slot]) if self.slot >= 0 else 0.0
+    def _received_s(self) -> float:
+        return float(self._receiver.last_packet_s[self.slot]) if self.slot >= 0 else 0.0
 
     @property
     def source(self) -> Address | None:
@@ -204,7 +204,7 @@ class RtpSocket:
         if keys != self._keys:
             self._keys, self._srtp = keys, SrtpContext(*keys) if keys is not None else None
         self._latch.expect(remote, self._time())
-        self.guard(False)
+        self.filter_sources(False)
         self._receiver.latch(self.slot, False)
         self._receiver.lock(self.slot, None)
         self._payload_type = payload_type
@@ -276,15 +276,15 @@ class RtpSocket:
         self._socket.sendto(datagram, target)
         self.sent += 1
 
-    def report(self, now: float, *, bye: bool = False) -> None:
-        """Say what has arrived, when it is time to. `bye`: and that this was it."""
+    def send_report(self, now: float, *, bye: bool = False) -> None:
+        """Send an RTCP report when one is due. `bye`: send one now, with the BYE that ends the stream."""
         reporter = self._reporter
         if reporter is None or not (bye or reporter.due(now)):
             return
         wall_s = time.time()
         for datagram, address, came_s in self._reports.receive() if self._reports is not None else ():
-            if self._latch.target is not None and address[0] == self._latch.target[0]:
-                self._heard_control(datagram, came_s)
+            if self._is_peer(address):
+                self._receive_rtcp(datagram, came_s)
         target = self._control_target()
         if target is None:
             return
@@ -309,12 +309,17 @@ class RtpSocket:
             return self._control
         return media if self._control == expected else (media[0], media[1] + 1)
 
-    def _heard_control(self, datagram: bytes, wall_s: float) -> None:
+    def _is_peer(self, address: Address) -> bool:
+        """Whether RTCP from there is the peer's: it comes from the host that we send to, whatever the port."""
+        target = self._latch.target
+        return target is not None and address[0] == target[0]
+
+    def _receive_rtcp(self, datagram: bytes, wall_s: float) -> None:
         self._counters.rtcp += 1
         plain = datagram if self._srtp is None else self._srtp.open_rtcp(datagram)
         if plain is None:
             self._counters.srtp_errors += 1
-        elif self._reporter is not None and not self._reporter.heard(plain, wall_s):
+        elif self._reporter is not None and not self._reporter.receive(plain, wall_s):
             self._counters.rtcp_malformed += 1
 
     def drain(self) -> None:
@@ -326,7 +331,7 @@ class RtpSocket:
         if self._socket.fileno() < 0:
             return
         if self._reports is not None:
-            self.report(self._time(), bye=True)
+            self.send_report(self._time(), bye=True)
             self._reports.close()
         self._ticker.remove(self)
         self._counters.open_sockets.discard(self)
@@ -338,12 +343,11 @@ class RtpSocket:
         self._ports.close(self._socket, self._time())
         self.on_packet, self.leg = _ignore, None
 
-    def take(self, datagram: bytes, address: Address, now: float) -> None:
-        """Any datagram of the receiver's that is not a plain packet of the locked source; it came at `now`."""
+    def receive(self, datagram: bytes, address: Address, now: float) -> None:
+        """Implements `receiver.DatagramTarget`: a datagram that is not a plain packet of the locked source."""
         if is_rtcp(datagram):
-            target = self._latch.target
-            if target is not None and address[0] == target[0]:
-                self._heard_control(datagram, time.time() - self._time() + now)
+            if self._is_peer(address):
+                self._receive_rtcp(datagram, time.time() - self._time() + now)
             else:
                 self._counters.rtcp += 1
             return
@@ -353,21 +357,24 @@ class RtpSocket:
                 self._counters.srtp_errors += 1
                 return
             datagram = plain
-        latch = self._latch
-        before, latch.heard_s = latch.source, max(latch.heard_s, self._heard_s)
-        accepted = latch.accept(datagram, address, now)
-        if self.slot >= 0:
-            self._receiver.packets[self.slot] += len(accepted)
-            self._receiver.heard_s[self.slot] = latch.heard_s
-            if latch.source is not before:
-                self._receiver.latch(self.slot, latch.source is not None)
-            if latch.source is not before and self._srtp is None:  # each encrypted packet is to be opened here
-                self._receiver.lock(self.slot, latch.source)
-        for each, arrival_s in accepted:
+        for each, arrival_s in self._accept(datagram, address, now):
             if self.leg is not None:
                 self.leg.receive_rtp(each, arrival_s)
             else:
                 self.on_packet(each, arrival_s)
-        if latch.refused:
-            self._counters.refused_source += latch.refused
-            latch.refused = 0
+
+    def _accept(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
+        """What the latch delivers now; the receiver is told of a source that has changed with it."""
+        latch, receiver = self._latch, self._receiver
+        before, latch.last_packet_s = latch.source, max(latch.last_packet_s, self._received_s)
+        accepted = latch.accept(datagram, address, now)
+        if self.slot >= 0:
+            receiver.packets[self.slot] += len(accepted)
+            receiver.last_packet_s[self.slot] = latch.last_packet_s
+            if latch.source is not before:
+                receiver.latch(self.slot, latch.source is not None)
+                if self._srtp is None:  # each encrypted packet has to be decrypted by its socket
+                    receiver.lock(self.slot, latch.source)
+        self._counters.refused_source += latch.refused
+        latch.refused = 0
+        return accepted

@@ -64,8 +64,8 @@ def detach(sock: socket.socket) -> None:
 def drops(sock: socket.socket) -> int:
     """Datagrams that the kernel has dropped at this socket: filtered, or because its buffer was full."""
     try:
-        told = sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 64)
+        info = sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 64)
     except OSError:
         return 0
-    counts = struct.unpack(f"={len(told) // 4}I", told)
+    counts = struct.unpack(f"={len(info) // 4}I", info)
     return int(counts[_DROPS]) if len(counts) > _DROPS else 0

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import pjsua2 as pj
 import structlog
 
+from config.access_list import AccessList
 from config.addresses import Family, bracketed
 from config.settings import SipAccount
-from sip.access import AccessList
 from sip.errors import PeerError
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation

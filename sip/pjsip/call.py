@@ -7,7 +7,7 @@ very description (`sip.protocol.negotiation`), and a refused re-INVITE changes n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -23,13 +23,28 @@ from sip.protocol.offer_answer import SrtpUse, audio_lines, moved, negotiate, sa
 from sip.protocol.sdp import SessionDescription
 from sip.protocol.trace import mask_message
 
-if TYPE_CHECKING:
-    from sip.pjsip.dialog import Dialog
-
 log = structlog.get_logger("sip")
 
 _REASONS = {200: "hangup", 487: "cancelled", 408: "timeout"}
 """Why a call ended, by the SIP status of its end; any other is "failed"."""
+
+
+class CallDialog(Protocol):
+    """What a call does to its dialog; `sip.pjsip.dialog.Dialog` is the one in PJSIP."""
+
+    over: bool
+    """PJSIP has ended the dialog."""
+
+    def ring(self) -> None:
+        """Send 180."""
+
+    def accept(self) -> None:
+        """Send 200."""
+
+    def finish(self, code: int = 0) -> None:
+        """Hang up, or refuse with `code`."""
+
+    def send_options(self) -> None: ...
 
 
 class CallHost(MediaHost, Protocol):
@@ -79,7 +94,7 @@ class SipCall:
         self.local_tag = ""
         """Ours, in the To header of the answers to the INVITE; "" before the first one has gone out."""
         self._host = host
-        self._dialog: Dialog | None = None
+        self._dialog: CallDialog | None = None
         self._media = CallMedia(host, peer)
         self._negotiation = Negotiation()
         self._reason = ""
@@ -118,7 +133,7 @@ class SipCall:
 
     # What the endpoint asks for.
 
-    def attach(self, dialog: Dialog, offer: SessionDescription | None) -> None:
+    def attach(self, dialog: CallDialog, offer: SessionDescription | None) -> None:
         """Bind sockets for what the INVITE offers. Raises NotAcceptable or PortsExhausted."""
         self._dialog = dialog
         if offer is None:

@@ -17,10 +17,12 @@ import structlog
 
 from audio import Detector
 from audio.codecs.codec import Codec
+from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
-from config.addresses import Family, peer_key
+from config.access_list import AccessList
+from config.addresses import Family, peer_key, split_address
+from config.log_rate_limit import LogRateLimit
 from config.settings import Sip
-from sip.access import AccessList, OncePer, split_address
 from sip.admission import Admission
 from sip.errors import PeerError, SipError
 from sip.handler import SipCounters, SipHandler
@@ -28,7 +30,6 @@ from sip.media.own_addresses import OwnAddresses
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
 from sip.media.rtp_socket import RtpCounters, RtpSocket
-from sip.media.silence import SilenceTicker
 from sip.pjsip import callbacks
 from sip.pjsip.accounts import Account
 from sip.pjsip.call import SipCall
@@ -100,7 +101,7 @@ class CallControl:
         """Reads the RTP when its `sweep` is called: once per media tick."""
         self.ticker = SilenceTicker(self._loop)
         self.peers = PeerChecks(sip.peer_check_s, self.counters)
-        self._once = OncePer()
+        self._once = LogRateLimit()
         self._draining = False
         self._sweep: asyncio.TimerHandle | None = None
         # Strong references: pjsua2 hangs a call up when its Python object is collected.
@@ -251,7 +252,7 @@ class CallControl:
         keep_s = self._settings.keepalive_s if self._addresses.public("IP4") else 0
         for call in tuple(self.calls):
             for stream in call.streams:
-                stream.socket.report(now)
+                stream.socket.send_report(now)
                 if keep_s and stream.direction is not Direction.INACTIVE:
                     stream.socket.keep(now, keep_s)
             # Who holds sends nothing, and needs a moment to begin again.

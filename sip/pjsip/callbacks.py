@@ -11,7 +11,7 @@ from typing import Any, ClassVar, ParamSpec
 import pjsua2 as pj
 import structlog
 
-from sip.access import OncePer
+from config.log_rate_limit import LogRateLimit
 from sip.protocol import trace
 
 log = structlog.get_logger("sip")
@@ -28,7 +28,7 @@ callback_errors = 0
 """Exceptions that got out of our own code in a callback; always a bug."""
 
 
-_failed = OncePer()
+_failed = LogRateLimit()
 
 
 def report(callback: str) -> None:
@@ -56,7 +56,7 @@ def guarded(method: Callable[P, None]) -> Callable[P, None]:
 
 
 class StackLog(pj.LogWriter):  # type: ignore[misc]
-    once: ClassVar[OncePer] = OncePer()
+    once: ClassVar[LogRateLimit] = LogRateLimit()
 
     def __init__(self, level: int) -> None:
         super().__init__()

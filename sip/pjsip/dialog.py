@@ -10,8 +10,7 @@ import pjsua2 as pj
 import structlog
 
 from audio.codecs.codec import Codec
-from config.addresses import ANYWHERE, Family, family_of
-from sip.access import split_address
+from config.addresses import ANYWHERE, Family, family_of, split_address
 from sip.admission import RETRY_AFTER_S
 from sip.errors import SipError
 from sip.pjsip.call import SipCall

@@ -10,9 +10,9 @@ import structlog
 
 from audio import Detector
 from config import Settings
+from config.access_list import LOOPBACK, AccessList
 from config.addresses import LOCALHOST, bracketed
 from config.settings import Sip
-from sip.access import LOOPBACK, AccessList
 from sip.errors import SipError
 from sip.handler import SipHandler
 from sip.media.own_addresses import OwnAddresses

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from sip.access import split_address
+from config.addresses import split_address
 from sip.handler import SipCounters
 from sip.pjsip.call import SipCall
 from sip.pjsip.liveness import UNKNOWN_CALL, UNREACHED, PeerWatch, Step, is_behind_nat

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from config.addresses import Family, family_of
-from sip.access import OncePer
+from config.log_rate_limit import LogRateLimit
 from sip.pjsip.callbacks import report
 from sip.pjsip.native import found, on_names
 
@@ -36,7 +36,7 @@ class Resolver:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._once = OncePer()
+        self._once = LogRateLimit()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sip-names")
         self._callback = on_names(self._on_name)
 

@@ -70,7 +70,7 @@ class Reporter:
         self._due_s = now + self._uniform(0.5, 1.5) * INTERVAL_S
         return True
 
-    def heard(self, datagram: bytes, wall_s: float) -> bool:
+    def receive(self, datagram: bytes, wall_s: float) -> bool:
         """Take in what the peer reports; False when it is not RTCP."""
         try:
             packets = list(_packets(datagram))

@@ -88,22 +88,7 @@ def metadata_of(message: SipMessage) -> str:
 
 def parse(text: str) -> Metadata:
     """Raises MetadataError."""
-    from xml.etree.ElementTree import ParseError
-
-    from defusedxml import DefusedXmlException
-    from defusedxml.ElementTree import fromstring
-
-    if len(text) > MAX_CHARS:
-        raise MetadataError(f"metadata of {len(text)} characters; at most {MAX_CHARS} are read")
-    source: str | bytes = text.strip()
-    try:
-        if not text.isascii() and any("\udc80" <= each <= "\udcff" for each in text):
-            source = text.strip().encode("utf-8", "surrogateescape")  # no UTF-8: the XML may say what it is
-        root: Element = fromstring(source, forbid_dtd=True)
-    except (ParseError, DefusedXmlException, ValueError, LookupError, RecursionError) as error:
-        raise MetadataError(f"no XML: {str(error)[:200]}") from None
-    if _name(root) != "recording":
-        raise MetadataError(f"the element is {_name(root)[:40]!r}, not 'recording'")
+    root = _document(text)
     mode = next((_text(child) for child in root if _name(child) in ("datamode", "datatype")), "")
     metadata = Metadata(complete=mode.lower() != "partial")
     for element in root:
@@ -124,6 +109,27 @@ def parse(text: str) -> Metadata:
     if max(len(metadata.participants), len(metadata.streams), len(metadata.sends)) > MAX_ITEMS:
         raise MetadataError(f"more than {MAX_ITEMS} participants or streams")
     return metadata
+
+
+def _document(text: str) -> Element:
+    """The root element of the metadata. Raises MetadataError for text that is no such XML."""
+    from xml.etree.ElementTree import ParseError
+
+    from defusedxml import DefusedXmlException
+    from defusedxml.ElementTree import fromstring
+
+    if len(text) > MAX_CHARS:
+        raise MetadataError(f"metadata of {len(text)} characters; at most {MAX_CHARS} are read")
+    source: str | bytes = text.strip()
+    try:
+        if not text.isascii() and any("\udc80" <= each <= "\udcff" for each in text):
+            source = text.strip().encode("utf-8", "surrogateescape")  # no UTF-8: the XML may say what it is
+        root: Element = fromstring(source, forbid_dtd=True)
+    except (ParseError, DefusedXmlException, ValueError, LookupError, RecursionError) as error:
+        raise MetadataError(f"no XML: {str(error)[:200]}") from None
+    if _name(root) != "recording":
+        raise MetadataError(f"the element is {_name(root)[:40]!r}, not 'recording'")
+    return root
 
 
 class Recording:

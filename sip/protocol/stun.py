@@ -42,7 +42,7 @@ class Binding:
         self._sent += 1
         return b"" if self.over else bytes(self._message)
 
-    def heard(self, datagram: bytes) -> bool:
+    def receive(self, datagram: bytes) -> bool:
         """Whether it is the answer. Anything else is somebody else's, and changes nothing."""
         if not is_stun(datagram):
             return False

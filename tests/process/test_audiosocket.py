@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from audio.rtp.dtmf import DIGIT_BURST
 from config import ConfigError
+from config.access_list import AccessList
 from config.load import parse
 from config.reload import merge
 from mediaworker.calls.registry import CallRefused
@@ -24,7 +25,6 @@ from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_
 from mediaworker.ingress.audiosocket.messages import UUID as ID
 from mediaworker.ingress.audiosocket.session import AudioSocketPolicy, AudioSocketSession, AudioSocketState
 from mediaworker.ops.reload import check
-from sip.access import AccessList
 from sip.pjsip.call_control import HOLD_S
 from tests.support.asterisk_peers import AudioSocketPeer, frame
 from tests.support.media_shells import until

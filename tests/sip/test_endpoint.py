@@ -15,8 +15,8 @@ import pytest
 
 from audio.codecs.codec import Codec
 from config import ConfigError, Settings
+from config.access_list import LOOPBACK
 from config.load import load, parse
-from sip.access import LOOPBACK
 from sip.pjsip import callbacks, native
 from sip.pjsip.call import SipCall
 from sip.pjsip.dialog import Dialog

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from config.load import parse
-from sip.access import OncePer
+from config.log_rate_limit import LogRateLimit
 from sip.admission import FAILURES_BURST, Admission
 from sip.errors import SipError
 from sip.pjsip import callbacks, native
@@ -37,7 +37,7 @@ def broken(*_: object, **__: object) -> Any:
 def errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Errors in callbacks are expected, from none on, and none of them has been logged."""
     monkeypatch.setattr(callbacks, "callback_errors", 0)
-    monkeypatch.setattr(callbacks, "_failed", OncePer())
+    monkeypatch.setattr(callbacks, "_failed", LogRateLimit())
     yield
 
 

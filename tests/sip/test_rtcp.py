@@ -55,11 +55,11 @@ def test_loss_is_of_the_time_since_the_last_report_and_sequence_numbers_go_round
 
 def test_what_the_sender_said_last_is_sent_back_with_its_age() -> None:
     ours, theirs = reporter(), Reporter(7, "them", 0.0)
-    assert ours.heard(theirs.report(1000.25, None, Sent(1, 160, 0)), 1000.5)
+    assert ours.receive(theirs.report(1000.25, None, Sent(1, 160, 0)), 1000.5)
     answer = ours.report(1003.0, Reception(7, 1, 0, 0), Sent(1, 160, 0))
     _, _, _, _, _, middle, delay = block(answer, 28)
     assert (middle & 0xFFFF, delay) == (0x4000, int(2.5 * 65536))
-    assert theirs.heard(answer, 1003.35)
+    assert theirs.receive(answer, 1003.35)
     assert theirs.round_trip_s == pytest.approx(0.6, abs=0.001), "there 0.25 s and back 0.35 s"
     assert block(ours.report(1004.0, Reception(8, 1, 0, 0), Sent(1, 160, 0)))[5:] == (0, 0), "that was another source"
 
@@ -71,7 +71,7 @@ def test_reports_come_every_few_seconds() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_rtcp_or_not(data: bytes) -> None:
-    assert isinstance(reporter().heard(data, 0.0), bool)
+    assert isinstance(reporter().receive(data, 0.0), bool)
 
 
 PACKETS = st.lists(st.tuples(st.integers(192, 223), st.integers(0, 31), st.binary(max_size=120)), max_size=5)
@@ -85,7 +85,7 @@ def test_any_packets_are_rtcp_or_not(packets: list[tuple[int, int, bytes]], cut:
     ]
     data = b"".join(parts)
     ours = reporter()
-    ours.heard(data[: len(data) - cut], 0.0)
+    ours.receive(data[: len(data) - cut], 0.0)
     ours.report(5.0, Reception(1, 1, 0, 0), NOTHING)
 
 
@@ -162,7 +162,7 @@ async def test_a_sender_hears_what_of_it_arrives(sipp: Sipp, mux: bool, host: st
         assert ssrc == 99 and 0 < lost <= 50 and 65200 < highest < 65200 + 500
         assert middle and delay / 65536 < 2
         for report in while_up:
-            assert peer.reporter.heard(report, time.time())
+            assert peer.reporter.receive(report, time.time())
         assert peer.reporter.round_trip_s is not None
         del handler.calls[:]
         await caller

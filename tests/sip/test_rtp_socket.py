@@ -22,15 +22,16 @@ from audio.codecs.codec import Codec
 from audio.codecs.g711 import alaw_decode, ulaw_decode
 from audio.codecs.g722 import G722Decoder
 from audio.rtp.packet import RtpPacket
+from audio.rtp.silence_ticker import SilenceTicker
 from config import ConfigError, Endpointing
-from config.addresses import SOCKETS, Family, canonical, family_of
-from sip.access import AccessList, OncePer, split_address
+from config.access_list import AccessList
+from config.addresses import SOCKETS, Family, canonical, family_of, split_address
+from config.log_rate_limit import LogRateLimit
 from sip.errors import PortsExhausted
 from sip.media.latching import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
 from sip.media.ports import RtpPorts
 from sip.media.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPNS, RtpReceiver, _Buffers
 from sip.media.rtp_socket import RtpCounters, RtpSocket
-from sip.media.silence import SilenceTicker
 from tests.support.peers import until
 from tests.support.ports import port_range
 
@@ -222,9 +223,9 @@ class Watched(RtpSocket):
 
     looked_at = 0
 
-    def take(self, datagram: bytes, address: tuple[str, int], now: float) -> None:
+    def receive(self, datagram: bytes, address: tuple[str, int], now: float) -> None:
         self.looked_at += 1
-        super().take(datagram, address, now)
+        super().receive(datagram, address, now)
 
 
 class Line:
@@ -316,8 +317,8 @@ async def test_datagrams_arrive_with_their_time(line: Line) -> None:
     await line.counted(3)
     assert [datagram for datagram, _ in line.heard] == [rtp(0), rtp(1), rtp(2)]
     # Not when they were read: when the kernel got them.
-    for (_, heard_s), before, after in zip(line.heard, sent_s, [*sent_s[1:], time.monotonic()], strict=True):
-        assert before - 0.002 <= heard_s <= after + 0.002
+    for (_, last_packet_s), before, after in zip(line.heard, sent_s, [*sent_s[1:], time.monotonic()], strict=True):
+        assert before - 0.002 <= last_packet_s <= after + 0.002
     assert line.rtp.packets == line.counters.packets == 3
 
 
@@ -538,7 +539,7 @@ def test_access_names_the_bad_entry() -> None:
 
 
 def test_once_per_minute() -> None:
-    once = OncePer(60.0)
+    once = LogRateLimit(60.0)
     assert once.due("a", 0.0) == 0
     assert [once.due("a", float(now)) for now in range(1, 4)] == [None] * 3
     assert once.due("b", 4.0) == 0

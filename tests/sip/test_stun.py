@@ -60,13 +60,13 @@ def test_nothing_goes_out_before_its_time() -> None:
 @pytest.mark.parametrize("attribute", ["XOR_MAPPED_ADDRESS", "MAPPED_ADDRESS"])
 def test_the_answer_says_where_it_appears(attribute: str) -> None:
     binding = Binding(0.0)
-    assert binding.heard(answer(binding.request(0.0), **{attribute: MAPPED}))
+    assert binding.receive(answer(binding.request(0.0), **{attribute: MAPPED}))
     assert binding.over and binding.mapped == MAPPED
 
 
 def test_a_refusal_is_an_answer() -> None:
     binding = Binding(0.0)
-    assert binding.heard(answer(binding.request(0.0), kind=Class.ERROR, ERROR_CODE=(400, "Bad Request")))
+    assert binding.receive(answer(binding.request(0.0), kind=Class.ERROR, ERROR_CODE=(400, "Bad Request")))
     assert binding.over and binding.mapped is None
 
 
@@ -75,7 +75,7 @@ def test_only_the_answer_counts() -> None:
     request = binding.request(0.0)
     other = answer(Binding(0.0).request(0.0), XOR_MAPPED_ADDRESS=MAPPED)
     for datagram in (b"", other, request, answer(request), b"\x80" + bytes(30), answer(request)[:19]):
-        assert not binding.heard(datagram)
+        assert not binding.receive(datagram)
     assert not binding.over
 
 
@@ -85,9 +85,9 @@ def test_whatever_comes_is_an_answer_or_is_not(body: bytes, first: int, kind: in
     request = binding.request(0.0)
     for length in (len(body), kind):
         header = bytes([first, kind & 0xFF]) + struct.pack("!H", length) + request[4:20]
-        binding.heard(header + body)
-        binding.heard(header[:20])
-    binding.heard(body)
+        binding.receive(header + body)
+        binding.receive(header[:20])
+    binding.receive(body)
 
 
 @pytest.mark.parametrize("name", ["a b", "stun.example:0", "stun.example:66000", ":3478", "stun:a:b", "[::1"])

@@ -12,7 +12,9 @@ from typing import cast
 
 import structlog
 
+from audio.rtp.silence_ticker import SilenceTicker
 from config import Settings
+from config.access_list import AccessList
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket.session import (
     AudioSocketCounters,
@@ -23,8 +25,6 @@ from mediaworker.ingress.audiosocket.session import (
 from mediaworker.ingress.connections import ConnectionLimit
 from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.notices import Notices
-from sip.access import AccessList
-from sip.media.silence import SilenceTicker
 
 log = structlog.get_logger()
 

@@ -10,8 +10,6 @@ import pytest
 from tests.unit.house.test_house import ALLOWED, ROOT
 
 KNOWN = {
-    frozenset({"sip.media.receiver", "sip.media.rtp_socket", "sip.media.silence"}),
-    frozenset({"sip.pjsip.call", "sip.pjsip.dialog"}),
     frozenset({"mediaworker.ingress.interfaces", "mediaworker.ingress.outbox"}),
     frozenset({"mediaworker.ops.metric_definitions", "mediaworker.ops.reload", "mediaworker.worker"}),
 }

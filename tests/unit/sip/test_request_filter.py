@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from itertools import count
 
-from sip.access import OncePer
+from config.log_rate_limit import LogRateLimit
 from sip.request_filter import (
     DROP,
     FIRST_MESSAGE_S,
@@ -121,7 +121,7 @@ def test_who_has_shown_credentials_may_come_back_from_another_address_of_its_net
 
 
 def test_log_lines_about_made_up_sources_end_somewhere() -> None:
-    once = OncePer()
+    once = LogRateLimit()
     said = sum(once.due(f"10.0.{n // 250}.{n % 250} 403", n / 1000) is not None for n in range(50000))
     assert said == 1024
     assert once.due("10.0.0.1 403", 120.0) is not None

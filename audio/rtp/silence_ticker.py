@@ -1,8 +1,8 @@
-"""One timer for the silence that all streams send, of SIP and of AudioSocket."""
+"""One timer for the silence that all streams send, those of SIP and of AudioSocket."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 PTIME_S = 0.020
@@ -16,16 +16,28 @@ class SilenceSender(Protocol):
         """Send 20 ms of silence. `periods`: how many times 20 ms have gone by since the last one."""
 
 
+class TimerHandle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class TimerLoop(Protocol):
+    """The part of an asyncio event loop that the ticker uses: `audio` itself has no clock."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[[int], object], index: int, /) -> TimerHandle: ...
+
+
 class SilenceTicker:
     """One timer for the silence of all senders: 20 ms each, spread over four phases so that no tick is long.
 
     A sender must not add or remove any while it sends.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: TimerLoop) -> None:
         self._loop = loop
         self._phases: list[dict[SilenceSender, int]] = [{} for _ in range(_PHASES)]
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: TimerHandle | None = None
         self._start_s = 0.0
 
     def __len__(self) -> int:
