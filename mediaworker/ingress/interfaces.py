@@ -1,6 +1,6 @@
 """What a media WebSocket session is made of: the call it feeds, the socket that feeds it, and the path that opens it.
 
-A session is protocol logic without I/O. Two shells carry it: the media listener (`ingress.listener`) and the HTTP port
+A session is protocol logic without I/O. Two shells run it: the media listener (`ingress.listener`) and the HTTP port
 (`ingress.runner.websocket_routes`). Both speak in the types of this file, so a further protocol is one session and one
 `MediaEndpoint`.
 """
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol
 
 from mediaworker.calls.call import Call, LegSpec
-
-if TYPE_CHECKING:
-    from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.outbox import Outbox
 
 
 class CallOpener(Protocol):
@@ -35,26 +33,11 @@ class CallOpener(Protocol):
     ) -> Call: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """A text message to the peer."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CloseConnection:
-    """Close the WebSocket with this code (RFC 6455 section 7.4.1) and reason."""
-
-    code: int
-    reason: str = ""
-
-
-Output = Send | CloseConnection
-
-
 class MediaSession(Protocol):
-    """One connection. Nothing a peer sends raises; what is wrong is counted, or answered by a `CloseConnection`."""
+    """One connection. Nothing a peer sends raises: what is wrong is counted, answered, or ends the connection."""
+
+    outbox: Outbox
+    """What the session sends, and how it closes the connection."""
 
     @property
     def call_id(self) -> str | None:
@@ -71,22 +54,12 @@ class MediaSession(Protocol):
     def is_ahead(self) -> bool:
         """What has arrived is more than `MAX_AHEAD_S` ahead of what the VAD has taken: read no further for now."""
 
-    def receive(self, message: str | bytes, now: float) -> Sequence[Output]: ...
+    def receive(self, message: str | bytes, now: float) -> None: ...
 
-    def expire(self, now: float) -> Sequence[Output]: ...
+    def expire(self, now: float) -> None: ...
 
     def connection_lost(self, now: float) -> None:
         """The socket is gone, for whatever reason. Idempotent."""
-
-    def on_hangup(self, hang_up: Callable[[], None]) -> None:
-        """The shell's way to close the socket; the session gives it to the call it opens."""
-
-
-@runtime_checkable
-class Talking(Protocol):
-    """A session that also speaks unasked: the shell sends what is in its `outbox` as soon as the peer takes it."""
-
-    outbox: Outbox
 
 
 MAX_AHEAD_S = 5.0

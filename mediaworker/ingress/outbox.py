@@ -1,26 +1,40 @@
-"""What a session has to say and its peer has not taken yet. No I/O: the shell takes one output at a time.
+"""What a session sends and its peer has not taken yet. No I/O: the shell takes one output at a time.
 
-Of partials only the newest of each utterance waits; everything else waits in its order, up to a bound. A peer that lets
-more than that pile up is cut off: nothing that it was promised is left out in silence.
+Of partials only the newest of each utterance waits; everything else waits in order, up to a bound. A peer that lets
+more than that pile up is disconnected: nothing that it was promised is left out in silence.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-
-from mediaworker.ingress.interfaces import CloseConnection, Output, Send
+from dataclasses import dataclass
 
 MAX_WAITING = 256
 """Messages that wait for one peer, beside partials."""
+SLOW = 4008
+"""Close code for a peer that does not read, as on `/v1/events`; 4000 to 4999 are private (RFC 6455 section 7.4.2)."""
 
 
-def _nothing() -> None:
-    """Until the shell listens."""
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """Close the WebSocket with this code (RFC 6455 section 7.4.1) and reason."""
+
+    code: int
+    reason: str = ""
+
+    @classmethod
+    def of(cls, code: int, reason: str) -> CloseConnection:
+        """With as much of the reason as fits: a close frame holds 125 bytes, two of them the code (section 5.5)."""
+        return cls(code, reason.encode()[:123].decode(errors="ignore"))
+
+
+Output = str | CloseConnection
+"""A text message, or the end of the connection."""
 
 
 class Outbox:
-    """`overrun` stays set once a message did not fit; the shell is told by `cut` to close without waiting."""
+    """`overrun` stays set once a message did not fit. `close` waits for its turn, `abort` does not."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self.overrun = False
@@ -29,47 +43,46 @@ class Outbox:
         """Partials by the utterance's id, the rest by number."""
         self._partials = self._count = 0
         self._closed = False
-        self._ready: Callable[[], None] = _nothing
-        self._cut: Callable[[], None] = _nothing
+        self._on_ready: Callable[[], None] = lambda: None
+        self._on_abort: Callable[[CloseConnection], None] = lambda close: None
 
-    def listen(self, ready: Callable[[], None], cut: Callable[[], None]) -> None:
-        """`ready`: there is something for `next`; `cut`: close now, whatever still waits."""
-        self._ready, self._cut = ready, cut
+    def listen(self, on_ready: Callable[[], None], on_abort: Callable[[CloseConnection], None]) -> None:
+        """`on_ready`: there is something for `next`; `on_abort`: close now, whatever was to be sent before."""
+        self._on_ready, self._on_abort = on_ready, on_abort
         if self._waiting:
-            ready()
+            on_ready()
 
     @property
     def room(self) -> int:
         """So many more messages fit."""
         return max(0, self._limit - len(self._waiting) + self._partials)
 
-    def say(self, text: str) -> None:
-        self._put(Send(text))
+    def send(self, text: str) -> None:
+        self._put(text)
 
-    def show(self, utterance_id: str, text: str) -> None:
+    def send_partial(self, utterance_id: str, text: str) -> None:
         """A partial, in place of the one before it."""
         if self._closed:
             return
-        # Taken out and put in at the end: in its predecessor's place it would overtake what was said since.
+        # Taken out and put in at the end: in its predecessor's place it would overtake what was sent since.
         self._partials += self._waiting.pop(utterance_id, None) is None
-        self._waiting[utterance_id] = Send(text)
-        self._ready()
+        self._waiting[utterance_id] = text
+        self._on_ready()
 
-    def hide(self, utterance_id: str) -> None:
+    def drop_partial(self, utterance_id: str) -> None:
         """The utterance's partial, if it still waits, is of no use any more."""
         self._partials -= self._waiting.pop(utterance_id, None) is not None
 
     def close(self, code: int, reason: str) -> None:
         """The last output; what comes later is left out."""
-        # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
-        self._put(CloseConnection(code, reason.encode()[:123].decode(errors="ignore")), fits=True)
+        self._put(CloseConnection.of(code, reason), fits=True)
         self._closed = True
 
-    def cut(self) -> None:
-        """The peer does not take what waits for it: give up."""
+    def abort(self, code: int = SLOW, reason: str = "what waits is not read") -> None:
+        """Close now and drop what waits: by default because the peer does not take it."""
         self._waiting.clear()
         self._partials, self._closed = 0, True
-        self._cut()
+        self._on_abort(CloseConnection.of(code, reason))
 
     def next(self) -> Output | None:
         """The oldest, or None when nothing waits."""
@@ -87,4 +100,4 @@ class Outbox:
             return
         self._count += 1
         self._waiting[self._count] = output
-        self._ready()
+        self._on_ready()

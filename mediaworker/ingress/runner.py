@@ -1,4 +1,4 @@
-"""Carries a media session over a WebSocket: messages in, outputs out, deadlines, and back-pressure.
+"""Runs a media session over a WebSocket: messages in, outputs out, deadlines, and back-pressure.
 
 `run_session` is the only loop; the media listener and the HTTP port differ in the socket they give it.
 """
@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -18,19 +19,17 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import delay_answer, is_direct_asgi
-from mediaworker.ingress.interfaces import CloseConnection, MediaEndpoint, MediaSession, Output, Talking, Upgrade
-from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.interfaces import MediaEndpoint, MediaSession, Upgrade
+from mediaworker.ingress.outbox import CloseConnection
 
 log = structlog.get_logger()
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER_S = 5
-SLOW = 4008
-"""Close code for who does not read, as on `/v1/events`; 4000 to 4999 are private (RFC 6455 section 7.4.2)."""
 
 
 def refusal_body(status: int, detail: str) -> bytes:
-    """RFC 9457: what a refused upgrade is told."""
+    """The body of the answer to a refused upgrade, a problem of RFC 9457."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     return msgspec.json.encode(body)
 
@@ -85,122 +84,96 @@ class Throttle:
 
 
 async def run_session(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
-    """Run a session until its connection is gone. Whatever happens, the session hears `connection_lost`."""
-    loop = asyncio.get_running_loop()
-    closing: set[asyncio.Task[Any]] = set()
-    timer: asyncio.Timeout | None = None
+    """Run a session until its connection is gone. Whatever happens, `session.connection_lost` is called."""
+    await _SessionRun(session, socket, throttle).run()
 
-    def hasten() -> None:
-        """Hold the session to a deadline that has come nearer, as after `stop`."""
-        deadline = session.deadline
-        if timer is None or deadline is None or timer.expired():
-            return
-        if (when := timer.when()) is None or deadline < when:
-            timer.reschedule(deadline)
 
-    def apart(work: Coroutine[Any, Any, Any]) -> None:
-        task = loop.create_task(work)
-        closing.add(task)
-        task.add_done_callback(closing.discard)
+class _SessionRun:
+    """Messages go in as they come, outputs go out as fast as the peer takes them, and a timer watches the deadline."""
 
-    def hang_up() -> None:
-        apart(socket.close(1000, "call ended by the worker"))
+    def __init__(self, session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
+        self._session, self._socket, self._throttle = session, socket, throttle
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = math.inf
+        """When the timer fires."""
+        self._aborting: asyncio.Task[None] | None = None
 
-    def on_messages(messages: Sequence[bytes]) -> bool:
-        now = loop.time()
+    async def run(self) -> None:
+        self._session.outbox.listen(self._on_ready, self._on_abort)
+        sending = self._loop.create_task(self._send())
+        try:
+            self._set_timer()
+            await self._receive()
+        finally:
+            self._session.connection_lost(self._loop.time())
+            if self._timer is not None:
+                self._timer.cancel()
+            sending.cancel()
+            await asyncio.wait({sending} if self._aborting is None else {sending, self._aborting})
+
+    async def _receive(self) -> None:
+        session, socket = self._session, self._socket
+        while True:
+            if session.is_ahead():
+                await self._throttle.wait(session)
+            if session.streaming:
+                socket.enable_batch_reads(self._on_messages, session.is_ahead)
+            if (message := await socket.receive()) is None:
+                return
+            session.receive(message, self._loop.time())
+            self._set_timer()
+
+    def _on_messages(self, messages: Sequence[bytes]) -> bool:
+        now = self._loop.time()
         for message in messages:
-            if outputs := session.receive(message, now):
-                apart(_perform(outputs, socket))
-        hasten()
-        return session.streaming
+            self._session.receive(message, now)
+        self._set_timer()
+        return self._session.streaming
 
-    def cut() -> None:
-        throttle.release()
-        apart(socket.close(SLOW, "what waits is not read"))
-
-    session.on_hangup(hang_up)
-    speaking = None
-    if isinstance(session, Talking):
-        speaking = loop.create_task(_speak(session.outbox, socket, throttle, cut, hasten))
-    try:
-        while True:
-            # The deadline moves away with every message: the timer stays as it is then, and is set again when it ends.
-            timeout = asyncio.timeout_at(session.deadline)
-            try:
-                async with timeout:
-                    timer = timeout
-                    await _pump(session, socket, throttle, loop.time, on_messages, hasten)
+    async def _send(self) -> None:
+        try:
+            while True:
+                while (output := self._session.outbox.next()) is None:
+                    self._ready.clear()
+                    await self._ready.wait()
+                if isinstance(output, CloseConnection):
+                    self._throttle.release()  # a session that is held back is over, and no step of the VAD may follow
+                    await self._socket.close(output.code, output.reason)
                     return
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
-            finally:
-                timer = None
-            if await _perform(session.expire(loop.time()), socket):
-                return
-    finally:
-        session.connection_lost(loop.time())
-        if speaking is not None:
-            speaking.cancel()
-            await asyncio.wait({speaking})
-        if closing:
-            await asyncio.wait(closing)
+                await self._socket.send(output)
+        except Exception:
+            log.exception("what a session says cannot be sent")
+            await self._socket.close(1011, "internal error")
 
+    def _on_ready(self) -> None:
+        self._ready.set()
+        self._set_timer()  # the last output of a session leaves it little time
 
-async def _pump(
-    session: MediaSession,
-    socket: MediaSocket,
-    throttle: Throttle,
-    clock: Callable[[], float],
-    on_messages: OnMessages,
-    hasten: Callable[[], None],
-) -> None:
-    while True:
-        if session.is_ahead():
-            await throttle.wait(session)
-        if session.streaming:
-            socket.enable_batch_reads(on_messages, session.is_ahead)
-        if (message := await socket.receive()) is None:
+    def _on_abort(self, close: CloseConnection) -> None:
+        self._throttle.release()
+        if self._aborting is None:
+            self._aborting = self._loop.create_task(self._socket.close(close.code, close.reason))
+
+    def _set_timer(self) -> None:
+        """Hold the session to its deadline. One that has moved away is noticed when the timer fires."""
+        deadline = self._session.deadline
+        if deadline is None or deadline >= self._due_s:
             return
-        outputs = session.receive(message, clock())
-        hasten()
-        if outputs and await _perform(outputs, socket):
-            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_s, self._timer = deadline, self._loop.call_at(deadline, self._expire)
 
-
-async def _speak(
-    outbox: Outbox, socket: MediaSocket, throttle: Throttle, cut: Callable[[], None], hasten: Callable[[], None]
-) -> None:
-    """Send what the session says unasked, as fast as the peer takes it."""
-    ready = asyncio.Event()
-
-    def wake() -> None:
-        ready.set()
-        hasten()  # its last word leaves it little time
-
-    outbox.listen(wake, cut)
-    try:
-        while True:
-            while (output := outbox.next()) is None:
-                ready.clear()
-                await ready.wait()
-            if isinstance(output, CloseConnection):
-                throttle.release()  # a session that is held back is over all the same, and no step may come any more
-            if await _perform((output,), socket):
-                return
-    except Exception:
-        log.exception("what a session says cannot be sent")
-        await socket.close(1011, "internal error")
-
-
-async def _perform(outputs: Sequence[Output], socket: MediaSocket) -> bool:
-    """Whether the socket has been closed."""
-    for output in outputs:
-        if isinstance(output, CloseConnection):
-            await socket.close(output.code, output.reason)
-            return True
-        await socket.send(output.text)
-    return False
+    def _expire(self) -> None:
+        self._due_s, self._timer = math.inf, None
+        try:
+            self._session.expire(self._loop.time())
+        except Exception:
+            log.exception("media connection failed", call_id=self._session.call_id)
+            self._on_abort(CloseConnection(1011, "internal error"))
+        else:
+            self._set_timer()
 
 
 class _StarletteSocket:

@@ -19,10 +19,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from config.load import parse
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.interfaces import MAX_AHEAD_S, CloseConnection, Send
+from mediaworker.ingress.interfaces import MAX_AHEAD_S
 from mediaworker.ingress.listener import READ_BYTES, MediaListener
-from mediaworker.ingress.outbox import Outbox
-from mediaworker.ingress.runner import SLOW, Throttle
+from mediaworker.ingress.outbox import SLOW, Outbox
+from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.twilio import session as twilio_session
 from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress
 from mediaworker.ingress.twilio.webhook import sign
@@ -50,7 +50,7 @@ class Echo:
     call_id = None
 
     def __init__(self, deadline_s=None):
-        self.heard, self.lost, self.deadline_s = [], [], deadline_s
+        self.heard, self.lost, self.deadline_s, self.outbox = [], [], deadline_s, Outbox()
 
     def admit(self, upgrade):
         if upgrade.header("x-no"):
@@ -65,21 +65,19 @@ class Echo:
     def is_ahead(self):
         return False
 
-    def on_hangup(self, hang_up):
-        self.hang_up = hang_up
-
     def receive(self, message, now):
         self.heard.append(message)
         if message == "close":
-            return (CloseConnection(4000, "told to"),)
+            self.outbox.close(4000, "told to")
+            return
         if message == "raise":
             raise RuntimeError("a defect of ours")
-        return (Send(f"{type(message).__name__} {len(message)}"),)
+        self.outbox.send(f"{type(message).__name__} {len(message)}")
 
     def expire(self, now):
         assert now >= self.deadline
         self.deadline = None
-        return (CloseConnection(4001, "too late"),)
+        self.outbox.close(4001, "too late")
 
     def connection_lost(self, now):
         self.lost.append(now)
@@ -137,8 +135,8 @@ async def test_the_worker_hangs_up(shell):
     async with shell(endpoint) as url, client(url) as websocket:
         await websocket.send("hello")
         await websocket.recv()
-        endpoint.hang_up()
-        endpoint.hang_up()
+        endpoint.outbox.abort(1000, "call ended by the worker")
+        endpoint.outbox.abort(1000, "again")
         with pytest.raises(ConnectionClosed) as caught:
             await websocket.recv()
         assert caught.value.rcvd.code == 1000
@@ -168,8 +166,17 @@ async def test_a_message_beyond_the_limit_closes_with_1009(shell):
     assert endpoint.heard == ["x" * 1000]
 
 
+class Echoes(Echo):
+    """A session of its own for each connection."""
+
+    def _open(self, now):
+        session = Echo(self.deadline_s)
+        session.lost = self.lost
+        return session._open(now)
+
+
 async def test_a_defect_of_one_session_stays_in_it():
-    endpoint = Echo()
+    endpoint = Echoes()
     async with media_port(endpoint, Throttle(), 65536) as port:
         url = f"ws://127.0.0.1:{port}{STREAM}"
         async with client(url) as healthy, client(url) as broken:
@@ -447,21 +454,20 @@ class Parting(Echo):
 
     def __init__(self):
         super().__init__(60.0)
-        self.outbox, self.cuts = Outbox(), 0
+        self.cuts = 0
 
     def expire(self, now):
         assert now >= self.deadline
         self.deadline, self.cuts = None, self.cuts + 1
-        self.outbox.cut()
-        return ()
+        self.outbox.abort()
 
 
 async def test_a_deadline_that_comes_nearer_without_a_message_is_held(shell):
     endpoint = Parting()
     async with shell(endpoint) as url, client(url) as websocket:
-        await until(lambda: endpoint.lost or hasattr(endpoint, "hang_up"))
+        await until(lambda: endpoint.lost or hasattr(endpoint, "deadline"))
         endpoint.deadline = asyncio.get_running_loop().time() + 0.1
-        endpoint.outbox.say("the last word")
+        endpoint.outbox.send("the last word")
         await until(lambda: endpoint.cuts)
         await websocket.wait_closed()
     assert endpoint.cuts == 1 and websocket.close_code == SLOW

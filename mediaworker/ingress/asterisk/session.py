@@ -11,7 +11,7 @@ Asterisk makes silence itself while nothing is sent to it, so no audio goes back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -20,7 +20,6 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls, Seat
 from mediaworker.ingress.counters import IngressCounters
-from mediaworker.ingress.interfaces import Output
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.websocket.audio import AudioIntake
 from mediaworker.ingress.websocket.limits import GOING_AWAY, LINGER_S, NORMAL, POLICY, TRY_LATER
@@ -36,7 +35,6 @@ FORGOTTEN_S = 3600.0
 """After so long without audio a channel is hung up that still answers: whatever was heard through it has gone, and
 nobody has taken it out of its bridge. As a SIP call on hold."""
 DIGITS = frozenset("0123456789ABCD*#")
-_NOTHING: Sequence[Output] = ()
 
 
 class AsteriskState(Enum):
@@ -80,7 +78,7 @@ class AsteriskPolicy:
 
 
 class AsteriskSession:
-    """Implements `ports.MediaSession` and `ports.Talking`. `on_problem(problem, detail)` is for the log, `on_lost` is
+    """Implements `interfaces.MediaSession`. `on_problem(problem, detail)` is for the log, `on_lost` is
     called once when the socket is gone; all sessions share `counters`."""
 
     streaming = False
@@ -111,7 +109,7 @@ class AsteriskSession:
         self._since_s = now
         """When WAITING or CLOSED began."""
 
-    # -- ports.MediaSession -------------------------------------------------------------------------------------------
+    # -- interfaces.MediaSession --------------------------------------------------------------------------------------
 
     @property
     def call_id(self) -> str | None:
@@ -138,36 +136,32 @@ class AsteriskSession:
             self.seat.call.defer(self.seat.leg)
         return ahead
 
-    def on_hangup(self, hang_up: Callable[[], None]) -> None:
-        """The close comes through the outbox, behind the command to hang up."""
-
-    def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
+    def receive(self, message: str | bytes, now: float) -> None:
         """Audio as bytes, an event as text."""
         self._now = now
         if self.state is AsteriskState.CLOSED:
-            return _NOTHING
+            return
         if self.state is AsteriskState.STREAMING:
             self._heard_s, self._probed = now, False
         if isinstance(message, str):
             self._event(message)
-            return _NOTHING
+            return
         self._spoken_s = now
         if self._audio is None:
             self._wait(message)
         elif message:
             self._audio.take(message, now)
-        return _NOTHING
 
-    def expire(self, now: float) -> Sequence[Output]:
+    def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""
         self._now = now
         if self.is_ahead():  # it is us who do not read
             self._heard_s = self._spoken_s = now
         if self.deadline is None or now < self.deadline:
-            return _NOTHING
+            return
         if self.state is AsteriskState.CLOSED:
             self._since_s = now
-            self.outbox.cut()
+            self.outbox.abort()
         elif self.state is AsteriskState.WAITING:
             self._refuse("start_timeout", POLICY, f"no MEDIA_START within {self._policy.start_timeout_s:g} s")
         elif now >= self._spoken_s + FORGOTTEN_S:
@@ -185,7 +179,6 @@ class AsteriskSession:
             self._on_problem("Asterisk is silent", f"no answer within {PROBE_S:g} s")
             self._leave("media_timeout")
             self._close(GOING_AWAY, "no answer")
-        return _NOTHING
 
     def connection_lost(self, now: float) -> None:
         if self._lost:
@@ -291,7 +284,7 @@ class AsteriskSession:
         self._close(code, reason)
 
     def _command(self, name: str) -> None:
-        self.outbox.say(messages.command(name, json=self._json))
+        self.outbox.send(messages.command(name, json=self._json))
 
     def _close(self, code: int, reason: str) -> None:
         self.state, self._since_s = AsteriskState.CLOSED, self._now

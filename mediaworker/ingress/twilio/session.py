@@ -12,19 +12,21 @@ where it belongs, whatever order it comes in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import get_args
 
 from audio import Codec, Leg
+from audio.rtp.dtmf import DigitRate
 from config.sections.section import Role
 from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener, CloseConnection, Output
+from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.counters import TwilioCounters
+from mediaworker.ingress.twilio.player import MAX_MESSAGES, TwilioPlayer
 
 SAMPLES_PER_MS = 8
 MAX_AHEAD = round(MAX_AHEAD_S * 1000) * SAMPLES_PER_MS
@@ -32,16 +34,6 @@ MAX_JUMP = MAX_AHEAD
 """A chunk this far past both the clock and the audio before it is no audio of this stream."""
 SILENT_S = 60.0
 """Twilio sends 50 messages a second, in silence and on hold too: after a minute without one the peer is gone."""
-DIGIT_S, DIGIT_BURST = 0.05, 40
-"""Nobody dials faster (a digit lasts 40 ms and as long a gap): a flood must not fill the store of all calls."""
-PLAY_CODES = 3200
-"""Of one message to Twilio, which plays them from its own buffer: 400 ms."""
-MAX_PLAYING_S = 300.0
-"""More than that has not been played: no more is taken."""
-MAX_PLAYS = 256
-"""Nor so many sounds."""
-MAX_SAID = 2048
-"""Messages that Twilio has not read: more than all of that."""
 LINGER_S = 5.0
 """After `stop` Twilio closes; we do when it has not by then."""
 OWN_PARAMETERS = "mw_"
@@ -56,8 +48,6 @@ NORMAL = 1000
 
 ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
 """Twilio's inbound track is what the person on the phone says; a route or a parameter may say otherwise."""
-
-_NOTHING: Sequence[Output] = ()
 
 
 class TwilioState(Enum):
@@ -92,7 +82,10 @@ class _Track:
 
 
 class TwilioSession:
-    """Implements `ports.MediaSession`. `on_problem(problem, detail)` is for the log; all sessions share `counters`."""
+    """Implements `interfaces.MediaSession`.
+
+    `on_problem(problem, detail)` is for the log; all sessions share `counters`.
+    """
 
     def __init__(
         self,
@@ -105,22 +98,19 @@ class TwilioSession:
     ) -> None:
         self.state = TwilioState.WAITING
         self.call: Call | None = None
-        self.bidirectional = False
-        """`<Connect>`: the peer takes media, mark and clear. Anything on a `<Start>` stream is error 31924."""
-        self.outbox = Outbox(MAX_SAID)
-        self._plays = self.clears = 0
-        self._waiting_s: dict[str, float] = {}
-        """Length of what is being played, by the mark behind it."""
+        self.player: TwilioPlayer | None = None
+        """Of a `<Connect>` stream, which takes media, mark and clear; anything sent on a `<Start>` stream is Twilio's
+        error 31924."""
+        self.outbox = Outbox(MAX_MESSAGES)
         self.counters = counters if counters is not None else TwilioCounters()
         self._policy, self._open_call, self._on_problem = policy, open_call, on_problem
-        self._hang_up: Callable[[], None] | None = None
         self._stream_sid = ""
         self._tracks: dict[str, _Track] = {}
         self._maybe_ahead = False
         self._row = ROWS[TwilioState.WAITING]
         self._origin_s = now
         self._waits_from, self._patience_s = now, policy.start_timeout_s
-        self._digits_until = now
+        self._digits = DigitRate()
 
     @property
     def call_id(self) -> str | None:
@@ -146,69 +136,36 @@ class TwilioSession:
         self._maybe_ahead = ahead
         return ahead
 
-    def on_hangup(self, hang_up: Callable[[], None]) -> None:
-        self._hang_up = hang_up
-
-    def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
+    def receive(self, message: str | bytes, now: float) -> None:
         """Take one text message (bytes: not decoded yet)."""
         if self.state is TwilioState.CLOSED:
-            return _NOTHING
+            return
         self.counters.messages += 1
         try:
             typed = messages.parse(message)
         except messages.TwilioMalformed as error:
             self.counters.malformed += 1
             self._on_problem("malformed Twilio message", str(error))
-            return _NOTHING
+            return
         except messages.TwilioUnknown as error:
             self.counters.unknown += 1
             self._on_problem("unknown Twilio message", str(error))
-            return _NOTHING
-        return self._row[type(typed)](self, typed, now)
-
-    def play(self, codes: bytes) -> bool:
-        """Implements `call.Player`. A mark behind it comes back when it has been played."""
-        pieces = len(codes) // PLAY_CODES + 3
-        if self._playing_s > MAX_PLAYING_S or len(self._waiting_s) >= MAX_PLAYS or self.outbox.room < pieces:
-            return False
-        self._plays += 1
-        for first in range(0, len(codes), PLAY_CODES):
-            piece = messages.PlayMedia(codes[first : first + PLAY_CODES])
-            self._send(messages.SendMedia(stream_sid=self._stream_sid, media=piece))
-        name = f"play {self._plays}"
-        self._waiting_s[name] = len(codes) / 8000
-        self._send(messages.SendMark(stream_sid=self._stream_sid, mark=messages.MarkBody(name)))
-        return True
-
-    def clear(self) -> None:
-        """Twilio sends the marks of what it drops back at once."""
-        self.clears += 1
-        self._send(messages.SendClear(stream_sid=self._stream_sid))
-
-    @property
-    def _playing_s(self) -> float:
-        """Sent, and not known to have been played."""
-        return sum(self._waiting_s.values())
-
-    def _send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> None:
-        """Nothing when this stream does not take it."""
-        if not self.bidirectional or self.state is not TwilioState.STREAMING:
-            self.counters.withheld += 1
             return
-        self.outbox.say(messages.render(message))
+        self._row[type(typed)](self, typed, now)
 
-    def expire(self, now: float) -> Sequence[Output]:
+    def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""
         deadline = self.deadline
         if deadline is None or now < deadline:
-            return _NOTHING
+            return
         if self.state is TwilioState.WAITING:
-            return self._refuse("start_timeout", POLICY, f"no start message within {self._policy.start_timeout_s:g} s")
-        if self.state is TwilioState.STREAMING:
+            self._refuse("start_timeout", POLICY, f"no start message within {self._policy.start_timeout_s:g} s")
+        elif self.state is TwilioState.STREAMING:
             self.counters.silent += 1
             self._end("media_timeout")
-            return self._close(GOING_AWAY, f"no message for {SILENT_S:g} s")
-        return self._close(NORMAL, "")
+            self._close(GOING_AWAY, f"no message for {SILENT_S:g} s")
+        else:
+            self._close(NORMAL, "")
 
     def connection_lost(self, now: float) -> None:
         if self.state is TwilioState.STREAMING:
@@ -220,26 +177,15 @@ class TwilioSession:
 
     # -- one method per kind of message; TABLE says when each is right ------------------------------------------------
 
-    def _greet(self, message: messages.ConnectedMessage, now: float) -> Sequence[Output]:
-        return _NOTHING
+    def _greet(self, message: messages.ConnectedMessage, now: float) -> None:
+        """Nothing to do: `start` says which call this is."""
 
-    def _open(self, message: messages.StartMessage, now: float) -> Sequence[Output]:
+    def _open(self, message: messages.StartMessage, now: float) -> None:
+        if refusal := self._refusal(message):
+            self._refuse(*refusal)
+            return
         start = message.start
-        form = start.media_format
-        if (form.encoding, form.sample_rate, form.channels) != ("audio/x-mulaw", 8000, 1):
-            reason = f"mediaFormat {form.encoding} {form.sample_rate} Hz, {form.channels} channels is not supported"
-            return self._refuse("media_format", UNSUPPORTED, reason)
-        tracks = tuple(dict.fromkeys(start.tracks))
-        if not tracks or not set(tracks) <= set(ROLES):
-            return self._refuse("tracks", UNSUPPORTED, f"tracks {list(tracks)[:4]} are not supported")
-        parameters = start.custom_parameters
-        token = parameters.get("mw_token")
-        if token is None and not self._policy.trusted:
-            self._policy.on_bad_token()
-            return self._refuse("token", POLICY, "no mw_token parameter")
-        if token is not None and not self._policy.check_token(token, start.call_sid, message.stream_sid):
-            self._policy.on_bad_token()
-            return self._refuse("token", POLICY, "mw_token is not valid for this call")
+        tracks, parameters = tuple(dict.fromkeys(start.tracks)), start.custom_parameters
         try:
             call = self._open_call(
                 source="twilio",
@@ -258,39 +204,57 @@ class TwilioSession:
             )
         except CallRefused as refused:
             # Access (403) will not change by waiting; a full or draining worker will.
-            return self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
+            self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
+            return
         self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
-        call.on_hangup = self._hung_up
+        call.on_hangup = self._on_hangup
         self._tracks = {name: _Track(call.legs[name]) for name in tracks}
         for track in self._tracks.values():
             track.leg.anchor(now)
         # <Connect> forks the caller's side only. Whoever says neither is taken for <Start>: silence harms nobody.
-        self.bidirectional = parameters.get("mw_mode") == "connect" and tracks == ("inbound",)
-        if self.bidirectional:
-            call.player = self
+        if parameters.get("mw_mode") == "connect" and tracks == ("inbound",):
+            call.player = self.player = TwilioPlayer(self.outbox, message.stream_sid, self.counters)
         self._enter(TwilioState.STREAMING)
         self.counters.started += 1
         self._waits_from, self._patience_s = now, SILENT_S
-        return _NOTHING
 
-    def _take(self, message: messages.MediaMessage, now: float) -> Sequence[Output]:
+    def _refusal(self, message: messages.StartMessage) -> tuple[str, int, str] | None:
+        """What speaks against a call with this `start`, as the arguments of `_refuse`."""
+        start = message.start
+        form, token = start.media_format, start.custom_parameters.get("mw_token")
+        if (form.encoding, form.sample_rate, form.channels) != ("audio/x-mulaw", 8000, 1):
+            reason = f"mediaFormat {form.encoding} {form.sample_rate} Hz, {form.channels} channels is not supported"
+            return "media_format", UNSUPPORTED, reason
+        if not start.tracks or not set(start.tracks) <= set(ROLES):
+            return "tracks", UNSUPPORTED, f"tracks {list(dict.fromkeys(start.tracks))[:4]} are not supported"
+        if token is None and not self._policy.trusted:
+            self._policy.on_bad_token()
+            return "token", POLICY, "no mw_token parameter"
+        if token is not None and not self._policy.check_token(token, start.call_sid, message.stream_sid):
+            self._policy.on_bad_token()
+            return "token", POLICY, "mw_token is not valid for this call"
+        return None
+
+    def _receive_audio(self, message: messages.MediaMessage, now: float) -> None:
         media = message.media
         assert self.call is not None
         if self.call.ending:  # ended from our side: its legs are gone
-            return self._ignore(message, now)
+            self._ignore(message, now)
+            return
         track = self._tracks.get(media.track)
         if track is None:
             self.counters.wrong_track += 1
             self._on_problem("Twilio media of a track that was not announced", media.track)
-            return _NOTHING
+            return
         if message.stream_sid != self._stream_sid:
-            return self._stray(message, now)
+            self._stray(message, now)
+            return
         self._waits_from = now
         position = media.timestamp * SAMPLES_PER_MS
         if position - track.end > MAX_JUMP and position - int((now - self._origin_s) * 8000) > MAX_JUMP:
             self.counters.implausible += 1
             self._on_problem("Twilio media with an implausible timestamp", str(media.timestamp))
-            return _NOTHING
+            return
         self.counters.media += 1
         end = position + len(media.payload)
         if end > track.end:
@@ -298,81 +262,74 @@ class TwilioSession:
             if end > track.clear_to:
                 self._maybe_ahead = True
         track.leg.receive_chunk(position, media.payload, now)
-        return _NOTHING
 
-    def _digit(self, message: messages.DtmfMessage, now: float) -> Sequence[Output]:
+    def _digit(self, message: messages.DtmfMessage, now: float) -> None:
         if message.stream_sid != self._stream_sid:
-            return self._stray(message, now)
+            self._stray(message, now)
+            return
         self._waits_from = now
         track = message.dtmf.track.removesuffix("_track")
         assert self.call is not None
         if track not in self._tracks or self.call.ending:
             self.counters.wrong_track += 1
-            return _NOTHING
-        self._digits_until = max(self._digits_until, now) + DIGIT_S
-        if self._digits_until > now + DIGIT_S * DIGIT_BURST:
-            self._digits_until -= DIGIT_S
+            return
+        if not self._digits.allow(now):
             self.counters.implausible += 1
             self._on_problem("Twilio digits faster than any phone", track)
-            return _NOTHING
+            return
         self.counters.dtmf += 1
         # Twilio tells of a digit when it is over, and not how long it was.
         self.call.dtmf(track, message.dtmf.digit, 0)
-        return _NOTHING
 
-    def _mark(self, message: messages.MarkMessage, now: float) -> Sequence[Output]:
+    def _mark(self, message: messages.MarkMessage, now: float) -> None:
         self.counters.marks += 1
         self._waits_from = now
-        self._waiting_s.pop(message.mark.name, None)
-        return _NOTHING
+        if self.player is not None:
+            self.player.on_mark(message.mark.name)
 
-    def _stop(self, message: messages.StopMessage, now: float) -> Sequence[Output]:
+    def _stop(self, message: messages.StopMessage, now: float) -> None:
         if message.stream_sid not in ("", self._stream_sid):
-            return self._stray(message, now)
+            self._stray(message, now)
+            return
         self.counters.stopped += 1
         self._end("hangup")
         self._enter(TwilioState.STOPPED)
         self._waits_from, self._patience_s = now, LINGER_S
-        return _NOTHING
 
-    def _leave(self, message: messages.StopMessage, now: float) -> Sequence[Output]:
-        return self._refuse("no_start", NORMAL, "stopped before it started")
+    def _leave(self, message: messages.StopMessage, now: float) -> None:
+        self._refuse("no_start", NORMAL, "stopped before it started")
 
-    def _too_early(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
-        return self._refuse("media_before_start", POLICY, f"{message.event} before start")
+    def _too_early(self, message: messages.FromTwilio, now: float) -> None:
+        self._refuse("media_before_start", POLICY, f"{message.event} before start")
 
-    def _ignore(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+    def _ignore(self, message: messages.FromTwilio, now: float) -> None:
         self.counters.unexpected += 1
         self._on_problem("unexpected Twilio message", message.event)
-        return _NOTHING
 
-    def _stray(self, message: messages.FromTwilio, now: float) -> Sequence[Output]:
+    def _stray(self, message: messages.FromTwilio, now: float) -> None:
         self.counters.wrong_stream += 1
         self._on_problem("Twilio message of another stream", message.event)
-        return _NOTHING
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def _enter(self, state: TwilioState) -> None:
         self.state, self._row = state, ROWS[state]
-        if state is not TwilioState.STREAMING and self.call is not None:
+        if state is not TwilioState.STREAMING and self.call is not None and self.player is not None:
+            self.player.close()
             self.call.player = None
 
-    def _refuse(self, why: str, code: int, reason: str) -> Sequence[Output]:
+    def _refuse(self, why: str, code: int, reason: str) -> None:
         self.counters.refuse(why)
         self._on_problem("Twilio stream refused", reason)
-        return self._close(code, reason)
+        self._close(code, reason)
 
-    def _close(self, code: int, reason: str) -> Sequence[Output]:
+    def _close(self, code: int, reason: str) -> None:
         self._enter(TwilioState.CLOSED)
-        # A close frame holds 125 bytes, two of them the code (RFC 6455 section 5.5).
-        return (CloseConnection(code, reason.encode()[:123].decode(errors="ignore")),)
+        self.outbox.abort(code, reason)
 
-    def _hung_up(self) -> None:
+    def _on_hangup(self) -> None:
         """The worker ends the call: nothing more is taken, the socket closes, and the call ends with its own reason."""
-        self._enter(TwilioState.CLOSED)
-        if self._hang_up is not None:
-            self._hang_up()
+        self._close(NORMAL, "call ended by the worker")
 
     def _end(self, reason: str) -> None:
         assert self.call is not None
@@ -383,7 +340,7 @@ def _overrides(name: str) -> bool:
     return name in OVERRIDES or name.startswith(("role.", "name."))
 
 
-Handler = Callable[[TwilioSession, object, float], Sequence[Output]]
+Handler = Callable[[TwilioSession, object, float], None]
 
 
 def _table() -> dict[tuple[TwilioState, type], Handler]:
@@ -397,7 +354,7 @@ def _table() -> dict[tuple[TwilioState, type], Handler]:
         (TwilioState.WAITING, kinds.StopMessage): session._leave,
         (TwilioState.STREAMING, kinds.ConnectedMessage): session._ignore,
         (TwilioState.STREAMING, kinds.StartMessage): session._ignore,
-        (TwilioState.STREAMING, kinds.MediaMessage): session._take,
+        (TwilioState.STREAMING, kinds.MediaMessage): session._receive_audio,
         (TwilioState.STREAMING, kinds.DtmfMessage): session._digit,
         (TwilioState.STREAMING, kinds.MarkMessage): session._mark,
         (TwilioState.STREAMING, kinds.StopMessage): session._stop,

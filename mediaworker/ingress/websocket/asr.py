@@ -27,9 +27,9 @@ class AsrSession(StreamSession):
     def _opened(self, form: AudioForm, warming_up: bool) -> None:
         assert self.call is not None
         created = messages.SessionCreated(self._policy.session_id, self.call.id, form.encoding, form.rate_hz)
-        self.outbox.say(created.text())
+        self.outbox.send(created.text())
         if warming_up:
-            self.outbox.say(messages.WarmingUp().text())
+            self.outbox.send(messages.WarmingUp().text())
 
     def _told(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
         final = isinstance(body, events.TranscriptFinal)

@@ -14,13 +14,13 @@ store as of any other call, and the session hears it from its call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from asr import languages
 from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
-from mediaworker.ingress.interfaces import CallOpener, Output
+from mediaworker.ingress.interfaces import CallOpener
 from mediaworker.ingress.outbox import Outbox
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake, form_of
@@ -42,11 +42,10 @@ from mediaworker.ingress.websocket.texts import Texts, Transcript
 
 LEGS = {1: ("main",), 2: ("left", "right")}
 """By the number of channels."""
-_NOTHING: Sequence[Output] = ()
 
 
 class StreamSession:
-    """Implements `ports.MediaSession` and `ports.Talking`; a protocol is a subclass.
+    """Implements `interfaces.MediaSession`; a protocol is a subclass.
 
     `on_problem(problem, detail)` is for the log, `on_lost` is called once when the socket is gone, `settle` calls back
     when all that was published is in the store; all sessions share `counters`.
@@ -87,7 +86,7 @@ class StreamSession:
         """For the close behind the last final."""
         self.counters.sessions += 1
 
-    # -- ports.MediaSession -------------------------------------------------------------------------------------------
+    # -- interfaces.MediaSession --------------------------------------------------------------------------------------
 
     streaming = False
     """Its messages are not all audio: each is looked at."""
@@ -116,10 +115,7 @@ class StreamSession:
                 self.call.defer(leg)
         return ahead
 
-    def on_hangup(self, hang_up: Callable[[], None]) -> None:
-        """The call's end comes as an event, and the close behind it."""
-
-    def receive(self, message: str | bytes, now: float) -> Sequence[Output]:
+    def receive(self, message: str | bytes, now: float) -> None:
         """Take one message: audio as bytes, a command as text. What is to be said goes to the outbox."""
         self._now = now
         if self.state in (StreamState.WAITING, StreamState.STREAMING):
@@ -128,17 +124,16 @@ class StreamSession:
             else:
                 self._command(message)
             self._check_outbox()
-        return _NOTHING
 
-    def expire(self, now: float) -> Sequence[Output]:
+    def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""
         self._now = now
         if self.is_ahead():  # it is us who do not read
             self._active_s = now
         if self.deadline is None or now < self.deadline:
-            return _NOTHING
+            return
         if self.state is StreamState.CLOSED:
-            self.outbox.cut()
+            self.outbox.abort()
             self._until_s = now + LINGER_S
         elif self.state is StreamState.FINISHING:
             self._close(INTERNAL, f"finals did not come within {FINISH_S:g} s")
@@ -148,7 +143,6 @@ class StreamSession:
         else:
             self._idle()
         self._check_outbox()
-        return _NOTHING
 
     def connection_lost(self, now: float) -> None:
         if self._lost:
@@ -336,7 +330,7 @@ class StreamSession:
     def _say_error(self, code: str, message: str) -> None:
         self.counters.error(code)
         self._on_problem(f"stream: {code}", message)
-        self.outbox.say(messages.Error(code, message[:500]).text())
+        self.outbox.send(messages.Error(code, message[:500]).text())
 
     def _check_outbox(self) -> None:
         """Who does not take what was promised is cut off; nothing of it is lost but to that peer."""
@@ -344,6 +338,6 @@ class StreamSession:
             return
         self.counters.slow += 1
         before, self.state, self._until_s = self.state, StreamState.CLOSED, self._now + LINGER_S
-        self.outbox.cut()
+        self.outbox.abort()
         if before is StreamState.STREAMING:
             self._end("slow_client")

@@ -36,7 +36,7 @@ class Texts:
         finally:
             self._hiding = False
         for utterance_id in self._open:
-            self._outbox.hide(utterance_id)
+            self._outbox.drop_partial(utterance_id)
         self._hidden |= self._open
 
     def hear(self, body: events.EventBody) -> None:
@@ -45,13 +45,13 @@ class Texts:
                 self._open.add(body.utterance_id)
             case events.TranscriptPartial():
                 if not self._hiding and body.utterance_id not in self._hidden:
-                    self._outbox.show(body.utterance_id, self._told(body).text())
+                    self._outbox.send_partial(body.utterance_id, self._told(body).text())
             case events.TranscriptFinal():
                 self._final(body)
 
     def _final(self, body: events.TranscriptFinal) -> None:
         self._open.discard(body.utterance_id)
-        self._outbox.hide(body.utterance_id)
+        self._outbox.drop_partial(body.utterance_id)
         hidden = self._hiding or body.utterance_id in self._hidden
         self._hidden.discard(body.utterance_id)
         if hidden:
@@ -59,4 +59,4 @@ class Texts:
         self.answered = True
         if body.error is not None:
             self._failed(body.error)
-        self._outbox.say(self._told(body).text())
+        self._outbox.send(self._told(body).text())

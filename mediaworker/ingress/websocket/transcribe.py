@@ -17,7 +17,7 @@ class TranscribeSession(StreamSession):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.outbox.say(messages.Ready(WIDE_HZ, "pcm_s16le", self._policy.session_id).text())
+        self.outbox.send(messages.Ready(WIDE_HZ, "pcm_s16le", self._policy.session_id).text())
 
     def _told(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
         return messages.Text(

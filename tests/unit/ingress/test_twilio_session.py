@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from audio import Detector
 from config import Endpointing
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.interfaces import CloseConnection, Send
+from mediaworker.ingress.outbox import CloseConnection
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.session import LINGER_S, SILENT_S, TABLE, TwilioPolicy, TwilioSession, TwilioState
 from tests.support.recording_call import Desk, RecordedCall
@@ -38,14 +38,23 @@ def new_session(desk=None, *, now=0.0, trusted=True, tokens=(), problems=None):
         start_timeout_s=5.0, trusted=trusted, check_token=lambda token, call, stream: (token, call) in tokens
     )
     on_problem = (lambda what, detail: problems.append((what, detail))) if problems is not None else lambda *_: None
-    return TwilioSession(policy, desk, now, on_problem=on_problem)
+    session = TwilioSession(policy, desk, now, on_problem=on_problem)
+    session.closes = []
+    session.outbox.listen(lambda: None, session.closes.append)
+    return session
 
 
 def play(session, texts, *, now=0.0, step_s=0.0):
-    outputs = []
+    """How the session has closed its connection by then; nothing is sent in answer to any message."""
     for index, text in enumerate(texts):
-        outputs += session.receive(text, now + index * step_s)
-    return outputs
+        session.receive(text, now + index * step_s)
+    assert session.outbox.next() is None
+    return session.closes
+
+
+def expire(session, now):
+    session.expire(now)
+    return session.closes
 
 
 def started(*, mode="start", tracks=("inbound", "outbound"), now=0.0):
@@ -145,7 +154,7 @@ def test_connect_gives_digits_and_swallows_marks():
     assert play(session, lines("connect.jsonl")) == []
     assert desk.calls[0].digits == [("inbound", "5", 0), ("inbound", "#", 0)]
     assert session.counters.marks == 1
-    assert session.bidirectional
+    assert session.player is not None
 
 
 @pytest.mark.parametrize("case", cases("malformed.jsonl"))
@@ -205,22 +214,22 @@ def test_without_a_start_the_stream_is_closed_in_time():
     session = new_session(now=10.0)
     assert session.deadline == 15.0
     play(session, ['{"event":"connected"}', '{"event":"news"}'], now=14.0)
-    assert session.expire(14.9) == ()
-    [close] = session.expire(15.0)
+    assert expire(session, 14.9) == []
+    [close] = expire(session, 15.0)
     assert close.code == 1008
     assert session.counters.refused == {"start_timeout": 1}
     assert session.deadline is None
-    assert session.expire(16.0) == ()
+    assert expire(session, 16.0) == [close]
 
 
 def test_a_silent_peer_ends_the_call_and_a_talking_one_does_not():
     session, call = started(now=0.0)
     for second in range(0, 200, 20):
         play(session, [media(second * 1000)], now=float(second))
-        assert session.expire(second + 1.0) == ()
+        assert expire(session, second + 1.0) == []
     assert call.ends == []
     assert session.deadline == 180 + SILENT_S
-    [close] = session.expire(180 + SILENT_S)
+    [close] = expire(session, 180 + SILENT_S)
     assert close.code == 1001
     assert call.ends == ["media_timeout"]
     session.connection_lost(300.0)
@@ -231,7 +240,7 @@ def test_after_stop_the_peer_closes_first():
     session, call = started()
     assert play(session, [STOP], now=3.0) == []
     assert session.deadline == 3.0 + LINGER_S
-    assert session.expire(3.0 + LINGER_S) == (CloseConnection(1000, ""),)
+    assert expire(session, 3.0 + LINGER_S) == [CloseConnection(1000)]
     assert call.ends == ["hangup"]
 
 
@@ -246,12 +255,11 @@ def test_a_socket_that_drops_after_stop_is_no_disconnection():
 
 def test_a_call_ended_by_the_worker_takes_nothing_more():
     session, call = started()
-    hung_up = []
-    session.on_hangup(lambda: hung_up.append(True))
     play(session, [media(0)])
     call.hangup()
-    assert hung_up == [True]
-    assert play(session, [media(20), STOP]) == []
+    closed = [CloseConnection(1000, "call ended by the worker")]
+    assert session.closes == closed
+    assert play(session, [media(20), STOP]) == closed
     session.connection_lost(1.0)
     assert len(call.legs["inbound"].chunks) == 1
     assert call.ends == ["api"]
@@ -373,7 +381,7 @@ def detected(texts, *, detector, step_s=0.01):
     session = new_session(open_call, now=50.0)
     now = next_step_s = 50.0
     for text in texts:
-        assert session.receive(text, now) == ()
+        session.receive(text, now)
         now += step_s
         while next_step_s <= now:
             for _ in detector.step(next_step_s):
@@ -436,17 +444,14 @@ def said(session):
     """What waits for Twilio."""
     outputs = []
     while (output := session.outbox.next()) is not None:
-        outputs.append(json.loads(output.text))
+        outputs.append(json.loads(output))
     return outputs
 
 
 @pytest.mark.parametrize("mode", ["start", "", "both"])
 def test_nothing_is_ever_sent_on_a_start_stream(mode):
-    session, desk = started(mode=mode, tracks=("inbound",))
-    assert session.call.player is None
-    session.clear()
-    session.play(b"\xff")
-    assert said(session) == [] and session.counters.withheld == 3
+    session, _ = started(mode=mode, tracks=("inbound",))
+    assert session.player is session.call.player is None
 
 
 def test_two_tracks_are_never_a_connect_stream():
@@ -457,32 +462,33 @@ def test_two_tracks_are_never_a_connect_stream():
 def test_a_connect_stream_is_played_to_in_pieces_with_a_mark_behind_them():
     session, _ = started(mode="connect", tracks=("inbound",))
     codes = bytes(number % 256 for number in range(7000))
-    assert session.call.player is session and session.play(codes)
+    assert session.call.player is session.player and session.player.play(codes)
     *pieces, mark = said(session)
     assert {(piece["event"], piece["streamSid"]) for piece in pieces} == {("media", SID)}
     assert b"".join(base64.b64decode(piece["media"]["payload"]) for piece in pieces) == codes
     assert mark == {"event": "mark", "streamSid": SID, "mark": {"name": "play 1"}}
-    session.clear()
+    session.player.clear()
     assert said(session) == [{"event": "clear", "streamSid": SID}]
     call = session.call
     play(session, [STOP])
-    session.clear()
-    assert said(session) == [] and call.player is None
+    session.player.clear()
+    session.player.play(b"\xff")
+    assert said(session) == [] and call.player is None and session.counters.withheld == 3
 
 
 def test_no_more_is_taken_than_can_be_played_in_minutes():
     session, _ = started(mode="connect", tracks=("inbound",))
     minute = bytes(60 * 8000)
     names = []
-    while session.play(minute):
+    while session.player.play(minute):
         names += [each["mark"]["name"] for each in said(session) if each["event"] == "mark"]
     assert len(names) == 6
     for _ in range(300):
-        session.play(b"\xff")
+        session.player.play(b"\xff")
     assert len(said(session)) == 0, "nor many short ones"
     for name in names[:2]:
         play(session, [json.dumps({"event": "mark", "streamSid": SID, "mark": {"name": name}})])
-    assert session.play(minute) and not session.outbox.overrun
+    assert session.player.play(minute) and not session.outbox.overrun
 
 
 # -- anything at all --------------------------------------------------------------------------------------------------
@@ -529,13 +535,13 @@ wire = near_misses.map(json.dumps) | st.just(start()) | st.just(media()) | st.te
 def test_nothing_a_peer_sends_raises_and_every_call_ends_once(texts, step_s, expires):
     desk = Desk()
     session = new_session(desk)
-    outputs = play(session, texts, step_s=step_s)
+    play(session, texts, step_s=step_s)
     now = len(texts) * step_s
     if expires and session.deadline is not None:
-        outputs += session.expire(max(now, session.deadline))
+        expire(session, max(now, session.deadline))
     session.connection_lost(now + 100)
-    assert not any(isinstance(output, Send) for output in outputs)
-    assert sum(isinstance(output, CloseConnection) for output in outputs) <= 1
+    assert session.outbox.next() is None
+    assert len(session.closes) <= 1
     assert len(desk.calls) <= 1
     assert all(len(call.ends) == 1 for call in desk.calls)
     assert session.state is TwilioState.CLOSED

@@ -17,7 +17,6 @@ from config import Settings
 from mediaworker.calls.media_loop import TICK_S, MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
-from mediaworker.ingress.interfaces import Send
 from mediaworker.ingress.websocket.asr import AsrSession
 from mediaworker.ingress.websocket.limits import MAX_AWAITED, StreamPolicy
 from tools.fuzz.media import Engine
@@ -77,8 +76,8 @@ class World:
     def told(self) -> list[dict[str, Any]]:
         found = []
         while (output := self.session.outbox.next()) is not None:
-            if isinstance(output, Send):
-                found.append(json.loads(output.text))
+            if isinstance(output, str):
+                found.append(json.loads(output))
         return found
 
     def finals(self) -> list[events.TranscriptFinal]:
