@@ -24,7 +24,6 @@ from config import Settings
 from config.listen import media_host
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
-from mediaworker.events import figures as event_figures
 from mediaworker.events import schema as events
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
@@ -44,15 +43,15 @@ from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import Throttle, websocket_routes
 from mediaworker.ingress.twilio import routes as twilio_http
 from mediaworker.ingress.websocket import routes as ws_http
-from mediaworker.jobs import figures as job_figures
 from mediaworker.jobs.service import JobService
-from mediaworker.ops import logs, metric_definitions
+from mediaworker.ops import logs
+from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops.latency import LatencyParts
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.overload import LoadGuard
 from mediaworker.ops.reload import ReloadCounters, Reloader
 from mediaworker.ops.systemd import ServiceManager
-from mediaworker.ops.tls import sip_certificate
+from mediaworker.ops.tls import Certificate, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.webhooks.events import EventWebhooks
 
@@ -154,9 +153,34 @@ class Worker:
         extra += openai.routes(self.api, self.files)
         extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)
-        event_figures.register(self.metrics, self.hub)
-        metric_definitions.register(self.metrics, self)
-        job_figures.register(self.metrics, self.files, self.jobs)
+        self._define_metrics(self.metrics)
+
+    def _define_metrics(self, metrics: MetricsRegistry) -> None:
+        limits = {"http": self.http.guard.limit, "media": self.listener.limit}
+        if self.settings.audiosocket.enabled:
+            limits["audiosocket"] = self.audiosocket.limit
+        definitions.add_process(metrics, self.started_s, lambda: not self.not_ready() and self.hub.trouble is None)
+        definitions.add_configuration(metrics, self.reloads, self._certificates())
+        definitions.add_ports(metrics, limits, self.http.guard, self.listener, self.auth_failures.counts)
+        definitions.add_calls(metrics, self.calls, self.guard, self.alerts)
+        definitions.add_media(metrics, self.media, self.detector)
+        definitions.add_latency(metrics, self.latency, self.hub)
+        definitions.add_recognizer(metrics, self.recognizer)
+        definitions.add_events(metrics, self.hub)
+        definitions.add_event_store(metrics, self.hub, self.retention)
+        definitions.add_event_webhooks(metrics, self.webhooks.feeds)
+        definitions.add_twilio(metrics, self.twilio)
+        definitions.add_streams(metrics, self.streams)
+        definitions.add_asterisk(metrics, self.asterisk, self.audiosocket)
+        if self.sip is not None:
+            definitions.add_sip(metrics, self.sip)
+        definitions.add_files(metrics, self.files)
+        definitions.add_jobs(metrics, self.jobs)
+
+    def _certificates(self) -> dict[str, Certificate]:
+        """Of the listeners that speak TLS, by their section of the settings."""
+        found = {"http": self.http.certificate, "media": self.listener.certificate, "sip": self.sip_certificate}
+        return {section: certificate for section, certificate in found.items() if certificate is not None}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

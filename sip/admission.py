@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
 from config.access_list import AccessList
 from config.addresses import peer_key
+from config.counters import counter, counter_by
 from config.log_rate_limit import LogRateLimit
 from sip.errors import PeerError
 from sip.protocol.digest import Challenger, Reason
@@ -58,21 +59,20 @@ _MAX_CREDENTIALS = 8
 class AdmissionCounters:
     """Plain totals, for metrics."""
 
-    unanswered: int = 0
-    """Requests of addresses that may not call, beyond the few that are told so."""
-    tcp_refused: int = 0
-    tcp_expired: int = 0
-    """TCP connections closed because no message came, or no more than a refused one."""
-    refused: int = 0
-    """Requests other than INVITE of addresses that may not call, answered 403."""
-    challenged: int = 0
-    """INVITEs answered 401, to be repeated with credentials (`sip.users`)."""
-    credentials_bad: int = 0
-    """INVITEs with credentials that are nobody's; refused with 403, or not answered."""
-    auth_failures: collections.Counter[str] = field(default_factory=collections.Counter)
-    """INVITEs whose credentials failed, by `sip.protocol.digest.Reason`."""
-    errors: int = 0
-    """Requests that an error of ours kept from being checked; answered 500, or not at all."""
+    unanswered: int = counter("Requests of addresses that may not call, left without an answer")
+    tcp_refused: int = counter("TCP connections beyond sip.max_tcp")
+    tcp_expired: int = counter("TCP connections closed because no message came")
+    refused: int = counter("Requests other than INVITE, of addresses that may not call, that were answered 403")
+    challenged: int = counter("Calls asked for credentials (sip.users)")
+    credentials_bad: int = counter("Calls with credentials that match no user")
+    auth_failures: collections.Counter[str] = counter_by(
+        "reason",
+        "Calls whose credentials failed, by reason: malformed, realm, algorithm, nonce, replayed, uri, user, password, "
+        "or slowed after too many wrong passwords",
+        name="sip_auth_failures",
+    )
+    """By `sip.protocol.digest.Reason`."""
+    errors: int = counter("Requests refused because an error in the worker kept it from judging them")
 
 
 class Admission:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
+from config.counters import counter, counter_by
 from sip.pjsip.call import SipCall
 
 
@@ -39,22 +40,17 @@ class SipHandler(Protocol):
 class SipCounters:
     """Plain totals, for metrics."""
 
-    invites: int = 0
-    answered: int = 0
-    failed: int = 0
-    """Calls that were accepted here and ended with reason `failed` or `timeout`."""
-    cancelled: int = 0
-    media_timeouts: int = 0
-    peers_asked: int = 0
-    """OPTIONS within calls whose peers were silent, or lost their connection."""
-    peers_lost: int = 0
-    """Calls that were ended because the peer did not answer that, or did not know the call."""
-    sdp_mismatches: int = 0
-    recordings: int = 0
-    """SIPREC sessions that were answered."""
-    metadata_errors: int = 0
-    """SIPREC metadata that could not be read; the session went on with what was known."""
-    registrations_ok: int = 0
-    registrations_failed: int = 0
-    refused: collections.Counter[int] = field(default_factory=collections.Counter)
+    invites: int = counter("INVITEs received")
+    answered: int = counter("Calls answered")
+    failed: int = counter("Calls that failed after being accepted")
+    cancelled: int = counter("Calls cancelled by the caller")
+    media_timeouts: int = counter("Calls ended for lack of RTP")
+    peers_asked: int = counter("OPTIONS within calls, sent to peers that were silent or had lost their connection")
+    peers_lost: int = counter("Calls ended because the peer did not answer OPTIONS, or did not know the call")
+    sdp_mismatches: int = counter("Calls ended because the SDP that went out was not ours")
+    recordings: int = counter("SIPREC sessions answered")
+    metadata_errors: int = counter("SIPREC metadata that could not be read")
+    registrations_ok: int = counter("Registrations and refreshes that succeeded")
+    registrations_failed: int = counter("Registrations that failed")
+    refused: collections.Counter[int] = counter_by("status", "Calls refused by status")
     """By SIP status."""

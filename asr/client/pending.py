@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from asr.client.spill import UtteranceAudio
 from asr.messages import MAX_AUDIO_BYTES, Align, Append, FinalRequest, Open, PartialRequest, ToEngine, Withdraw
 from asr.utterance import Alignment, Hypothesis, TimedWord, Utterance
+from config.counters import counter
 
 OnHypothesis = Callable[[Hypothesis], None]
 OnAlignment = Callable[[Alignment], None]
@@ -22,31 +23,20 @@ class RecognizerCounters:
     """Delivered."""
     finals: int = 0
     """Delivered, speculative ones included."""
-    errors: int = 0
-    """Finals that carry an error."""
-    alignments: int = 0
-    """Utterances whose words got their times."""
-    words: int = 0
-    """In them."""
-    failed_alignments: int = 0
-    refused_alignments: int = 0
-    """Not asked for, because more than `asr.max_backlog_mb` of audio waits."""
-    stale: int = 0
-    """Answers that nobody waits for any more."""
-    refused_partials: int = 0
-    """Not asked for, because more than `asr.max_backlog_mb` of audio waits."""
-    shed_partials: int = 0
-    """Dropped by the scheduler."""
-    exhausted_steps: int = 0
-    """Of the engine, which needed more memory than there was, and were done again with less in them."""
-    crashes: int = 0
-    """Ends of the inference process that nobody asked for."""
-    hangs: int = 0
-    """Of those, processes that were ended because they did not answer."""
-    spill_failures: int = 0
-    """Utterances given up because the disk had no room for their audio, or did not give it back."""
-    replayed: int = 0
-    """Utterances that were open when that happened."""
+    errors: int = counter("Finals that the engine answered with an error")
+    alignments: int = counter("Utterances whose words got their times")
+    words: int = counter("Words that got their times")
+    failed_alignments: int = counter("Utterances whose words got no times, though times were asked for")
+    refused_alignments: int = counter("Utterances whose words got no times because too much audio waited")
+    stale: int = counter("Answers of the engine that came too late to be used")
+    refused_partials: int = counter("Partials not asked for because too much audio waited")
+    """More than `asr.max_backlog_mb`."""
+    shed_partials: int = counter("Partials dropped by the scheduler")
+    exhausted_steps: int = counter("Steps of the engine that ran out of memory and were done again, smaller")
+    crashes: int = counter("Times that the inference process ended unexpectedly")
+    hangs: int = counter("Inference processes that were ended because they had stopped answering")
+    spill_failures: int = counter("Utterances given up because their audio had no room on disk")
+    replayed: int = counter("Utterances that were sent again because the inference process had ended")
 
 
 @dataclass(slots=True)

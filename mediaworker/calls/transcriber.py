@@ -23,6 +23,7 @@ from asr.text import takes_back
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
+from config.counters import counter
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import EndpointTimes, LatencyParts
@@ -40,14 +41,13 @@ FIRST_PARTIAL_MS = 300
 class TranscriberStats:
     """Counters over all legs, scraped by the metrics."""
 
-    utterances: int = 0
-    finals: int = 0
-    empty_finals: int = 0
-    failed_finals: int = 0
-    partials: int = 0
-    speculative_hits: int = 0
-    """Finals whose text was ready when the endpoint fired."""
-    resumed: int = 0
+    utterances: int = counter("Utterances begun")
+    finals: int = counter("Finals published")
+    empty_finals: int = counter("Finals without words")
+    failed_finals: int = counter("Finals with an error")
+    partials: int = counter("Partials published")
+    speculative_hits: int = counter("Finals whose text was ready when the endpoint fired")
+    resumed: int = counter("Pauses, with a speculative final, after which the speaker went on")
 
 
 @dataclass(slots=True)

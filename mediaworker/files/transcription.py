@@ -7,16 +7,17 @@ them is to blame at most. Only a chunk that fails by itself ends in a segment wi
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from asr import text
 from asr.client.interfaces import FileRecognizer
 from asr.languages import base
 from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Utterance
 from config import Endpointing
+from config.counters import counter, counter_by
 from config.settings import Files
 from mediaworker.calls.word_timestamps import placed
 from mediaworker.files.decoder_process import FileFacts, FileRefused, ReadingPlan, RestartingDecoder
@@ -42,15 +43,15 @@ class SourceChanged(Exception):
 
 @dataclass(slots=True)
 class FileStats:
-    """Plain totals over all files, for the metrics."""
+    """Totals over all files."""
 
-    chunks: int = 0
-    failed_chunks: int = 0
-    retried_chunks: int = 0
-    audio_s: float = 0.0
-    """Of files that were read to their end."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """By fault."""
+    chunks: int = counter("Stretches of speech of files that were recognised", name="file_segments")
+    failed_chunks: int = counter("Stretches of speech of files that ended without text", name="file_segments_failed")
+    retried_chunks: int = counter(
+        "Stretches of speech of files that were sent again because the engine had died", name="file_segments_retried"
+    )
+    audio_s: float = counter("Audio of files that were read to their end", name="file_audio_seconds")
+    refused: Counter[str] = counter_by("fault", "Files refused or failed, by the fault", name="files_refused")
 
 
 @dataclass(slots=True)
@@ -172,7 +173,7 @@ class FileTranscription:
                     self._on_chunk(chunk)
             self._done.put_nowait(None)
         except FileRefused as refused:
-            self._stats.refused[refused.fault] = self._stats.refused.get(refused.fault, 0) + 1
+            self._stats.refused[refused.fault] += 1
             self._done.put_nowait(refused)
         except Exception as error:
             self._done.put_nowait(error)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from websockets.frames import Close, CloseCode, Frame, Opcode
 
+from config.counters import counter
 from mediaworker.http.fragments import FragmentCounter
 from mediaworker.http.request_watch import BadRequest, RequestWatch
 from mediaworker.ingress.connections import ConnectionLimit
@@ -39,12 +40,9 @@ PING_TIMEOUT = CloseCode.INTERNAL_ERROR
 class HttpCounters:
     """Plain totals, for metrics."""
 
-    bad_requests: int = 0
-    """Requests that are not HTTP, and frames that are not WebSocket."""
-    slow_requests: int = 0
-    """Heads and bodies that did not come in time."""
-    slow_readers: int = 0
-    """Connections cut because the peer did not read what it was sent."""
+    bad_requests: int = counter("Requests that were not valid HTTP, and frames that were not valid WebSocket")
+    slow_requests: int = counter("Requests cut because their head or body did not arrive in time")
+    slow_readers: int = counter("Connections cut because the peer did not read")
 
 
 class Guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 
@@ -9,8 +10,11 @@ from dataclasses import dataclass, field
 class IngressCounters:
     """Base of the counters of an ingress, which all its sessions share. Plain integers for `/metrics`."""
 
-    refused: dict[str, int] = field(default_factory=dict)
-    """Upgrades, connections and sessions that did not become a call (or a leg), by reason."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Upgrades, connections and sessions that did not become a call (or a leg), by reason.
+
+    Each ingress gives it a help text in words of its own.
+    """
 
     def refuse(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
+        self.refused[reason] += 1

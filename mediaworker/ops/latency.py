@@ -15,12 +15,13 @@ Per utterance and per tick, never per packet. The parts follow each other and ad
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from mediaworker.ops.metrics import Histogram
+from mediaworker.ops.metrics import Histogram, histogram
 
 PARTS = ("endpoint", "reorder", "vad", "queue", "engine", "commit", "fan_out")
 TICK_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+JITTER_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +34,34 @@ class EndpointTimes:
     vad_s: float
 
 
+@dataclass(slots=True)
 class LatencyParts:
     """Histograms over all finals that end at an endpoint; those cut by hang-up or length have no such parts."""
 
-    def __init__(self) -> None:
-        self.parts = {name: Histogram() for name in PARTS if name not in ("commit", "fan_out")}
-        """The rest is measured where it happens, in the hub."""
-        self.final = Histogram()
-        """From the end of speech until the final is published, of every final."""
-        self.queue, self.decode = Histogram(), Histogram()
-        """Of the hypotheses that became finals, speculative or not: what the engine's side took."""
-        self.stall, self.vad_lag = Histogram(TICK_BOUNDS_S), Histogram(TICK_BOUNDS_S)
-        self.jitter = Histogram((0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5))
-        """Of a leg, at the end of its call."""
-        self.words, self.words_queue = Histogram(), Histogram()
-        """Of the times of a final's words: from the question to the answer, and until it was begun with."""
-        self._tick_s: float | None = None
+    parts: dict[str, Histogram] = field(
+        default_factory=lambda: {name: Histogram() for name in PARTS if name not in ("commit", "fan_out")}
+    )
+    """The hub measures the other two, where they happen."""
+    final: Histogram = histogram("final_latency_seconds", "From the true end of speech to its final")
+    queue: Histogram = histogram("asr_queue_seconds", "Wait of a final's request until the engine began with it")
+    """This and `decode` are of the hypotheses that became finals, speculative or not."""
+    decode: Histogram = histogram(
+        "asr_decode_seconds", "Time from the engine's beginning with a final until its hypothesis arrived"
+    )
+    words: Histogram = histogram("words_seconds", "From a final until the times of its words were here")
+    words_queue: Histogram = histogram(
+        "words_queue_seconds", "Wait of a final's words until the aligner began with them"
+    )
+    stall: Histogram = histogram(
+        "loop_stall_seconds", "How late a media tick began: other work on the event loop", TICK_BOUNDS_S
+    )
+    vad_lag: Histogram = histogram(
+        "vad_lag_seconds", "From when a media tick was due to its last window's VAD", TICK_BOUNDS_S
+    )
+    jitter: Histogram = histogram(
+        "leg_jitter_seconds", "RFC 3550 jitter of a leg at the end of its call", JITTER_BOUNDS_S
+    )
+    _tick_s: float | None = None
 
     def tick(self, ready_s: float, now_s: float) -> None:
         """A media tick begins, that might have begun then."""

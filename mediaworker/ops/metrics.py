@@ -6,19 +6,22 @@ No part counts through this module; it is told where to look.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from config.counters import MetricDescription, described, descriptions
+
 PREFIX = "mediaworker_"
 LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
-Value = float | Mapping[tuple[str, ...], float]
-"""A number, or one per tuple of label values."""
+Value = float | Mapping[Any, float]
+"""A number, or one for each value of the label; with several labels, for each tuple of their values."""
 
 
 class Histogram:
@@ -43,6 +46,12 @@ class Histogram:
         return rows
 
 
+def histogram(name: str, help: str, bounds: Sequence[float] = LATENCY_S) -> Histogram:
+    """A field of a dataclass, for `MetricsRegistry.counters`; name without prefix."""
+    made: Histogram = described(partial(Histogram, bounds), MetricDescription(help, name))
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     name: str
@@ -55,8 +64,8 @@ class _Source:
         family = self.family(self.name, self.help, labels=self.labels)
         value = self.read()
         if isinstance(value, Mapping):
-            for labels, number in value.items():
-                family.add_metric(labels, number)
+            for key, number in value.items():
+                family.add_metric(key if isinstance(key, tuple) else (str(key),), number)
         else:
             family.add_metric((), value)
         return family
@@ -71,18 +80,24 @@ class MetricsRegistry:
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def counter(self, name: str, help: str, read: Callable[[], Value], labels: Iterable[str] = ()) -> None:
+    def counter(self, name: str, help: str, read: Callable[[], Value], *labels: str) -> None:
         """`mediaworker_<name>_total`; name without prefix and suffix."""
-        self._add(_Source(PREFIX + name, help, tuple(labels), read, CounterMetricFamily))
+        self._add(_Source(PREFIX + name, help, labels, read, CounterMetricFamily))
 
-    def gauge(self, name: str, help: str, read: Callable[[], Value], labels: Iterable[str] = ()) -> None:
-        self._add(_Source(PREFIX + name, help, tuple(labels), read, GaugeMetricFamily))
+    def gauge(self, name: str, help: str, read: Callable[[], Value], *labels: str) -> None:
+        self._add(_Source(PREFIX + name, help, labels, read, GaugeMetricFamily))
 
-    def counters(self, prefix: str, source: object, helps: Mapping[str, str]) -> None:
-        """Integer attributes of `source` as `mediaworker_<prefix>_<attribute>_total`."""
-        for attribute, help in helps.items():
-            getattr(source, attribute)  # a misspelt one shows at start, not at the first scrape
-            self.counter(f"{prefix}_{attribute}", help, partial(getattr, source, attribute))
+    def counters(self, prefix: str, source: Any) -> None:
+        """The fields of the dataclass `source` that have a help text (`config.counters`), histograms among them.
+
+        Each is `mediaworker_<prefix>_<attribute>`, unless it names itself.
+        """
+        for attribute, each in descriptions(source):
+            name = each.name or f"{prefix}_{attribute}"
+            if isinstance(value := getattr(source, attribute), Histogram):
+                self.histogram(name, each.help, value)
+            else:
+                self.counter(name, each.help, partial(getattr, source, attribute), *each.labels)
 
     def histogram(self, name: str, help: str, histogram: Histogram) -> None:
         self.histograms(name, help, "", {"": histogram})

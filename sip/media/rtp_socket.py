@@ -19,6 +19,7 @@ from audio.codecs import opus
 from audio.codecs.codec import Codec
 from audio.rtp.silence_ticker import SAMPLES, SilenceTicker
 from config.addresses import Family
+from config.counters import counter
 from sip.media.latching import Address, Arrived, SourceLatch
 from sip.media.nat import Spare
 from sip.media.ports import RtpPorts
@@ -53,13 +54,12 @@ class RtpCounters:
     """Datagrams of a source that is not the stream's, as far as they were read."""
     closed_filtered: int = 0
     """Those that the kernel has dropped at sockets that are closed; `wrong_source` has all."""
-    rtcp: int = 0
-    sent: int = 0
-    send_errors: int = 0
-    rtcp_sent: int = 0
-    rtcp_malformed: int = 0
-    srtp_errors: int = 0
-    """Encrypted packets that are not the peer's, or came twice."""
+    rtcp: int = counter("RTCP packets received")
+    sent: int = counter("Packets of silence sent")
+    send_errors: int = counter("Packets that could not be sent")
+    rtcp_sent: int = counter("RTCP packets sent")
+    rtcp_malformed: int = counter("RTCP packets that could not be read")
+    srtp_errors: int = counter("SRTP packets that failed authentication or were replayed")
     open_sockets: set[RtpSocket] = field(default_factory=set)
 
     @property

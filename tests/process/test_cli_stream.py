@@ -220,7 +220,7 @@ async def test_with_a_webhook_it_follows_the_twiml(tone, mode):
     assert call.arguments["external_id"] == "CA1"
     assert call.arguments["from_"] == "+1415"
     assert call.arguments["custom"] == {}
-    assert ingress.webhooks == 1
+    assert ingress.counters.webhooks == 1
     assert len(ingress._tokens._used) == 1
 
 

@@ -345,7 +345,7 @@ async def test_upgrades_are_signed_when_there_is_a_token(shell):
         async with client(url, additional_headers={"X-Twilio-Signature": good}) as websocket:
             await websocket.send(json.dumps(START))
             await until(lambda: desk.calls)
-    assert ingress.forbidden == 3
+    assert ingress.counters.forbidden == 3
 
 
 @pytest.mark.parametrize(

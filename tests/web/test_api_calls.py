@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
 from asr.client.recognizer import Recognizer
+from config.counters import counter, counter_by
 from mediaworker.events.call_record import apply
 from mediaworker.events.schema import CallRecord, Event, TranscriptWords, Word, encode, timestamp
 from mediaworker.files.service import FileService
@@ -232,19 +235,28 @@ def test_a_histogram_counts_at_its_bounds() -> None:
 
 
 def test_counters_are_read_from_their_owner() -> None:
-    class Leg:
-        packets, lost = 3, 1
+    @dataclass(slots=True)
+    class LegCounters:
+        packets: int = counter("RTP packets")
+        lost: int = counter("RTP packets that never came", name="packets_lost")
+        refused: Counter[int] = counter_by("status", "Refusals")
+        unseen: int = 7
 
-    metrics = MetricsRegistry()
-    metrics.counters("rtp", Leg, {"packets": "RTP packets", "lost": "RTP packets that never came"})
-    metrics.gauge("sip_registered", "By account", lambda: {("pbx",): 1.0}, labels=("account",))
-    Leg.packets = 4
+    metrics, leg = MetricsRegistry(), LegCounters(packets=3, lost=1)
+    metrics.counters("rtp", leg)
+    metrics.gauge("sip_registered", "By account", lambda: {"pbx": True}, "account")
+    metrics.gauge("sip_ports", "By account and port", lambda: {("pbx", "5060"): 2}, "account", "port")
+    leg.packets = 4
+    leg.refused[486] += 2
     text = metrics.exposition()[0].decode()
     assert "mediaworker_rtp_packets_total 4.0" in text
-    assert "mediaworker_rtp_lost_total 1.0" in text
+    assert "mediaworker_packets_lost_total 1.0" in text
+    assert 'mediaworker_rtp_refused_total{status="486"} 2.0' in text
+    assert 'mediaworker_sip_ports{account="pbx",port="5060"} 2.0' in text
+    assert "# HELP mediaworker_rtp_packets_total RTP packets\n" in text and "unseen" not in text
     assert 'mediaworker_sip_registered{account="pbx"} 1.0' in text
-    with pytest.raises(AttributeError):
-        metrics.counters("rtp", Leg, {"typo": "?"})
+    with pytest.raises(AssertionError, match="twice"):
+        metrics.counters("rtp", LegCounters())
 
 
 async def test_the_page_is_closed_to_everything_from_elsewhere(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ async def test_a_number_that_is_set_to_get_is_answered_as_one_that_posts():
         assert (await http.get(path)).status_code == 403
         refused = await http.put(path, headers=signed)
         assert refused.status_code == 405 and set(refused.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
-    assert (ingress.webhooks, ingress.forbidden) == (1, 4)
+    assert (ingress.counters.webhooks, ingress.counters.forbidden) == (1, 4)
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -318,8 +318,8 @@ async def test_posts_that_are_not_signed_are_refused_even_from_this_machine(path
     assert [answer.status_code for answer in answers] == [403] * 5
     assert answers[0].headers["content-type"] == "application/problem+json"
     assert answers[0].json()["status"] == 403
-    assert ingress.forbidden == 5
-    assert ingress.webhooks == 0
+    assert ingress.counters.forbidden == 5
+    assert ingress.counters.webhooks == 0
 
 
 async def test_without_a_token_only_this_machine_gets_twiml():

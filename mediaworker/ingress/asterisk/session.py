@@ -11,11 +11,13 @@ Asterisk makes silence itself while nothing is sent to it, so no audio goes back
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from audio.rtp.dtmf import DigitRate
+from config.counters import counter, counter_by
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls, Seat
@@ -47,24 +49,19 @@ class AsteriskState(Enum):
 class AsteriskCounters(IngressCounters):
     """Over all channels, since the start of the worker. Plain integers for `/metrics`."""
 
-    events: int = 0
-    """Control messages."""
-    started: int = 0
-    joined: int = 0
-    """Of these, channels that became a further leg of a call."""
-    hangups: int = 0
-    silent: int = 0
-    probes: int = 0
-    malformed: int = 0
-    unknown: int = 0
-    unexpected: int = 0
-    """MEDIA_START again, and errors that Asterisk tells us of."""
-    implausible: int = 0
-    """Digits faster than any phone."""
-    early: int = 0
-    """Messages of audio before MEDIA_START."""
-    early_lost: int = 0
-    """Of these, those that were too many to keep."""
+    refused: Counter[str] = counter_by("reason", "Channels refused by reason")
+    events: int = counter("Control messages received")
+    started: int = counter("Channels that became a leg")
+    joined: int = counter("Channels that joined a call that another channel had opened")
+    hangups: int = counter("Channels hung up by Asterisk")
+    silent: int = counter("Channels ended because Asterisk did not answer any more, or sent no audio for an hour")
+    probes: int = counter("Times that a silent channel of Asterisk was asked for its status")
+    malformed: int = counter("Messages that are not what Asterisk sends")
+    unknown: int = counter("Messages of an unknown event")
+    unexpected: int = counter("Messages in the wrong state, and errors that Asterisk reports")
+    implausible: int = counter("Digits that came faster than any phone sends them")
+    early: int = counter("Messages of audio before MEDIA_START")
+    early_lost: int = counter("Messages of audio before MEDIA_START that were too many to keep")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ The shell gives it what has come, takes `data_to_send`, and closes once it is `c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -18,6 +19,7 @@ from uuid import UUID
 
 from audio import Codec
 from audio.rtp.dtmf import DigitRate
+from config.counters import counter, counter_by
 from mediaworker.calls.call import Call, LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket import messages
@@ -43,25 +45,19 @@ class AudioSocketState(Enum):
 class AudioSocketCounters(IngressCounters):
     """Over all connections, since the start of the worker. Plain integers for `/metrics`."""
 
-    frames: int = 0
-    started: int = 0
-    hangups: int = 0
-    """Calls ended by the peer."""
-    disconnected: int = 0
-    """Calls whose connection broke."""
-    silent: int = 0
-    malformed: int = 0
-    """Frames whose length does not fit their kind, and digits that are none."""
-    too_long: int = 0
-    unknown: int = 0
-    unexpected: int = 0
-    """A second UUID, an error of the peer's."""
-    implausible: int = 0
-    """Digits faster than any phone."""
-    silence: int = 0
-    """Frames sent."""
-    withheld: int = 0
-    """Frames not sent because the peer had not taken those before."""
+    refused: Counter[str] = counter_by("reason", "Connections refused by reason")
+    frames: int = counter("Frames received")
+    started: int = counter("Connections that became a call")
+    hangups: int = counter("Calls hung up by Asterisk")
+    disconnected: int = counter("Calls whose connection broke")
+    silent: int = counter("Calls ended for lack of frames")
+    malformed: int = counter("Frames with a wrong length for their kind, or with an invalid digit")
+    too_long: int = counter("Frames of audio of more than a second")
+    unknown: int = counter("Frames of an unknown kind")
+    unexpected: int = counter("Frames in the wrong state, and errors that Asterisk reports")
+    implausible: int = counter("Digits that came faster than any phone sends them")
+    silence: int = counter("Frames of silence sent")
+    withheld: int = counter("Frames of silence not sent because the peer did not read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
+from config.counters import counter, counter_by
 from mediaworker.ingress.counters import IngressCounters
 
 
@@ -11,22 +13,25 @@ from mediaworker.ingress.counters import IngressCounters
 class TwilioCounters(IngressCounters):
     """Over all streams, since the start of the worker. Plain integers for `/metrics`."""
 
-    messages: int = 0
-    media: int = 0
+    refused: Counter[str] = counter_by("reason", "Streams refused by reason")
+    messages: int = counter("Messages received")
+    media: int = counter("Media messages")
     dtmf: int = 0
     marks: int = 0
-    started: int = 0
-    stopped: int = 0
-    disconnected: int = 0
+    started: int = counter("Streams that became a call")
+    stopped: int = counter("Streams ended by stop")
+    disconnected: int = counter("Streams whose socket was lost")
     silent: int = 0
     """Calls ended because no message came for `twilio_session.SILENT_S`."""
-    malformed: int = 0
-    unknown: int = 0
-    unexpected: int = 0
-    """Known messages in a state that has no use for them: a second `start`, media after `stop`."""
-    wrong_stream: int = 0
-    wrong_track: int = 0
-    implausible: int = 0
-    """Chunks with a timestamp that cannot be of this stream, and digits faster than any phone; left out."""
+    malformed: int = counter("Messages that are not what Twilio sends")
+    unknown: int = counter("Messages of an unknown event")
+    unexpected: int = counter("Messages in the wrong state")
+    """A second `start`, or media after `stop`."""
+    wrong_stream: int = counter("Messages of another stream")
+    wrong_track: int = counter("Media of a track that was not announced")
+    implausible: int = counter("Chunks with an impossible timestamp, digits faster than any phone")
     withheld: int = 0
     """Messages not sent because the stream is unidirectional or not open."""
+    webhooks: int = counter("Voice webhooks answered")
+    forbidden: int = counter("Requests of Twilio's routes without a valid signature")
+    """Or from elsewhere, when there is no auth token; upgrades included."""

@@ -53,9 +53,6 @@ class TwilioIngress:
         failures: AuthFailures | None = None,
     ) -> None:
         self.counters = TwilioCounters()
-        self.webhooks = 0
-        self.forbidden = 0
-        """Webhooks and upgrades without a right signature, or from elsewhere when there is no auth token."""
         self.statuses: dict[str, int] = {}
         """Stream status callbacks by StreamEvent."""
         self._open_call, self._refusal, self._unix_time = open_call, refusal, unix_time
@@ -112,7 +109,7 @@ class TwilioIngress:
         form = await self._form(request)
         if isinstance(form, Response):
             return form
-        self.webhooks += 1
+        self.counters.webhooks += 1
         if (refusal := self._refusal()) is not None:
             self.counters.refuse("capacity")
             headers = dict(refusal_headers(refusal.status))
@@ -184,7 +181,7 @@ class TwilioIngress:
         return _problem(refused.status, refused.reason)
 
     def _forbid(self, path: str, peer: str) -> CallRefused:
-        self.forbidden += 1
+        self.counters.forbidden += 1
         if self._auth_tokens:
             reason = "X-Twilio-Signature is missing or wrong"
         else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from asr.languages import QWEN3_ASR
+from config.counters import counter, counter_by
 from mediaworker.ingress.counters import IngressCounters
 
 MAX_ERRORS = 20
@@ -36,16 +38,16 @@ class StreamState(Enum):
 class StreamCounters(IngressCounters):
     """Over all sessions, since the start of the worker."""
 
-    sessions: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    """What clients were told, by code."""
-    slow: int = 0
-    """Sessions cut off because the client did not read."""
-    nonfinite: int = 0
-    """Samples that were no number."""
+    refused: Counter[str] = counter_by("reason", "Sessions refused by reason")
+    sessions: int = counter("Sessions since the start")
+    errors: Counter[str] = counter_by("code", "Errors reported to clients of /ws/asr and /ws/transcribe, by code")
+    slow: int = counter("Sessions cut because the client did not read", name="stream_slow_clients")
+    nonfinite: int = counter(
+        "Samples of float audio that were not a number or infinite", name="stream_nonfinite_samples"
+    )
 
     def error(self, code: str) -> None:
-        self.errors[code] = self.errors.get(code, 0) + 1
+        self.errors[code] += 1
 
 
 @dataclass(frozen=True, slots=True)
