@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
-import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, TypedDict
 
 import structlog
-import uvloop
 from msgspec.structs import replace
 
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from audio import Detector, Shard
-from config import Settings
+from config import ConfigError, Settings
 from config.listen import media_host
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
@@ -33,7 +28,6 @@ from mediaworker.http.app import ApiContext, HttpServer, create_app
 from mediaworker.http.openai import routes as openai
 from mediaworker.http.page_sessions import PageSessions
 from mediaworker.http.resources import jobs as jobs_api
-from mediaworker.http.resources import page
 from mediaworker.ingress.asterisk import routes as asterisk_http
 from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.auth_failures import AuthFailures
@@ -44,14 +38,13 @@ from mediaworker.ingress.runner import Throttle, websocket_routes
 from mediaworker.ingress.twilio import routes as twilio_http
 from mediaworker.ingress.websocket import routes as ws_http
 from mediaworker.jobs.service import JobService
-from mediaworker.ops import logs
 from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops.latency import LatencyParts
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.overload import LoadGuard
-from mediaworker.ops.reload import ReloadCounters, Reloader
-from mediaworker.ops.systemd import ServiceManager
-from mediaworker.ops.tls import Certificate, sip_certificate
+from mediaworker.ops.readiness import Readiness
+from mediaworker.ops.reload import ReloadCounters
+from mediaworker.ops.tls import Certificate, Listener, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.webhooks.events import EventWebhooks
 
@@ -63,6 +56,13 @@ log = structlog.get_logger()
 
 class StartError(Exception):
     """The worker cannot start; the message is one line for the person who starts it."""
+
+
+class _Admission(TypedDict):
+    """How every ingress over HTTP refuses a call and counts failed credentials."""
+
+    refusal: Callable[[], CallRefused | None]
+    failures: AuthFailures
 
 
 class Worker:
@@ -100,8 +100,9 @@ class Worker:
         )
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
         self.jobs = JobService(settings, self.files)
-        self._throttle = throttle = Throttle()
+        self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs)
         self.page_sessions, self.auth_failures = PageSessions(), AuthFailures()
+        self._throttle = Throttle()
         self.media = MediaLoop(
             self.detector,
             lambda: self.calls,
@@ -110,56 +111,62 @@ class Worker:
             sweep=self._sweep,
             stepped=self._stepped,
         )
-        self.twilio = twilio_http.TwilioIngress(
-            settings, self.calls.open, refusal=self.calls.refusal, failures=self.auth_failures
-        )
+        endpoints = self._make_ingresses(settings)
+        self.sip_certificate = sip_certificate(settings.sip)
+        self.sip = self.readiness.sip = self._make_sip()
+        self._make_http(settings, endpoints)
+        self._define_metrics(self.metrics)
+
+    def _make_ingresses(self, settings: Settings) -> dict[str, MediaEndpoint]:
+        """All but SIP. Returns those that take WebSockets, by their paths, for the HTTP port has them as well."""
+        admission = _Admission(refusal=self.calls.refusal, failures=self.auth_failures)
+        self.twilio = twilio_http.TwilioIngress(settings, self.calls.open, **admission)
+        self.asterisk = asterisk_http.AsteriskIngress(settings, self.calls.open, **admission)
         self.streams = ws_http.StreamIngress(
             settings,
             self.calls.open,
             engine_ready=lambda: self.recognizer.state is EngineStatus.READY,
             languages=lambda: self.recognizer.languages,
             settled=self.hub.flush,
-            refusal=self.calls.refusal,
             sessions=lambda: self.page_sessions.keys,
-            failures=self.auth_failures,
-        )
-        self.asterisk = asterisk_http.AsteriskIngress(
-            settings, self.calls.open, refusal=self.calls.refusal, failures=self.auth_failures
+            **admission,
         )
         endpoints: dict[str, MediaEndpoint] = {
             twilio_http.STREAM: self.twilio,
             asterisk_http.MEDIA: self.asterisk,
             **ws_http.endpoints(self.streams),
         }
-        self.listener = MediaListener(replace(settings.media, host=media_host(settings)), endpoints, throttle)
+        self.listener = MediaListener(replace(settings.media, host=media_host(settings)), endpoints, self._throttle)
         self.audiosocket = AudioSocketListener(settings, self.calls.open, refusal=self.calls.refusal)
-        self.sip_certificate = sip_certificate(settings.sip)
-        self.sip = self._make_sip()
+        return endpoints
+
+    def _make_http(self, settings: Settings, endpoints: Mapping[str, MediaEndpoint]) -> None:
         self.api = ApiContext(
             settings=settings,
             hub=self.hub,
             calls=self.calls,
             metrics=self.metrics,
-            ready=self.not_ready,
-            warnings=self.warnings,
-            engine=self.engine_status,
+            ready=self.readiness.reasons,
+            warnings=self.readiness.warnings,
+            engine=self.readiness.engine_status,
             unknown_language=self.recognizer.unknown,
-            sip_status=self.sip_status,
+            sip_status=self.readiness.sip_status,
             sessions=self.page_sessions,
             failures=self.auth_failures,
         )
-        extra = websocket_routes(endpoints, throttle, max_bytes=settings.media.max_message_bytes)
+        extra = websocket_routes(endpoints, self._throttle, max_bytes=settings.media.max_message_bytes)
         extra += twilio_http.webhook_routes(self.twilio)
         extra += openai.routes(self.api, self.files)
         extra += jobs_api.routes(self.api, self.jobs, self.files)
         self.http = HttpServer(create_app(self.api, extra), settings)
-        self._define_metrics(self.metrics)
 
     def _define_metrics(self, metrics: MetricsRegistry) -> None:
         limits = {"http": self.http.guard.limit, "media": self.listener.limit}
         if self.settings.audiosocket.enabled:
             limits["audiosocket"] = self.audiosocket.limit
-        definitions.add_process(metrics, self.started_s, lambda: not self.not_ready() and self.hub.trouble is None)
+        definitions.add_process(
+            metrics, self.started_s, lambda: not self.readiness.reasons() and self.hub.trouble is None
+        )
         definitions.add_configuration(metrics, self.reloads, self._certificates())
         definitions.add_ports(metrics, limits, self.http.guard, self.listener, self.auth_failures.counts)
         definitions.add_calls(metrics, self.calls, self.guard, self.alerts)
@@ -176,6 +183,10 @@ class Worker:
             definitions.add_sip(metrics, self.sip)
         definitions.add_files(metrics, self.files)
         definitions.add_jobs(metrics, self.jobs)
+
+    def _certificate_files(self, settings: Settings) -> list[tuple[Certificate, Listener]]:
+        """The certificates in use, with the section that names their files."""
+        return [(each, getattr(settings, section)) for section, each in self._certificates().items()]
 
     def _certificates(self) -> dict[str, Certificate]:
         """Of the listeners that speak TLS, by their section of the settings."""
@@ -195,7 +206,7 @@ class Worker:
                 self.retention.start()
                 stack.push_async_callback(self.retention.stop)
                 await self.recognizer.start()
-                self.warn_of_languages()
+                self.readiness.warn_of_languages()
                 stack.push_async_callback(self.recognizer.stop)
                 await self.jobs.start()
                 stack.push_async_callback(self.jobs.stop)
@@ -230,76 +241,36 @@ class Worker:
         await asyncio.gather(self.calls.drain(self.settings.shutdown_s), self.files.drain(self.settings.shutdown_s))
         await self.hub.flush()
 
-    def show_page_link(self) -> None:
-        """Into the log, as long as there are no API keys to open the page with."""
-        if self.settings.auth.api_keys:
-            return
-        scheme = "https" if self.http.certificate is not None else "http"
-        host = f"[{self.http.host}]" if ":" in self.http.host else self.http.host
-        link = f"{scheme}://{host}:{self.http.port}/?{page.TOKEN}={self.page_sessions.token}"
-        log.info("no API keys are configured: this link opens the page once", page=link)
+    def check(self, settings: Settings) -> None:
+        """Raises ConfigError where a part could not take these settings at a reload; nothing is changed."""
+        for certificate, files in self._certificate_files(settings):
+            certificate.check(files)
+        if why := self.recognizer.unknown(settings.asr.language):
+            raise ConfigError("asr.language", settings.asr.language, why)
 
-    def refusal(self) -> CallRefused | None:
-        """Why an INVITE would be refused now, or None."""
-        refusal = self.calls.refusal()
-        if refusal is None and self.recognizer.state is EngineStatus.FAILED:
-            return CallRefused(503, "the recognition engine does not start")
-        return refusal
+    def use(self, settings: Settings, changed: Collection[str]) -> None:
+        """Take over settings that `check` has passed; the names of the changed ones are in `changed`.
 
-    def _unfit(self) -> list[str]:
-        """Reasons why calls should go to another worker now: OPTIONS is 503 by them, and `readyz` names them."""
-        reasons = []
-        if (refusal := self.refusal()) is not None:
-            reasons.append(refusal.reason)
-        if self.sip is not None and self.sip.full:
-            reasons.append(f"all {self.settings.sip.max_calls} SIP calls are taken (sip.max_calls)")
-        for trouble in (self.calls.trouble, self.recognizer.trouble):
-            if trouble is not None and trouble not in reasons:
-                reasons.append(trouble)
-        if self.recognizer.preloads and self.recognizer.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
-            reasons.append("the recognition engine is loading its model")
-        return reasons
-
-    def not_ready(self) -> list[str]:
-        """Reasons why no call can be taken now; `hub.trouble` is one as well."""
-        reasons = self._unfit()
-        for registration in self.sip.registrations if self.sip is not None else ():
-            if registration.state != "registered":
-                what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)
-                reasons.append(f"sip account {registration.account}: {registration.state} {what}".rstrip())
-        return reasons
-
-    def warnings(self) -> list[str]:
-        """What does not keep a call from being taken now, and needs somebody to look at it."""
-        lacking = self.recognizer.lacking
-        found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
-        if self.recognizer.runtime is not None:
-            found += self.recognizer.runtime.warnings
-        return [*found, *self._unknown_languages(), *self.jobs.warnings]
-
-    def engine_status(self) -> Mapping[str, Any]:
-        """For `/readyz`: the engine, its state, and where the last one that was ready computes."""
-        runtime = self.recognizer.runtime
-        return {
-            "name": self.recognizer.engine,
-            "state": self.recognizer.state.value,
-            **(runtime.shown() if runtime is not None else {}),
-        }
-
-    def warn_of_languages(self) -> None:
-        """Into the log, for each route whose calls will get no text."""
-        for sentence in self._unknown_languages():
-            log.warning(sentence)
-
-    def _unknown_languages(self) -> list[str]:
-        return [
-            f"the calls of routes[{number}] will get no text: {why}"
-            for number, route in enumerate(self.settings.routes)
-            if (why := self.recognizer.unknown(route.language))
-        ]
-
-    def sip_status(self) -> list[Mapping[str, Any]]:
-        return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []
+        Raises ConfigError, and has changed nothing then.
+        """
+        self.twilio.use(settings)  # The first change, and the last that can refuse.
+        for certificate, files in self._certificate_files(settings):
+            certificate.load(files)  # A file is read again though its name has not changed.
+        if self.sip is not None:
+            self.sip.renew_certificate()
+            if "sip.users" in changed:
+                self.sip.set_users(settings.sip)
+        for part in (self.calls, self.streams, self.asterisk, self.audiosocket):
+            part.use(settings)
+        for holder in (self.api, self.files, self.jobs, self.readiness, self):
+            holder.settings = settings
+        self.retention.settings = settings.retention
+        if self.sip is not None:
+            self.sip.allow(settings.sip.allow)
+            self.sip.control.max_streams = settings.siprec.max_streams
+            self.sip.control.ignore_mixed = settings.siprec.ignore_mixed
+            self.sip.trace(settings.log.sip_trace)
+        self.readiness.warn_of_languages()
 
     def _bound_files(self) -> None:
         """Connections that nobody needs must not take the descriptors of calls."""
@@ -326,12 +297,12 @@ class Worker:
             raise StartError(f"{NO_PJSUA2}; or {how} ({error})") from None
         from mediaworker.ingress.sip.calls import SipIngress
 
-        handler = SipIngress(self.calls, lambda: self.settings, self.refusal)
+        handler = SipIngress(self.calls, lambda: self.settings, self.readiness.refusal)
         return SipEndpoint(
             self.settings,
             handler,
             self.detector,
-            ready=lambda: not self._unfit() and self.hub.trouble is None,
+            ready=lambda: not self.readiness.unfit() and self.hub.trouble is None,
         )
 
     async def _start_sip(self, endpoint: SipEndpoint) -> None:
@@ -374,74 +345,3 @@ async def _bind(section: str, port: int, server: MediaListener | HttpServer | Au
         await server.start()
     except OSError as error:
         raise StartError(f"{section}.port = {port}: {error.strerror or error}") from None
-
-
-def serve(settings: Settings, read: Callable[[], Settings]) -> int:
-    """Run a worker until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code.
-
-    SIGHUP takes over what `read` finds in the configuration by then, after the start if it came during it; when it
-    means that the terminal has been closed, it ends the worker. Raises ConfigError, StartError.
-    """
-    logs.configure_worker(settings)
-    at_terminal = sys.stdin is not None and sys.stdin.isatty()
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        asked, hurried = asyncio.Event(), asyncio.Event()
-        reloader: Reloader | None = None
-        early = False
-
-        def stop() -> None:
-            (hurried if asked.is_set() else asked).set()
-
-        def reload() -> None:
-            nonlocal early
-            if at_terminal and not _terminal():
-                stop()
-            elif reloader is not None:
-                reloader.reload()
-            else:
-                early = True
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        loop.add_signal_handler(signal.SIGHUP, reload)
-        manager = ServiceManager()
-        worker = Worker(settings)
-        async with worker.running():
-            reloader = Reloader(worker, read)
-            manager.ready()
-            log.info(
-                "ready",
-                http=worker.http.port,
-                media=worker.listener.port,
-                sip=worker.sip.port if worker.sip is not None else None,
-                audiosocket=worker.audiosocket.port if settings.audiosocket.enabled else None,
-                engine=worker.recognizer.engine,
-            )
-            worker.page_sessions.on_used = worker.show_page_link
-            worker.show_page_link()
-            if early:
-                reloader.reload()
-            await asked.wait()
-            manager.stopping()
-            drain, hurry = loop.create_task(worker.drain()), loop.create_task(hurried.wait())
-            await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (drain, hurry):
-                task.cancel()
-            for result in await asyncio.gather(drain, hurry, return_exceptions=True):
-                if isinstance(result, Exception):
-                    log.error("draining failed", exc_info=result)
-        manager.close()
-
-    uvloop.run(run())
-    return 0
-
-
-def _terminal() -> bool:
-    """Whether the terminal that the process was started at is still there."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True

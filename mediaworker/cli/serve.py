@@ -24,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
         print_error(str(error))
         return 2
     one_thread()
-    from mediaworker.worker import StartError, serve
+    from mediaworker.cli.service import serve
+    from mediaworker.worker import StartError
 
     try:
         return serve(settings, lambda: load(args.config))

@@ -6,9 +6,9 @@ All of it or nothing: every part has looked at its new settings before the first
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
@@ -16,17 +16,14 @@ from asr.engines import selection as engines
 from config import ConfigError, Settings
 from config.access_list import AccessList
 from config.listen import http_host, media_host, needs_credentials
-from config.reload import merge
+from config.reload import Reload, merge
 from mediaworker.ingress.twilio import webhook
 from mediaworker.jobs import notifier
 from mediaworker.ops import logs
-from mediaworker.ops.tls import Certificate, Listener, sip_certificate
+from mediaworker.ops.tls import Certificate, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.policy.redaction.call import Policy
 from mediaworker.webhooks import events as event_webhooks
-
-if TYPE_CHECKING:
-    from mediaworker.worker import Worker
 
 log = structlog.get_logger()
 
@@ -42,82 +39,62 @@ class ReloadCounters:
     """Unix time at which the configuration in force was read."""
 
 
-class Reloader:
-    """`read` loads the configuration as the start did; it raises ConfigError."""
+class Reloadable(Protocol):
+    """What a reload changes: the worker."""
 
-    def __init__(self, worker: Worker, read: Callable[[], Settings]) -> None:
-        self._worker, self._read = worker, read
+    settings: Settings
+
+    def check(self, settings: Settings) -> None: ...
+
+    def use(self, settings: Settings, changed: Collection[str]) -> None: ...
+
+
+class Reloader:
+    """`read` loads the configuration as the start did; it raises ConfigError.
+
+    `hosts` are the addresses that the listeners of `http` and `media` took at the start.
+    """
+
+    def __init__(
+        self,
+        parts: Reloadable,
+        counters: ReloadCounters,
+        hosts: Mapping[str, str],
+        read: Callable[[], Settings],
+    ) -> None:
+        self._parts, self._counters, self._hosts, self._read = parts, counters, hosts, read
 
     def reload(self) -> bool:
-        """Whether it was done. What is wrong is one line in the log, naming key and value."""
-        counters = self._worker.reloads
+        """Whether it was done. A refusal is one line in the log, which names key and value."""
         try:
-            self._apply(self._read())
+            self._apply(merge(self._parts.settings, self._read()))
         except ConfigError as error:
-            counters.refused += 1
-            counters.last_ok = False
+            self._counters.refused += 1
+            self._counters.last_ok = False
             log.error("configuration not reloaded: nothing has changed", problem=str(error))
             return False
-        counters.done += 1
-        counters.last_ok, counters.last_s = True, time.time()
+        self._counters.done += 1
+        self._counters.last_ok, self._counters.last_s = True, time.time()
         return True
 
-    def _apply(self, wanted: Settings) -> None:
-        worker = self._worker
-        merged = merge(worker.settings, wanted)
+    def _apply(self, merged: Reload) -> None:
         settings = merged.settings
-        if missing := needs_credentials(worker.http.host, worker.listener.host, settings):
+        if missing := needs_credentials(self._hosts["http"], self._hosts["media"], settings):
             reason = f"needed until the next start, because {missing[0]} is not loopback"
             raise ConfigError("auth.api_keys", None, reason)
-        pairs = self._certificates(settings)
-        for certificate, files in pairs:
-            certificate.check(files)
         Policy(settings)
         AccessList(settings.audiosocket.allow, key="audiosocket.allow")
-        if why := worker.recognizer.unknown(settings.asr.language):
-            raise ConfigError("asr.language", settings.asr.language, why)
-        # Last of the checks, because it is the first change.
-        worker.twilio.use(settings)
-        for certificate, files in pairs:
-            certificate.load(files)
-        if worker.sip is not None:
-            worker.sip.renew_certificate()
-            if "sip.users" in merged.changed:
-                worker.sip.set_users(settings.sip)
-        worker.calls.use(settings)
-        worker.streams.use(settings)
-        worker.asterisk.use(settings)
-        worker.audiosocket.use(settings)
-        worker.api.settings = worker.files.settings = worker.jobs.settings = settings
-        worker.retention.settings = settings.retention
-        if worker.sip is not None:
-            worker.sip.allow(settings.sip.allow)
-            worker.sip.control.max_streams = settings.siprec.max_streams
-            worker.sip.control.ignore_mixed = settings.siprec.ignore_mixed
-            worker.sip.trace(settings.log.sip_trace)
-        worker.settings = settings
-        worker.warn_of_languages()
+        self._parts.check(settings)
+        self._parts.use(settings, merged.changed)
         waiting = list(merged.waiting)
-        for key, host, wanted_host in (
-            ("http.host", worker.http.host, http_host(settings)),
-            ("media.host", worker.listener.host, media_host(settings)),
-        ):
-            if key not in waiting and host != wanted_host:  # an empty one stands for another address now
+        for section, host in (("http", http_host(settings)), ("media", media_host(settings))):
+            key = f"{section}.host"
+            if key not in waiting and self._hosts[section] != host:  # An empty one stands for another address now.
                 waiting.append(key)
         if waiting:
             log.warning("these keys need a restart", keys=waiting)
         log.info("configuration reloaded", changed=list(merged.changed))
         logs.configure_worker(settings)
-
-    def _certificates(self, settings: Settings) -> list[tuple[Certificate, Listener]]:
-        """The listeners that speak TLS, with their files: a file is read again though its name has not changed."""
-        worker = self._worker
-        all_: list[tuple[Certificate | None, Listener]] = [
-            (worker.http.certificate, settings.http),
-            (worker.listener.certificate, settings.media),
-            (worker.sip_certificate, settings.sip),
-        ]
-        return [(certificate, files) for certificate, files in all_ if certificate is not None]
 
 
 def check(settings: Settings) -> None:

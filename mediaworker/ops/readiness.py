@@ -1,0 +1,90 @@
+"""Whether calls can be taken: what `/readyz`, the answer to OPTIONS and a refused INVITE say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from asr.client.recognizer import Recognizer
+from asr.utterance import EngineStatus
+from config import Settings
+from mediaworker.calls.registry import CallRefused, CallRegistry
+from mediaworker.jobs.service import JobService
+
+if TYPE_CHECKING:
+    from sip.pjsip.endpoint import SipEndpoint
+
+log = structlog.get_logger()
+
+
+class Readiness:
+    def __init__(self, settings: Settings, calls: CallRegistry, recognizer: Recognizer, jobs: JobService) -> None:
+        self.settings = settings
+        self.sip: SipEndpoint | None = None
+        """Set once the endpoint is made, which asks for `unfit` itself."""
+        self._calls, self._recognizer, self._jobs = calls, recognizer, jobs
+
+    def refusal(self) -> CallRefused | None:
+        """Why an INVITE would be refused now, or None."""
+        refusal = self._calls.refusal()
+        if refusal is None and self._recognizer.state is EngineStatus.FAILED:
+            return CallRefused(503, "the recognition engine does not start")
+        return refusal
+
+    def unfit(self) -> list[str]:
+        """Reasons why calls should go to another worker now: OPTIONS is 503 by them, and `readyz` names them."""
+        reasons = []
+        if (refusal := self.refusal()) is not None:
+            reasons.append(refusal.reason)
+        if self.sip is not None and self.sip.full:
+            reasons.append(f"all {self.settings.sip.max_calls} SIP calls are taken (sip.max_calls)")
+        for trouble in (self._calls.trouble, self._recognizer.trouble):
+            if trouble is not None and trouble not in reasons:
+                reasons.append(trouble)
+        if self._recognizer.preloads and self._recognizer.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
+            reasons.append("the recognition engine is loading its model")
+        return reasons
+
+    def reasons(self) -> list[str]:
+        """Reasons why no call can be taken now; the trouble of the event store is one as well."""
+        reasons = self.unfit()
+        for registration in self.sip.registrations if self.sip is not None else ():
+            if registration.state != "registered":
+                what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)
+                reasons.append(f"sip account {registration.account}: {registration.state} {what}".rstrip())
+        return reasons
+
+    def warnings(self) -> list[str]:
+        """Conditions that keep no call from being taken now, and that somebody has to look at."""
+        lacking = self._recognizer.lacking
+        found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
+        if self._recognizer.runtime is not None:
+            found += self._recognizer.runtime.warnings
+        return [*found, *self._unknown_languages(), *self._jobs.warnings]
+
+    def engine_status(self) -> Mapping[str, Any]:
+        """The engine's name and state, and on which device the last one that was ready computes."""
+        runtime = self._recognizer.runtime
+        return {
+            "name": self._recognizer.engine,
+            "state": self._recognizer.state.value,
+            **(runtime.shown() if runtime is not None else {}),
+        }
+
+    def sip_status(self) -> list[Mapping[str, Any]]:
+        return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []
+
+    def warn_of_languages(self) -> None:
+        """Log a warning for each route whose calls will get no text."""
+        for sentence in self._unknown_languages():
+            log.warning(sentence)
+
+    def _unknown_languages(self) -> list[str]:
+        return [
+            f"the calls of routes[{number}] will get no text: {why}"
+            for number, route in enumerate(self.settings.routes)
+            if (why := self._recognizer.unknown(route.language))
+        ]
