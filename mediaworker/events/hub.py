@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from importlib.metadata import version
@@ -25,7 +24,7 @@ import structlog
 from config import Settings
 from mediaworker.events import call_record as calls
 from mediaworker.events.database import Database, Head
-from mediaworker.events.journal import Journal
+from mediaworker.events.event_log import EXPIRED_CURSOR, EventLog
 from mediaworker.events.schema import (
     TYPES,
     CallRecord,
@@ -44,7 +43,6 @@ from mediaworker.events.schema import (
     printable,
     timestamp,
     type_of,
-    unstored,
 )
 from mediaworker.events.store import FILE, EventStore, StoreError, StoreUnusable
 from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
@@ -53,16 +51,12 @@ from mediaworker.ops.metrics import Histogram
 log = structlog.get_logger()
 T = TypeVar("T")
 
-TAIL = 1024
-"""So many of the latest durable events stay in memory, for short resumptions and for the step from replay to live."""
-PAGE = 128
 EXPIRE_ROWS = 200
 EXPIRE_PAUSE_S = 0.005
 """A live commit waits behind at most one such piece of retention, and the disk is not kept busy with them."""
 CHECK_S = 0.5
 """How often the store's file is looked at, whether it is still the one that was opened, and synced: a power cut takes
 the events of about so long, at most."""
-EXPIRED_CURSOR = "expired cursor: events behind it are no longer stored"
 
 
 class EventHub:
@@ -72,7 +66,7 @@ class EventHub:
     """
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
-        self.journal = Journal(store, self._fan_out)
+        self.event_log = EventLog(store, self._fan_out)
         self.engine = EngineInfo(name="", state="idle")
         self.published = dict.fromkeys(sorted(TYPES - {"hello", "lagged"}), 0)
         """Counts by type."""
@@ -84,17 +78,13 @@ class EventHub:
         self._store, self._queue, self._clock = store, settings.events.queue, clock
         self._server = f"mediaworker/{version('mediaworker')}"
         self._head: Head | None = None
-        self._row = self._first_row = self._worker_seq = 0
+        self._worker_seq = 0
         self.on_erased: list[Callable[[str], None]] = []
         """Called with the id of a call whose events are gone."""
         self._latest: dict[str, CallRecord] = {}
         """Open calls after the last event published."""
-        self._visible_row = 0
         self._visible: dict[str, CallRecord] = {}
         """Open calls after the last event fanned out."""
-        self._tail: deque[Entry] = deque()
-        self._tail_row = 0
-        """Every durable event that was fanned out after this row is in the tail."""
         self._subscriptions: set[Subscription] = set()
         self._live: dict[str | None, set[Subscription]] = {}
         """By the call they follow; None: all."""
@@ -106,11 +96,10 @@ class EventHub:
     async def start(self) -> None:
         """Open the store and end the calls that a dead process left open. Raises StoreError."""
         head = self._head = await self._store.start()
-        self._row = self._visible_row = self._tail_row = head.row
-        self.journal.committed = head.row
         # Above all that may have been seen: a power cut may have taken the last events, and set back the clock.
-        self._first_row = max(head.row + 1, head.reserved + 1, int(self._clock() * 1_000_000))
-        self.journal.floor, self._worker_seq = head.floor, head.worker_seq
+        first_row = max(head.row + 1, head.reserved + 1, int(self._clock() * 1_000_000))
+        self.event_log.begin(head, first_row)
+        self._worker_seq = head.worker_seq
         for record in head.open_calls:
             self._latest[record.call_id] = self._visible[record.call_id] = record
         for record in head.open_calls:
@@ -136,15 +125,15 @@ class EventHub:
         if self._watch_task is not None:
             self._watch_task.cancel()
             await asyncio.gather(self._watch_task, return_exceptions=True)
-        await self.journal.stop()
-        if self.journal.backlog:
+        await self.event_log.stop()
+        if self.event_log.backlog:
             # Lost in the last half second: what is left has to go somewhere.
             try:
                 await self._store.check()
             except StoreUnusable as error:
                 with contextlib.suppress(StoreError):
                     await self._renew(error)
-                await self.journal.stop()
+                await self.event_log.stop()
             except StoreError:
                 pass
         for subscription in tuple(self._subscriptions):
@@ -165,7 +154,7 @@ class EventHub:
                 lost = None
             except StoreUnusable as error:
                 log.error("the event store has to be written anew", reason=str(error))
-                self.journal.fail(str(error))
+                self.event_log.fail(str(error))
                 lost = error
                 with contextlib.suppress(StoreError):
                     await self._renew(lost)
@@ -177,20 +166,20 @@ class EventHub:
         """Raises StoreError."""
         assert self._head is not None
         records = tuple(self._visible.values())
-        if await self._store.renew(lost.error, self._head.store_id, records, self.journal.committed):
+        if await self._store.renew(lost.error, self._head.store_id, records, self.event_log.committed):
             # Who has seen everything up to here goes on; who has not would find a gap. A commit that was under way may
             # have been the last one to the old file.
-            self.journal.floor = max(self.journal.floor, self.journal.committed)
-        self.journal.try_again()
+            self.event_log.raise_floor(self.event_log.committed)
+        self.event_log.try_again()
 
     async def flush(self) -> None:
         """Until everything published so far has been fanned out."""
-        await self.journal.flush()
+        await self.event_log.flush()
 
     @property
     def trouble(self) -> str | None:
         """Why events are not being stored, None when they are: a reason not to be ready."""
-        return self.journal.trouble
+        return self.event_log.trouble
 
     @property
     def cursor(self) -> Cursor:
@@ -248,15 +237,15 @@ class EventHub:
         self.published[type_of(body)] += 1
         if isinstance(body, EngineState):
             self.engine = EngineInfo(body.engine or self.engine.name, body.state, self.engine.languages)
-        self.journal.put(self._entry(call_id, at_ms, body, record))
+        self.event_log.put(self._entry(call_id, at_ms, body, record))
 
     def _entry(self, call_id: str | None, at_ms: int, body: EventBody, record: CallRecord | None) -> Entry:
         assert self._head is not None, "the hub has not been started"
         durable = is_durable(body)
         seq = self._worker_seq if call_id is None else 0 if record is None else record.seq
-        row = self._row
+        row = self.event_log.row
         if durable:
-            row, seq = max(row + 1, self._first_row), seq + 1
+            row, seq = self.event_log.next_row, seq + 1
         event = Event(f"{self._head.store_id}:{row}", call_id, seq, at_ms, timestamp(self._clock()), body)
         try:
             frame = encode(event)
@@ -272,16 +261,11 @@ class EventHub:
             self._worker_seq = seq
         else:
             after = self._latest[call_id] = calls.apply(record, event)
-        self._row = row
         return Entry(row, call_id, seq, type_of(body), frame, published_s, record=after)
 
     def _fan_out(self, entry: Entry) -> None:
         now_s = asyncio.get_running_loop().time()
         self.delay_s.observe(now_s - entry.published_s)
-        if entry.row is not None:
-            self._visible_row = entry.row
-            self._tail.append(entry)
-            self._trim()
         if (record := entry.record) is not None:
             if record.state == "ended":
                 self._visible.pop(record.call_id, None)
@@ -289,24 +273,15 @@ class EventHub:
             else:
                 self._visible[record.call_id] = record
         shown = entry
-        if entry.row is not None and self.journal.is_unsaved(entry):
-            self.journal.unstored += 1
-            shown = replace(entry, frame=self._shown(entry))
+        if entry.row is not None and self.event_log.is_unsaved(entry):
+            self.event_log.unstored += 1
+            shown = replace(entry, frame=self.event_log.frame(entry))
         for key in {None, entry.call_id}:
             for subscription in self._live.get(key, ()):
                 subscription.offer(shown)
         if entry.type == "transcript.final":
             self.final_commit_s.observe(now_s - entry.published_s)
             self.final_fan_out_s.observe(asyncio.get_running_loop().time() - now_s)
-
-    def _trim(self) -> None:
-        """What is not on disk stays in the tail, unless the disk has not answered for that long."""
-        while len(self._tail) > TAIL:
-            if self.journal.is_unsaved(self._tail[0]):
-                if len(self._tail) <= TAIL + self.journal.limit:
-                    return
-                self.journal.floor = max(self.journal.floor, self._tail[0].row or 0)
-            self._tail_row = self._tail.popleft().row or 0
 
     # -- subscribing ------------------------------------------------------------------------------------------------
 
@@ -343,47 +318,23 @@ class EventHub:
             raise ResumeError(str(error)) from None
         if cursor.store_id != self._here().store_id:
             raise ResumeError("the cursor is another store's")
-        if cursor.row > self._visible_row:
+        if cursor.row > self.event_log.visible_row:
             raise ResumeError("unknown cursor")
-        if 0 < cursor.row < self.journal.floor:
+        if self.event_log.is_expired(cursor.row):
             raise ResumeError(EXPIRED_CURSOR)
         return cursor
 
     async def check(self, subscription: Subscription) -> None:
         """Raises ResumeError when the row to resume after is not, or never was, in the store."""
-        row = subscription.cursor.row
-        # Rows of this run have no gaps; of earlier ones only the store knows.
-        if row in (0, self._tail_row, self.journal.floor) or row >= self._first_row:
-            return
-        if not await self._store.read(lambda database: database.has_row(row)):
+        if not await self.event_log.has_row(subscription.cursor.row):
             raise ResumeError("unknown cursor")
 
     async def page(self, subscription: Subscription) -> list[tuple[int, str]]:
         """The next frames of a subscription that catches up. It is live as soon as nothing is left to catch up with."""
-        after, until = subscription.scanned, self._tail_row
-        if 0 < after < self.journal.floor:
-            raise ResumeError(EXPIRED_CURSOR)
-        if after < until:
-            call, types = subscription.call, subscription.types
-            # Rows beyond `until` may be committed but not fanned out yet.
-            rows = await self._store.read(lambda database: database.page(after, until, PAGE, call_id=call, types=types))
-            if 0 < after < self.journal.floor:  # raised meanwhile, before the rows went
-                raise ResumeError(EXPIRED_CURSOR)
-            subscription.scanned = rows[-1][0] if len(rows) == PAGE else until
-            return rows
-        # One page per turn of the loop: a long resumption must not hold up the media.
-        await asyncio.sleep(0)
-        if after < self._tail_row:
-            return []  # the tail has moved on meanwhile
-        behind = [entry for entry in self._tail if (entry.row or 0) > after][:PAGE]
-        if not behind:
+        rows = await self.event_log.page(subscription)
+        if rows is None:
             self._attach(subscription)
-            return []
-        subscription.scanned = behind[-1].row or 0
-        return [(entry.row or 0, self._shown(entry)) for entry in behind if subscription.wants(entry)]
-
-    def _shown(self, entry: Entry) -> str:
-        return unstored(entry.frame) if self.journal.is_unsaved(entry) else entry.frame
+        return rows or []
 
     def _attach(self, subscription: Subscription) -> None:
         subscription.live = True
@@ -439,7 +390,7 @@ class EventHub:
 
         `last_row` is its last event's: cursors before it expire. Raises StoreError.
         """
-        self.journal.floor = max(self.journal.floor, last_row)
+        self.event_log.raise_floor(last_row)
         removed, gone = 0, False
         while not gone:
             rows, gone = await self._store.write(lambda database: database.expire(call_id, EXPIRE_ROWS))
@@ -449,8 +400,7 @@ class EventHub:
         return removed
 
     def _forget(self, call_id: str) -> None:
-        if any(entry.call_id == call_id for entry in self._tail):
-            self._tail = deque(entry for entry in self._tail if entry.call_id != call_id)
+        self.event_log.forget(call_id)
         for erased in self.on_erased:
             erased(call_id)
 
@@ -460,18 +410,18 @@ class EventHub:
 
     async def _settle(self, call_id: str) -> None:
         await self.flush()
-        if self.journal.holds(call_id):
+        if self.event_log.holds(call_id):
             raise StoreError(self.trouble or "the call is still being written")
 
     def _here(self) -> Cursor:
         assert self._head is not None, "the hub has not been started"
-        return Cursor(self._head.store_id, self._visible_row)
+        return Cursor(self._head.store_id, self.event_log.visible_row)
 
     def _greeting(self, call: str) -> str:
         if call != "*":
             record = self._visible.get(call)
             return self._notice(str(self._here()), Hello(self._server, self.engine, [record] if record else []))
-        key = (self._visible_row, self.engine)
+        key = (self.event_log.visible_row, self.engine)
         if self._hello is None or self._hello[0] != key:
             # Kept while nothing changes: after a network fault all subscribers come back at once.
             hello = Hello(self._server, self.engine, list(self._visible.values()))

@@ -121,27 +121,27 @@ def add_media(metrics: MetricsRegistry, media: MediaLoop, detector: Detector) ->
 
 
 def add_events(metrics: MetricsRegistry, hub: EventHub) -> None:
-    journal = hub.journal
+    event_log = hub.event_log
     metrics.counter("events_published", "Events by type", lambda: hub.published, "type")
     metrics.counter("events_stray", "Events dropped because their call had not begun or had ended", lambda: hub.strays)
     metrics.gauge("event_subscribers", "Connections to /v1/events", lambda: hub.subscribers)
     metrics.counter("event_subscribers_overrun", "Subscribers closed because they were too slow", lambda: hub.overruns)
     metrics.counter("event_partials_dropped", "Partials dropped for slow subscribers", lambda: hub.dropped)
-    metrics.counter("event_partials_shed", "Partials dropped because commits did not keep up", lambda: journal.shed)
-    metrics.histogram("event_commit_seconds", "Time of a commit, its wait for the thread included", journal.commit_s)
+    metrics.counter("event_partials_shed", "Partials dropped because commits did not keep up", lambda: event_log.shed)
+    metrics.histogram("event_commit_seconds", "Time of a commit, its wait for the thread included", event_log.commit_s)
     metrics.histogram("event_delay_seconds", "From an event's publication to its fan-out", hub.delay_s)
 
 
 def add_event_store(metrics: MetricsRegistry, hub: EventHub, retention: RetentionTask) -> None:
-    journal, store, path = hub.journal, hub.store, hub.file
-    metrics.gauge("event_store_backlog", "Durable events not on disk yet", lambda: journal.backlog)
-    metrics.gauge("event_store_ok", "1 while events are being stored", lambda: journal.trouble is None)
-    metrics.counter("event_store_failures", "Commits that failed", lambda: journal.write_failures)
-    metrics.counter("event_store_lost", "Events given up because the disk did not take them", lambda: journal.lost)
+    event_log, store, path = hub.event_log, hub.store, hub.file
+    metrics.gauge("event_store_backlog", "Durable events not on disk yet", lambda: event_log.backlog)
+    metrics.gauge("event_store_ok", "1 while events are being stored", lambda: event_log.trouble is None)
+    metrics.counter("event_store_failures", "Commits that failed", lambda: event_log.write_failures)
+    metrics.counter("event_store_lost", "Events given up because the disk did not take them", lambda: event_log.lost)
     metrics.counter(
         "event_store_unstored",
         "Durable events that were sent with `stored` false, because the disk did not take them at that time",
-        lambda: journal.unstored,
+        lambda: event_log.unstored,
     )
     metrics.counter(
         "event_store_renewals",

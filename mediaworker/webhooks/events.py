@@ -173,7 +173,7 @@ class EventFeed:
         """What is left of the past was erased before it could be sent."""
         self.skips += 1
         log.error("webhook skips events that are no longer stored", webhook=self.name, reason=error.reason)
-        floor = self._hub.journal.floor
+        floor = self._hub.event_log.floor
         self._place.skip_to(floor if floor > self._place.read_row else self._hub.cursor.row)
 
     # -- from the outbox ----------------------------------------------------------------------------------------------

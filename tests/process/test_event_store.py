@@ -105,7 +105,7 @@ async def main(directory):
             hub.publish("c1", number, speech(f"u{number}"))
             hub.publish("c1", number, partial(f"u{number}", 1))
             hub.publish("c1", number, final(f"u{number}"))
-            if hub.journal.backlog > 200:
+            if hub.event_log.backlog > 200:
                 await hub.flush()
             while subscription.waiting:
                 print(await anext(subscription), flush=True)
@@ -136,7 +136,7 @@ async def test_whatever_a_subscriber_saw_survives_a_kill(tmp_path: Path) -> None
 
 
 async def test_a_full_disk_stops_storing_but_not_the_fan_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mediaworker.events.journal.RETRY_S", 0.02)
+    monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.02)
     async with running_hub(tmp_path) as hub:
         subscription = hub.subscribe(types=frozenset({"dtmf", "transcript.partial"}))
         hub.publish("c1", 0, started())
@@ -152,7 +152,7 @@ async def test_a_full_disk_stops_storing_but_not_the_fan_out(tmp_path: Path, mon
             sent += 1
             await asyncio.sleep(0.001)
         assert "full" in hub.trouble
-        assert hub.journal.write_failures > 0
+        assert hub.event_log.write_failures > 0
         hub.publish("c1", sent, Dtmf("inbound", "9", sent))
         await anext(subscription)
         received = []
@@ -168,18 +168,18 @@ async def test_a_full_disk_stops_storing_but_not_the_fan_out(tmp_path: Path, mon
         # … and all of it is stored once there is room.
         await hub._store.write(lambda db: db.execute("PRAGMA max_page_count = 1000000"))
         await until(lambda: hub.trouble is None)
-        assert hub.journal.backlog == 0
+        assert hub.event_log.backlog == 0
         stored = [decode(frame) for frame in await all_frames(hub, "c1")]
         assert [event.seq for event in stored] == list(range(1, 2 * sent + 3))
-        assert hub.journal.lost == 0
+        assert hub.event_log.lost == 0
 
 
 async def test_events_given_up_expire_the_cursors_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mediaworker.events.journal.RETRY_S", 0.02)
-    monkeypatch.setattr("mediaworker.events.journal.BATCH", 10)
-    monkeypatch.setattr("mediaworker.events.hub.TAIL", 10)
+    monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.02)
+    monkeypatch.setattr("mediaworker.events.event_log.BATCH", 10)
+    monkeypatch.setattr("mediaworker.events.event_log.TAIL", 10)
     async with running_hub(tmp_path) as hub:
-        hub.journal.limit = 50
+        hub.event_log.limit = 50
         hub.publish("c1", 0, started())
         hub.publish("c2", 0, started())
         await hub.flush()
@@ -190,9 +190,9 @@ async def test_events_given_up_expire_the_cursors_before_them(tmp_path: Path, mo
             hub.publish("c1", number, Dtmf("inbound", "1", number))
             await asyncio.sleep(0)
         assert hub.trouble is not None
-        assert hub.journal.backlog == 50
-        assert hub.journal.lost == 151
-        assert len(hub._tail) <= 60
+        assert hub.event_log.backlog == 50
+        assert hub.event_log.lost == 151
+        assert len(hub.event_log.tail) <= 60
         late = str(hub.subscribe().cursor)
         with pytest.raises(ResumeError, match="expired"):
             hub.subscribe(after=early)
@@ -207,7 +207,7 @@ async def test_events_given_up_expire_the_cursors_before_them(tmp_path: Path, mo
 
 
 async def test_a_disk_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mediaworker.events.journal.STALL_S", 0.05)
+    monkeypatch.setattr("mediaworker.events.event_log.STALL_S", 0.05)
     async with running_hub(tmp_path) as hub:
         subscription = hub.subscribe(types=frozenset({"call.started"}))
         await anext(subscription)
@@ -221,7 +221,7 @@ async def test_a_disk_that_does_not_answer_is_not_waited_for(tmp_path: Path, mon
         other.close()
         await until(lambda: hub.trouble is None)
         assert len(await all_frames(hub, "c1")) == 1
-        assert hub.journal.write_failures == 0
+        assert hub.event_log.write_failures == 0
 
 
 async def test_one_worker_owns_a_store(tmp_path: Path) -> None:
@@ -301,9 +301,9 @@ async def _one_call(directory: Path) -> None:
 
 
 async def test_nothing_is_seen_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mediaworker.events.journal.BATCH", 2)
+    monkeypatch.setattr("mediaworker.events.event_log.BATCH", 2)
     async with running_hub(tmp_path) as hub:
-        disk, hand_on = Database(tmp_path / FILE, read_only=True), hub.journal._hand_on
+        disk, hand_on = Database(tmp_path / FILE, read_only=True), hub.event_log._hand_on
         seen, early = [], []
 
         def check(entry: Entry) -> None:
@@ -313,7 +313,7 @@ async def test_nothing_is_seen_before_it_is_on_the_disk(tmp_path: Path, monkeypa
             seen.append(entry.type)
             hand_on(entry)
 
-        hub.journal._hand_on = check
+        hub.event_log._hand_on = check
         hub.publish("c1", 0, started())
         for number in range(9):
             hub.publish("c1", number, speech(f"u{number}"))

@@ -255,7 +255,7 @@ async def test_a_long_call_goes_in_pieces_between_which_live_events_are_committe
 async def test_a_subscriber_that_is_catching_up_is_told_and_not_left_with_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mediaworker.events.hub.TAIL", 10)
+    monkeypatch.setattr("mediaworker.events.event_log.TAIL", 10)
     clock = Clock()
     async with running_hub(tmp_path, clock=clock) as hub:
         cursors = [await a_call(hub, f"c{number}", 40) for number in range(5)]

@@ -164,7 +164,7 @@ async def test_whatever_bit_is_wrong_the_store_opens(
 ) -> None:
     """A bit in each byte of the header, and anywhere; then everything is read, and calls are written."""
     monkeypatch.setattr(hub_module, "CHECK_S", 0.02)
-    monkeypatch.setattr("mediaworker.events.journal.RETRY_S", 0.02)
+    monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.02)
     chance, whole = random.Random(16), await asyncio.to_thread(sample.read_bytes)
     places = [*range(16, 100), *(chance.randrange(100, len(whole)) for _ in range(40))]
     outcomes = {"refused": 0, "anew": 0, "same": 0}
@@ -337,7 +337,7 @@ async def test_a_store_lost_under_a_running_worker_is_written_anew_and_calls_go_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Path], None]
 ) -> None:
     monkeypatch.setattr(hub_module, "CHECK_S", 0.05)
-    monkeypatch.setattr("mediaworker.events.journal.RETRY_S", 0.05)
+    monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.05)
     folder = tmp_path / "data"
     async with running_hub(folder) as hub:
         follower = hub.subscribe()
@@ -360,7 +360,7 @@ async def test_a_store_lost_under_a_running_worker_is_written_anew_and_calls_go_
         assert hub.warnings
         hub.publish("live", 20, final("live/2", "after"))
         await hub.flush()
-        assert hub.trouble is None and hub.journal.backlog == 0
+        assert hub.trouble is None and hub.event_log.backlog == 0
         # Who has seen everything goes on; who has not is told that there is a gap.
         with pytest.raises(ResumeError):
             await anext(hub.subscribe(after=seen[0].cursor))
@@ -403,7 +403,7 @@ async def test_a_lost_log_costs_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 async def test_no_new_store_is_begun_where_another_worker_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "CHECK_S", 0.05)
-    monkeypatch.setattr("mediaworker.events.journal.RETRY_S", 0.05)
+    monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.05)
     folder = tmp_path / "data"
     async with running_hub(folder) as hub:
         hub.publish("live", 0, started())

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mediaworker.events.hub import PAGE, TAIL, EventHub
+from mediaworker.events.event_log import PAGE, TAIL
+from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import (
     CallHeld,
     Dtmf,
@@ -58,7 +59,7 @@ async def test_publish_numbers_stores_and_fans_out(tmp_path: Path) -> None:
         hub.publish("c1", 300, partial("u1", 1))
         hub.publish("c1", 900, final("u1"))
         hub.publish("c1", 1000, ended())
-        assert hub.journal.backlog == 5, "publish returns before anything is written"
+        assert hub.event_log.backlog == 5, "publish returns before anything is written"
         events = await take(one, 7)
         assert kinds(events) == [
             "hello", "call.started", "call.started", "speech.started", "transcript.partial", "transcript.final",
@@ -166,7 +167,7 @@ async def test_resumption_goes_on_after_the_cursor(tmp_path: Path) -> None:
             if number % 200 == 0:
                 await hub.flush()
         await hub.flush()
-        assert len(hub._tail) == TAIL
+        assert len(hub.event_log.tail) == TAIL
         subscription = hub.subscribe(after=after)
         seen = [event.at_ms for event in (await take(subscription, 11))[1:]]
         assert not subscription.live

@@ -1,9 +1,11 @@
-"""The line between publishing and fan-out: a durable event waits in it for its commit, and all keep their order.
+"""The event log: numbers durable events, has them committed, and keeps the latest of them for resumption.
 
-One batch is being written at a time, and what arrives meanwhile is the next: commits group by themselves.
+A durable event waits here for its commit, and all events keep their order. One batch is being written at a time, and
+what arrives meanwhile is the next: commits group by themselves. The log alone knows which rows are committed, which
+were given up (`floor`), and which of the latest are still in memory (the tail).
 
-When the disk refuses or does not answer, the journal is in trouble: it hands events on at once, keeps what could not
-be written, within bounds, and tries again every second. Whoever hands on asks `is_unsaved`, and marks those events.
+When the disk refuses or does not answer, the log is in trouble: it hands events on at once, keeps what could not be
+written, within bounds, and tries again every second. `frame` marks the events that are not on the disk.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from itertools import islice
 
 import structlog
 
-from mediaworker.events.database import EventRow
-from mediaworker.events.schema import CallRecord
+from mediaworker.events.database import EventRow, Head
+from mediaworker.events.schema import CallRecord, unstored
 from mediaworker.events.store import EventStore, StoreError
-from mediaworker.events.subscription import Entry
+from mediaworker.events.subscription import Entry, ResumeError, Subscription
 from mediaworker.ops.metrics import Histogram
 
 log = structlog.get_logger()
@@ -33,12 +35,16 @@ STALL_S = 1.0
 UNSAVED_MAX = 10_000
 LINE_MAX = 2 * UNSAVED_MAX
 LOG_EVERY_S = 60.0
+TAIL = 1024
+"""So many of the latest durable events stay in memory, for short resumptions and for the step from replay to live."""
+PAGE = 128
+EXPIRED_CURSOR = "expired cursor: events behind it are no longer stored"
 
 
-class Journal:
+class EventLog:
     """Takes entries in the order of their publication and hands them to `hand_on` in that order.
 
-    Outside trouble, an entry with a row is handed on after it has been committed.
+    Outside trouble, an entry with a row is handed on after it has been committed. Row ids only grow.
     """
 
     def __init__(self, store: EventStore, hand_on: Callable[[Entry], None]) -> None:
@@ -46,9 +52,18 @@ class Journal:
         self.trouble: str | None = None
         """Why events are not being stored, None when they are."""
         self.floor = 0
-        """Row of the latest event that was given up: whoever resumes before it would miss it. Only grows."""
+        """Row of the latest event that was given up or erased: whoever resumes before it would miss it. Only grows."""
         self.committed = 0
         """Row of the latest event on the disk."""
+        self.row = 0
+        """Row of the latest durable event that was published."""
+        self.visible_row = 0
+        """Row of the latest durable event that was handed on."""
+        self.first_row = 0
+        """Rows of this run begin here, and have no gaps."""
+        self.tail: deque[Entry] = deque()
+        self._tail_row = 0
+        """Every durable event that was handed on after this row is in the tail."""
         self.write_failures = self.lost = self.shed = self.unstored = 0
         self.commit_s = Histogram()
         self._store, self._hand_on = store, hand_on
@@ -67,15 +82,25 @@ class Journal:
         """Durable events that are not on disk yet."""
         return len(self._unsaved)
 
+    def begin(self, head: Head, first_row: int) -> None:
+        """Go on where the store stands. New rows begin at `first_row`."""
+        self.row = self.visible_row = self.committed = self._tail_row = head.row
+        self.floor, self.first_row = head.floor, first_row
+
+    @property
+    def next_row(self) -> int:
+        return max(self.row + 1, self.first_row)
+
     def put(self, entry: Entry) -> None:
         """Never blocks. A transient entry is dropped and counted when the line is full of them."""
         if entry.row is not None:
+            self.row = entry.row
             self._keep(entry)
         elif len(self._line) >= LINE_MAX:
             self.shed += 1
             return
         if self.trouble is not None or (entry.row is None and not self._line):
-            self._hand_on(entry)
+            self._show(entry)
         else:
             self._line.append(entry)
         if self._unsaved and self._writing is None and self._timer is None:
@@ -118,6 +143,75 @@ class Journal:
         """Whether something of this call is not on disk yet."""
         return any(entry.call_id == call_id for entry in self._unsaved)
 
+    def frame(self, entry: Entry) -> str:
+        """The entry's frame, with `stored` false while the event is not on the disk."""
+        return unstored(entry.frame) if self.is_unsaved(entry) else entry.frame
+
+    # -- resumption -------------------------------------------------------------------------------------------------
+
+    def raise_floor(self, row: int) -> None:
+        """Cursors before `row` are expired from now on."""
+        self.floor = max(self.floor, row)
+
+    def is_expired(self, row: int) -> bool:
+        return 0 < row < self.floor
+
+    async def has_row(self, row: int) -> bool:
+        """Whether a subscriber may resume after this row. Raises StoreError."""
+        # Rows of this run have no gaps; of earlier ones only the store knows.
+        if row in (0, self._tail_row, self.floor) or row >= self.first_row:
+            return True
+        return await self._store.read(lambda database: database.has_row(row))
+
+    async def page(self, subscription: Subscription) -> list[tuple[int, str]] | None:
+        """The next (row, frame) pairs of a subscription that catches up, and moves its `scanned` on.
+
+        None: nothing is left to catch up with. Raises ResumeError and StoreError.
+        """
+        after, until = subscription.scanned, self._tail_row
+        if self.is_expired(after):
+            raise ResumeError(EXPIRED_CURSOR)
+        if after < until:
+            call, types = subscription.call, subscription.types
+            # Rows beyond `until` may be committed but not handed on yet.
+            rows = await self._store.read(lambda database: database.page(after, until, PAGE, call_id=call, types=types))
+            if self.is_expired(after):  # the floor was raised meanwhile, before the rows went
+                raise ResumeError(EXPIRED_CURSOR)
+            subscription.scanned = rows[-1][0] if len(rows) == PAGE else until
+            return rows
+        # One page per turn of the loop: a long resumption must not hold up the media.
+        await asyncio.sleep(0)
+        if after < self._tail_row:
+            return []  # the tail has moved on meanwhile
+        behind = [entry for entry in self.tail if (entry.row or 0) > after][:PAGE]
+        if not behind:
+            return None
+        subscription.scanned = behind[-1].row or 0
+        return [(entry.row or 0, self.frame(entry)) for entry in behind if subscription.wants(entry)]
+
+    def forget(self, call_id: str) -> None:
+        """Drop an erased call's events from the tail."""
+        if any(entry.call_id == call_id for entry in self.tail):
+            self.tail = deque(entry for entry in self.tail if entry.call_id != call_id)
+
+    def _show(self, entry: Entry) -> None:
+        if entry.row is not None:
+            self.visible_row = entry.row
+            self.tail.append(entry)
+            self._trim()
+        self._hand_on(entry)
+
+    def _trim(self) -> None:
+        """Shorten the tail. An event that is not on disk stays, unless the disk has not answered for `limit` more."""
+        while len(self.tail) > TAIL:
+            if self.is_unsaved(self.tail[0]):
+                if len(self.tail) <= TAIL + self.limit:
+                    return
+                self.raise_floor(self.tail[0].row or 0)
+            self._tail_row = self.tail.popleft().row or 0
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
     def _keep(self, entry: Entry) -> None:
         self._unsaved.append(entry)
         if len(self._unsaved) <= self.limit:
@@ -127,7 +221,7 @@ class Journal:
         oldest = self._unsaved[self._in_flight]
         del self._unsaved[self._in_flight]
         assert oldest.row is not None
-        self.floor = max(self.floor, oldest.row)
+        self.raise_floor(oldest.row)
         self.lost += 1
         if oldest.record is not None:
             # The record outlives its event: a call that ended unseen by the disk must not be ended again at the start.
@@ -190,7 +284,7 @@ class Journal:
             head = self._line[0].row
             if row is not None and head is not None and head > row:
                 break
-            self._hand_on(self._line.popleft())
+            self._show(self._line.popleft())
             self._handed_on += 1
         while self._flushes and self._flushes[0][0] <= self._handed_on:
             done = self._flushes.popleft()[1]
