@@ -89,14 +89,6 @@ def _pull_all(args: argparse.Namespace) -> int:
 def _pull(name: str, revision: str | None) -> int:
     try:
         from huggingface_hub import HfApi, snapshot_download
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
     except ImportError:
         print_error("pulling needs the extra `qwen`: pip install 'mediaworker[qwen]'")
         return 1
@@ -106,36 +98,42 @@ def _pull(name: str, revision: str | None) -> int:
         folder = Path(snapshot_download(name, revision=wanted, allow_patterns=FILES))
         # A snapshot's folder has the name of its commit.
         checked = HfApi().verify_repo_checksums(name, revision=folder.name)
-    except HFValidationError as error:
-        why, code = first_line(error), 2
-    except GatedRepoError:
-        why, code = f"{name} is given only to those who have asked for it: set HF_TOKEN to the token of one", 1
-    except RevisionNotFoundError:
-        why, code = f"{name} has no revision {wanted}", 1
-    except RepositoryNotFoundError:
-        why, code = f"the hub knows no model {name}, or wants a token for it (HF_TOKEN)", 1
-    except LocalEntryNotFoundError as error:
-        if isinstance(error.__cause__, HfHubHTTPError):
-            why, code = f"{name} could not be downloaded: {first_line(error.__cause__)}", 1
-        else:
-            why, code = f"the hub cannot be reached. {weights.missing(name)}", 1
-    except (HfHubHTTPError, OSError) as error:
-        why, code = f"{name} could not be downloaded: {first_line(error)}", 1
-    except (KeyError, TypeError, ValueError):
-        # The library takes what is sent for what it should be: a proxy's page, for instance.
-        why, code = f"{name} could not be downloaded: something answers, and its answer is none of a hub", 1
-    except Exception as error:  # of the library's own HTTP client, whichever that is
-        why, code = f"{name}: {first_line(error)}; the same command goes on where it broke off", 1
-    else:
-        if not checked.mismatches:
-            weights.record(name, folder)
-            print(folder)
-            return 0
-        spoiled = [each["path"] for each in checked.mismatches]
-        for path in spoiled:  # the next pull brings it again
-            (folder / path).resolve().unlink(missing_ok=True)
-            (folder / path).unlink(missing_ok=True)
-        why = f"{name}: {', '.join(spoiled)} is not what the hub has (another hash) and was removed: pull again"
-        code = 1
-    print_error(why)
-    return code
+    except Exception as error:  # The library's own HTTP client, whichever that is, raises others.
+        code, why = _failure(error, name, wanted)
+        print_error(why)
+        return code
+    if not checked.mismatches:
+        weights.record(name, folder)
+        print(folder)
+        return 0
+    spoiled = [each["path"] for each in checked.mismatches]
+    for path in spoiled:  # The next pull brings it again.
+        (folder / path).resolve().unlink(missing_ok=True)
+        (folder / path).unlink(missing_ok=True)
+    print_error(f"{name}: {', '.join(spoiled)} is not what the hub has (another hash) and was removed: pull again")
+    return 1
+
+
+def _failure(error: Exception, name: str, revision: str) -> tuple[int, str]:
+    """The exit code for an error of a download, and a line for the person who started it."""
+    from huggingface_hub import errors
+
+    match error:
+        case errors.HFValidationError():
+            return 2, first_line(error)
+        case errors.GatedRepoError():
+            return 1, f"{name} is given only to those who have asked for it: set HF_TOKEN to the token of one"
+        case errors.RevisionNotFoundError():
+            return 1, f"{name} has no revision {revision}"
+        case errors.RepositoryNotFoundError():
+            return 1, f"the hub knows no model {name}, or wants a token for it (HF_TOKEN)"
+        case errors.LocalEntryNotFoundError(__cause__=errors.HfHubHTTPError() as cause):
+            return 1, f"{name} could not be downloaded: {first_line(cause)}"
+        case errors.LocalEntryNotFoundError():
+            return 1, f"the hub cannot be reached. {weights.missing(name)}"
+        case errors.HfHubHTTPError() | OSError():
+            return 1, f"{name} could not be downloaded: {first_line(error)}"
+        case KeyError() | TypeError() | ValueError():
+            # The library takes what is sent for what it should be: a proxy's page, for instance.
+            return 1, f"{name} could not be downloaded: something answers, and its answer is none of a hub"
+    return 1, f"{name}: {first_line(error)}; the same command goes on where it broke off"

@@ -71,17 +71,22 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> int:
                 reloader.reload()
             await asked.wait()
             manager.stopping()
-            drain, hurry = loop.create_task(worker.drain()), loop.create_task(hurried.wait())
-            await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (drain, hurry):
-                task.cancel()
-            for result in await asyncio.gather(drain, hurry, return_exceptions=True):
-                if isinstance(result, Exception):
-                    log.error("draining failed", exc_info=result)
+            await _drain(worker, hurried)
         manager.close()
 
     uvloop.run(run())
     return 0
+
+
+async def _drain(worker: Worker, hurried: asyncio.Event) -> None:
+    """Until the worker has ended its calls, or somebody is in a hurry."""
+    tasks = {asyncio.ensure_future(worker.drain()), asyncio.ensure_future(hurried.wait())}
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            log.error("draining failed", exc_info=result)
 
 
 def _show_page_link(worker: Worker) -> None:

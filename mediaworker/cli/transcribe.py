@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import shutil
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from config import ConfigError, load
+from config import ConfigError, Settings, load
 from config.child_process import forbid_tracing
 from config.settings import Log
 from mediaworker.cli.terminal import print_error
@@ -49,66 +48,39 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="configuration file")
 
 
+class _Refused(Exception):
+    """The command cannot begin. The arguments are its exit code and a line that says why."""
+
+
 def run(args: argparse.Namespace) -> int:
     forbid_tracing()
     with tempfile.TemporaryDirectory(prefix="mediaworker-") as spool:
-        return _run(args, spool)
+        try:
+            return _run(args, spool)
+        except ConfigError as error:
+            print_error(str(error))
+            return 2
+        except _Refused as refused:
+            code, why = refused.args
+            print_error(why)
+            return int(code)
 
 
 def _run(args: argparse.Namespace, spool: str) -> int:
-    try:
-        settings = load(args.config)
-    except ConfigError as error:
-        print_error(str(error))
-        return 2
+    """Raises ConfigError, _Refused."""
+    settings = load(args.config)
     one_thread()
     from asr import languages
-    from asr.engines.plugin import find
-    from asr.engines.selection import select, unknown_language
-    from mediaworker.cli.transcription.batch import FAILED, INTERRUPTED, UNREADABLE, WRONG, Batch
+    from mediaworker.cli.transcription.batch import INTERRUPTED, Batch
     from mediaworker.files.options import Options
     from mediaworker.ops import logs
 
-    try:
-        engine = select(settings.asr).engine
-    except ConfigError as error:
-        print_error(str(error))
-        return WRONG
-    if why := unknown_language(args.language, engine, find(engine).languages):
-        print_error(f"--language: {why}")
-        return WRONG
-    if args.speaker and args.channels != "split":
-        print_error("--speaker goes with --channels split")
-        return WRONG
-    if STDIN in args.files:
-        if args.files.count(STDIN) > 1 or sys.stdin.isatty():
-            print_error("- is one file on standard input: redirect or pipe it in")
-            return WRONG
-        try:
-            args.files[args.files.index(STDIN)] = _from_stdin(spool)
-        except OSError as error:
-            print_error(f"standard input: {error.strerror or error}")
-            return FAILED
+    _check_arguments(args, settings)
+    _spool_stdin(args.files, spool)
     logs.configure(Log(level="error"))
     settings = replace(settings, log=replace(settings.log, level="error"))
-    files = distinct(_files(args.files))
-    if not files:
-        print_error("there are no files in it")
-        return UNREADABLE
     formats = tuple(dict.fromkeys(args.format or ["txt"]))
-    folder = Path(args.output) if args.output else None
-    if folder is not None:
-        try:
-            check(files, folder, formats)
-        except Clash as clash:
-            print_error(str(clash))
-            return WRONG
-    try:
-        if args.output:
-            os.makedirs(args.output, exist_ok=True)
-    except OSError as error:
-        print_error(f"{args.output}: {error.strerror}")
-        return FAILED
+    files, folder = _paths(args, formats)
     options = Options(
         language=languages.base(args.language),
         prompt=args.prompt,
@@ -118,12 +90,55 @@ def _run(args: argparse.Namespace, spool: str) -> int:
     )
     try:
         return asyncio.run(Batch(settings, files, folder, formats, options, force=args.force).run())
-    except ConfigError as error:
-        print_error(str(error))
-        return WRONG
     except KeyboardInterrupt:
         print_error("interrupted; the same command goes on where it was")
         return INTERRUPTED
+
+
+def _check_arguments(args: argparse.Namespace, settings: Settings) -> None:
+    from asr.engines.plugin import find
+    from asr.engines.selection import select, unknown_language
+    from mediaworker.cli.transcription.batch import WRONG
+
+    engine = select(settings.asr).engine
+    if why := unknown_language(args.language, engine, find(engine).languages):
+        raise _Refused(WRONG, f"--language: {why}")
+    if args.speaker and args.channels != "split":
+        raise _Refused(WRONG, "--speaker goes with --channels split")
+
+
+def _spool_stdin(names: list[str], folder: str) -> None:
+    """Put the name of a file in the place of `-`."""
+    from mediaworker.cli.transcription.batch import FAILED, WRONG
+
+    if STDIN not in names:
+        return
+    if names.count(STDIN) > 1 or sys.stdin.isatty():
+        raise _Refused(WRONG, "- is one file on standard input: redirect or pipe it in")
+    try:
+        names[names.index(STDIN)] = _from_stdin(folder)
+    except OSError as error:
+        raise _Refused(FAILED, f"standard input: {error.strerror or error}") from None
+
+
+def _paths(args: argparse.Namespace, formats: tuple[str, ...]) -> tuple[list[Path], Path | None]:
+    """The files to transcribe, and the folder for the results, which is there then."""
+    from mediaworker.cli.transcription.batch import FAILED, UNREADABLE, WRONG
+
+    files = distinct(_files(args.files))
+    if not files:
+        raise _Refused(UNREADABLE, "there are no files in it")
+    if not args.output:
+        return files, None
+    folder = Path(args.output)
+    try:
+        check(files, folder, formats)
+        folder.mkdir(parents=True, exist_ok=True)
+    except Clash as clash:
+        raise _Refused(WRONG, str(clash)) from None
+    except OSError as error:
+        raise _Refused(FAILED, f"{args.output}: {error.strerror}") from None
+    return files, folder
 
 
 def _from_stdin(folder: str) -> str:

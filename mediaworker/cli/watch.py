@@ -52,36 +52,8 @@ class _Over(Exception):
 
 
 async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    screen = Screen(colour=colour, rewrite=colour)
-
-    def retry(reason: str, seconds: float) -> None:
-        if args.once:
-            raise _Over
-        _note(f"connection lost ({reason}); again in {seconds:.1f} s")
-
-    after, expired, waits = args.after, False, args.once
     try:
-        while True:
-            types = args.types.split(",") if args.types else None
-            stream = EventStream(
-                args.url, key=args.key, call=args.call, types=types, after=after, patient=expired,
-                tls=tls, on_retry=retry,
-            )  # fmt: skip
-            try:
-                async for text in stream.frames():
-                    if waits:
-                        waits = False
-                        _note("waiting for events until the worker closes the connection; Ctrl-C ends it")
-                    if args.json:
-                        print(printable_json(text), flush=True)
-                    else:
-                        screen.show(json.loads(text))
-            except CursorExpired:
-                if args.once:
-                    return 0
-                _note("the cursor has expired: going on with what comes now")
-                after, expired = None, True
+        await _follow(args, tls)
     except _Over:
         return 0
     except BrokenPipeError:
@@ -92,6 +64,39 @@ async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
     except (ClientError, InvalidHandshake, ValueError) as error:
         print_error(f"{args.url}: {_refusal(error)}")
         return 1
+    return 0
+
+
+async def _follow(args: argparse.Namespace, tls: ssl.SSLContext) -> None:
+    """Print events, over as many connections as it takes. Raises _Over when one was asked for and has ended."""
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    screen = Screen(colour=colour, rewrite=colour)
+
+    def retry(reason: str, seconds: float) -> None:
+        if args.once:
+            raise _Over
+        _note(f"connection lost ({reason}); again in {seconds:.1f} s")
+
+    types = args.types.split(",") if args.types else None
+    after, expired, waits = args.after, False, args.once
+    while True:
+        stream = EventStream(
+            args.url, key=args.key, call=args.call, types=types, after=after, patient=expired, tls=tls, on_retry=retry
+        )
+        try:
+            async for text in stream.frames():
+                if waits:
+                    waits = False
+                    _note("waiting for events until the worker closes the connection; Ctrl-C ends it")
+                if args.json:
+                    print(printable_json(text), flush=True)
+                else:
+                    screen.show(json.loads(text))
+        except CursorExpired:
+            if args.once:
+                return
+            _note("the cursor has expired: going on with what comes now")
+            after, expired = None, True
 
 
 def _printable(value: Any) -> Any:

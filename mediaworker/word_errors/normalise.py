@@ -112,28 +112,34 @@ def _number(tokens: list[str], at: int) -> tuple[str, int]:
             continue
         if token in _ORDINALS and (not last or (last == "tens" and _ORDINALS[token] < 10)):
             return f"{total + current + _ORDINALS[token]}th", at + 1
-        if token.isdecimal() and not last:
-            current, kind = int(token), "unit"
-        elif token in _UNITS and (last in ("", "hundred", "scale") or (last == "tens" and token != "zero")):
-            if token == "zero":
-                if last:
-                    break
-                return "0", at + 1
-            current, kind = current + _UNITS[token], "unit"
-        elif token in _TEENS and last in ("", "hundred", "scale"):
-            current, kind = current + _TEENS[token], "unit"
-        elif token in _TENS and last in ("", "hundred", "scale"):
-            current, kind = current + _TENS[token], "tens"
+        if token == "zero":
+            return ("0", at + 1) if not last else (str(total + current), at)
+        if (added := _below_hundred(token, last)) is not None:
+            value, last = added
+            current += value
         elif token == "hundred" and last != "hundred" and current < 100 and (current or not last):
-            current, kind = (current or 1) * 100, "hundred"
+            current, last = (current or 1) * 100, "hundred"
         elif token in _SCALES and last != "scale" and _SCALES[token] < scale and (current or not last):
             scale = _SCALES[token]
-            total, current, kind = total + (current or 1) * scale, 0, "scale"
+            total, current, last = total + (current or 1) * scale, 0, "scale"
         else:
             break
-        last = kind
         at += 1
     return (str(total + current), at) if at > begin else ("", begin)
+
+
+def _below_hundred(token: str, last: str) -> tuple[int, str] | None:
+    """What a word adds to the number before it, whose last word is of the kind `last`, and its own kind."""
+    if token.isdecimal():
+        return (int(token), "unit") if not last else None
+    if token in _UNITS and last in ("", "hundred", "scale", "tens"):
+        return _UNITS[token], "unit"
+    if last in ("", "hundred", "scale"):
+        if token in _TEENS:
+            return _TEENS[token], "unit"
+        if token in _TENS:
+            return _TENS[token], "tens"
+    return None
 
 
 def _scaled(tokens: list[str], at: int) -> bool:

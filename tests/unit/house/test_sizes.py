@@ -1,0 +1,61 @@
+"""Files and functions that fit in the head, and folders that fit on a screen."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.unit.house.test_house import ALLOWED, ROOT
+
+LINES_OF_FILE, LINES_OF_FUNCTION, FILES_OF_FOLDER = 400, 60, 15
+LARGER = {
+    "mediaworker/calls/call.py": 435,
+    "mediaworker/calls/transcriber.py": 430,
+    "mediaworker/events/database.py": 430,
+    "mediaworker/events/hub.py": 485,
+    "mediaworker/events/schema.py": 410,
+    "mediaworker/calls/registry.py open": 85,
+}
+"""Those that are larger still, and how large they may be. The list only gets shorter, and its numbers smaller."""
+
+
+def _files(package: str) -> dict[str, str]:
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted((ROOT / package).rglob("*.py"))}
+
+
+def _functions(source: str) -> list[tuple[str, int]]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    return [(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in nodes]
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_files_and_functions_are_short(package: str) -> None:
+    sizes = {name: source.count("\n") for name, source in _files(package).items()}
+    too_long = {name: size for name, size in sizes.items() if size > LARGER.get(name, LINES_OF_FILE)}
+    for name, source in _files(package).items():
+        for function, size in _functions(source):
+            if size > LARGER.get(f"{name} {function}", LINES_OF_FUNCTION):
+                too_long[f"{name} {function}"] = size
+    assert sizes and not too_long
+
+
+def test_what_is_listed_as_larger_is_larger() -> None:
+    for name, most in LARGER.items():
+        path, _, function = name.partition(" ")
+        source = (ROOT / path).read_text("utf-8")
+        size = dict(_functions(source))[function] if function else source.count("\n")
+        assert (LINES_OF_FUNCTION if function else LINES_OF_FILE) < size <= most, f"{name} has {size} lines: list it so"
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_folders_have_few_files(package: str) -> None:
+    folders = {path.parent for path in (ROOT / package).rglob("*.py")}
+    counts = {str(folder.relative_to(ROOT)): len(_modules(folder)) for folder in folders}
+    assert not {name: count for name, count in counts.items() if count > FILES_OF_FOLDER}
+
+
+def _modules(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.py") if path.name != "__init__.py"]
