@@ -164,6 +164,7 @@ async def test_rows_begin_at_the_first_one_of_the_run_and_have_no_gaps(tmp_path:
         assert scene.log.next_row == 100
         scene.put(100, "a")
         assert (scene.log.next_row, scene.log.visible_row) == (101, 7)
+        assert await scene.log.has_row(100), "rows of this run need not be on the disk"
         await scene.stored()
         assert scene.log.visible_row == 100
         found = [await scene.log.has_row(row) for row in (0, 3, 7, 99, 100)]
@@ -203,3 +204,19 @@ async def test_an_erased_call_leaves_the_tail(tmp_path: Path) -> None:
         assert len(scene.log.tail) == 1
         scene.log.forget("c1")
         assert not scene.log.tail
+
+
+async def test_the_tail_is_bounded_while_a_commit_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_logs, "TAIL", 2)
+    async with held(tmp_path) as scene:
+        scene.log.limit = 2
+        scene.put(1, "1")
+        await scene.committing()
+        scene.log.fail("the commit does not answer")
+        for row in (2, 3, 4):
+            scene.put(row, str(row))
+        assert [entry.row for entry in scene.log.tail] == [1, 2, 3, 4]
+        scene.put(5, "5")
+        assert [entry.row for entry in scene.log.tail] == [2, 3, 4, 5]
