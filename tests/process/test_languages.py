@@ -14,9 +14,7 @@ from playwright.async_api import Browser, expect
 from websockets.asyncio.client import connect
 
 from asr.client.recognizer import EngineStatus, Utterance
-from asr.engines.selection import select
 from audio.codecs.g711 import ulaw_decode
-from config import ConfigError
 from config.settings import Asr, Settings
 from tests.process.test_end_to_end import start
 from tests.process.test_recognizer import client, codes
@@ -32,9 +30,13 @@ from tests.support.sipp_scenario import Pause, Send, mixed, offer
 from tests.support.story import check_story
 
 __all__ = ["browser"]
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 AUDIOSOCKET = ports(1)[0]
+
 SPOKEN = b"\xff" * 4000 + codes("vm-goodbye") + b"\xff" * 8000
+
 ROUTES = """
 [[routes]]
 source = "audiosocket"
@@ -49,6 +51,7 @@ language = "de"
 called = "british"
 language = "en-GB"
 """
+
 WHY = "the engine moonshine does not know the language '{}'; it knows en"
 
 
@@ -218,14 +221,3 @@ async def test_transcribe_says_so_before_it_opens_a_file() -> None:
     done = await asyncio.to_thread(command, "transcribe", "nowhere.wav", "--language", "de", ASR__ENGINE="moonshine")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"mediaworker: --language: {WHY.format('de')}\n"
-
-
-@pytest.mark.parametrize("code", ["en", "en-GB", "en_US", "EN"])
-async def test_english_has_regions(code: str) -> None:
-    assert select(Asr(engine="moonshine", language=code)).engine == "moonshine"
-
-
-@pytest.mark.parametrize("code", ["de", "de-DE", "cmn", "english", "e", "yue"])
-async def test_the_engine_that_is_found_must_know_the_language(code: str) -> None:
-    with pytest.raises(ConfigError, match=r"^asr\.language = .* it knows en \(auto: Moonshine"):
-        select(Asr(model="nobody/nothing", language=code))

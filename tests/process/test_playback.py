@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
-from mediaworker.calls.sound import MAX_RATE_HZ, SoundError, read_wav
 from mediaworker.client import Client, ClientError
 from mediaworker.http.resources import playback
 from tests.support.api_server import ADMIN_KEY, EVENTS_KEY, bearer, running_api
+from tests.unit.calls.test_sound import tone, wav
 
 
 class Speaker:
@@ -34,20 +30,6 @@ class Speaker:
     def clear(self) -> None:
         self.cleared += 1
         self.clears += 1
-
-
-def wav(samples: np.ndarray, rate_hz: int = 8000, channels: int = 1, width: int = 2) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as opened:
-        opened.setnchannels(channels)
-        opened.setsampwidth(width)
-        opened.setframerate(rate_hz)
-        opened.writeframes(samples.tobytes())
-    return file.getvalue()
-
-
-def tone(rate_hz: int, seconds: float = 0.5) -> np.ndarray:
-    return (8000 * np.sin(2 * np.pi * 440 * np.arange(round(rate_hz * seconds)) / rate_hz)).astype(np.int16)
 
 
 async def test_a_sound_is_played_and_stopped(tmp_path: Path) -> None:
@@ -103,25 +85,3 @@ async def test_what_cannot_be_played_is_refused(tmp_path: Path) -> None:
         assert (await api.client.delete("/v1/calls/deaf/audio", headers=bearer(ADMIN_KEY))).status_code == 409
         assert (await api.client.delete("/v1/calls/c1/audio", headers=bearer(EVENTS_KEY))).status_code == 403
         assert not speaker.played and not speaker.cleared
-
-
-@pytest.mark.parametrize("claim", [b"\x00\xf0\xff\x7f", b"\xff\xff\xff\xff"])
-def test_who_writes_into_a_pipe_does_not_know_the_length(claim: bytes) -> None:
-    """espeak-ng's header and ffmpeg's: the largest that there is."""
-    whole = wav(tone(8000))
-    samples, rate_hz = read_wav(io.BytesIO(whole[:40] + claim + whole[44:]), max_s=1)
-    assert samples.tobytes() == tone(8000).tobytes() and rate_hz == 8000
-    with pytest.raises(SoundError, match="at most"):
-        read_wav(io.BytesIO(whole[:40] + claim + whole[44:]), max_s=0.4)
-
-
-@given(st.binary(max_size=100), st.integers(0, 60), st.binary(max_size=8))
-def test_any_bytes_are_a_sound_or_a_reason(noise: bytes, at: int, other: bytes) -> None:
-    good = wav(tone(8000, 0.01))
-    for data in (noise, good[:at] + other + good[at + len(other) :]):
-        try:
-            samples, rate_hz = read_wav(io.BytesIO(data))
-        except SoundError as error:
-            assert str(error) and "\n" not in str(error)
-            continue
-        assert samples.dtype == np.int16 and samples.ndim == 1 and 1 <= rate_hz <= MAX_RATE_HZ

@@ -23,9 +23,8 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
-from config import ConfigError, Settings
+from config import ConfigError
 from config.load import parse
-from config.reload import merge
 from mediaworker.ops.systemd import ServiceManager
 from mediaworker.ops.tls import Certificate, expiry
 from tests.support.peers import COMMAND, ROOT, Worker, alive, command, launch, until, worker
@@ -33,39 +32,6 @@ from tests.support.ports import port_range, ports
 from tests.support.speech import SPEECH, speech
 
 OLD, NEW = "old-key-12345", "new-key-12345"
-
-
-# -- what is merged ----------------------------------------------------------------------------------------------------
-
-
-def test_what_may_change_changes_and_the_rest_is_named() -> None:
-    old = parse({"sip": {"port": 5060, "allow": ["10.0.0.1"]}, "log": {"level": "info"}, "max_calls": 5})
-    new = parse(
-        {
-            "sip": {"port": 5070, "allow": ["10.0.0.2"]},
-            "log": {"level": "debug", "sip_trace": True},
-            "max_calls": 6,
-            "data_dir": "elsewhere",
-            "routes": [{"profile": "bot"}],
-        }
-    )
-    merged = merge(old, new)
-    assert set(merged.changed) == {"sip.allow", "log.level", "log.sip_trace", "max_calls", "routes"}
-    assert set(merged.waiting) == {"sip.port", "data_dir"}
-    assert (merged.settings.sip.port, merged.settings.sip.allow) == (5060, ("10.0.0.2",))
-    assert (merged.settings.log.level, merged.settings.data_dir) == ("debug", "data")
-    assert merge(old, old) == merge(merged.settings, merged.settings).__class__(old, (), ())
-
-
-def test_a_port_does_not_change_its_protocol_while_it_is_open() -> None:
-    plain, tls = Settings(), parse({"http": {"tls_cert": "a.pem", "tls_key": "k.pem"}, "media": {"host": "::1"}})
-    merged = merge(plain, tls)
-    assert merged.settings == plain and set(merged.waiting) == {"http.tls_cert", "http.tls_key", "media.host"}
-    moved = parse({"http": {"tls_cert": "b.pem", "tls_key": "k.pem"}, "media": {"host": "::1"}})
-    assert merge(tls, moved).changed == ("http.tls_cert",)
-
-
-# -- certificates ------------------------------------------------------------------------------------------------------
 
 
 def make_certificate(folder: Path, name: str, *, days: int = 30, algorithm: str = "ec") -> tuple[Path, Path]:
@@ -118,9 +84,6 @@ def test_files_that_make_no_certificate_are_named_and_change_nothing(tmp_path: P
     live.load(parse({"http": {"tls_cert": str(both)}}).http)
     with pytest.raises(ConfigError, match=r"http\.tls_cert"):
         parse({"http": {"tls_key": str(key)}})
-
-
-# -- a real worker -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -349,9 +312,6 @@ def caught(pid: int, number: signal.Signals) -> bool:
     return bool(int(line.split()[1], 16) >> number - 1 & 1)
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_second_signal_ends_a_drain_at_once(tmp_path: Path) -> None:
     file = long_speech(tmp_path)
     with worker(tmp_path, SHUTDOWN_S="600", SIP__ENABLED="false") as running:
@@ -399,9 +359,6 @@ def test_the_service_manager_hears_of_start_life_and_end(tmp_path: Path, monkeyp
         listener.join(10)
     assert heard[0] == "READY=1" and heard[-1] == "STOPPING=1" and set(heard[1:-1]) == {"WATCHDOG=1"}
     ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
-
-
-# -- neighbours --------------------------------------------------------------------------------------------------------
 
 
 def test_two_workers_on_one_host_take_calls_at_once_from_one_range_of_ports(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +11,10 @@ from tests.sip.test_life import STARTED, scene
 from tests.support.sip_peer import SipPeer, sdp
 
 DIGIT = ("5", "Content-Type: application/dtmf")
+
 OWN = ("INFO", "OPTIONS", "NOTIFY", "SUBSCRIBE", "PUBLISH", "DANCE", "PRACK")
 """Methods that are answered before PJSIP sees them."""
+
 PJSIPS = ("BYE", "UPDATE", "REFER", "MESSAGE", "INVITE")
 
 
@@ -78,17 +79,6 @@ async def test_each_info_is_taken_once_and_in_order() -> None:
             next(caller.cseq)
         await caller.bye()
     assert handler.log == [STARTED, *[("dtmf", "5", "0")] * 3, ("end", "hangup")]
-
-
-@pytest.mark.parametrize(
-    ("header", "tag"),
-    [
-        ("<sip:4711@pbx.example>;tag=a1", "a1"), ("sip:4711@pbx.example;tag=a1", "a1"), ("<sip:x@y>", ""),
-        ('"Ann;tag=no" <sip:x@y;tag=neither> ; Tag = Yes;other=1', "Yes"), ("<sip:x@y>;other=1;tag=b;last", "b"),
-    ],
-)  # fmt: skip
-def test_the_tag_of_a_header(header: str, tag: str) -> None:
-    assert tag_of(header) == tag
 
 
 @given(st.text())

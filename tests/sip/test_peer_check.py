@@ -10,7 +10,6 @@ import pytest
 
 from sip.pjsip import call_control, liveness
 from sip.pjsip.endpoint import SipEndpoint
-from sip.pjsip.liveness import ANSWER_S, DOUBT_EVERY_S, DOUBT_S, REFUSED_S, PeerWatch, Step, is_behind_nat
 from tests.sip.test_endpoint import Recorder, short_memory, until, worker
 from tests.sip.test_life import STARTED, media, scene
 from tests.support.rtp_sender import RtpSender
@@ -20,6 +19,7 @@ from tests.support.sipp_scenario import Expect, Pause, Send, offer, scenario
 
 CALLS = 90
 """The ports of twice as many are free: each rests for ten seconds after its call."""
+
 INVITE = Send("INVITE", offer("m=audio 30000 RTP/AVP 0\na=rtpmap:0 PCMU/8000"))
 
 
@@ -30,50 +30,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "ANSWER_S", 1.0)
     monkeypatch.setattr(liveness, "REFUSED_S", 0.3)
     monkeypatch.setattr(liveness, "DOUBT_S", 0.2)
-
-
-def test_when_a_peer_is_asked_and_given_up() -> None:
-    watch = PeerWatch(0.0, 30.0)
-    assert watch.step(29.9, 0.0) is Step.WAIT
-    assert watch.step(35.0, 10.0) is Step.WAIT, "it was heard 25 s ago"
-    assert watch.step(40.0, 10.0) is Step.ASK
-    watch.on_question(40.0)
-    assert watch.step(40.0 + ANSWER_S - 0.1, 10.0) is Step.WAIT
-    assert watch.step(40.0 + ANSWER_S, 10.0) is Step.GIVE_UP
-    watch.on_answer(42.0)
-    assert watch.step(71.9, 10.0) is Step.WAIT
-    assert watch.step(72.0, 10.0) is Step.ASK
-    watch.on_question(72.0)
-    watch.on_unreached()
-    assert watch.step(72.0 + REFUSED_S, 10.0) is Step.GIVE_UP
-    assert watch.step(72.0 + REFUSED_S, 73.0) is Step.WAIT, "it sends RTP, so it lives"
-    assert watch.step(104.9, 73.0) is Step.WAIT
-
-
-def test_a_doubt_brings_a_question_at_once_and_not_too_often() -> None:
-    watch = PeerWatch(0.0, 30.0)
-    watch.doubt()
-    assert watch.step(5.0, 5.0 - DOUBT_S / 2) is Step.WAIT
-    assert watch.step(5.0, 5.0 - DOUBT_S) is Step.ASK
-    watch.on_question(5.0)
-    watch.on_answer(5.1)
-    assert watch.step(10.0, 4.0) is Step.WAIT, "the doubt is over"
-    watch.doubt()
-    assert watch.step(5.0 + DOUBT_EVERY_S - 0.1, 4.0) is Step.WAIT
-    assert watch.step(5.0 + DOUBT_EVERY_S, 4.0) is Step.ASK
-
-
-@pytest.mark.parametrize(
-    ("contact", "source", "behind"),
-    [
-        ("192.168.1.20", "203.0.113.5", False),  # documentation addresses count as private
-        ("192.168.1.20", "8.8.8.8", True), ("10.0.0.1", "8.8.8.8", True), ("100.64.0.9", "8.8.8.8", False),
-        ("192.168.1.20", "192.168.1.1", False), ("8.8.4.4", "8.8.8.8", False), ("8.8.8.8", "8.8.8.8", False),
-        ("pbx.example", "8.8.8.8", False), ("", "8.8.8.8", False), ("fd00::1", "2600::1", True),
-    ],
-)  # fmt: skip
-def test_who_is_behind_a_nat(contact: str, source: str, behind: bool) -> None:
-    assert is_behind_nat(contact, source) is behind
 
 
 def expected_statuses(peer: SipPeer, *statuses: str) -> asyncio.Task[None]:

@@ -23,148 +23,16 @@ from audio.codecs.g711 import alaw_decode, ulaw_decode
 from audio.codecs.g722 import G722Decoder
 from audio.rtp.packet import RtpPacket
 from audio.rtp.silence_ticker import SilenceTicker
-from config import ConfigError, Endpointing
-from config.access_list import AccessList
-from config.addresses import SOCKETS, Family, canonical, family_of, split_address
-from config.log_rate_limit import LogRateLimit
+from config import Endpointing
+from config.addresses import SOCKETS, Family, canonical, family_of
 from sip.errors import PortsExhausted
-from sip.media.latching import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
+from sip.media.latching import SEQUENTIAL
 from sip.media.ports import RtpPorts
 from sip.media.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPNS, RtpReceiver, _Buffers
 from sip.media.rtp_socket import RtpCounters, RtpSocket
 from tests.support.peers import until
 from tests.support.ports import port_range
-
-PEER = ("192.0.2.9", 4000)
-NAT = ("198.51.100.1", 61000)
-INTRUDER = ("203.0.113.5", 5555)
-
-
-def rtp(sequence: int, ssrc: int = 1, payload_type: int = 0) -> bytes:
-    return struct.pack("!BBHII", 0x80, payload_type, sequence & 0xFFFF, sequence * 160, ssrc) + bytes(160)
-
-
-def accept(latch: SourceLatch, datagram: bytes, address: tuple[str, int], now: float) -> tuple[bytes, ...]:
-    """What is delivered, without its times."""
-    return tuple(each for each, _ in latch.accept(datagram, address, now))
-
-
-def locked(source: tuple[str, int] = PEER) -> SourceLatch:
-    latch = SourceLatch()
-    latch.expect(PEER, 0.0)
-    for sequence in range(SEQUENTIAL):
-        accept(latch, rtp(sequence), source, 0.0)
-    assert latch.source == source
-    return latch
-
-
-def test_the_address_in_the_sdp_is_heard_at_once() -> None:
-    latch = SourceLatch()
-    latch.expect(PEER, 0.0)
-    assert latch.target == PEER
-    assert accept(latch, rtp(1), PEER, 0.0) == (rtp(1),)
-    assert latch.source == PEER
-
-
-def test_another_source_is_learned_after_probation_and_nothing_is_lost() -> None:
-    latch = SourceLatch()
-    latch.expect(PEER, 0.0)
-    heard = [accept(latch, rtp(n), NAT, 0.02 * n) for n in range(65534, 65534 + SEQUENTIAL + 1)]
-    assert heard[: SEQUENTIAL - 1] == [()] * (SEQUENTIAL - 1)
-    assert heard[SEQUENTIAL - 1] == tuple(rtp(n) for n in range(65534, 65534 + SEQUENTIAL))
-    assert len(heard[SEQUENTIAL]) == 1
-    assert latch.source == latch.target == NAT
-    assert latch.refused == 0
-
-
-def test_the_address_in_the_sdp_wins_over_a_candidate() -> None:
-    latch = SourceLatch()
-    latch.expect(PEER, 0.0)
-    for sequence in range(SEQUENTIAL - 1):
-        assert accept(latch, rtp(sequence), INTRUDER, 0.0) == ()
-    assert accept(latch, rtp(9), PEER, 0.1) == (rtp(9),)
-    assert accept(latch, rtp(SEQUENTIAL), INTRUDER, 0.1) == ()
-    assert latch.source == PEER
-    assert latch.refused == SEQUENTIAL
-
-
-@pytest.mark.parametrize(
-    "datagrams",
-    [
-        [rtp(n, ssrc=n) for n in range(20)],
-        [rtp(2 * n) for n in range(20)],
-        [b"", b"\x80", b"\x00\x01" + bytes(18), b"\x16\xfe\xfd" + bytes(20)] * 5,
-    ],
-    ids=["changing ssrc", "gaps", "not rtp"],
-)
-def test_what_is_not_one_sequential_stream_is_not_learned(datagrams: list[bytes]) -> None:
-    latch = SourceLatch()
-    latch.expect(None, 0.0)
-    assert [accept(latch, datagram, NAT, 0.0) for datagram in datagrams] == [()] * 20
-    assert latch.source is None
-    assert latch.refused >= 20 - SEQUENTIAL
-
-
-def test_a_locked_stream_cannot_be_taken_over() -> None:
-    latch = locked()
-    for n in range(200):
-        assert accept(latch, rtp(n, ssrc=7), INTRUDER, 0.01 * n) == ()
-        assert accept(latch, rtp(n), PEER, 0.01 * n) == (rtp(n),)
-    assert latch.source == PEER
-    assert latch.refused == 200
-
-
-def test_the_locked_source_may_change_its_ssrc() -> None:
-    latch = locked()
-    assert accept(latch, rtp(7, ssrc=99), PEER, 1.0) == (rtp(7, ssrc=99),)
-
-
-def test_after_long_silence_the_source_is_learned_anew() -> None:
-    latch = locked()
-    for n in range(SEQUENTIAL):
-        assert accept(latch, rtp(n), NAT, SILENCE_S / 2) == ()
-    heard = [accept(latch, rtp(n), NAT, SILENCE_S + 0.02 * n) for n in range(SEQUENTIAL)]
-    assert len(heard[-1]) == SEQUENTIAL
-    assert latch.source == NAT
-
-
-def test_after_a_reinvite_the_old_source_is_heard_until_the_new_one_comes() -> None:
-    latch = locked()
-    moved = ("192.0.2.10", 4002)
-    latch.expect(moved, 1.0)
-    for n in range(10):
-        assert accept(latch, rtp(n), PEER, 1.0 + 0.02 * n) == (rtp(n),)
-    assert accept(latch, rtp(1, ssrc=2), moved, 1.5) == (rtp(1, ssrc=2),)
-    assert latch.source == moved
-    assert accept(latch, rtp(10), PEER, 1.5) == ()
-
-
-def test_after_a_reinvite_without_a_new_source_the_old_one_is_locked_again() -> None:
-    latch = locked(NAT)
-    latch.expect(PEER, 1.0)
-    assert latch.target == NAT
-    accept(latch, rtp(1), NAT, 1.0 + PROBATION_S)
-    assert latch.source == NAT
-
-
-arrivals = st.tuples(st.binary(max_size=40), st.sampled_from([PEER, NAT, INTRUDER]), st.floats(0, 3))
-
-
-@given(st.lists(arrivals, max_size=80))
-def test_no_datagram_is_delivered_twice_or_invented(steps: list[tuple[bytes, tuple[str, int], float]]) -> None:
-    latch = SourceLatch()
-    latch.expect(PEER, 0.0)
-    now, sent, heard = 0.0, [], []
-    for datagram, address, gap_s in steps:
-        now += gap_s
-        sent.append(datagram)
-        heard += accept(latch, datagram, address, now)
-        assert latch.refused + len(heard) <= len(sent)
-    for datagram in heard:
-        sent.remove(datagram)
-
-
-# Ports
+from tests.unit.sip.test_source_latching import PEER, rtp
 
 
 def test_ports_are_even_and_rest_before_reuse() -> None:
@@ -213,9 +81,6 @@ def test_a_number_is_in_use_in_one_family_at_a_time(family: Family) -> None:
     for other_family in SOCKETS:
         again = ports.open(1.0, other_family)
         ports.close(again, 1.0)
-
-
-# Sockets
 
 
 class Watched(RtpSocket):
@@ -502,50 +367,3 @@ def test_nobody_else_is_taken_for_the_locked_source(
     assert buffers.address(count) == PEER
     found = receiver._locked(buffers, np.array([slots[0]] * count + [slots[1]]))
     assert found.tolist() == [sender == source for sender in senders] + [True]
-
-
-# Access
-
-
-@pytest.mark.parametrize(
-    ("address", "allowed"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.9.10", True),
-        ("::1", True),
-        ("10.1.2.3", True),
-        ("::ffff:10.1.2.3", True),
-        ("192.0.2.7", True),
-        ("192.0.2.8", False),
-        ("203.0.113.1", True),
-        ("203.0.113.2", False),
-        ("nonsense", False),
-        ("", False),
-    ],
-)
-def test_access(address: str, allowed: bool) -> None:
-    access = AccessList(("10.0.0.0/8", "192.0.2.7"))
-    access.set_registrar("trunk", ["203.0.113.2"])
-    access.set_registrar("trunk", ["203.0.113.1"])
-    assert access.allows(address) is allowed
-    assert access.account_at("203.0.113.1") == "trunk"
-    access.set_registrar("other", ["203.0.113.1"])
-    assert access.account_at("203.0.113.1") == ""
-
-
-def test_access_names_the_bad_entry() -> None:
-    with pytest.raises(ConfigError, match=r"sip\.allow\[0\] = '10\.0\.0\.0/99'"):
-        AccessList(("10.0.0.0/99",))
-
-
-def test_once_per_minute() -> None:
-    once = LogRateLimit(60.0)
-    assert once.due("a", 0.0) == 0
-    assert [once.due("a", float(now)) for now in range(1, 4)] == [None] * 3
-    assert once.due("b", 4.0) == 0
-    assert once.due("a", 60.0) == 3
-
-
-def test_addresses_are_split() -> None:
-    assert split_address("192.0.2.1:5060") == ("192.0.2.1", 5060)
-    assert split_address("[2001:db8::1]:5061") == ("2001:db8::1", 5061)

@@ -1,4 +1,4 @@
-"""SDES: which `a=crypto` is taken, and calls of SIPp whose media is encrypted."""
+"""SDES: calls of SIPp whose media is encrypted."""
 
 from __future__ import annotations
 
@@ -8,82 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from audio.codecs.codec import Codec
-from sip.errors import NotAcceptable
-from sip.protocol.offer_answer import negotiate
-from sip.protocol.sdp import SessionDescription
-from sip.protocol.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext, choose
+from sip.protocol.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext
 from tests.sip.test_endpoint import Recorder, until, worker
 from tests.support.rtp_sender import RtpSender
 from tests.support.sipp_caller import Sipp
 from tests.support.sipp_scenario import Pause, Send, offer, scenario
-
-KEY = bytes(range(KEY_BYTES))
-INLINE = base64.b64encode(KEY).decode()
-LONG, SHORT = SUITES
-
-
-def line(port: int, *crypto: str, protocol: str = "RTP/SAVP", direction: str = "sendrecv") -> str:
-    keys = "".join(f"\na=crypto:{each}" for each in crypto)
-    return f"m=audio {port} {protocol} 0\na=rtpmap:0 PCMU/8000{keys}\na={direction}"
-
-
-def test_what_is_taken_of_a_crypto_line() -> None:
-    # RFC 4568 section 9.1's, with lifetime; and what other implementations write
-    assert Crypto.parse(f"1 {LONG} inline:{INLINE}|2^20") == Crypto(1, LONG, KEY)
-    assert Crypto.parse(f"7 {SHORT.lower()}  inline:{INLINE.rstrip('=')} KDR=0") == Crypto(7, SHORT, KEY)
-    for wrong in (
-        "", "1", f"1 {LONG}", f"1 {LONG} inline:", f"1 {LONG} inline:AAAA", f"1 {LONG} inline:{INLINE}AAAA",
-        f"1 AES_256_CM_HMAC_SHA1_80 inline:{INLINE}", f"1 {LONG} inline:{INLINE}|2^20|1:4",
-        f"1 {LONG} inline:{INLINE}|1:4", f"1 {LONG} inline:{INLINE} UNENCRYPTED_SRTP",
-        f"1 {LONG} inline:{INLINE};inline:{INLINE}",
-    ):  # fmt: skip
-        assert Crypto.parse(wrong) is None, wrong
-    good = f"3 {SHORT} inline:{INLINE}"
-    assert choose([f"1 AEAD_AES_256_GCM inline:{INLINE}", good, f"4 {LONG} inline:{INLINE}"]) == Crypto(3, SHORT, KEY)
-    assert str(Crypto(3, SHORT, KEY)) == good
-    assert repr(Crypto(3, SHORT, KEY)) == f"Crypto(3, {SHORT!r}, ***)", "logs have no keys"
-
-
-LIKE = st.builds("{} {} inline:{}{}".format, st.integers(0), st.sampled_from(SUITES), st.text(), st.text())
-
-
-@given(st.text(max_size=80) | LIKE)
-def test_any_line_is_a_key_or_nothing(text: str) -> None:
-    crypto = Crypto.parse(text)
-    assert crypto is None or Crypto.parse(str(crypto)) == crypto
-
-
-def test_which_streams_are_taken() -> None:
-    secure = line(4000, f"1 {LONG} inline:{INLINE}")
-    plain, unusable = line(4002, protocol="RTP/AVP"), line(4004, "1 NULL inline:x")
-
-    def taken(use: str, *lines: str) -> list[int]:
-        text = "v=0\no=- 1 1 IN IP4 192.0.2.1\ns=-\nc=IN IP4 192.0.2.1\nt=0 0\n" + "\n".join(lines)
-        try:
-            streams = negotiate(SessionDescription.parse(text), (Codec.PCMU,), use=use)  # type: ignore[arg-type]
-            return [stream.index for stream in streams]
-        except NotAcceptable:
-            return []
-
-    assert [taken(use, plain, secure) for use in ("off", "optional", "mandatory")] == [[0], [1], [1]]
-    assert [taken(use, secure) for use in ("off", "optional", "mandatory")] == [[], [0], [0]]
-    assert [taken(use, plain) for use in ("off", "optional", "mandatory")] == [[0], [0], []]
-    assert [taken(use, unusable) for use in ("off", "optional", "mandatory")] == [[], [], []]
-
-
-def test_a_packet_is_opened_once_and_only_with_its_key() -> None:
-    ours, theirs = Crypto(1, LONG, KEY), Crypto(1, LONG, KEY[::-1])
-    here, there = SrtpContext(theirs, ours), SrtpContext(ours, theirs)
-    packet = b"\x80\x00\x00\x01" + bytes(8) + b"\x55" * 160
-    sealed = there.close(packet)
-    assert packet[12:] not in sealed and len(sealed) == len(packet) + 10
-    assert here.open(sealed) == packet and here.open(sealed) is None, "a repetition"
-    assert here.open(packet) is None and here.open(b"") is None and here.open(bytes(5000)) is None
-    assert SrtpContext(ours, ours).open(sealed) is None
+from tests.unit.sip.test_crypto_lines import INLINE, LONG, SHORT, line
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -1,7 +1,4 @@
-"""Times of words on their way: the books and the inference process, which may die at any moment, the lane, and the leg.
-
-The engine and the aligner here say what can be checked: a hash of what they heard.
-"""
+"""Times of words: when they are asked for, in which order they come, and what a death costs."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ from config.framing import encode
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
-from tests.process.test_recognizer import HashEngine, Pair
 from tests.support.speech import speech
+from tests.unit.asr.test_outstanding import HashEngine, Pair
 from tests.unit.calls.test_call import SipDesk, sip_call
 
 SECOND = BYTES_PER_S["PCMU"]
@@ -288,9 +285,6 @@ def test_two_deaths_over_the_words_end_them() -> None:
     assert [each.error for each in pair.words["a"]] == ["it died"] and len(pair.got["a"]) == 1 and empty(pair)
 
 
-# -- the lane ----------------------------------------------------------------------------------------------------------
-
-
 def lanes(pair: WordsPair, count: int) -> list[str]:
     """What is worked on, step by step."""
     done = []
@@ -375,9 +369,6 @@ def test_a_step_of_words_is_bounded(seconds: list[int]) -> None:
         assert all(request.lane is Lane.WORDS for request in work.requests)
         answered += [m.alignment.utterance_id for m in pair.inference.perform(work) if isinstance(m, messages.Words)]
     assert sorted(answered) == sorted(f"u{number}" for number in range(len(seconds)))
-
-
-# -- a leg -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -469,9 +460,6 @@ def test_what_comes_after_the_end_is_not_published() -> None:
     assert stage.aligner.cancelled == ["u1/cut"] and len(stage.leg) == 0
     stage.answer("u1", (0, 80))
     assert stage.published == []
-
-
-# -- the end of a call -------------------------------------------------------------------------------------------------
 
 
 class WordsDesk(SipDesk):

@@ -1,0 +1,149 @@
+"""Settings of a file and of the environment, and what an error says."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import ConfigError, Secret, describe, load
+from config.load import parse
+
+KEY = {"name": "ui", "key": "abcdefgh-1234", "scopes": ["events"]}
+
+
+def test_defaults_are_the_contracts() -> None:
+    settings = load(environ={})
+    assert (settings.http.port, settings.media.port, settings.sip.port) == (8080, 8081, 5060)
+    assert (settings.rtp.port_min, settings.rtp.port_max, settings.rtp.jitter_ms) == (10000, 19999, 60)
+    assert settings.asr.engine == "auto" and settings.asr.partial_ms == 500
+    profile = settings.endpointing.assist
+    assert (profile.enter, profile.exit, profile.min_speech_ms, profile.min_silence_ms) == (0.5, 0.35, 120, 500)
+    assert (profile.pre_roll_ms, profile.speculate_ms, profile.max_utterance_s) == (300, 160, 30)
+
+
+def test_file_then_environment(tmp_path: Path) -> None:
+    file = tmp_path / "worker.toml"
+    file.write_text('data_dir = "a"\n[sip]\nport = 5070\nmax_calls = 3\n[[routes]]\nsource = "sip"\nprofile = "bot"\n')
+    settings = load(file, {"MEDIAWORKER_SIP__PORT": "5080", "MEDIAWORKER_SIP__ALLOW": '["10.0.0.0/8"]'})
+    assert settings.data_dir == "a"
+    assert (settings.sip.port, settings.sip.max_calls, settings.sip.allow) == (5080, 3, ("10.0.0.0/8",))
+    assert settings.routes[0].profile == "bot"
+
+
+@pytest.mark.parametrize("text", ["12345", "true", "2026-11-21", '"quoted"', "plain words", "[1]"])
+def test_text_keys_take_text_as_it_is(text: str) -> None:
+    environ = {"MEDIAWORKER_TWILIO__AUTH_TOKEN": text, "MEDIAWORKER_TWILIO__PUBLIC_URL": "https://a"}
+    assert load(environ=environ).twilio.auth_token == text.strip('"')
+
+
+CORPUS = [
+    ({"sip": {"port": 99999}}, "sip.port", ["99999", "65535"]),
+    ({"sip": {"port": "x"}}, "sip.port", ["'x'", "int"]),
+    ({"sip": {"prot": 1}}, "sip.prot", ["unknown key", "port"]),
+    ({"spi": {}}, "spi", ["unknown key", "sip"]),
+    ({"asr": {"engine": ""}}, "asr.engine", ["''"]),
+    ({"asr": {"engine": 1}}, "asr.engine", ["1"]),
+    ({"asr": {"threads": -1}}, "asr.threads", ["-1", "0"]),
+    ({"asr": 3}, "asr", ["3"]),
+    ({"rtp": {"port_min": 20000, "port_max": 10000}}, "rtp.port_max", ["10000", "20000"]),
+    ({"endpointing": {"files": {"exit": 0.9}}}, "endpointing.files.exit", ["0.9", "0.5"]),
+    ({"endpointing": {"bot": {"exit": 0.9}}}, "endpointing.bot.exit", ["0.9", "0.5"]),
+    ({"endpointing": {"bot": {"speculate_ms": 900}}}, "endpointing.bot.speculate_ms", ["900", "320"]),
+    ({"endpointing": {"assist": {"enter": 1.5}}}, "endpointing.assist.enter", ["1.5", "1"]),
+    ({"auth": {"api_keys": [{**KEY, "scopes": ["root"]}]}}, "auth.api_keys[0].scopes", ["'root'", "'admin'"]),
+    ({"auth": {"api_keys": [{**KEY, "key": "a b c d e f g"}]}}, "auth.api_keys[0].key", ["8"]),
+    ({"auth": {"api_keys": [{"name": "x", "scopes": []}]}}, "auth.api_keys[0].key", ["required"]),
+    ({"auth": {"api_keys": [KEY, KEY]}}, "auth.api_keys", ["'ui'"]),
+    ({"routes": [{"roles": {"a": "agent", "main": "boss"}}]}, "routes[0].roles[main]", ["'boss'", "'agent'"]),
+    ({"routes": [{"names": {"main": 5}}]}, "routes[0].names[main]", ["5"]),
+    ({"data_dir": ""}, "data_dir", ["''", "empty"]),
+    ({"shutdown_s": float("inf")}, "shutdown_s", ["inf", "finite"]),
+    ({"sip": {"transports": []}}, "sip.transports", ["[]", "empty"]),
+    ({"sip": {"codecs": []}}, "sip.codecs", ["[]", "empty"]),
+    ({"sip": {"allow": ["10.0.0.0/8", "pbx"]}}, "sip.allow[1]", ["'pbx'", "network"]),
+    ({"sip": {"public_address": "no address"}}, "sip.public_address", ["'no address'"]),
+    ({"sip": {"public_address": "2001:db8::1"}}, "sip.public_address", ["'2001:db8::1'", "IPv4"]),
+    ({"sip": {"public_address6": "192.0.2.1"}}, "sip.public_address6", ["'192.0.2.1'", "IPv6"]),
+    ({"sip": {"host": "::"}}, "sip.host", ["'::'", "IPv4"]),
+    ({"sip": {"host6": "0.0.0.0"}}, "sip.host6", ["'0.0.0.0'", "IPv6"]),
+    ({"sip": {"host6": "::ffff:192.0.2.1"}}, "sip.host6", ["'::ffff:192.0.2.1'", "IPv6"]),
+    ({"sip": {"host6": "fe80::1%eth0"}}, "sip.host6", ["'fe80::1%eth0'", "IPv6"]),
+    ({"http": {"host": "0.0.0.0"}}, "http.host", ["'0.0.0.0'", "auth.api_keys", "empty"]),
+    ({"media": {"host": "::"}}, "media.host", ["'::'", "auth.api_keys", "twilio.auth_token", "empty"]),
+    ({"http": {"host": "0.0.0.0"}, "twilio": {"auth_token": "t", "public_url": "https://a"}}, "http.host", ["keys"]),
+    ({"sip": {"host": ""}}, "sip.host", ["''", "empty", "sip.host6"]),
+    ({"auth": {"api_keys": [KEY, {**KEY, "name": "b"}]}}, "auth.api_keys[1].key", ["'***'", "same key"]),
+    ({"sip": {"codecs": ["G729"]}}, "sip.codecs[0]", ["'G729'", "'PCMU'"]),
+    ({"sip": {"accounts": [{"user": "a"}]}}, "sip.accounts[0].registrar", ["required"]),
+    ({"twilio": {"auth_token": "t"}}, "twilio.public_url", ["required"]),
+    ({"twilio": {"stream_url": "https://x"}}, "twilio.stream_url", ["wss://"]),
+]
+
+
+@pytest.mark.parametrize(("tree", "key", "said"), CORPUS, ids=[key for _, key, _ in CORPUS])
+def test_an_error_is_one_line_with_key_value_and_what_is_allowed(tree: dict, key: str, said: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(tree)
+    assert caught.value.key.startswith(key)
+    line = str(caught.value)
+    assert "\n" not in line
+    for part in [key, *said]:
+        assert part in line
+
+
+def test_secrets_never_print() -> None:
+    tree = {
+        "twilio": {"auth_token": "s3cret-token", "public_url": "https://a"},
+        "auth": {"api_keys": [{**KEY, "key": "s3cret-key-1"}]},
+        "sip": {"accounts": [{"registrar": "sip:pbx", "user": "u", "password": "s3cret-pass"}]},
+    }
+    settings = parse(tree)
+    assert settings.auth.api_keys[0].key == "s3cret-key-1"
+    assert "s3cret" not in describe(settings) and "s3cret" not in repr(settings)
+    for wrong in ({"twilio": {"auth_token": ["s3cret"]}}, {"auth": {"api_keys": [{**KEY, "key": "s3cret!"}]}}):
+        with pytest.raises(ConfigError) as caught:
+            parse(wrong)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_description_reads_back() -> None:
+    settings = load(environ={"MEDIAWORKER_SIP__PORT": "5071", "MEDIAWORKER_ASR__LANGUAGE": "de"})
+    assert parse(tomllib.loads(describe(settings))) == settings
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+sections = st.sampled_from(["http", "media", "rtp", "sip", "twilio", "asr", "auth", "events", "log", "routes", "x"])
+
+
+@given(st.dictionaries(sections, st.dictionaries(st.sampled_from(["port", "host", "accounts", "api_keys"]), values)))
+def test_any_tree_is_settings_or_a_config_error(tree: dict) -> None:
+    try:
+        parse(tree)
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+@given(st.text(alphabet=st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=30))
+def test_any_environment_value_is_settings_or_a_config_error(text: str) -> None:
+    for name in ("SIP__PORT", "SIP__ALLOW", "DATA_DIR", "ROUTES", "ASR__ENGINE__X", "", "__"):
+        try:
+            load(environ={f"MEDIAWORKER_{name}": text})
+        except ConfigError:
+            pass
+
+
+def test_secret_masks_its_repr() -> None:
+    assert repr(Secret("x")) == "'***'" and f"{Secret('x')}" == "x"
+
+
+def test_the_key_of_watch_is_no_setting() -> None:
+    assert load(environ={"MEDIAWORKER_KEY": "some-key-123", "MEDIAWORKER_HTTP__PORT": "81"}).http.port == 81

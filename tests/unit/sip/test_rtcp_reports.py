@@ -1,0 +1,77 @@
+"""RTCP: what our reports say, and what is believed of the peer's."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sip.protocol.rtcp import BYE, DESCRIPTION, RECEIVER, SENDER, Reception, Reporter, Sent, _packets
+
+NOTHING = Sent(0, 0, 0)
+
+
+def reporter() -> Reporter:
+    return Reporter(0x11223344, "us", 0.0, lambda low, high: (low + high) / 2)
+
+
+def block(report: bytes, at: int = 8) -> tuple[int, float, int, int, int, int, int]:
+    """SSRC, fraction lost, lost, highest, jitter, LSR, DLSR (RFC 3550 section 6.4.1)."""
+    ssrc, loss, highest, jitter, middle, delay = struct.unpack_from("!IIIIII", report, at)
+    return ssrc, (loss >> 24) / 256, loss & 0xFFFFFF, highest, jitter, middle, delay
+
+
+def test_the_first_bytes_of_a_report() -> None:
+    ours = reporter()
+    assert ours.report(0.0, None, NOTHING) == bytes.fromhex("80c90001 11223344 81ca0003 11223344 01027573 00000000")
+    report = ours.report(0.5, Reception(7, 65535, 0, 80), Sent(50, 8000, 2**32 + 5), bye=True)
+    assert report[:28] == bytes.fromhex("81c8000c 11223344 83aa7e80 80000000 00000005 00000032 00001f40")
+    assert [kind for kind, _, _ in _packets(report)] == [SENDER, DESCRIPTION, BYE]
+    assert ours.report(1.0, None, Sent(50, 8000, 5))[1] == RECEIVER, "nothing sent since"
+
+
+def test_loss_is_of_the_time_since_the_last_report_and_sequence_numbers_go_round() -> None:
+    ours = reporter()
+    assert block(ours.report(0.0, Reception(7, 65500, 3, 0), NOTHING))[:4] == (7, 0.0, 3, 65500)
+    assert block(ours.report(5.0, Reception(7, 4, 13, 9), NOTHING))[:5] == (7, 0.25, 13, 65540, 9)
+    assert block(ours.report(10.0, Reception(7, 4, 13, 9), NOTHING))[:4] == (7, 0.0, 13, 65540), "nothing came"
+    assert block(ours.report(15.0, Reception(7, 44, 12, 9), NOTHING))[:4] == (7, 0.0, 12, 65580), "late, not lost"
+    assert block(ours.report(20.0, Reception(8, 100, 12, 9), NOTHING))[:4] == (8, 0.0, 12, 100), "another source"
+
+
+def test_what_the_sender_said_last_is_sent_back_with_its_age() -> None:
+    ours, theirs = reporter(), Reporter(7, "them", 0.0)
+    assert ours.receive(theirs.report(1000.25, None, Sent(1, 160, 0)), 1000.5)
+    answer = ours.report(1003.0, Reception(7, 1, 0, 0), Sent(1, 160, 0))
+    _, _, _, _, _, middle, delay = block(answer, 28)
+    assert (middle & 0xFFFF, delay) == (0x4000, int(2.5 * 65536))
+    assert theirs.receive(answer, 1003.35)
+    assert theirs.round_trip_s == pytest.approx(0.6, abs=0.001), "there 0.25 s and back 0.35 s"
+    assert block(ours.report(1004.0, Reception(8, 1, 0, 0), Sent(1, 160, 0)))[5:] == (0, 0), "that was another source"
+
+
+def test_reports_come_every_few_seconds() -> None:
+    ours = reporter()
+    assert [second for second in range(20) if ours.due(second)] == [3, 8, 13, 18]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_rtcp_or_not(data: bytes) -> None:
+    assert isinstance(reporter().receive(data, 0.0), bool)
+
+
+PACKETS = st.lists(st.tuples(st.integers(192, 223), st.integers(0, 31), st.binary(max_size=120)), max_size=5)
+
+
+@given(PACKETS, st.integers(0, 3))
+def test_any_packets_are_rtcp_or_not(packets: list[tuple[int, int, bytes]], cut: int) -> None:
+    parts = [
+        struct.pack("!BBH", 0x80 | count, kind, len(body) // 4) + body[: len(body) // 4 * 4]
+        for kind, count, body in packets
+    ]
+    data = b"".join(parts)
+    ours = reporter()
+    ours.receive(data[: len(data) - cut], 0.0)
+    ours.report(5.0, Reception(1, 1, 0, 0), NOTHING)

@@ -1,0 +1,141 @@
+"""Which source an RTP port listens to, and when it learns another."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sip.media.latching import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
+
+PEER = ("192.0.2.9", 4000)
+
+NAT = ("198.51.100.1", 61000)
+
+INTRUDER = ("203.0.113.5", 5555)
+
+
+def rtp(sequence: int, ssrc: int = 1, payload_type: int = 0) -> bytes:
+    return struct.pack("!BBHII", 0x80, payload_type, sequence & 0xFFFF, sequence * 160, ssrc) + bytes(160)
+
+
+def accept(latch: SourceLatch, datagram: bytes, address: tuple[str, int], now: float) -> tuple[bytes, ...]:
+    """What is delivered, without its times."""
+    return tuple(each for each, _ in latch.accept(datagram, address, now))
+
+
+def locked(source: tuple[str, int] = PEER) -> SourceLatch:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    for sequence in range(SEQUENTIAL):
+        accept(latch, rtp(sequence), source, 0.0)
+    assert latch.source == source
+    return latch
+
+
+def test_the_address_in_the_sdp_is_heard_at_once() -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    assert latch.target == PEER
+    assert accept(latch, rtp(1), PEER, 0.0) == (rtp(1),)
+    assert latch.source == PEER
+
+
+def test_another_source_is_learned_after_probation_and_nothing_is_lost() -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    heard = [accept(latch, rtp(n), NAT, 0.02 * n) for n in range(65534, 65534 + SEQUENTIAL + 1)]
+    assert heard[: SEQUENTIAL - 1] == [()] * (SEQUENTIAL - 1)
+    assert heard[SEQUENTIAL - 1] == tuple(rtp(n) for n in range(65534, 65534 + SEQUENTIAL))
+    assert len(heard[SEQUENTIAL]) == 1
+    assert latch.source == latch.target == NAT
+    assert latch.refused == 0
+
+
+def test_the_address_in_the_sdp_wins_over_a_candidate() -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    for sequence in range(SEQUENTIAL - 1):
+        assert accept(latch, rtp(sequence), INTRUDER, 0.0) == ()
+    assert accept(latch, rtp(9), PEER, 0.1) == (rtp(9),)
+    assert accept(latch, rtp(SEQUENTIAL), INTRUDER, 0.1) == ()
+    assert latch.source == PEER
+    assert latch.refused == SEQUENTIAL
+
+
+@pytest.mark.parametrize(
+    "datagrams",
+    [
+        [rtp(n, ssrc=n) for n in range(20)],
+        [rtp(2 * n) for n in range(20)],
+        [b"", b"\x80", b"\x00\x01" + bytes(18), b"\x16\xfe\xfd" + bytes(20)] * 5,
+    ],
+    ids=["changing ssrc", "gaps", "not rtp"],
+)
+def test_what_is_not_one_sequential_stream_is_not_learned(datagrams: list[bytes]) -> None:
+    latch = SourceLatch()
+    latch.expect(None, 0.0)
+    assert [accept(latch, datagram, NAT, 0.0) for datagram in datagrams] == [()] * 20
+    assert latch.source is None
+    assert latch.refused >= 20 - SEQUENTIAL
+
+
+def test_a_locked_stream_cannot_be_taken_over() -> None:
+    latch = locked()
+    for n in range(200):
+        assert accept(latch, rtp(n, ssrc=7), INTRUDER, 0.01 * n) == ()
+        assert accept(latch, rtp(n), PEER, 0.01 * n) == (rtp(n),)
+    assert latch.source == PEER
+    assert latch.refused == 200
+
+
+def test_the_locked_source_may_change_its_ssrc() -> None:
+    latch = locked()
+    assert accept(latch, rtp(7, ssrc=99), PEER, 1.0) == (rtp(7, ssrc=99),)
+
+
+def test_after_long_silence_the_source_is_learned_anew() -> None:
+    latch = locked()
+    for n in range(SEQUENTIAL):
+        assert accept(latch, rtp(n), NAT, SILENCE_S / 2) == ()
+    heard = [accept(latch, rtp(n), NAT, SILENCE_S + 0.02 * n) for n in range(SEQUENTIAL)]
+    assert len(heard[-1]) == SEQUENTIAL
+    assert latch.source == NAT
+
+
+def test_after_a_reinvite_the_old_source_is_heard_until_the_new_one_comes() -> None:
+    latch = locked()
+    moved = ("192.0.2.10", 4002)
+    latch.expect(moved, 1.0)
+    for n in range(10):
+        assert accept(latch, rtp(n), PEER, 1.0 + 0.02 * n) == (rtp(n),)
+    assert accept(latch, rtp(1, ssrc=2), moved, 1.5) == (rtp(1, ssrc=2),)
+    assert latch.source == moved
+    assert accept(latch, rtp(10), PEER, 1.5) == ()
+
+
+def test_after_a_reinvite_without_a_new_source_the_old_one_is_locked_again() -> None:
+    latch = locked(NAT)
+    latch.expect(PEER, 1.0)
+    assert latch.target == NAT
+    accept(latch, rtp(1), NAT, 1.0 + PROBATION_S)
+    assert latch.source == NAT
+
+
+arrivals = st.tuples(st.binary(max_size=40), st.sampled_from([PEER, NAT, INTRUDER]), st.floats(0, 3))
+
+
+@given(st.lists(arrivals, max_size=80))
+def test_no_datagram_is_delivered_twice_or_invented(steps: list[tuple[bytes, tuple[str, int], float]]) -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    now, sent, heard = 0.0, [], []
+    for datagram, address, gap_s in steps:
+        now += gap_s
+        sent.append(datagram)
+        heard += accept(latch, datagram, address, now)
+        assert latch.refused + len(heard) <= len(sent)
+    for datagram in heard:
+        sent.remove(datagram)
