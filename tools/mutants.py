@@ -1,0 +1,263 @@
+"""`python -m tools.mutants [--count N] [--seed S] [--only PATH]…`: how many small faults `tests/unit` notices.
+
+Each mutant is one random change to one line of a module without I/O, in a temporary copy of the tree. Coverage says
+which files of tests run the line: they are tried first, and alone where no import, fixture or callback runs it too.
+The table says which file of tests failed, or that the mutant lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import queue
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("config", "audio", "sip", "asr", "mediaworker")
+UNIT = "tests/unit"
+IO_MODULES = set(
+    "asyncio ctypes http multiprocessing os select selectors shutil signal socket sqlite3 ssl subprocess tempfile"
+    " threading _pjsua2 av httpx onnxruntime pjsua2 starlette torch transformers uvicorn websockets".split()
+)
+"""A module that imports one of these talks to the world, and its tests are in another lane."""
+OTHER_LANES = {
+    "asr/engines/": "tests/engine runs it with a real model",
+    "mediaworker/cli/": "tests/process runs the command",
+    "mediaworker/replay/": "tests/process replays recordings",
+    "mediaworker/word_errors/": "tests/engine measures with it",
+    "sip/pjsip/": "tests/sip runs it above PJSIP",
+}
+ALSO = ("config/load.py", "mediaworker/events/subscription.py", "mediaworker/events/search.py")
+"""Modules that import one of `IO_MODULES` only for a type or an event, and hold logic."""
+SLOWEST_S = 300
+SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add,
+    ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+
+
+class Mutant(NamedTuple):
+    path: str
+    line: int
+    lines: range
+    """Those of its statement, without the statements inside."""
+    start: int
+    end: int
+    """Bytes of the file that are replaced."""
+    new: str
+    what: str
+
+
+def modules() -> list[str]:
+    """The modules without I/O."""
+    found = []
+    for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        outside = {module.split(".")[0] for module in _imported(ast.parse(path.read_bytes()))}
+        if name in ALSO or not (name.startswith(tuple(OTHER_LANES)) or outside & IO_MODULES):
+            found.append(name)
+    return found
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def mutants(path: str) -> list[Mutant]:
+    """Every mutant of a file."""
+    source = (ROOT / path).read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    for node, new, what, lines in _changes(ast.parse(source), range(0)):
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        found.append(Mutant(path, node.lineno, lines, start, end, new, what))
+    return found
+
+
+def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt, str, str, range]]:
+    """Node, what replaces it, the two in words, and the lines of its statement.
+
+    Annotations, decorators, the options of classes, f-strings and log lines stay as they are.
+    """
+    if isinstance(node, ast.stmt):
+        inside = getattr(node, "body", None)
+        lines = range(node.lineno, max(node.lineno + 1, inside[0].lineno if inside else (node.end_lineno or 0) + 1))
+    if isinstance(node, ast.JoinedStr) or ast.unparse(node).startswith("if TYPE_CHECKING:"):
+        return
+    yield from ((*change, lines) for change in _changes_of(node))
+    skipped = ("annotation", "returns", "decorator_list", "keywords" if isinstance(node, ast.ClassDef) else "")
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and name not in skipped:
+                yield from _changes(child, lines)
+
+
+def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
+    match node:
+        case ast.Compare(ops=[operator]) if type(operator) in SWAPPED:
+            swapped = ast.Compare(node.left, [SWAPPED[type(operator)]()], node.comparators)  # type: ignore[list-item]
+            yield node, f"({ast.unparse(swapped)})", f"{ast.unparse(node)} → {ast.unparse(swapped)}"
+        case ast.BinOp(op=ast.Add() | ast.Sub()) | ast.BoolOp():
+            changed = copy.copy(node)
+            changed.op = SWAPPED[type(node.op)]()  # type: ignore[assignment]
+            yield node, f"({ast.unparse(changed)})", f"{ast.unparse(node)} → {ast.unparse(changed)}"
+        case ast.UnaryOp(op=ast.Not()):
+            yield node, f"({ast.unparse(node.operand)})", f"{ast.unparse(node)} → {ast.unparse(node.operand)}"
+        case ast.Constant(value=bool(value)):
+            yield node, str(not value), f"{value} → {not value}"
+        case ast.Constant(value=int() | float() as number):
+            yield from ((node, str(number + by), f"{number} → {number + by}") for by in (1, -1) if number + by >= 0)
+        case ast.Return(value=ast.expr() as result) if not (isinstance(result, ast.Constant) and result.value is None):
+            yield node, "return None", f"{ast.unparse(node)} → return None"
+        case ast.Expr(value=ast.Call() as call) if not re.match(r"(self\.)?_?log\.", ast.unparse(call.func)):
+            yield node, "pass", f"{ast.unparse(node)} → pass"
+        case ast.AugAssign() | ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.Delete() | ast.Continue():
+            yield node, "pass", f"{ast.unparse(node)} → pass"
+        case ast.If(test=test) | ast.IfExp(test=test):
+            yield from ((test, forced, f"if {ast.unparse(test)} → if {forced}") for forced in ("True", "False"))
+
+
+def pick(paths: list[str], count: int, seed: int) -> list[Mutant]:
+    """One mutant for each of so many lines, whatever their modules."""
+    lines: dict[tuple[str, int], list[Mutant]] = {}
+    for path in paths:
+        for mutant in mutants(path):
+            lines.setdefault((path, mutant.line), []).append(mutant)
+    chance = random.Random(seed)
+    return [chance.choice(lines[line]) for line in chance.sample(sorted(lines), min(count, len(lines)))]
+
+
+class Tests:
+    """Which files of tests run a line, as coverage measures them in a tree without a mutant."""
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        files = sorted(path.relative_to(tree).as_posix() for path in (tree / UNIT).rglob("test_*.py"))
+        self._house = [name for name in files if name.startswith(f"{UNIT}/house/")]
+        self._files = [name for name in files if name not in self._house]
+        rules = f"[run]\nsource = {','.join(PACKAGES)}\ndynamic_context = test_function\ndata_file = .mutants\n"
+        (tree / "mutants.coveragerc").write_text(rules)
+        measured = "coverage", "run", "--rcfile=mutants.coveragerc", "-m"
+        if failed := _failure(tree, self._files, *measured) or _failure(tree, self._house):
+            raise SystemExit(f"mutants: {failed} fails without a mutant")
+        self._data = CoverageData(str(tree / ".mutants"))
+        self._data.read()
+
+    def batches(self, mutant: Mutant) -> list[list[str]]:
+        """Nearest first. All files where the line also runs outside a test: in an import, a fixture or a callback."""
+        runs = self._data.contexts_by_lineno(str(self._tree / mutant.path))
+        of_line = {each for line in mutant.lines for each in runs.get(line, ())}
+        of_module = {each for contexts in runs.values() for each in contexts}
+        near, through = (
+            [name for name in self._files if any(each.startswith(_module(name) + ".") for each in contexts)]
+            for contexts in (of_line, of_module)
+        )
+        if "" not in of_line:
+            return [near, self._house] if near else []
+        return [near, [name for name in through if name not in near],
+                [name for name in self._files if name not in through and name not in near], self._house]  # fmt: skip
+
+
+def _module(name: str) -> str:
+    return name.removesuffix(".py").replace("/", ".")
+
+
+def run(tree: Path, mutant: Mutant, tests: Tests) -> str | None:
+    """The file of tests that fails, or nothing."""
+    path = tree / mutant.path
+    before = path.read_bytes()
+    path.write_bytes(before[: mutant.start] + mutant.new.encode() + before[mutant.end :])
+    try:
+        return next((failed for batch in tests.batches(mutant) if batch and (failed := _failure(tree, batch))), None)
+    finally:
+        path.write_bytes(before)
+
+
+def _failure(tree: Path, files: list[str], *under: str) -> str | None:
+    limit_s = SLOWEST_S * (4 if under else 1)
+    command = [sys.executable, "-m", *under, "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb", "no", *files]
+    # A file of the same size that was written in the same second would look unchanged to a cache of byte code.
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return "time limit"
+    if done.returncode == 0:
+        return None
+    named = re.search(rf"^(?:FAILED|ERROR) {UNIT}/(\S+?\.py)", done.stdout, re.MULTILINE)
+    return named[1] if named else f"exit status {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="append", help="a module or folder instead of all modules without I/O")
+    parser.add_argument("--workers", type=int, default=1, help="mutants that are tested at a time")
+    arguments = parser.parse_args()
+    paths = [path for path in modules() if not arguments.only or path.startswith(tuple(arguments.only))]
+    chosen = pick(paths, arguments.count, arguments.seed)
+    os.nice(10)
+    killers: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.workers) as pool:
+        copies = [_copied(Path(folder) / str(number)) for number in range(arguments.workers)]
+        tests = Tests(copies[0])
+        trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for tree in copies:
+            trees.put(tree)
+
+        def tried(mutant: Mutant) -> str | None:
+            tree = trees.get()
+            try:
+                return run(tree, mutant, tests)
+            finally:
+                trees.put(tree)
+
+        for mutant, killer in zip(chosen, pool.map(tried, chosen), strict=True):
+            killers["LIVES" if killer is None else killer.partition("/")[0]] += 1
+            where = f"{mutant.path}:{mutant.line}"
+            print(f"{killer or 'LIVES':40} {where:48} {' '.join(mutant.what.split())[:160]}", flush=True)
+    killed = len(chosen) - killers["LIVES"]
+    rate = 100 * killed / len(chosen)
+    print(
+        f"{killed} of {len(chosen)} mutants in {len(paths)} modules fail in {UNIT}: {rate:.1f} %, seed {arguments.seed}"
+    )
+    print(f"({killers['house']} of them only in {UNIT}/house, {killers['time limit']} by the time limit)")
+    return 0
+
+
+def _copied(tree: Path) -> Path:
+    """The tracked files and those that git would track, as they are now."""
+    listed = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    return tree
+
+
+if __name__ == "__main__":
+    sys.exit(main())
