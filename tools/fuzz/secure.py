@@ -25,8 +25,8 @@ RTCP_SEEDS = [
 def rtcp(data: bytes) -> None:
     """Whatever the peer says, the next report is one that it can read."""
     ours = Reporter(7, "us", 0.0)
-    ours.heard(data, 1.0)
-    assert Reporter(8, "them", 0.0).heard(ours.report(5.0, Reception(99, 1, 0, 0), Sent(1, 160, 160)), 5.0)
+    ours.receive(data, 1.0)
+    assert Reporter(8, "them", 0.0).receive(ours.report(5.0, Reception(99, 1, 0, 0), Sent(1, 160, 160)), 5.0)
     assert ours.round_trip_s is None or 0 <= ours.round_trip_s < 65536
 
 
@@ -73,5 +73,5 @@ def stun_seeds() -> list[bytes]:
 def stun(data: bytes) -> None:
     """It is the answer or it is not; nobody else's changes anything."""
     _ASKED.mapped, _ASKED.refused = None, False
-    meant = _ASKED.heard(data)
+    meant = _ASKED.receive(data)
     assert meant == (_ASKED.mapped is not None or _ASKED.refused)
