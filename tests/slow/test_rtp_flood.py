@@ -157,8 +157,8 @@ async def test_who_may_be_heard_after_all(line: Line) -> None:
         assert line.rtp.source == line.address
         # As if time had passed: its silence lets another source in, and then keeps others out again.
         later = time.monotonic() + SILENCE_S
-        line.receiver.heard_s -= SILENCE_S
-        line.rtp._latch.heard_s -= SILENCE_S
+        line.receiver.last_packet_s -= SILENCE_S
+        line.rtp._latch.last_packet_s -= SILENCE_S
         list(line.receiver.sweep(later - SILENCE_S))
         for number in range(SEQUENTIAL):
             line.send(rtp(number, ssrc=3), third)
