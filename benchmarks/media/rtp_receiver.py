@@ -11,7 +11,7 @@ import sys
 from audio import Codec
 from audio.rtp.silence_ticker import SilenceTicker
 from benchmarks.media.harness import Figures, Harness, run
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call_leg import LegSpec
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
 from sip.media.rtp_socket import RtpCounters, RtpSocket

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import structlog
 
-from audio import Codec, Detection, Detector, Leg
+from audio import Codec, Detector, Leg
 from config.sections.section import Role
 from config.settings import Endpointing
 from mediaworker.calls import talk
+from mediaworker.calls.call_leg import CallLeg, LegSpec
+from mediaworker.calls.hold import HoldState
 from mediaworker.calls.routing import CallPlan
-from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.redaction.call import CallPrivacy
 
 log = structlog.get_logger()
 
-Transport = Literal["rtp", "stream"]
 SETTLED_MS = 60_000
-"""No leg is so far behind the others, and no utterance so long, that speech older than this would still come up."""
-
-
-@dataclass(frozen=True, slots=True)
-class LegSpec:
-    """What an ingress knows of a leg when the call opens; routes may set another role or name."""
-
-    leg: str
-    codec: Codec
-    role: Role = "unknown"
-    label: str = ""
-    name: str = ""
-    transport: Transport = "rtp"
-    telephone_event: int | None = None
-    payload_type: int | None = None
-    """The negotiated one of `codec`; None: its static one."""
-    event_clock_hz: int = 8000
-    """Of the `telephone_event`."""
+"""Speech older than this is complete: no leg lags that far behind the others, and no utterance is that long."""
 
 
 @dataclass(slots=True)
 class CallInfo:
-    """Who calls whom, and through what."""
+    """Who calls whom, and through which ingress."""
 
     id: str
     source: str
@@ -54,25 +37,6 @@ class CallInfo:
     to: str
     account: str = ""
     custom: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class CallLeg:
-    """A leg as users see it, beside its audio and its transcriber."""
-
-    spec: LegSpec
-    role: str
-    name: str
-    audio: Leg
-    transcriber: LegTranscriber
-    role_is_set: bool = False
-    name_is_set: bool = False
-    """By a route, an override or a user: what the peer says of it later changes nothing."""
-
-    def info(self) -> events.LegInfo:
-        return events.LegInfo(
-            leg=self.spec.leg, role=self.role, label=self.spec.label, name=self.name, codec=self.audio.codec.rtp_name
-        )
 
 
 class Player(Protocol):
@@ -94,12 +58,12 @@ class Call:
     `call.started` is the first event and `call.ended` the last, after all finals.
 
     Args:
-        plan: what routes and the given overrides make of this call.
-        later: runs a function after so many seconds.
-        words_wait_s: so long the end waits for the times of words, once its last final is out.
-        grow: makes a leg that comes while the call lasts.
-        privacy: what every event passes through before anybody sees it.
-        alerts: what hears every event then, and raises others.
+        plan: gives the plan that the routes and these overrides make for the call.
+        later: runs a function after a number of seconds.
+        words_wait_s: how long the end waits for the words' timestamps after the last final.
+        make_leg: opens a leg that joins during the call.
+        privacy: screens every event before anybody sees it.
+        alerts: receives every screened event, and raises alerts.
     """
 
     def __init__(
@@ -114,36 +78,30 @@ class Call:
         plan: Callable[[Mapping[str, str]], CallPlan],
         later: Callable[[float, Callable[[], None]], object],
         words_wait_s: float,
-        grow: Callable[[Call, LegSpec], CallLeg] | None = None,
-        privacy: CallPrivacy | None = None,
+        make_leg: Callable[[Call, LegSpec], CallLeg],
+        privacy: CallPrivacy,
         alerts: CallAlerts | None = None,
     ) -> None:
         self.info, self.id, self.start_s = info, info.id, start_s
         self.members: dict[str, CallLeg] = {}
         self.on_hangup: Callable[[], None] | None = None
-        """Set by the ingress: how to end the call at the peer."""
+        """Set by the ingress: ends the call at the peer."""
         self.player: Player | None = None
-        """Set by an ingress whose peer can be spoken to."""
+        """Set by an ingress that can play audio to its peer."""
         self.on_event: Callable[[int, events.EventBody], None] | None = None
-        """Set by an ingress whose peer is told what is said: takes (at_ms, event body)."""
+        """Set by an ingress that sends transcripts to its peer: takes (at_ms, event body)."""
         self._detector = detector
         self._publish, self._clock, self._closed, self._plan = publish, clock, closed, plan
         self._later, self._words_wait_s = later, words_wait_s
-        self._grow, self._privacy, self._alerts = grow, privacy, alerts
+        self._make_leg, self._privacy, self._alerts = make_leg, privacy, alerts
         self._ending: str | None = None
         self._ended = self._waits_for_words = False
         self._media: list[events.LegMedia] = []
         self._duration_ms: int | None = None
         """Set once every leg has been finished: only then may the last final close the call."""
-        self._held: set[str] = set()
-        """Legs on hold."""
-        self._left: set[str] = set()
-        """Those of them whose stream is gone."""
-        self._hold_since: float | None = None
-        """All of them are, since then."""
-        self._hold_s = 0.0
+        self._hold = HoldState()
         self._past = talk.Sums()
-        """Of the speech that is older than SETTLED_MS."""
+        """Totals of the speech that is older than SETTLED_MS."""
 
     @property
     def legs(self) -> dict[str, Leg]:
@@ -152,7 +110,7 @@ class Call:
 
     @property
     def media(self) -> list[events.LegMedia]:
-        """What `call.ended` says of each leg; empty before the end."""
+        """Each leg's figures in `call.ended`; empty before the end."""
         return self._media
 
     @property
@@ -184,20 +142,19 @@ class Call:
         )
 
     def publish(self, at_ms: int, body: events.EventBody) -> None:
-        if self._privacy is not None:
-            body = self._privacy.screen(at_ms, body)
+        body = self._privacy.screen(at_ms, body)
         self._publish(self.id, at_ms, body)
         try:
             if self.on_event is not None:
                 self.on_event(at_ms, body)
             if self._alerts is not None:
-                for alert in self._alerts.heard(at_ms, body):
+                for alert in self._alerts.on_event(at_ms, body):
                     self._publish(self.id, at_ms, alert)
-        except Exception:  # who listens must not end what is said
+        except Exception:  # a fault of a listener must not end the call
             log.exception("a listener of the call failed", call_id=self.id)
 
     def check_alerts(self) -> None:
-        """Raise what is due by the clock; to be called now and then."""
+        """Raise the alerts that are due by the clock; called periodically."""
         if self._alerts is not None:
             now_ms = self.elapsed_ms()
             for alert in self._alerts.check(now_ms):
@@ -214,20 +171,20 @@ class Call:
     # -- what the peer does -----------------------------------------------------------------------------------------
 
     def dtmf(self, leg: str, digit: str, duration_ms: int = 0) -> None:
-        """A digit that came beside the media (Twilio, SIP INFO); RFC 4733 digits come through the leg."""
+        """A digit that arrived beside the media (Twilio, SIP INFO); RFC 4733 digits arrive through the leg."""
         self.publish(self.elapsed_ms(), events.Dtmf(leg, digit, duration_ms))
 
     def add_leg(self, spec: LegSpec) -> Leg:
-        """Somebody joins: `leg.updated` says so. Returns the audio leg that takes its packets."""
-        assert self._grow is not None and spec.leg not in self.members
-        member = self._grow(self, spec)
+        """Open a leg that joins the call, and announce it by `leg.updated`. Returns the leg that takes its packets."""
+        assert spec.leg not in self.members
+        member = self._make_leg(self, spec)
         self.add(member)
         self._leg_updated(member)
-        self._count_hold()
+        self._update_hold()
         return member.audio
 
     def describe(self, leg: str, *, role: Role, name: str) -> None:
-        """What the peer says of a leg now; routes, overrides and users know better."""
+        """Take over the peer's new description of a leg, except where a route, an override or a user has set it."""
         member = self.members[leg]
         before = member.role, member.name
         if not member.role_is_set:
@@ -239,48 +196,37 @@ class Call:
 
     def held(self, leg: str | None = None) -> None:
         """The peer has put a leg on hold, or all of them."""
-        legs = set(self.members) if leg is None else {leg}
-        if legs <= self._held - self._left or self.ending:
-            return
-        self._held |= legs
-        self._left -= legs
-        self._count_hold()
-        self.publish(self.elapsed_ms(), events.CallHeld(leg))
+        if not self.ending and self._hold.hold(self._legs_named(leg)):
+            self._update_hold()
+            self.publish(self.elapsed_ms(), events.CallHeld(leg))
 
     def resumed(self, leg: str | None = None) -> None:
-        legs = set(self.members) if leg is None else {leg}
-        if not legs & self._held or self.ending:
-            return
-        self._held -= legs
-        self._left -= legs
-        self._count_hold()
-        self.publish(self.elapsed_ms(), events.CallResumed(leg))
+        if not self.ending and self._hold.resume(self._legs_named(leg)):
+            self._update_hold()
+            self.publish(self.elapsed_ms(), events.CallResumed(leg))
 
     def left(self, leg: str) -> None:
-        """The peer has taken a leg's stream out of the call: on hold, until `held` or `resumed` says otherwise."""
-        if leg in self._left or self.ending:
+        """The peer has removed a leg's stream: the leg is on hold until `held` or `resumed` is called for it."""
+        if self.ending or self._hold.has_left(leg):
             return
         self.flush(leg)
-        self._held.add(leg)
-        self._left.add(leg)
-        self._count_hold()
+        self._hold.leave(leg)
+        self._update_hold()
         self.publish(self.elapsed_ms(), events.CallHeld(leg, left=True))
 
-    def _count_hold(self) -> None:
-        """`hold_ms` is the time in which nobody could be heard."""
-        everyone = bool(self._held) and self._held >= self.members.keys()
-        if everyone and self._hold_since is None:
-            self._hold_since = self._clock()
-        elif not everyone:
-            self._hold_s, self._hold_since = self._held_s(), None
+    def _legs_named(self, leg: str | None) -> set[str]:
+        return set(self.members) if leg is None else {leg}
+
+    def _update_hold(self) -> None:
+        self._hold.update(self.members.keys(), self._clock())
 
     def flush(self, leg: str) -> None:
-        """Run what has arrived, and end what is being said here and now."""
+        """Run the detector over all audio that has arrived, and end the leg's open utterance."""
         if not self.ending:
-            self._detected(self.members[leg], self._detector.finishing(self.members[leg].audio, "flush"))
+            self._finish(self.members[leg], "flush")
 
     def defer(self, leg: str) -> None:
-        """A stream's sender is held back by us: that it says nothing does not mean that there is nothing."""
+        """The worker holds the stream's sender back: missing audio is not silence."""
         self.members[leg].audio.defer(self._clock())
 
     def media_changed(
@@ -291,21 +237,20 @@ class Call:
         payload_type: int | None,
         event_clock_hz: int = 8000,
     ) -> None:
-        """A new media description is in force; nothing happens when it says what the one before said."""
+        """A new media description is in force; nothing happens when it equals the one before."""
         member = self.members[leg]
         before = member.spec
-        now = replace(
+        member.spec = replace(
             before,
             codec=codec,
             telephone_event=telephone_event,
             payload_type=payload_type,
             event_clock_hz=event_clock_hz,
         )
-        if before == now:
+        if member.spec == before:
             return
-        member.spec = now
         if codec is not before.codec:
-            self._detected(member, self._detector.finishing(member.audio, "flush"))
+            self._finish(member, "flush")
         self._detector.change(member.audio, codec, telephone_event, payload_type, event_clock_hz)
         if codec is not before.codec:
             self._leg_updated(member)
@@ -319,14 +264,14 @@ class Call:
         self._leg_updated(member)
 
     def set_language(self, language: str) -> None:
-        """For the utterances that begin from now on."""
+        """The language of utterances that begin from now on."""
         for member in self.members.values():
             member.transcriber.language = language
 
     def retune(self, overrides: Mapping[str, str], shape: Callable[[Endpointing], Endpointing]) -> None:
-        """Language, context and endpointing as if the call had begun with these overrides, for what begins from now on.
+        """Use the language, context and endpointing of these overrides for utterances that begin from now on.
 
-        `shape` has the last word on the profile. Another endpointing ends what is being said.
+        `shape` may change the profile's endpointing. A change of endpointing ends the open utterance.
         """
         if self.ending:
             return
@@ -334,7 +279,7 @@ class Call:
         endpointing = shape(plan.endpointing)
         for member in self.members.values():
             if endpointing != member.transcriber.endpointing:
-                self._detected(member, self._detector.finishing(member.audio, "flush"))
+                self._finish(member, "flush")
                 self._detector.retune(member.audio, endpointing)
                 member.transcriber.endpointing = endpointing
             member.transcriber.language, member.transcriber.context = plan.language, plan.context
@@ -348,22 +293,22 @@ class Call:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def end(self, reason: str) -> None:
-        """Run what has arrived, end open speech, and say `call.ended` when the last final is out. Idempotent."""
+        """Finish all legs; `call.ended` follows the last final. Idempotent."""
         if self._ending is not None:
             return
-        self._hold_s, self._hold_since = self._held_s(), None
+        self._hold.stop(self._clock())
         self._ending = reason
         how: Literal["shutdown", "hangup"] = "shutdown" if reason == "shutdown" else "hangup"
         for member in self.members.values():
-            self._detected(member, self._detector.finishing(member.audio, how))
-        self._media = [self._media_report(member) for member in self.members.values()]
+            self._finish(member, how)
+        self._media = [member.media() for member in self.members.values()]
         for member in self.members.values():
             self._detector.close(member.audio)
         self._duration_ms = self.elapsed_ms()
         self.drained()
 
     def drained(self) -> None:
-        """A leg has no open utterance left, or words have come."""
+        """A leg has no open utterance left, or no longer waits for words."""
         if self._ending is None or self._duration_ms is None or self._ended:
             return
         if any(member.transcriber.open_utterances for member in self.members.values()):
@@ -389,14 +334,11 @@ class Call:
         duration_ms = self.elapsed_ms() if self._duration_ms is None else self._duration_ms
         settled_ms = self.elapsed_ms() - SETTLED_MS
         self._past.add({n: talk.take_before(m.transcriber.segments, settled_ms) for n, m in self.members.items()})
-        segments = {}
-        for name, member in self.members.items():
-            spans = list(member.transcriber.segments)
-            since = member.transcriber.speaking_since_ms
-            if since is not None:
-                spans.append((since, max(since, self.leg_ms(member.audio, member.audio.position))))
-            segments[name] = spans
-        hold_ms = round(self._held_s() * 1000)
+        segments = {
+            name: member.segments(self.leg_ms(member.audio, member.audio.position))
+            for name, member in self.members.items()
+        }
+        hold_ms = round(self._hold.total_s(self._clock()) * 1000)
         figures = talk.totals(segments, duration_ms, hold_ms, self._past)
         body = events.Metrics(
             talk_ms=figures.talk_ms,
@@ -408,25 +350,9 @@ class Call:
         )
         self.publish(self.elapsed_ms(), body)
 
-    def _held_s(self) -> float:
-        return self._hold_s + (0.0 if self._hold_since is None else self._clock() - self._hold_since)
-
-    def _detected(self, member: CallLeg, detections: Iterable[Detection]) -> None:
-        for detection in detections:
-            member.transcriber.on(detection)
+    def _finish(self, member: CallLeg, how: Literal["flush", "hangup", "shutdown"]) -> None:
+        for detection in self._detector.finishing(member.audio, how):
+            member.transcriber.on_detection(detection)
 
     def _leg_updated(self, member: CallLeg) -> None:
-        info = member.info()
-        body = events.LegUpdated(leg=info.leg, role=info.role, name=info.name, label=info.label, codec=info.codec)
-        self.publish(self.elapsed_ms(), body)
-
-    @staticmethod
-    def _media_report(member: CallLeg) -> events.LegMedia:
-        audio = member.audio
-        return events.LegMedia(
-            leg=member.spec.leg,
-            packets=audio.packets,
-            lost=audio.lost_packets,
-            late=audio.late,
-            jitter_ms=round(audio.jitter_ms, 1),
-        )
+        self.publish(self.elapsed_ms(), member.updated())

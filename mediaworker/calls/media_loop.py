@@ -120,7 +120,7 @@ class MediaLoop:
             for detection in detections:
                 transcriber: LegTranscriber | None = detection.leg.key
                 if transcriber is not None:
-                    transcriber.on(detection)
+                    transcriber.on_detection(detection)
                     self._speaking[transcriber] = self.ticks
             await asyncio.sleep(0)
         if turn.number == 0:

@@ -1,4 +1,4 @@
-"""The live calls: who may open one, and what happens on the way to the last one's end."""
+"""The live calls: admission, their parts, and the drain at shutdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from asr.client.interfaces import UtteranceRecognizer, WordAligner
 from audio import Detector
 from config import Settings
 from mediaworker.calls import routing
-from mediaworker.calls.call import Call, CallInfo, CallLeg, LegSpec
+from mediaworker.calls.call import Call, CallInfo
+from mediaworker.calls.call_leg import CallLeg, LegSpec
 from mediaworker.calls.transcriber import LegTranscriber, TranscriberStats
 from mediaworker.calls.word_timestamps import LegWordTimestamps
 from mediaworker.events import schema as events
@@ -26,17 +27,16 @@ from mediaworker.policy.redaction.call import CallPrivacy, Policy
 
 log = structlog.get_logger()
 
-
 NO_MEMORY_S = 30.0
-"""So long a worker that had no memory for a call is not ready for the next, unless one succeeds meanwhile."""
+"""How long the worker is not ready after it had no memory for a call, unless another call succeeds meanwhile."""
 FINALS_S = 30.0
-"""An engine that hangs must not hold up the end; the store then closes the calls as after a kill."""
+"""How long the drain waits for finals. If an engine hangs, the store closes the calls at the next start."""
 
 
 class CallRefused(Exception):
     """No new call: the worker is full, overloaded or draining. `status` is HTTP's; SIP's is 486 when `busy`.
 
-    `challenge`: `WWW-Authenticate` of a 401 or 403. `delay_s`: the answer is held back for so long.
+    `challenge`: `WWW-Authenticate` of a 401 or 403. `delay_s`: how long the answer is held back.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class CallRegistry:
         calls_changed: Callable[[int], None] = lambda count: None,
         rules: Callable[[], Rules] | None = None,
     ) -> None:
-        """`rules`: those for alerts, as they are now. Raises ConfigError for settings that only their use can judge."""
+        """`rules` returns the current rules of alerts. Raises ConfigError for privacy settings that cannot be used."""
         self.stats = TranscriberStats()
         self.opened = 0
         self.refused = 0
         self.draining = False
         self.masked: Counter[str] = Counter()
-        """What was taken out of texts and digits, by kind."""
+        """How many texts and digits were masked, by kind."""
         self._settings, self._detector, self._recognizer = settings, detector, recognizer
         self._policy, self._rules = Policy(settings), rules
         self._aligner = aligner
@@ -78,7 +78,7 @@ class CallRegistry:
         self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
         self._guard = guard or LoadGuard(shed_s=float("inf"), refuse_s=float("inf"))
         self._no_memory_s: float | None = None
-        """When the last call was opened for which there was no memory; None: the last one was given some."""
+        """When a call was refused for lack of memory; None once a later call has succeeded."""
         self._calls: dict[str, Call] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -93,7 +93,7 @@ class CallRegistry:
         return self._calls.get(call_id)
 
     def use(self, settings: Settings) -> None:
-        """For the calls that begin from now on: routes, profiles, privacy, and how many. Raises ConfigError."""
+        """Use these routes, profiles, privacy and limit for calls that begin from now on. Raises ConfigError."""
         self._policy = Policy(settings)
         self._settings = settings
 
@@ -109,7 +109,7 @@ class CallRegistry:
 
     @property
     def trouble(self) -> str | None:
-        """Why the next call is likely to fail, though it is not refused; None: nothing says so."""
+        """Why the next call is likely to fail although it would be admitted, or None."""
         if self._no_memory_s is None or self._clock() - self._no_memory_s >= NO_MEMORY_S:
             return None
         return "there was no memory for the last call"
@@ -129,10 +129,14 @@ class CallRegistry:
         participants: Sequence[str] = (),
         overrides: Mapping[str, str] | None = None,
     ) -> Call:
-        """A new call whose legs take audio from now on; `headers` and `participants` are for routes. Raises Refused."""
+        """A new call whose legs take audio from now on; routes read `headers` and `participants`.
+
+        Raises CallRefused.
+        """
         if refusal := self.refusal():
             self.refused += 1
             raise refusal
+        info = CallInfo(str(uuid7()), source, external_id, direction, from_, to, account, dict(custom or {}))
 
         def plan(overrides: Mapping[str, str] | None) -> routing.CallPlan:
             return routing.plan(
@@ -146,57 +150,52 @@ class CallRegistry:
                 overrides=overrides,
             )
 
-        def grow(call: Call, spec: LegSpec) -> CallLeg:
-            return self._leg(call, spec, plan(overrides))
-
-        info = CallInfo(
-            id=str(uuid7()),
-            source=source,
-            external_id=external_id,
-            direction=direction,
-            from_=from_,
-            to=to,
-            account=account,
-            custom=dict(custom or {}),
-        )
-        now = self._clock()
         call = Call(
             info,
             detector=self._detector,
-            start_s=now,
+            start_s=self._clock(),
             publish=self._publish,
             clock=self._clock,
             closed=self._closed,
             plan=plan,
             later=_later,
             words_wait_s=self._settings.asr.words_wait_s,
-            grow=grow,
+            make_leg=lambda call, spec: self._leg(call, spec, plan(overrides)),
             privacy=CallPrivacy(self._policy, self.masked),
             alerts=CallAlerts(self._rules) if self._rules is not None else None,
         )
-        first = plan(overrides)
+        self._open_legs(call, legs, plan(overrides))
+        self._admit(call)
+        return call
+
+    def _open_legs(self, call: Call, legs: Sequence[LegSpec], plan: routing.CallPlan) -> None:
+        """All of the legs, or none of them. Raises CallRefused for lack of memory."""
         try:
             for spec in legs:
-                call.add(self._leg(call, spec, first))
+                call.add(self._leg(call, spec, plan))
         except BaseException as error:
             for leg in call.legs.values():
                 self._detector.close(leg)
             if not isinstance(error, MemoryError | OSError):
                 raise
             self.refused += 1
-            self._no_memory_s = now
-            log.error("no memory for a call", error=str(error), external_id=external_id)
+            self._no_memory_s = call.start_s
+            log.error("no memory for a call", error=str(error), external_id=call.info.external_id)
             raise CallRefused(503, "there is no memory for another call") from error
         self._no_memory_s = None
+
+    def _admit(self, call: Call) -> None:
+        external_id = call.info.external_id
         self._calls[call.id] = call
         if external_id:
             logs.calls[external_id] = call.id
         self.opened += 1
         self._empty.clear()
         self._calls_changed(len(self._calls))
-        log.info("call started", call_id=call.id, source=source, external_id=external_id, legs=len(legs))
+        log.info(
+            "call started", call_id=call.id, source=call.info.source, external_id=external_id, legs=len(call.members)
+        )
         call.started()
-        return call
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new calls, let the open ones run for `grace_s`, end the rest, and wait up to 30 s for their finals."""

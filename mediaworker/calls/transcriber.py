@@ -1,11 +1,10 @@
 """One leg's speech becomes text: detections in, recognition requests and transcript events out.
 
-What is promised here: every `speech.started` is followed by exactly one `transcript.final`, in the order in which they
-were spoken; revisions of an utterance increase and end with the final; a hypothesis for audio that has been superseded
-is dropped by its revision.
+Every `speech.started` is followed by exactly one `transcript.final`, and finals keep the order of speech. Revisions of
+an utterance increase and end with the final; a hypothesis for superseded audio is dropped by its revision.
 
-A fault in here costs the leg the utterance it happened to, which ends in a final that says so; it does not reach the
-media tick, which serves all other calls, nor the end of this one.
+A fault in here costs the leg one utterance, which ends in a final with an error. It reaches neither the media tick,
+which serves all other calls, nor the end of this call.
 
 The engine hears an utterance up to `end + speculate_ms` and no further, so that a speculative final, the real one and
 one replayed after a crash decode the same samples.
@@ -24,9 +23,10 @@ from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
 from config.counters import counter
+from mediaworker.calls.live_utterance import LiveUtterance
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
-from mediaworker.ops.latency import EndpointTimes, LatencyParts
+from mediaworker.ops.latency import LatencyParts
 
 log = structlog.get_logger()
 
@@ -50,43 +50,6 @@ class TranscriberStats:
     resumed: int = counter("Pauses, with a speculative final, after which the speaker went on")
 
 
-@dataclass(slots=True)
-class _Open:
-    """An utterance without its final. Positions are the leg's."""
-
-    id: str
-    engine_id: str
-    """The engine's name for it: differs after a cut at the maximum length, where the engine starts over."""
-    start: int
-    audio_start: int
-    start_ms: int
-    sent: int
-    next_partial: int
-    revision: int = 0
-    """Of the newest request to the engine."""
-    shown: int = 0
-    """Of the newest event."""
-    text: str = ""
-    stable_chars: int = 0
-    language: str = ""
-    paused: int | None = None
-    """End of speech while a speculative final is with the engine or has come back."""
-    guess: Hypothesis | None = None
-    ended: SpeechOffset | None = None
-    end_ms: int = 0
-    end_s: float = 0.0
-    lost_ms: int = 0
-    words: bool = False
-    """The engine keeps its audio for the times of its words."""
-    asked_s: float = 0.0
-    """When its newest final was asked for."""
-    engine_s: float = 0.0
-    """How long the answer to it took."""
-    endpoint: EndpointTimes | None = None
-    last: Hypothesis | None = None
-    """What its final says: it is over. The event waits while an earlier utterance of the leg has none."""
-
-
 class LegTranscriber:
     """The recognition side of one leg.
 
@@ -94,8 +57,8 @@ class LegTranscriber:
         publish: takes (at_ms, event body).
         call_ms: turns a leg position into milliseconds of call time.
         drained: called whenever the last open utterance has got its final.
-        takes_partial: may a partial be asked for? Not when the worker has too much to do.
-        words: asks when the words of finals were said, if that is wanted.
+        takes_partial: whether partials may be requested; an overloaded worker requests none.
+        words: requests the timestamps of the finals' words; None: they are not wanted.
     """
 
     def __init__(
@@ -122,7 +85,7 @@ class LegTranscriber:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
         self.segments: list[tuple[int, int]] = []
-        """Finished speech in call milliseconds; whoever adds it up may take away what is old."""
+        """Finished speech in call milliseconds; the call removes what it has added up."""
         self._prefix, self._count = prefix, 0
         self._partial = partial_ms * POSITIONS_PER_MS
         self.endpointing = endpointing
@@ -130,12 +93,12 @@ class LegTranscriber:
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
         self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
         self._takes_partial, self.words = takes_partial, words
-        self._open: dict[str, _Open] = {}
-        self._current: _Open | None = None
+        self._open: dict[str, LiveUtterance] = {}
+        self._current: LiveUtterance | None = None
         self._given_up = False
-        """The utterance that the detector is at has got its final already."""
+        """The detector's current utterance has its final already."""
         self._previous = ""
-        """Text of the latest final: engines tend to say it again when they hear nothing."""
+        """Text of the latest final: engines tend to repeat it when they hear nothing."""
 
     @property
     def open_utterances(self) -> int:
@@ -147,7 +110,7 @@ class LegTranscriber:
 
     # -- from the detector ------------------------------------------------------------------------------------------
 
-    def on(self, detection: Detection) -> None:
+    def on_detection(self, detection: Detection) -> None:
         if self._given_up and isinstance(detection, SpeechPaused | SpeechResumed | SpeechOffset):
             return
         utterance = self._current
@@ -168,10 +131,10 @@ class LegTranscriber:
             self._give_up(utterance or self._current)
 
     def feed(self) -> int:
-        """Hand on what has been said since, if it is enough. 0: nobody speaks, until a detection says otherwise.
+        """Send new audio to the engine, if there is enough. Returns 0 while nobody speaks.
 
-        Else the number of detector steps at real-time speed after which there is more to hand on; to be called as many
-        steps later, or earlier, and at once after a detection.
+        Otherwise returns the number of detector steps at real-time speed after which there is more to send: the owner
+        calls again that many steps later or earlier, and at once after a detection.
         """
         utterance = self._current
         if utterance is None:
@@ -179,14 +142,14 @@ class LegTranscriber:
         if utterance.paused is not None:
             return 1
         try:
-            self._hand_on(utterance)
+            self._send_audio(utterance)
         except Exception:
             self._give_up(utterance)
             return 1
         due = min(utterance.next_partial, utterance.sent + APPEND_MS * POSITIONS_PER_MS)
         return max(1, -(-(due - self.leg.position) // WINDOW))
 
-    def _hand_on(self, utterance: _Open) -> None:
+    def _send_audio(self, utterance: LiveUtterance) -> None:
         position = self.leg.position
         if position >= utterance.next_partial:
             self._append(utterance, position)
@@ -202,7 +165,7 @@ class LegTranscriber:
         self._given_up = False
         self._count += 1
         name = f"{self._prefix}{self._count}"
-        utterance = _Open(
+        utterance = LiveUtterance(
             id=name,
             engine_id=name,
             start=detection.start,
@@ -233,7 +196,7 @@ class LegTranscriber:
         if utterance.guess is None:
             self._recognizer.withdraw(utterance.engine_id)
         utterance.paused = utterance.guess = None
-        utterance.revision += 1  # an answer that is still on its way dies by its number
+        utterance.revision += 1  # drops an answer that is still on its way
         # The speculative final has most likely shown what was said before the pause.
         utterance.next_partial = self.leg.position + FIRST_PARTIAL_MS * POSITIONS_PER_MS
         self._stats.resumed += 1
@@ -245,7 +208,7 @@ class LegTranscriber:
             if utterance.guess is not None:
                 self._stats.speculative_hits += 1
                 self._finish(utterance, utterance.guess)
-            return  # else the speculative final is on its way, and will do
+            return  # otherwise the speculative final is on its way and becomes the final
         utterance.revision += 1
         if detection.audio_end < utterance.sent:
             self._start_over(utterance, detection.audio_end)
@@ -254,8 +217,8 @@ class LegTranscriber:
         utterance.asked_s = self._clock()
         self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
 
-    def _close(self, utterance: _Open, detection: SpeechOffset) -> None:
-        """Nothing more is said in it; its final is still to come."""
+    def _close(self, utterance: LiveUtterance, detection: SpeechOffset) -> None:
+        """Speech has ended; the final is still to come."""
         self._current = None
         utterance.ended = detection
         utterance.end_ms = self._call_ms(detection.end)
@@ -272,8 +235,8 @@ class LegTranscriber:
         at_ms = self._call_ms(self.leg.position)
         self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms))
 
-    def _give_up(self, utterance: _Open | None) -> None:
-        """In an exception handler: end the utterance here and now, if it is not over."""
+    def _give_up(self, utterance: LiveUtterance | None) -> None:
+        """Called in an exception handler: publish a failed final, unless the utterance has one."""
         call_id = self._prefix.partition("/")[0]
         about = utterance.id if utterance else None
         log.exception("an utterance failed", call_id=call_id, leg=self.name, utterance_id=about)
@@ -287,15 +250,15 @@ class LegTranscriber:
             utterance, Hypothesis(utterance.engine_id, utterance.revision, "", "", 0, True, "an error in the worker")
         )
 
-    def _start_over(self, utterance: _Open, end: int) -> None:
-        """A cut at the maximum length lies in the past: the engine has heard words of the next utterance already."""
+    def _start_over(self, utterance: LiveUtterance, end: int) -> None:
+        """A cut at the maximum length lies in the past: the engine already has audio of the next utterance."""
         self._recognizer.cancel(utterance.engine_id)
         utterance.engine_id = f"{utterance.id}/cut"
         self._engine_open(utterance)
         utterance.sent = utterance.audio_start
         self._append(utterance, end)
 
-    def _engine_open(self, utterance: _Open) -> None:
+    def _engine_open(self, utterance: LiveUtterance) -> None:
         codec = self.leg.codec
         form: Format = "L16" if codec.wide else "PCMA" if codec is Codec.PCMA else "PCMU"
         request = Utterance(
@@ -308,20 +271,20 @@ class LegTranscriber:
             words=self.words is not None and self.words.wanted,
         )
         utterance.words = request.words
-        self._recognizer.open(request, lambda hypothesis: self._heard(utterance, hypothesis))
+        self._recognizer.open(request, lambda hypothesis: self._on_hypothesis(utterance, hypothesis))
 
-    def _append(self, utterance: _Open, end: int) -> None:
+    def _append(self, utterance: LiveUtterance, end: int) -> None:
         if end > utterance.sent:
             self._recognizer.append(utterance.engine_id, self.leg.read(utterance.sent, end))
             utterance.sent = end
 
-    def _expect_current(self) -> _Open:
+    def _expect_current(self) -> LiveUtterance:
         assert self._current is not None, "a detection without an open utterance"
         return self._current
 
     # -- from the engine --------------------------------------------------------------------------------------------
 
-    def _heard(self, utterance: _Open, hypothesis: Hypothesis) -> None:
+    def _on_hypothesis(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
         if utterance.last is not None or hypothesis.utterance_id != utterance.engine_id:
             return
         if hypothesis.final and hypothesis.revision == utterance.revision:
@@ -331,51 +294,33 @@ class LegTranscriber:
                 return
             utterance.guess = hypothesis
             if takes_back(utterance.text, hypothesis.text):
-                return  # the final will say it, if the utterance ends here
+                return  # if the utterance ends here, the final shows it
         if utterance.ended is None and hypothesis.error is None and hypothesis.revision <= utterance.revision:
-            self._show(utterance, hypothesis)
+            self._publish_partial(utterance, hypothesis)
 
-    def _show(self, utterance: _Open, hypothesis: Hypothesis) -> None:
-        shown = (utterance.text, utterance.stable_chars)
-        if not hypothesis.text or (hypothesis.text, hypothesis.stable_chars) == shown:
-            return
-        utterance.text, utterance.stable_chars = hypothesis.text, hypothesis.stable_chars
-        utterance.shown += 1
-        utterance.language = hypothesis.language or utterance.language
-        self._stats.partials += 1
-        position = utterance.sent
-        self._publish(
-            self._call_ms(position),
-            events.TranscriptPartial(
-                leg=self.name,
-                role=self.role,
-                utterance_id=utterance.id,
-                revision=utterance.shown,
-                start_ms=utterance.start_ms,
-                end_ms=self._call_ms(utterance.paused if utterance.paused is not None else position),
-                text=hypothesis.text,
-                stable_chars=hypothesis.stable_chars,
-                language=utterance.language,
-            ),
-        )
+    def _publish_partial(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
+        end_ms = self._call_ms(utterance.paused if utterance.paused is not None else utterance.sent)
+        if (body := utterance.partial(self.name, self.role, hypothesis, end_ms)) is not None:
+            self._stats.partials += 1
+            self._publish(self._call_ms(utterance.sent), body)
 
-    def _finish(self, utterance: _Open, hypothesis: Hypothesis) -> None:
-        """It is over. Its event waits for those of what was said before: a batch may answer a short one first."""
+    def _finish(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
+        """Its final is known. The event waits for earlier utterances: a batch may answer a short one first."""
         assert utterance.ended is not None
-        if not self._asks_words(utterance, hypothesis):
+        if not self._request_words(utterance, hypothesis):
             self._recognizer.commit(utterance.engine_id)
         utterance.last = hypothesis
         while (oldest := next(iter(self._open.values()), None)) is not None and oldest.last is not None:
             del self._open[oldest.id]
-            self._show_last(oldest, oldest.last)
+            self._publish_final(oldest, oldest.last)
         if not self._open:
             self._drained()
 
-    def _asks_words(self, utterance: _Open, hypothesis: Hypothesis) -> bool:
+    def _request_words(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> bool:
         if self.words is None or not utterance.words or hypothesis.error is not None:
             return False
         lead_ms = (utterance.start - utterance.audio_start) // POSITIONS_PER_MS
-        return self.words.ask(
+        return self.words.align(
             FinalText(
                 utterance_id=utterance.id,
                 engine_id=utterance.engine_id,
@@ -388,14 +333,12 @@ class LegTranscriber:
             )
         )
 
-    def _show_last(self, utterance: _Open, hypothesis: Hypothesis) -> None:
-        assert utterance.ended is not None
+    def _publish_final(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
         now_s = self._clock()
         latency_s = max(0.0, now_s - utterance.end_s)
-        failed = hypothesis.error is not None
         self._previous = hypothesis.text
         self._stats.finals += 1
-        self._stats.failed_finals += failed
+        self._stats.failed_finals += hypothesis.error is not None
         self._stats.empty_finals += not hypothesis.text
         self._latency.finished(
             utterance.endpoint,
@@ -404,23 +347,8 @@ class LegTranscriber:
             engine_s=utterance.engine_s,
             now_s=now_s,
         )
-        self._publish(
-            utterance.end_ms + round(latency_s * 1000),
-            events.TranscriptFinal(
-                leg=self.name,
-                role=self.role,
-                utterance_id=utterance.id,
-                revision=utterance.shown + 1,
-                start_ms=utterance.start_ms,
-                end_ms=utterance.end_ms,
-                text=hypothesis.text,
-                stable_chars=len(hypothesis.text),
-                language=hypothesis.language or utterance.language,
-                lost_ms=utterance.lost_ms,
-                latency_ms=round(latency_s * 1000),
-                reason="failed" if failed else utterance.ended.reason,
-                error=hypothesis.error,
-            ),
-        )
+        latency_ms = round(latency_s * 1000)
+        body = utterance.final(self.name, self.role, hypothesis, latency_ms)
+        self._publish(utterance.end_ms + latency_ms, body)
         if self.words is not None:
-            self.words.shown(utterance.id)
+            self.words.on_final_published(utterance.id)

@@ -1,4 +1,4 @@
-"""A leg's words get their times: each final is sent back with the question, and what comes is one event behind it."""
+"""Timestamps of a leg's words: each final's text is aligned with its audio, and published as one further event."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ class FinalText:
     start_ms: int
     end_ms: int
     audio_ms: int
-    """Of the first byte that the engine heard."""
+    """The time of the first byte that the engine received."""
     end_s: float
-    """Of its speech, on the loop's clock."""
-    shown: bool = False
-    """Its final has been published."""
+    """The end of its speech, on the loop's clock."""
+    published: bool = False
     words: tuple[TimedWord, ...] | None = None
     asked_s: float = 0.0
 
 
 class LegWordTimestamps:
-    """One leg's. An utterance is waited for until its words are published, or known not to come.
+    """The word timestamps of one leg. An utterance waits until its words are published, or known not to come.
 
     Args:
         publish: takes (at_ms, event body).
-        done: called whenever one is no longer waited for.
+        done: called whenever an utterance no longer waits.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class LegWordTimestamps:
         self._waiting: dict[str, FinalText] = {}
 
     def __len__(self) -> int:
-        """Utterances that are waited for."""
+        """How many utterances wait for their words."""
         return len(self._waiting)
 
     @property
@@ -66,52 +65,52 @@ class LegWordTimestamps:
         """Whether utterances are to be opened with `words`."""
         return bool(self._aligner.words)
 
-    def ask(self, said: FinalText) -> bool:
-        """Take over an utterance that was opened with `words`, to its end. False: it has none that could be timed."""
-        language = base(said.language)
-        if not said.text or language not in self._aligner.words:
+    def align(self, final: FinalText) -> bool:
+        """Take over an utterance that was opened with `words`. False: it has no words that could be aligned."""
+        language = base(final.language)
+        if not final.text or language not in self._aligner.words:
             return False
-        said.asked_s = self._clock()
-        self._waiting[said.utterance_id] = said
-        self._aligner.align(said.engine_id, said.text, language, lambda alignment: self._came(said, alignment))
+        final.asked_s = self._clock()
+        self._waiting[final.utterance_id] = final
+        self._aligner.align(final.engine_id, final.text, language, lambda result: self._on_alignment(final, result))
         return True
 
-    def shown(self, utterance_id: str) -> None:
-        """The final has been published: its words may be."""
-        if (said := self._waiting.get(utterance_id)) is not None:
-            said.shown = True
-            self._tell(said)
+    def on_final_published(self, utterance_id: str) -> None:
+        """The words may follow now."""
+        if (final := self._waiting.get(utterance_id)) is not None:
+            final.published = True
+            self._publish_words(final)
 
     def give_up(self) -> None:
-        """Nobody waits any longer."""
+        """Wait no longer."""
         waiting, self._waiting = self._waiting, {}
-        for said in waiting.values():
-            self._aligner.cancel(said.engine_id)
+        for final in waiting.values():
+            self._aligner.cancel(final.engine_id)
 
-    def _came(self, said: FinalText, alignment: Alignment) -> None:
-        if self._waiting.get(said.utterance_id) is not said:
+    def _on_alignment(self, final: FinalText, alignment: Alignment) -> None:
+        if self._waiting.get(final.utterance_id) is not final:
             return
         if alignment.error is not None:
-            log.info("no times of words", utterance_id=said.utterance_id, reason=alignment.error)
+            log.info("no times of words", utterance_id=final.utterance_id, reason=alignment.error)
         self._latency.words_queue.observe(alignment.queue_s)
-        self._latency.words.observe(max(0.0, self._clock() - said.asked_s))
-        said.words = alignment.words
-        self._tell(said)
+        self._latency.words.observe(max(0.0, self._clock() - final.asked_s))
+        final.words = alignment.words
+        self._publish_words(final)
 
-    def _tell(self, said: FinalText) -> None:
-        if said.words is None or not said.shown:
+    def _publish_words(self, final: FinalText) -> None:
+        if final.words is None or not final.published:
             return
-        del self._waiting[said.utterance_id]
-        if said.words:
-            late_ms = round(1000 * max(0.0, self._clock() - said.end_s))
-            words = placed(said.words, said.audio_ms, said.start_ms, said.end_ms)
-            self._publish(said.end_ms + late_ms, events.TranscriptWords(said.utterance_id, words))
+        del self._waiting[final.utterance_id]
+        if final.words:
+            late_ms = round(1000 * max(0.0, self._clock() - final.end_s))
+            words = placed(final.words, final.audio_ms, final.start_ms, final.end_ms)
+            self._publish(final.end_ms + late_ms, events.TranscriptWords(final.utterance_id, words))
         self._done()
 
 
 def placed(words: Iterable[TimedWord], audio_ms: int, start_ms: int, end_ms: int) -> list[events.Word]:
     """Words of an utterance whose audio begins at `audio_ms`. The model may hear one in the silence around the speech;
-    it was said between start and end."""
+    it was spoken between start and end."""
 
     def within(ms: int) -> int:
         return min(max(audio_ms + ms, start_ms), max(start_ms, end_ms))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.call import Call
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.ingress.outbox import Outbox
 
 

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 
-from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.call import Call
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import TICK_S
 from mediaworker.replay.datagrams import Datagram
 from mediaworker.replay.source import Packets

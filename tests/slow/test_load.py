@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from audio import Codec, Shard
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events

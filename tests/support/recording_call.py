@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 
 

@@ -13,7 +13,8 @@ from typing import get_args
 
 from audio import Codec
 from config.sections.section import Role
-from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.call import Call
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.messages import MediaStart
 from mediaworker.ingress.interfaces import CallOpener

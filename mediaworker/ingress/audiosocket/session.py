@@ -20,7 +20,8 @@ from uuid import UUID
 from audio import Codec
 from audio.rtp.dtmf import DigitRate
 from config.counters import counter, counter_by
-from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.call import Call
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket import messages
 from mediaworker.ingress.audiosocket.messages import Frame, FrameReader

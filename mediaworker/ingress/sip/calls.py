@@ -9,7 +9,8 @@ import structlog
 from audio.rtp.dtmf import DigitRate
 from config import Settings
 from config.sections.section import Role
-from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.call import Call
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.ingress.sip.headers import calling_uri, custom_headers, overriding_headers, user_part
 from mediaworker.ingress.sip.siprec import speaker

@@ -20,7 +20,8 @@ from typing import get_args
 from audio import Codec, Leg
 from audio.rtp.dtmf import DigitRate
 from config.sections.section import Role
-from mediaworker.calls.call import Call, LegSpec
+from mediaworker.calls.call import Call
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener
 from mediaworker.ingress.outbox import Outbox

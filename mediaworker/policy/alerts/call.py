@@ -1,4 +1,4 @@
-"""One call under the rules. Its events and the call's clock go in, alerts come out. No I/O."""
+"""The rules of alerts on one call: its events and its clock go in, alerts come out. No I/O."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from mediaworker.policy.alerts.rules import Rule, Rules
 class _Leg:
     role: str
     since_ms: int | None = None
-    """Speaks since then."""
+    """When it began to speak; None while it is silent."""
     quiet_ms: int = 0
-    """Has not spoken since then."""
+    """When it last stopped speaking."""
 
 
 class CallAlerts:
-    """`rules` gives those of now: they may change while the call goes on."""
+    """`rules` returns the current rules, which may change during the call."""
 
     def __init__(self, rules: Callable[[], Rules]) -> None:
         self._rules = rules
         self._legs: dict[str, _Leg] = {}
         self._held: set[str] = set()
-        self._said: dict[tuple[str, str], int] = {}
-        """(rule, leg) → the start of the stretch that it has been told of."""
+        self._alerted: dict[tuple[str, str], int] = {}
+        """(rule, leg) → the start of the silence or overtalk that it has raised an alert for."""
         self._last_ms: dict[str, int] = {}
-        """Rule → its latest alert."""
+        """Rule → the time of its latest alert."""
 
-    def heard(self, at_ms: int, body: events.EventBody) -> list[events.Alert]:
-        """What a published event raises."""
+    def on_event(self, at_ms: int, body: events.EventBody) -> list[events.Alert]:
+        """The alerts that a published event raises."""
         match body:
             case events.TranscriptFinal():
                 return list(self._spotted(body))
@@ -58,7 +58,7 @@ class CallAlerts:
         return []
 
     def check(self, now_ms: int) -> list[events.Alert]:
-        """What the time raises; to be called now and then while the call lives."""
+        """The alerts that are due by the clock; called periodically during the call."""
         return [*self._silence(now_ms), *self._overtalk(now_ms)]
 
     def _spotted(self, body: events.TranscriptFinal) -> Iterator[events.Alert]:
@@ -66,7 +66,7 @@ class CallAlerts:
             if each.rule.role not in (None, body.role) or not body.text or not self._free(each.rule, body.end_ms):
                 continue
             if found := each.find(body.text):
-                self._told_at(each.rule, body.end_ms)
+                self._set_last(each.rule, body.end_ms)
                 yield events.Alert(
                     rule=each.rule.name,
                     leg=body.leg,
@@ -96,10 +96,10 @@ class CallAlerts:
                     continue
                 start_ms = max(leg.quiet_ms for leg in silent)
                 if now_ms - start_ms >= rule.silence_s * 1000:
-                    yield from self._told(rule, name, start_ms, now_ms)
+                    yield from self._alert_once(rule, name, start_ms, now_ms)
 
     def _overtalk(self, now_ms: int, end_ms: int | None = None) -> Iterator[events.Alert]:
-        """Whoever began later talks over the other. `end_ms`: one of them has just ended, then."""
+        """The leg that began later talks over the other. `end_ms`: when one of them ended, if one just has."""
         speaking = sorted(
             ((leg.since_ms, name) for name, leg in self._legs.items() if leg.since_ms is not None), reverse=True
         )
@@ -110,20 +110,20 @@ class CallAlerts:
         for rule in self._rules().overtalk:
             assert rule.overtalk_s is not None
             if rule.role in (None, self._legs[name].role) and until_ms - start_ms >= rule.overtalk_s * 1000:
-                yield from self._told(rule, name, start_ms, until_ms)
+                yield from self._alert_once(rule, name, start_ms, until_ms)
 
-    def _told(self, rule: Rule, leg: str, start_ms: int, end_ms: int) -> Iterator[events.Alert]:
-        """Once for each stretch."""
-        if self._said.get((rule.name, leg)) == start_ms or not self._free(rule, end_ms):
+    def _alert_once(self, rule: Rule, leg: str, start_ms: int, end_ms: int) -> Iterator[events.Alert]:
+        """One alert for each silence or overtalk."""
+        if self._alerted.get((rule.name, leg)) == start_ms or not self._free(rule, end_ms):
             return
-        self._said[rule.name, leg] = start_ms
-        self._told_at(rule, end_ms)
+        self._alerted[rule.name, leg] = start_ms
+        self._set_last(rule, end_ms)
         yield events.Alert(rule.name, leg, "", "", start_ms, end_ms, rule.severity)
 
-    def _told_at(self, rule: Rule, at_ms: int) -> None:
+    def _set_last(self, rule: Rule, at_ms: int) -> None:
         self._last_ms[rule.name] = max(at_ms, self._last_ms.get(rule.name, at_ms))
 
     def _free(self, rule: Rule, at_ms: int) -> bool:
         last_ms = self._last_ms.get(rule.name)
-        # Of two legs the later final may be of what was said earlier.
+        # Finals of two legs may come in another order than their speech.
         return last_ms is None or not rule.cooldown_s or at_ms - last_ms >= rule.cooldown_s * 1000

@@ -54,16 +54,16 @@ def started() -> events.CallStarted:
 def call(text: str = RULES) -> CallAlerts:
     rules = parse(text)
     alerts = CallAlerts(lambda: rules)
-    assert alerts.heard(0, started()) == []
+    assert alerts.on_event(0, started()) == []
     return alerts
 
 
 def start(alerts: CallAlerts, leg: str, at_ms: int) -> list[events.Alert]:
-    return alerts.heard(at_ms, events.SpeechStarted(leg, f"{leg}/1", at_ms))
+    return alerts.on_event(at_ms, events.SpeechStarted(leg, f"{leg}/1", at_ms))
 
 
 def end(alerts: CallAlerts, leg: str, at_ms: int) -> list[events.Alert]:
-    return alerts.heard(at_ms, events.SpeechEnded(leg, f"{leg}/1", at_ms))
+    return alerts.on_event(at_ms, events.SpeechEnded(leg, f"{leg}/1", at_ms))
 
 
 def names(alerts: list[events.Alert]) -> list[str]:
@@ -73,27 +73,27 @@ def names(alerts: list[events.Alert]) -> list[str]:
 def test_words_of_a_role_raise_an_alert_with_what_matched() -> None:
     alerts = call()
     said = final("Please, CANCEL my contract.", leg="in", start_ms=100, end_ms=900)
-    assert alerts.heard(900, said) == [
+    assert alerts.on_event(900, said) == [
         events.Alert("cancel", "in", "u1", said.text, 100, 900, "critical", match="CANCEL my contract")
     ]
-    assert alerts.heard(900, final("we cancel", leg="in")) == []
+    assert alerts.on_event(900, final("we cancel", leg="in")) == []
     agent = events.TranscriptFinal(
         **{name: getattr(said, name) for name in said.__struct_fields__} | {"role": "agent", "leg": "out"}
     )
-    assert alerts.heard(900, agent) == []
+    assert alerts.on_event(900, agent) == []
 
 
 def test_a_rule_keeps_quiet_for_its_cooldown() -> None:
     alerts = call()
-    assert names(alerts.heard(0, final("guaranteed!", end_ms=1000))) == ["guarantee"]
-    assert names(alerts.heard(0, final("guaranteed!", end_ms=60_000))) == []
-    assert names(alerts.heard(0, final("guaranteed!", end_ms=61_000))) == ["guarantee"]
+    assert names(alerts.on_event(0, final("guaranteed!", end_ms=1000))) == ["guarantee"]
+    assert names(alerts.on_event(0, final("guaranteed!", end_ms=60_000))) == []
+    assert names(alerts.on_event(0, final("guaranteed!", end_ms=61_000))) == ["guarantee"]
 
 
 def test_the_other_leg_may_be_earlier() -> None:
     alerts = call("[[rules]]\nname = 'x'\nphrases = ['hello']")
-    assert names(alerts.heard(0, final("hello", end_ms=10_000))) == ["x"]
-    assert names(alerts.heard(0, final("hello", end_ms=9_800, leg="out"))) == ["x"]
+    assert names(alerts.on_event(0, final("hello", end_ms=10_000))) == ["x"]
+    assert names(alerts.on_event(0, final("hello", end_ms=9_800, leg="out"))) == ["x"]
 
 
 def test_silence_is_told_once_a_stretch_and_not_on_hold() -> None:
@@ -105,9 +105,9 @@ def test_silence_is_told_once_a_stretch_and_not_on_hold() -> None:
     start(alerts, "in", 21_000)
     assert alerts.check(40_000) == []  # the customer speaks; the agent's silence has been told
     end(alerts, "in", 41_000)
-    alerts.heard(45_000, events.CallHeld())
+    alerts.on_event(45_000, events.CallHeld())
     assert alerts.check(90_000) == []
-    alerts.heard(100_000, events.CallResumed())
+    alerts.on_event(100_000, events.CallResumed())
     assert alerts.check(109_000) == []
     found = alerts.check(110_000)
     assert names(found) == ["dead-air"] and found[0].start_ms == 100_000
@@ -137,8 +137,8 @@ def test_talking_over_is_his_who_began_later() -> None:
 
 def test_a_role_that_changes_and_a_leg_that_comes_count_from_then() -> None:
     alerts = call()
-    alerts.heard(15_000, events.LegUpdated("third", "agent", "", "", "PCMU"))
-    alerts.heard(15_000, events.LegUpdated("out", "unknown", "", "", "PCMU"))
+    alerts.on_event(15_000, events.LegUpdated("third", "agent", "", "", "PCMU"))
+    alerts.on_event(15_000, events.LegUpdated("out", "unknown", "", "", "PCMU"))
     start(alerts, "in", 15_000)
     assert alerts.check(34_000) == []
     assert [(alert.rule, alert.leg) for alert in alerts.check(35_000)] == [("agent-quiet", "third")]

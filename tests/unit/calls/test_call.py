@@ -14,7 +14,7 @@ from audio import Codec, Detector, Shard
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.rtp.packet import RtpPacket, TelephoneEvent
 from config import Settings
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import TICK_S, MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events

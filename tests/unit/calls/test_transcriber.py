@@ -113,7 +113,7 @@ class Stage:
             self.now = self.at / 8000
             for detections in self.detector.step(self.now):
                 for detection in detections:
-                    self.transcriber.on(detection)
+                    self.transcriber.on_detection(detection)
             self.transcriber.feed()
         return self
 
@@ -132,7 +132,7 @@ class Stage:
 
     def hang_up(self) -> None:
         for detection in self.detector.finishing(self.leg, "hangup"):
-            self.transcriber.on(detection)
+            self.transcriber.on_detection(detection)
 
 
 def gap(seconds: float) -> np.ndarray:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from audio import Codec
 from audio.rtp.dtmf import DIGIT_BURST
 from config.load import parse as configured
-from mediaworker.calls.call import LegSpec
+from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk.calls import MAX_LEGS, AsteriskCalls
 from mediaworker.ingress.asterisk.messages import (

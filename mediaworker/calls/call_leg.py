@@ -1,0 +1,67 @@
+"""A leg of a call as users see it, beside its audio and its transcriber."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from audio import Codec, Leg
+from audio.due import Transport
+from config.sections.section import Role
+from mediaworker.calls.talk import Segment
+from mediaworker.calls.transcriber import LegTranscriber
+from mediaworker.events import schema as events
+
+
+@dataclass(frozen=True, slots=True)
+class LegSpec:
+    """What an ingress knows of a leg when the call opens; routes may set another role or name."""
+
+    leg: str
+    codec: Codec
+    role: Role = "unknown"
+    label: str = ""
+    name: str = ""
+    transport: Transport = "rtp"
+    telephone_event: int | None = None
+    payload_type: int | None = None
+    """The negotiated payload type of `codec`; None: its static one."""
+    event_clock_hz: int = 8000
+    """The RTP clock rate of `telephone_event`."""
+
+
+@dataclass(slots=True)
+class CallLeg:
+    """Made by `CallRegistry`; `call.started` and `leg.updated` tell users about it."""
+
+    spec: LegSpec
+    role: str
+    name: str
+    audio: Leg
+    transcriber: LegTranscriber
+    role_is_set: bool = False
+    name_is_set: bool = False
+    """By a route, an override or a user: what the peer says later changes nothing."""
+
+    def info(self) -> events.LegInfo:
+        return events.LegInfo(
+            leg=self.spec.leg, role=self.role, label=self.spec.label, name=self.name, codec=self.audio.codec.rtp_name
+        )
+
+    def updated(self) -> events.LegUpdated:
+        info = self.info()
+        return events.LegUpdated(leg=info.leg, role=info.role, name=info.name, label=info.label, codec=info.codec)
+
+    def media(self) -> events.LegMedia:
+        return events.LegMedia(
+            leg=self.spec.leg,
+            packets=self.audio.packets,
+            lost=self.audio.lost_packets,
+            late=self.audio.late,
+            jitter_ms=round(self.audio.jitter_ms, 1),
+        )
+
+    def segments(self, now_ms: int) -> list[Segment]:
+        """The speech not yet added up, in call milliseconds; an open utterance ends at `now_ms`, the leg's position."""
+        since_ms = self.transcriber.speaking_since_ms
+        speaking = [] if since_ms is None else [(since_ms, max(since_ms, now_ms))]
+        return self.transcriber.segments + speaking

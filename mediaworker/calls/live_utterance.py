@@ -1,0 +1,88 @@
+"""What a leg's transcriber keeps of an utterance until its final, and the transcripts that are made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asr.utterance import Hypothesis
+from audio import SpeechOffset
+from mediaworker.events import schema as events
+from mediaworker.ops.latency import EndpointTimes
+
+
+@dataclass(slots=True)
+class LiveUtterance:
+    """An utterance without its final. Positions are the leg's."""
+
+    id: str
+    engine_id: str
+    """The engine's name for it. It differs after a cut at the maximum length, where the engine starts over."""
+    start: int
+    audio_start: int
+    start_ms: int
+    sent: int
+    """The engine has the audio before this position."""
+    next_partial: int
+    """The position at which the next partial is requested."""
+    language: str
+    revision: int = 0
+    """The newest request to the engine."""
+    shown: int = 0
+    """The newest event's revision."""
+    text: str = ""
+    stable_chars: int = 0
+    paused: int | None = None
+    """The end of speech while a speculative final has been requested or has arrived."""
+    guess: Hypothesis | None = None
+    """The speculative final."""
+    ended: SpeechOffset | None = None
+    end_ms: int = 0
+    end_s: float = 0.0
+    lost_ms: int = 0
+    words: bool = False
+    """The engine keeps its audio for the timestamps of its words."""
+    asked_s: float = 0.0
+    """When its newest final was requested."""
+    engine_s: float = 0.0
+    """How long that request took."""
+    endpoint: EndpointTimes | None = None
+    last: Hypothesis | None = None
+    """The hypothesis of its final. The event waits while an earlier utterance of the leg has none."""
+
+    def partial(self, leg: str, role: str, hypothesis: Hypothesis, end_ms: int) -> events.TranscriptPartial | None:
+        """The next partial, or None if the hypothesis changes nothing."""
+        shown = (self.text, self.stable_chars)
+        if not hypothesis.text or (hypothesis.text, hypothesis.stable_chars) == shown:
+            return None
+        self.text, self.stable_chars = hypothesis.text, hypothesis.stable_chars
+        self.shown += 1
+        self.language = hypothesis.language or self.language
+        return events.TranscriptPartial(
+            leg=leg,
+            role=role,
+            utterance_id=self.id,
+            revision=self.shown,
+            start_ms=self.start_ms,
+            end_ms=end_ms,
+            text=self.text,
+            stable_chars=self.stable_chars,
+            language=self.language,
+        )
+
+    def final(self, leg: str, role: str, hypothesis: Hypothesis, latency_ms: int) -> events.TranscriptFinal:
+        assert self.ended is not None
+        return events.TranscriptFinal(
+            leg=leg,
+            role=role,
+            utterance_id=self.id,
+            revision=self.shown + 1,
+            start_ms=self.start_ms,
+            end_ms=self.end_ms,
+            text=hypothesis.text,
+            stable_chars=len(hypothesis.text),
+            language=hypothesis.language or self.language,
+            lost_ms=self.lost_ms,
+            latency_ms=latency_ms,
+            reason="failed" if hypothesis.error is not None else self.ended.reason,
+            error=hypothesis.error,
+        )
