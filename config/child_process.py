@@ -1,7 +1,7 @@
 """Child processes that are reached over sockets: the inference process and the decoder of a file.
 
-The parent calls `spawn`, `kill`, `end` and `how`; the child calls `end_with_parent`. Any process may call
-`forbid_tracing`.
+The parent runs one by `running`, and calls `kill`, `end` and `how`; the child calls `end_with_parent`. Any process may
+call `forbid_tracing`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import ctypes
 import signal
+import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -24,10 +26,55 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 """linux/prctl.h"""
 
 
+@dataclass(slots=True)
+class Child:
+    """A child process with one channel each way.
+
+    With a channel for both, a child that dies with requests unread would take its last answers with it, which say what
+    it was working on.
+    """
+
+    process: Process
+    writer: asyncio.StreamWriter
+    reader: asyncio.StreamReader
+    code: int | None = None
+    """Its exit status, once `running` has been left."""
+
+
+@contextlib.asynccontextmanager
+async def running(
+    module: str, *arguments: str, descriptors: Sequence[int] = (), env: Mapping[str, str] | None = None
+) -> AsyncIterator[Child]:
+    """Run the module with its copies of these descriptors and of its two sockets, requests and then answers.
+
+    The numbers of all of them are its first arguments; its log goes to our stderr. At the end its requests are closed,
+    which ends it unless it hangs, and it is waited for. Raises OSError when no process is to be had.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        with contextlib.ExitStack() as theirs:
+            pairs = []
+            for _ in ("requests", "answers"):
+                one, other = socket.socketpair()
+                pairs.append((stack.enter_context(one), theirs.enter_context(other)))
+            (requests, reads), (answers, writes) = pairs
+            process = await spawn(module, (*descriptors, reads.fileno(), writes.fileno()), *arguments, env=env)
+        try:
+            async with contextlib.AsyncExitStack() as streams:
+                reader, answering = await asyncio.open_connection(sock=answers)
+                streams.push_async_callback(_close, answering)
+                _, writer = await asyncio.open_connection(sock=requests)
+                streams.push_async_callback(_close, writer)
+                child = Child(process, writer, reader)
+                yield child
+        finally:
+            requests.close()
+            code = await end(process)
+        child.code = code
+
+
 async def spawn(
     module: str, descriptors: Sequence[int], *arguments: str, env: Mapping[str, str] | None = None
 ) -> Process:
-    """Run the module with its copies of these descriptors, named by their numbers; its log goes to our stderr."""
     # A session of its own: Ctrl-C at the terminal is for the parent, which wants its last finals first.
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -43,14 +90,20 @@ async def spawn(
     )
 
 
+async def _close(stream: asyncio.StreamWriter) -> None:
+    stream.close()
+    with contextlib.suppress(ConnectionError):
+        await stream.wait_closed()
+
+
 def kill(process: Process) -> None:
-    """Nothing happens if it has ended."""
+    """Does nothing if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
 
 
 async def end(process: Process) -> int:
-    """Wait until it is gone; its requests are closed, which ends it unless it hangs."""
+    """Wait for a process that is about to end, kill it if it hangs, and return its exit status."""
     for last_resort in (False, True):
         if last_resort:
             kill(process)
@@ -59,7 +112,7 @@ async def end(process: Process) -> int:
                 return await process.wait()
         except TimeoutError:
             pass
-    # It sits in a driver and no signal reaches it. Callers wait for the next one, not for this.
+    # It is stuck in a driver and no signal reaches it. Callers wait for the next process, not for this one.
     log.critical("a child process cannot be ended", pid=process.pid)
     return -signal.SIGKILL
 

@@ -1,13 +1,12 @@
-"""One life of the inference process: it is started, sent what is outstanding, watched, and waited for.
+"""One life of the inference process: it is started, sent the outstanding requests, watched, and waited for.
 
-When to start the next one, and what its messages mean, `asr.client.recognizer` decides.
+`asr.client.recognizer` decides when to start the next one and what its messages mean.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from asyncio.subprocess import Process
 from collections.abc import Callable
 
@@ -19,7 +18,7 @@ from config import child_process, framing
 
 RECEIVE_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 256 * 1024
-"""What the transport holds at most; what is beyond it waits in the utterances themselves."""
+"""The most that the transport holds; further audio waits in the utterances themselves."""
 
 log = structlog.get_logger("asr")
 
@@ -29,9 +28,9 @@ class EngineProcess:
 
     Args:
         configure: the first message.
-        next_message: gives the next message to send, or None when there is none until `wake` is called.
-        needed: says whether anybody waits for the engine; if so, the process has to show that it lives.
-        on_message: takes each message that comes.
+        next_message: returns the next message to send, or None if there is none until `wake` is called.
+        needed: whether anybody waits for the engine; the watchdog then expects signs of life.
+        on_message: takes each message that arrives.
     """
 
     def __init__(
@@ -46,19 +45,19 @@ class EngineProcess:
         self._needed, self._on_message = needed, on_message
         self._changed = asyncio.Event()
         self._signs = 0
-        """Messages that have come."""
+        """How many messages have arrived."""
         self._raised: str | None = None
-        """What its engine raised."""
+        """The error that its engine raised."""
         self.pid: int | None = None
         """Set while the process exists."""
         self.answered = False
         """It has answered a request."""
         self.ready_s: float | None = None
-        """When it said that it was ready, on the loop's clock."""
+        """When it reported that it was ready, on the loop's clock."""
         self.retired = False
-        """It was asked to end."""
+        """It has been asked to end."""
         self.unusable: str | None = None
-        """Why there is no engine, whatever is tried."""
+        """Why no attempt can give an engine."""
         self.hung: str | None = None
         """Why the watchdog killed it."""
 
@@ -67,60 +66,40 @@ class EngineProcess:
         self._changed.set()
 
     def retire(self) -> None:
-        """Let the process end: it is sent nothing more."""
+        """Send nothing more and let the process end."""
         self.retired = True
         self._changed.set()
 
     async def run(self) -> str:
-        """Start the process and stay with it to its end; the reason of the end."""
+        """Start the process and serve it until it ends; returns the reason of its end."""
         try:
-            how = child_process.how(await self._live())
+            how = child_process.how(await self._serve())
         except OSError as error:  # no process, memory or file descriptor to be had just now
             return f"the inference process cannot be started ({error.strerror or error})"
         return self.unusable or self.hung or f"the inference process died ({self._raised or how})"
 
-    async def _live(self) -> int:
-        """Its exit status. Raises OSError."""
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            channels = []
-            for _ in ("requests", "answers"):
-                one, other = socket.socketpair()
-                channels.append((ours.enter_context(one), theirs.enter_context(other)))
-            (requests, reads), (answers, writes) = channels
-            process = await child_process.spawn("asr.server.process", (reads.fileno(), writes.fileno()))
-            self.pid = process.pid
-            theirs.close()
-            try:
-                await self._converse(requests, answers, process)
-            finally:
-                requests.close()
-                code = await child_process.end(process)
-                self.pid = None
-        return code
-
-    async def _converse(self, requests: socket.socket, answers: socket.socket, process: Process) -> None:
-        """Until there are no more answers."""
-        # There is one channel each way: when the process dies with requests unread, writing fails at once, and what it
-        # sent before, above all what it was working on, must still be read.
-        reader, answers_stream = await asyncio.open_connection(sock=answers)
-        _, writer = await asyncio.open_connection(sock=requests)
-        writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        sender = asyncio.create_task(self._send(writer, process), name="asr-sender")
-        watcher = asyncio.create_task(self._watch(writer, process), name="asr-watcher")
+    async def _serve(self) -> int:
+        """Until there are no more answers; its exit status. Raises OSError."""
         try:
-            await self._receive(reader)
+            async with child_process.running("asr.server.process") as child:
+                self.pid = child.process.pid
+                child.writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+                sender = asyncio.create_task(self._send(child.writer, child.process), name="asr-sender")
+                watcher = asyncio.create_task(self._watch(child.writer, child.process), name="asr-watcher")
+                try:
+                    await self._receive(child.reader)
+                finally:
+                    sender.cancel()
+                    watcher.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.gather(sender, watcher, return_exceptions=True)
         finally:
-            sender.cancel()
-            watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(sender, watcher, return_exceptions=True)
-            for stream in (writer, answers_stream):
-                stream.close()
-                with contextlib.suppress(ConnectionError):
-                    await stream.wait_closed()
+            self.pid = None
+        assert child.code is not None
+        return child.code
 
     async def _send(self, writer: asyncio.StreamWriter, process: Process) -> None:
-        """Send until the process is retired or nothing can be sent any more; then see that it ends."""
+        """Send until the process is retired or nothing can be sent any more; then make sure that it ends."""
         try:
             writer.write(framing.encode(self._configure))
             while not self.retired:
@@ -130,9 +109,9 @@ class EngineProcess:
                     await writer.drain()
                 await self._changed.wait()
         except ConnectionError:
-            pass  # it has died with data of ours unread
+            pass  # it has died with unread requests
         except Exception as error:
-            log.error("could not tell the engine", exc_info=error)
+            log.error("could not send to the engine", exc_info=error)
         # A process whose requests are closed ends by itself, unless it hangs.
         writer.close()
         await asyncio.sleep(child_process.END_S)
@@ -154,7 +133,7 @@ class EngineProcess:
                     return
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
-        """Until the process closes the channel, or writes what is no message."""
+        """Until the process closes the channel, or writes something that is no message."""
         frames = framing.Frames()
         try:
             while data := await reader.read(RECEIVE_BYTES):
@@ -163,7 +142,7 @@ class EngineProcess:
         except framing.FrameError as error:
             log.error("unreadable answer", error=str(error))
         except ConnectionError:
-            pass  # it has died with data of ours unread
+            pass  # it has died with unread requests
 
     def _receive_message(self, message: messages.FromEngine) -> None:
         self._signs += 1

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -344,10 +344,10 @@ async def test_readiness_follows_the_last_answers() -> None:
 async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     spawn, refusals = child_process.spawn, iter([OSError(errno.EMFILE, "Too many open files")] * 2)
 
-    async def unlucky(module: str, descriptors: Sequence[int]) -> Process:
+    async def unlucky(module: str, descriptors: Sequence[int], env: Mapping[str, str] | None) -> Process:
         for error in refusals:
             raise error
-        return await spawn(module, descriptors)
+        return await spawn(module, descriptors, env=env)
 
     monkeypatch.setattr(child_process, "spawn", unlucky)
     async with client() as c:
