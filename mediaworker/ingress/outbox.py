@@ -1,7 +1,7 @@
-"""What a session sends and its peer has not taken yet. No I/O: the shell takes one output at a time.
+"""A session's outputs that its peer has not read yet. No I/O: the shell takes one output at a time.
 
-Of partials only the newest of each utterance waits; everything else waits in order, up to a bound. A peer that lets
-more than that pile up is disconnected: nothing that it was promised is left out in silence.
+Only the newest partial of each utterance waits; everything else waits in order, up to a bound. A peer that falls
+further behind is disconnected: no promised message is dropped silently.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+NORMAL, GOING_AWAY, UNSUPPORTED, POLICY, INTERNAL, TRY_LATER = 1000, 1001, 1003, 1008, 1011, 1013
+"""Close codes of RFC 6455 section 7.4.1."""
+LINGER_S = 5.0
+"""How long a peer may take to read the last outputs and the close before it is cut off."""
 MAX_WAITING = 256
 """Messages that wait for one peer, beside partials."""
 SLOW = 4008
-"""Close code for a peer that does not read, as on `/v1/events`; 4000 to 4999 are private (RFC 6455 section 7.4.2)."""
+"""Close code for a peer that does not read, as on `/v1/events`; 4000 to 4999 are private (section 7.4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class CloseConnection:
 
     @classmethod
     def of(cls, code: int, reason: str) -> CloseConnection:
-        """With as much of the reason as fits: a close frame holds 125 bytes, two of them the code (section 5.5)."""
+        """Shortens the reason to fit: a close frame holds 125 bytes, two of them the code (section 5.5)."""
         return cls(code, reason.encode()[:123].decode(errors="ignore"))
 
 
@@ -40,46 +44,46 @@ class Outbox:
         self.overrun = False
         self._limit = limit
         self._waiting: OrderedDict[str | int, Output] = OrderedDict()
-        """Partials by the utterance's id, the rest by number."""
+        """Partials by their utterance's id, other outputs by number."""
         self._partials = self._count = 0
         self._closed = False
         self._on_ready: Callable[[], None] = lambda: None
         self._on_abort: Callable[[CloseConnection], None] = lambda close: None
 
     def listen(self, on_ready: Callable[[], None], on_abort: Callable[[CloseConnection], None]) -> None:
-        """`on_ready`: there is something for `next`; `on_abort`: close now, whatever was to be sent before."""
+        """`on_ready`: `next` has an output; `on_abort`: close now and send nothing more."""
         self._on_ready, self._on_abort = on_ready, on_abort
         if self._waiting:
             on_ready()
 
     @property
     def room(self) -> int:
-        """So many more messages fit."""
+        """How many more messages fit."""
         return max(0, self._limit - len(self._waiting) + self._partials)
 
     def send(self, text: str) -> None:
         self._put(text)
 
     def send_partial(self, utterance_id: str, text: str) -> None:
-        """A partial, in place of the one before it."""
+        """Send a partial in place of the utterance's previous one."""
         if self._closed:
             return
-        # Taken out and put in at the end: in its predecessor's place it would overtake what was sent since.
+        # It moves to the end: in its predecessor's place it would overtake later outputs.
         self._partials += self._waiting.pop(utterance_id, None) is None
         self._waiting[utterance_id] = text
         self._on_ready()
 
     def drop_partial(self, utterance_id: str) -> None:
-        """The utterance's partial, if it still waits, is of no use any more."""
+        """Drop the utterance's partial if it still waits."""
         self._partials -= self._waiting.pop(utterance_id, None) is not None
 
     def close(self, code: int, reason: str) -> None:
-        """The last output; what comes later is left out."""
+        """Send the close as the last output; later ones are dropped."""
         self._put(CloseConnection.of(code, reason), fits=True)
         self._closed = True
 
     def abort(self, code: int = SLOW, reason: str = "what waits is not read") -> None:
-        """Close now and drop what waits: by default because the peer does not take it."""
+        """Close now and drop what waits; by default because the peer does not read."""
         self._waiting.clear()
         self._partials, self._closed = 0, True
         self._on_abort(CloseConnection.of(code, reason))

@@ -1,7 +1,7 @@
 """Calls that several WebSocket channels share: each side of a conversation is a connection, and a leg.
 
-Connections whose `MEDIAWORKER_CALL` is the same speak in one call, which ends with the last of them. Only who holds the
-same API key joins: the name of a call is no secret.
+Connections with the same `MEDIAWORKER_CALL` share one call, which ends with the last of them. A connection joins only
+with the same API key, because the name of a call is no secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mediaworker.ingress.asterisk.messages import MediaStart
 from mediaworker.ingress.interfaces import CallOpener
 
 MAX_LEGS = 8
-"""Of one call. A conference has more; each takes a row of the VAD."""
+"""The most legs of one call: each takes a row of the VAD."""
 MAX_CUSTOM, MAX_CUSTOM_CHARS = 32, 500
 MAX_NAME = 200
 OVERRIDES = ("language", "profile", "context")
@@ -34,14 +34,14 @@ class Seat:
     call: Call
     leg: str
     joined: bool
-    """The call was there before."""
+    """The call existed before."""
 
 
 @dataclass(slots=True)
 class _Shared:
     call: Call
     hang_ups: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """By leg: how its connection is closed."""
+    """Closes the connection of a leg, by the leg's name."""
 
 
 class AsteriskCalls:
@@ -55,19 +55,19 @@ class AsteriskCalls:
         return len(self._by_id)
 
     def join(self, owner: str, start: MediaStart, codec: Codec, hang_up: Callable[[], None]) -> Seat:
-        """A leg for this connection, in the call that it names or in one of its own. Raises Refused."""
+        """A leg for this connection, in the call that it names or in one of its own. Raises CallRefused."""
         name = start.own.get("call", "")
         shared = self._named.get((owner, name)) if name else None
         joined = shared is not None and not shared.call.ending
         if shared is None or not joined:
             leg = _leg_name(start.own)
             shared = _Shared(self._open(start, leg, codec))
-            shared.call.on_hangup = lambda: self._hung_up(shared)
+            shared.call.on_hangup = lambda: self._on_hangup(shared)
             self._by_id[shared.call.id] = shared
             if name:
                 self._named[owner, name] = shared
         else:
-            leg = self._sit_down(shared, start.own, codec)
+            leg = self._join_leg(shared, start.own, codec)
         shared.hang_ups[leg] = hang_up
         return Seat(shared.call, leg, joined)
 
@@ -98,8 +98,8 @@ class AsteriskCalls:
             overrides=overrides,
         )
 
-    def _sit_down(self, shared: _Shared, own: Mapping[str, str], codec: Codec) -> str:
-        """A further leg, or one that its connection has left."""
+    def _join_leg(self, shared: _Shared, own: Mapping[str, str], codec: Codec) -> str:
+        """Opens another leg, or takes one whose connection has gone. Raises CallRefused."""
         call, wanted = shared.call, _leg_name(own)
         leg, number = wanted, 2
         while leg in shared.hang_ups:
@@ -112,7 +112,7 @@ class AsteriskCalls:
             call.add_leg(_spec(own, leg, codec))
         return leg
 
-    def _hung_up(self, shared: _Shared) -> None:
+    def _on_hangup(self, shared: _Shared) -> None:
         self._forget(shared)
         hang_ups, shared.hang_ups = shared.hang_ups, {}
         for hang_up in hang_ups.values():
@@ -141,7 +141,7 @@ def _spec(own: Mapping[str, str], leg: str, codec: Codec) -> LegSpec:
 
 
 def _custom(start: MediaStart) -> dict[str, str]:
-    """What else is known of the channel, for whoever reads the events."""
+    """The channel's identifiers and other variables, for `call.started`."""
     known = {"channel": start.channel, "channel_id": start.channel_id, "connection_id": start.connection_id}
     pairs = [*known.items(), *start.others.items()]
     return {name[:100]: value[:MAX_CUSTOM_CHARS] for name, value in pairs[:MAX_CUSTOM] if value}

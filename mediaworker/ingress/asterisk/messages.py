@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mediaworker.ingress.websocket.audio import AudioForm
+from mediaworker.ingress.audio_intake import AudioForm
 
 FORMATS: dict[str, AudioForm] = {
     "ulaw": AudioForm("mulaw", 8000),

@@ -1,26 +1,24 @@
-"""`/asterisk/media` at the door: which channels of Asterisk's may connect, and where they are served."""
+"""`WS /asterisk/media`: which WebSocket channels of Asterisk may connect, and the session of each."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Iterable
 
 from config import Settings
 from mediaworker.calls.registry import CallRefused
-from mediaworker.http.auth import decide
+from mediaworker.ingress.admission import Admission
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolicy, AsteriskSession
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.notices import Notices
 
 MEDIA = "/asterisk/media"
 
 
 class AsteriskIngress:
-    """Implements `ports.Endpoint`. `refusal` says why no call is taken now (`CallRegistry.refusal`)."""
+    """Implements `interfaces.MediaEndpoint`."""
 
     subprotocols: tuple[str, ...] = ("media",)
     text_as_bytes = False
@@ -36,29 +34,19 @@ class AsteriskIngress:
         self.counters = AsteriskCounters()
         self.calls = AsteriskCalls(open_call)
         self.channels = 0
-        """Connected now."""
-        self._settings, self._refusal = settings, refusal
-        self._failures = failures or AuthFailures()
-        self._notices = Notices()
+        """How many are connected."""
+        self._settings = settings
+        self._admission = Admission("channel of Asterisk's refused", self.counters, refusal, failures)
 
     def use(self, settings: Settings) -> None:
-        """For the channels that connect from now on."""
+        """Use these settings for channels that connect from now on."""
         self._settings = settings
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises Refused 401, 403 or 503."""
-        access = decide(
-            bearing(upgrade.headers), upgrade.peer, self._settings.auth.api_keys, "stream", direct=upgrade.direct
-        )
-        if access.failure is not None:
-            why = "unauthorized" if access.status == 401 else "forbidden"
-            challenge = 'Basic realm="mediaworker"' if access.status == 401 else access.challenge
-            self.counters.refuse(why)
-            now = asyncio.get_running_loop().time()
-            delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
-            raise CallRefused(access.status, access.reason, challenge=challenge, delay_s=delay_s)
-        if (full := self._refusal()) is not None:
-            raise self._refuse("capacity", upgrade, full)
+        """Raises CallRefused 401, 403 or 503."""
+        headers, challenge = bearing(upgrade.headers), 'Basic realm="mediaworker"'
+        access = self._admission.check_key(upgrade, self._settings, headers=headers, challenge=challenge)
+        self._admission.check_room(upgrade)
 
         def opens(now: float) -> MediaSession:
             policy = AsteriskPolicy(
@@ -68,7 +56,7 @@ class AsteriskIngress:
             )
 
             self.channels += 1
-            on_problem = self._notices.of(upgrade.peer, lambda: session.call_id)
+            on_problem = self._admission.notices.of(upgrade.peer, lambda: session.call_id)
             session = AsteriskSession(
                 policy, self.calls, now, counters=self.counters, on_problem=on_problem, on_lost=self._left
             )
@@ -79,16 +67,12 @@ class AsteriskIngress:
     def _left(self) -> None:
         self.channels -= 1
 
-    def _refuse(self, why: str, upgrade: Upgrade, refused: CallRefused) -> CallRefused:
-        self.counters.refuse(why)
-        now = asyncio.get_running_loop().time()
-        self._notices.warn(upgrade.peer, "channel of Asterisk's refused", now, refused.reason)
-        return refused
-
 
 def bearing(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The headers with a key in place of user name and password: all that websocket_client.conf can hold. The password
-    is the key; the name is anything."""
+    """The headers with a bearer key in place of a user name and a password, which is the key.
+
+    Asterisk's websocket_client.conf holds nothing else; the user name may be anything.
+    """
     return [
         (name, f"Bearer {_password(value)}" if name.lower() == "authorization" and _is_basic(value) else value)
         for name, value in headers
@@ -100,7 +84,7 @@ def _is_basic(value: str) -> bool:
 
 
 def _password(value: str) -> str:
-    """RFC 7617; empty, which is no key, when it is not that."""
+    """The password (RFC 7617), or empty, which is no key."""
     try:
         text = base64.b64decode(value.strip().partition(" ")[2].strip(), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

@@ -3,8 +3,8 @@
     WAITING ──MEDIA_START──▶ STREAMING ──gone, silent, hung up by us──▶ CLOSED
        └─ refused, too late ────────────────────────────────────────────┘
 
-Its one rule: what a peer sends wrongly is counted and the call goes on; only a channel that cannot become a leg is
-closed. The end of the connection is the hang-up: the protocol has no other.
+Its one rule: a wrong message is counted and the call goes on; only a channel that cannot become a leg is closed. The
+protocol has no hang-up besides the end of the connection.
 
 Asterisk makes silence itself while nothing is sent to it, so no audio goes back.
 """
@@ -16,27 +16,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from audio.rtp.dtmf import DigitRate
 from config.counters import counter, counter_by
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.asterisk import messages
 from mediaworker.ingress.asterisk.calls import AsteriskCalls, Seat
+from mediaworker.ingress.audio_intake import AudioIntake
+from mediaworker.ingress.audio_session import AudioSession
 from mediaworker.ingress.counters import IngressCounters
-from mediaworker.ingress.outbox import Outbox
-from mediaworker.ingress.websocket.audio import AudioIntake
-from mediaworker.ingress.websocket.limits import GOING_AWAY, LINGER_S, NORMAL, POLICY, TRY_LATER
+from mediaworker.ingress.outbox import GOING_AWAY, LINGER_S, NORMAL, POLICY, TRY_LATER, UNSUPPORTED, Outbox
 
-UNSUPPORTED = 1003
-"""RFC 6455 section 7.4.1."""
 EARLY_BYTES = 32_000
-"""Audio may overtake MEDIA_START (Asterisk 22.7 under load): so much of it waits, a second of slin16."""
+"""How much audio may wait for MEDIA_START, which it can overtake (Asterisk 22.7 under load): a second of slin16."""
 SILENT_S = 60.0
-"""After so long without a message (nobody sends audio to a held channel) Asterisk is asked whether it is there."""
+"""How long a channel may send nothing before Asterisk is asked for its status. A held channel sends no audio."""
 PROBE_S = 10.0
 FORGOTTEN_S = 3600.0
-"""After so long without audio a channel is hung up that still answers: whatever was heard through it has gone, and
-nobody has taken it out of its bridge. As a SIP call on hold."""
-DIGITS = frozenset("0123456789ABCD*#")
+"""How long a channel that still answers may send no audio before it is hung up, as a SIP call on hold is: its far end
+has gone, and nothing has taken it out of its bridge."""
 
 
 class AsteriskState(Enum):
@@ -66,7 +62,7 @@ class AsteriskCounters(IngressCounters):
 
 @dataclass(frozen=True, slots=True)
 class AsteriskPolicy:
-    """What the shell knows when it accepts the upgrade."""
+    """What the ingress knows when it accepts the upgrade."""
 
     owner: str
     """The API key's name, or `loopback`."""
@@ -74,7 +70,7 @@ class AsteriskPolicy:
     answers: bool
 
 
-class AsteriskSession:
+class AsteriskSession(AudioSession):
     """Implements `interfaces.MediaSession`. `on_problem(problem, detail)` is for the log, `on_lost` is
     called once when the socket is gone; all sessions share `counters`."""
 
@@ -91,27 +87,20 @@ class AsteriskSession:
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(now, on_problem)
         self.state = AsteriskState.WAITING
         self.seat: Seat | None = None
         self.outbox = Outbox()
         self.counters = counters if counters is not None else AsteriskCounters()
-        self._policy, self._calls = policy, calls
-        self._on_problem, self._on_lost = on_problem, on_lost
-        self._audio: AudioIntake | None = None
+        self._policy, self._calls, self._on_lost = policy, calls, on_lost
         self._early = b""
-        self._digits = DigitRate()
         self._json = self._probed = self._lost = False
-        self._heard_s = self._spoken_s = self._now = now
-        """Of any message, and of audio."""
+        self._message_s = self._audio_s = now
+        """When the latest message and the latest audio arrived."""
         self._since_s = now
         """When WAITING or CLOSED began."""
 
     # -- interfaces.MediaSession --------------------------------------------------------------------------------------
-
-    @property
-    def call_id(self) -> str | None:
-        """None before there is a call."""
-        return self.seat.call.id if self.seat is not None else None
 
     @property
     def deadline(self) -> float | None:
@@ -119,19 +108,10 @@ class AsteriskSession:
             return self._since_s + self._policy.start_timeout_s
         if self.state is AsteriskState.CLOSED:
             return self._since_s + LINGER_S
-        return min(self._heard_s + SILENT_S + PROBE_S * self._probed, self._spoken_s + FORGOTTEN_S)
+        return min(self._message_s + SILENT_S + PROBE_S * self._probed, self._audio_s + FORGOTTEN_S)
 
-    def is_ahead(self) -> bool:
-        if (
-            self.state is not AsteriskState.STREAMING
-            or self._audio is None
-            or self.seat is None
-            or self.seat.call.ending
-        ):
-            return False
-        if ahead := self._audio.advance():
-            self.seat.call.defer(self.seat.leg)
-        return ahead
+    def _is_streaming(self) -> bool:
+        return self.state is AsteriskState.STREAMING
 
     def receive(self, message: str | bytes, now: float) -> None:
         """Audio as bytes, an event as text."""
@@ -139,21 +119,21 @@ class AsteriskSession:
         if self.state is AsteriskState.CLOSED:
             return
         if self.state is AsteriskState.STREAMING:
-            self._heard_s, self._probed = now, False
+            self._message_s, self._probed = now, False
         if isinstance(message, str):
             self._event(message)
             return
-        self._spoken_s = now
+        self._audio_s = now
         if self._audio is None:
-            self._wait(message)
+            self._keep_early(message)
         elif message:
-            self._audio.take(message, now)
+            self._audio.receive(message, now)
 
     def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""
         self._now = now
-        if self.is_ahead():  # it is us who do not read
-            self._heard_s = self._spoken_s = now
+        if self.is_ahead():  # we do not read
+            self._message_s = self._audio_s = now
         if self.deadline is None or now < self.deadline:
             return
         if self.state is AsteriskState.CLOSED:
@@ -161,7 +141,7 @@ class AsteriskSession:
             self.outbox.abort()
         elif self.state is AsteriskState.WAITING:
             self._refuse("start_timeout", POLICY, f"no MEDIA_START within {self._policy.start_timeout_s:g} s")
-        elif now >= self._spoken_s + FORGOTTEN_S:
+        elif now >= self._audio_s + FORGOTTEN_S:
             self.counters.silent += 1
             self._on_problem("channel of Asterisk's is forgotten", f"no audio for {FORGOTTEN_S:g} s")
             self._leave("media_timeout")
@@ -190,7 +170,7 @@ class AsteriskSession:
         self.outbox.close(NORMAL, "")
         self._on_lost()
 
-    # -- what the peer says -------------------------------------------------------------------------------------------
+    # -- messages of the peer -----------------------------------------------------------------------------------------
 
     def _event(self, text: str) -> None:
         self.counters.events += 1
@@ -223,21 +203,22 @@ class AsteriskSession:
             self._refuse("format", UNSUPPORTED, f"format {start.format[:20]!r} is not supported")
             return
         try:
-            self.seat = self._calls.join(self._policy.owner, start, form.codec, self._hung_up)
+            self.seat = self._calls.join(self._policy.owner, start, form.codec, self._on_hangup)
         except CallRefused as refused:
             self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
             return
         self.counters.started += 1
         self.counters.joined += self.seat.joined
-        self._audio = AudioIntake(self.seat.call, (self.seat.leg,), form)
-        self.state, self._heard_s, self._spoken_s = AsteriskState.STREAMING, self._now, self._now
+        self.call, self._legs = self.seat.call, (self.seat.leg,)
+        self._audio = AudioIntake(self.call, self._legs, form)
+        self.state, self._message_s, self._audio_s = AsteriskState.STREAMING, self._now, self._now
         if self._policy.answers:
             self._command(messages.ANSWER)
         if self._early:
-            self._audio.take(self._early, self._now)
+            self._audio.receive(self._early, self._now)
             self._early = b""
 
-    def _wait(self, data: bytes) -> None:
+    def _keep_early(self, data: bytes) -> None:
         self.counters.early += 1
         if len(self._early) + len(data) <= EARLY_BYTES:
             self._early += data
@@ -247,19 +228,14 @@ class AsteriskSession:
     def _digit(self, digit: str) -> None:
         if self.seat is None:
             self.counters.unexpected += 1
-        elif digit not in DIGITS:
-            self.counters.malformed += 1
-            self._on_problem("malformed digit of Asterisk's", f"{len(digit)} characters")  # never what is keyed
-        elif not self._digits.allow(self._now):
-            self.counters.implausible += 1
-            self._on_problem("digits of Asterisk's faster than any phone", self.seat.leg)
         else:
-            self.seat.call.dtmf(self.seat.leg, digit, 0)
+            problems = "malformed digit of Asterisk's", "digits of Asterisk's faster than any phone"
+            self._receive_digit(digit, self.counters, *problems)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _hung_up(self) -> None:
-        """The worker ends the call: what is said so far still gets its final."""
+    def _on_hangup(self) -> None:
+        """The worker ends the call: the open utterance still gets its final."""
         if self.state is AsteriskState.STREAMING:
             self._finish_audio()
             self._command(messages.HANGUP)
@@ -270,10 +246,6 @@ class AsteriskSession:
         self._finish_audio()
         self.state = AsteriskState.CLOSED
         self._calls.leave(self.seat, reason)
-
-    def _finish_audio(self) -> None:
-        assert self._audio is not None
-        self._audio.finish(self._now)
 
     def _refuse(self, why: str, code: int, reason: str) -> None:
         self.counters.refuse(why)

@@ -3,10 +3,10 @@
     WAITING ──UUID──▶ STREAMING ──hang-up, end of the stream, silent, hung up by us──▶ CLOSED
        └─ refused, too late ───────────────────────────────────────────────────────────┘
 
-Its one rule: what a peer sends wrongly is counted and the call goes on; only a connection that cannot become a call is
-answered by an error and closed. (To Asterisk every frame of ours but audio is the end, so an error is one as well.)
+Its one rule: a wrong frame is counted and the call goes on; only a connection that cannot become a call is answered by
+an error and closed. (Asterisk hangs up at every frame of ours but audio, an error included.)
 
-The shell gives it what has come, takes `data_to_send`, and closes once it is `closed`.
+The shell passes on received bytes, sends `data_to_send`, and closes the connection once the session is `closed`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,24 @@ from enum import Enum, auto
 from uuid import UUID
 
 from audio import Codec
-from audio.rtp.dtmf import DigitRate
 from config.counters import counter, counter_by
-from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.audio_intake import AudioForm, AudioIntake
+from mediaworker.ingress.audio_session import AudioSession
 from mediaworker.ingress.audiosocket import messages
 from mediaworker.ingress.audiosocket.messages import Frame, FrameReader
 from mediaworker.ingress.counters import IngressCounters
 from mediaworker.ingress.interfaces import CallOpener
-from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake
 
 LEG = "main"
-DIGITS = frozenset("0123456789ABCD*#")
-UNSPOKEN_S = 1.0
-"""After so long without audio from the peer we send 8 kHz: the application gives up after two seconds of nothing."""
+NO_AUDIO_S = 1.0
+"""How long we wait for the peer's audio before we send 8 kHz: Asterisk's application gives up after two seconds."""
 
 
 class AudioSocketState(Enum):
     WAITING = auto()
-    """Connected; nobody has said which call this is."""
+    """Connected; the UUID of the call has not arrived."""
     STREAMING = auto()
     CLOSED = auto()
 
@@ -65,12 +63,12 @@ class AudioSocketCounters(IngressCounters):
 class AudioSocketPolicy:
     start_timeout_s: float
     silent_s: float
-    """0: a peer may be silent for ever."""
+    """0: a peer may be silent for any time."""
     sends_silence: bool
 
 
-class AudioSocketSession:
-    """`on_problem(problem, detail)` is for the log, `on_change` says that there is something to send or to close."""
+class AudioSocketSession(AudioSession):
+    """Calls `on_change` whenever there is something to send or the connection is to be closed."""
 
     def __init__(
         self,
@@ -82,23 +80,17 @@ class AudioSocketSession:
         on_problem: Callable[[str, str], None] = lambda problem, detail: None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(now, on_problem)
         self.state = AudioSocketState.WAITING
-        self.call: Call | None = None
+        self._legs = (LEG,)
         self.counters = counters if counters is not None else AudioSocketCounters()
-        self._policy, self._open_call = policy, open_call
-        self._on_problem, self._on_change = on_problem, on_change
-        self._reader, self._digits = FrameReader(), DigitRate()
-        self._audio: AudioIntake | None = None
+        self._policy, self._open_call, self._on_change = policy, open_call, on_change
+        self._reader = FrameReader()
         self._kind: int | None = None
-        """Of the audio that comes."""
+        """The kind of the peer's audio."""
         self._silence = messages.silence(messages.SLIN)
-        self._begun_s = self._heard_s = self._now = now
+        self._begun_s = self._frame_s = now
         self._out = bytearray()
-
-    @property
-    def call_id(self) -> str | None:
-        """None before there is a call."""
-        return self.call.id if self.call is not None else None
 
     @property
     def closed(self) -> bool:
@@ -112,45 +104,40 @@ class AudioSocketSession:
             return self._begun_s + self._policy.start_timeout_s
         if self.state is AudioSocketState.CLOSED or not self._policy.silent_s:
             return None
-        return self._heard_s + self._policy.silent_s
+        return self._frame_s + self._policy.silent_s
 
     def data_to_send(self) -> bytes:
         data = bytes(self._out)
         self._out.clear()
         return data
 
-    def is_ahead(self) -> bool:
-        """More has come than the leg takes for now: read no further."""
-        if self.state is not AudioSocketState.STREAMING or self._audio is None or self.call is None or self.call.ending:
-            return False
-        if ahead := self._audio.advance():
-            self.call.defer(LEG)
-        return ahead
+    def _is_streaming(self) -> bool:
+        return self.state is AudioSocketState.STREAMING
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take what has come. Frames wait inside while the session is ahead; call it again when it no longer is."""
+        """Take bytes. Frames wait inside while the session is ahead; call again when it no longer is."""
         self._now = now
         self._reader.feed(data)
         if self.state is AudioSocketState.WAITING:
-            self._look(self._reader.head)
+            self._check_first(self._reader.head)
         while not self.closed and not self.is_ahead() and (frame := self._reader.next()) is not None:
             self.counters.frames += 1
             if self.state is AudioSocketState.WAITING:
                 self._open(frame)
             else:
-                self._take(frame)
+                self._on_frame(frame)
 
     def silence(self, now: float) -> bytes:
-        """What is to be sent every 20 ms: nothing, or a frame of silence of the kind that comes."""
-        known = self._kind is not None or now >= self._begun_s + UNSPOKEN_S
+        """What is to be sent every 20 ms: nothing, or a frame of silence of the peer's kind."""
+        known = self._kind is not None or now >= self._begun_s + NO_AUDIO_S
         speaks = self._policy.sends_silence and self.state is AudioSocketState.STREAMING and known
         return self._silence if speaks else b""
 
     def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""
         self._now = now
-        if self.is_ahead():  # it is us who do not read
-            self._heard_s = now
+        if self.is_ahead():  # we do not read
+            self._frame_s = now
         if self.deadline is None or now < self.deadline:
             return
         if self.state is AudioSocketState.WAITING:
@@ -159,13 +146,13 @@ class AudioSocketSession:
         self.counters.silent += 1
         self._on_problem("AudioSocket peer is silent", f"nothing for {self._policy.silent_s:g} s")
         self._end("media_timeout")
-        self._say(Frame(messages.ERROR))
+        self._send(Frame(messages.ERROR))
 
     def connection_lost(self, now: float, *, broken: bool) -> None:
-        """The connection is gone. Its end is a hang-up as well; `broken`: it did not end, it was cut. Idempotent."""
+        """The connection is gone, which is a hang-up unless it is `broken`. Idempotent."""
         self._now = now
         while self.state is AudioSocketState.STREAMING and (frame := self._reader.next()) is not None:
-            self._take(frame)  # there will be no other time: a leg has room for a second more
+            self._on_frame(frame)  # the last occasion: a leg has room for a second more
         if self.state is AudioSocketState.STREAMING:
             if broken:
                 self.counters.disconnected += 1
@@ -176,10 +163,10 @@ class AudioSocketSession:
             self.counters.refuse("no_uuid")
             self.state = AudioSocketState.CLOSED
 
-    # -- what the peer says -------------------------------------------------------------------------------------------
+    # -- frames of the peer -------------------------------------------------------------------------------------------
 
-    def _look(self, head: tuple[int, int] | None) -> None:
-        """What speaks another protocol need not go on."""
+    def _check_first(self, head: tuple[int, int] | None) -> None:
+        """Refuse a peer whose first frame is no UUID: it speaks another protocol."""
         if head is None or head == (messages.UUID, 16):
             return
         kind, length = head
@@ -199,17 +186,19 @@ class AudioSocketSession:
             self._on_problem("AudioSocket call refused", refused.reason)
             self.state = AudioSocketState.CLOSED
             return
-        self.call.on_hangup = self._hung_up
+        self.call.on_hangup = self._on_hangup
         self.state = AudioSocketState.STREAMING
         self.counters.started += 1
-        self._begun_s = self._heard_s = self._now
+        self._begun_s = self._frame_s = self._now
 
-    def _take(self, frame: Frame) -> None:
-        self._heard_s = self._now
+    def _on_frame(self, frame: Frame) -> None:
+        self._frame_s = self._now
         if frame.kind in messages.RATES_HZ:
-            self._hear(frame)
+            self._receive_audio(frame)
         elif frame.kind == messages.DTMF:
-            self._digit(frame.payload)
+            digit = frame.payload.decode("latin-1").upper()
+            problems = "malformed AudioSocket digit", "AudioSocket digits faster than any phone"
+            self._receive_digit(digit, self.counters, *problems)
         elif frame.kind == messages.HANGUP:
             self.counters.hangups += 1
             self._end("hangup")
@@ -220,14 +209,14 @@ class AudioSocketSession:
             self.counters.unknown += 1
             self._on_problem("unknown AudioSocket frame", f"kind 0x{frame.kind:02x} of {len(frame.payload)} bytes")
 
-    def _hear(self, frame: Frame) -> None:
-        """This frame, and those of its kind that have come with it: a resampler takes them all at the cost of one."""
+    def _receive_audio(self, frame: Frame) -> None:
+        """Take this frame and those of its kind that arrived with it: a resampler takes them all at the cost of one."""
         assert self.call is not None
         kind = frame.kind
         if kind != self._kind:
             form = AudioForm("pcm_s16le", messages.RATES_HZ[kind])
             if self._audio is None:
-                self._audio = AudioIntake(self.call, (LEG,), form)
+                self._audio = AudioIntake(self.call, self._legs, form)
             else:
                 self._audio.switch(form, self._now)
             self._kind, self._silence = kind, messages.silence(kind)
@@ -237,49 +226,37 @@ class AudioSocketSession:
             self.counters.frames += 1
             data += self._samples(more)
         if data:
-            self._audio.take(data, self._now)
+            self._audio.receive(data, self._now)
 
     def _samples(self, frame: Frame) -> bytes:
-        """Whole ones; what is wrong is counted."""
+        """The frame's whole samples; a wrong length is counted."""
         payload = frame.payload
         if frame.too_long:
             self.counters.too_long += 1
             self._on_problem("AudioSocket frame too long", f"{len(payload)} bytes of 0x{frame.kind:02x}")
             return b""
         if len(payload) % 2 or not payload:
-            # Half a sample must not move all that follows by a byte.
+            # Half a sample must not shift the following audio by a byte.
             self.counters.malformed += 1
             self._on_problem("malformed AudioSocket frame", f"{len(payload)} bytes of samples of two")
             return payload[:-1]
         return payload
 
-    def _digit(self, payload: bytes) -> None:
-        assert self.call is not None
-        digit = payload.decode("latin-1").upper()
-        if digit not in DIGITS:
-            self.counters.malformed += 1
-            self._on_problem("malformed AudioSocket digit", f"{len(payload)} bytes")  # what is keyed is never logged
-        elif not self._digits.allow(self._now):
-            self.counters.implausible += 1
-            self._on_problem("AudioSocket digits faster than any phone", LEG)
-        else:
-            self.call.dtmf(LEG, digit, 0)
-
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def _hung_up(self) -> None:
-        """The worker ends the call: what is said so far still gets its final."""
+    def _on_hangup(self) -> None:
+        """The worker ends the call: the open utterance still gets its final."""
         if self.state is not AudioSocketState.STREAMING:
             return
         self._finish_audio()
         self.state = AudioSocketState.CLOSED
-        self._say(Frame(messages.HANGUP))
+        self._send(Frame(messages.HANGUP))
 
     def _refuse(self, why: str, reason: str) -> None:
         self.counters.refuse(why)
         self._on_problem("AudioSocket connection refused", reason)
         self.state = AudioSocketState.CLOSED
-        self._say(Frame(messages.ERROR))
+        self._send(Frame(messages.ERROR))
 
     def _end(self, reason: str) -> None:
         assert self.call is not None
@@ -288,10 +265,6 @@ class AudioSocketSession:
         self.call.on_hangup = None
         self.call.end(reason)
 
-    def _finish_audio(self) -> None:
-        if self._audio is not None:
-            self._audio.finish(self._now)
-
-    def _say(self, frame: Frame) -> None:
+    def _send(self, frame: Frame) -> None:
         self._out += bytes(frame)
         self._on_change()

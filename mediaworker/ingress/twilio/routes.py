@@ -1,4 +1,4 @@
-"""Twilio at the door: the voice webhook, stream status, and who may open a media stream."""
+"""Twilio's routes: the voice webhook, the stream status, and which upgrades may open a media stream."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from starlette.routing import BaseRoute, Route
 from config import ConfigError, Settings
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
+from mediaworker.ingress.admission import Admission
 from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.counters import TwilioCounters
@@ -27,17 +27,16 @@ log = structlog.get_logger()
 
 VOICE, STATUS, STREAM = "/twilio/voice", "/twilio/status", "/twilio/stream"
 TOKEN_TTL_S = 60.0
-"""A call-bound token of a webhook answer is accepted for so long: Twilio connects within a second or two."""
+"""How long the call-bound token of a webhook's answer is accepted: Twilio connects within a second or two."""
 MAX_FORM_BYTES = 65536
 MAX_FIELDS = 200
 STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
 
 
 class TwilioIngress:
-    """Implements `ports.Endpoint` for `WS /twilio/stream`, and serves the two webhooks.
+    """Implements `interfaces.MediaEndpoint` for `WS /twilio/stream`, and serves the two webhooks.
 
-    `refusal` says why no call is taken now (`CallRegistry.refusal`). Raises ConfigError for settings that TwiML cannot
-    be made of.
+    Raises ConfigError for settings that make no valid TwiML.
     """
 
     subprotocols: tuple[str, ...] = ()
@@ -55,9 +54,9 @@ class TwilioIngress:
         self.counters = TwilioCounters()
         self.statuses: dict[str, int] = {}
         """Stream status callbacks by StreamEvent."""
-        self._open_call, self._refusal, self._unix_time = open_call, refusal, unix_time
+        self._open_call, self._unix_time = open_call, unix_time
         self._tokens = webhook.CallTokens(ttl_s=0.0)
-        self._notices, self._failures = Notices(), failures or AuthFailures()
+        self._admission = Admission("Twilio stream refused", self.counters, refusal, failures)
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -74,8 +73,8 @@ class TwilioIngress:
     # -- WS /twilio/stream --------------------------------------------------------------------------------------------
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises Refused 403 for an upgrade that is neither signed nor, without an auth token, of this machine; and 503
-        while no call can be taken.
+        """Raises CallRefused 503 while no call can be taken, and 403 for an upgrade without Twilio's signature, or, if
+        there is no auth token, from another machine.
         """
         if self._auth_tokens:
             allowed = webhook.verify(self._auth_tokens, upgrade.header("x-twilio-signature"), self._stream_url)
@@ -83,11 +82,7 @@ class TwilioIngress:
             allowed = upgrade.direct and is_local(upgrade.headers, upgrade.peer)
         if not allowed:
             raise self._forbid(upgrade.path, upgrade.peer)
-        if (refusal := self._refusal()) is not None:
-            self.counters.refuse("capacity")
-            now = asyncio.get_running_loop().time()
-            self._notices.warn(upgrade.peer, "Twilio stream refused", now, refusal.reason)
-            raise refusal
+        self._admission.check_room(upgrade)
         policy = TwilioPolicy(
             start_timeout_s=self._settings.media.start_timeout_s,
             trusted=not self._settings.twilio.require_token,
@@ -96,7 +91,7 @@ class TwilioIngress:
         )
 
         def opens(now: float) -> MediaSession:
-            on_problem = self._notices.of(upgrade.peer, lambda: session.call_id)
+            on_problem = self._admission.notices.of(upgrade.peer, lambda: session.call_id)
             session = TwilioSession(policy, self._open_call, now, counters=self.counters, on_problem=on_problem)
             return session
 
@@ -105,26 +100,26 @@ class TwilioIngress:
     # -- /twilio/voice and /twilio/status ------------------------------------------------------------------------
 
     async def voice(self, request: Request) -> Response:
-        """TwiML that sends the call here; 503 when no call can be taken, and Twilio goes to its fallback URL."""
+        """TwiML that sends the call here; 503 while no call can be taken, and Twilio then uses its fallback URL."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
         self.counters.webhooks += 1
-        if (refusal := self._refusal()) is not None:
+        if (refusal := self._admission.refusal()) is not None:
             self.counters.refuse("capacity")
             headers = dict(refusal_headers(refusal.status))
             return Response(webhook.busy(), refusal.status, headers=headers, media_type="text/xml")
         host = request.headers.get("host", "")
         tls = "s" if request.url.scheme == "https" else ""
         twiml = webhook.StreamTwiml(
-            # Without a public URL only this machine gets here, and its Host leads back.
+            # Without a public URL only this machine may connect, and its Host header leads back here.
             stream_url=self._stream_url or f"ws{tls}://{host}{STREAM}",
             status_url=(self._public_url or f"http{tls}://{host}") + STATUS,
             mode=self._settings.twilio.mode,
             then=self._then,
         )
         call_sid = form.get("CallSid", "")
-        if not call_sid:  # a token is bound to it
+        if not call_sid:  # the token is bound to it
             return _problem(400, "no CallSid")
         parameters = {
             "mw_mode": self._settings.twilio.mode,
@@ -133,11 +128,11 @@ class TwilioIngress:
             "mw_direction": form.get("Direction", ""),
             "mw_token": self._tokens.issue(call_sid, self._unix_time()),
         }
-        # Twilio keeps answers to GET that do not say that they must not be kept, and a token is good once.
+        # Twilio caches answers to GET unless they forbid it, and a token can be used only once.
         return Response(twiml.render(parameters.items()), media_type="text/xml", headers={"Cache-Control": "no-store"})
 
     async def status(self, request: Request) -> Response:
-        """What Twilio says of its streams, into log and counters."""
+        """Log and count the status of a stream."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
@@ -152,13 +147,13 @@ class TwilioIngress:
         return Response(status_code=204)
 
     async def _form(self, request: Request) -> dict[str, str] | Response:
-        """The form of an allowed request, or the answer to one that is not."""
+        """The form of an allowed request, or the answer to a refused one."""
         peer = request.client.host if request.client else ""
         if not self._auth_tokens and not (is_direct_asgi(request.scope) and is_local(request.headers.items(), peer)):
             return self._refuse(request, peer)
         posted = request.method == "POST"
         try:
-            # Of a GET the query is the form, and the signature, made over the URL, covers it.
+            # The query of a GET is its form, and the signature over the URL covers it.
             text = await _body(request) if posted else request.url.query.encode()
         except ClientDisconnect:
             return _problem(400, "incomplete request")
@@ -186,13 +181,15 @@ class TwilioIngress:
             reason = "X-Twilio-Signature is missing or wrong"
         else:
             reason = "without twilio.auth_token only programs on this machine that run as the worker's user may connect"
-        self._notices.warn(peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}")
+        self._admission.notices.warn(
+            peer, "twilio request forbidden", asyncio.get_running_loop().time(), f"{path}: {reason}"
+        )
         return CallRefused(
             403, reason, delay_s=self._fail("signature" if self._auth_tokens else "not_local", path, peer)
         )
 
     def _fail(self, reason: Reason, path: str, peer: str) -> float:
-        return self._failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)
+        return self._admission.failures.record(reason, peer, path, asyncio.get_running_loop().time(), logged=True)
 
 
 def webhook_routes(twilio: TwilioIngress) -> list[BaseRoute]:
@@ -204,7 +201,7 @@ def webhook_routes(twilio: TwilioIngress) -> list[BaseRoute]:
 
 
 async def _body(request: Request) -> bytes | None:
-    """The body, or None when it is longer than a form of Twilio's can be."""
+    """The body, or None if it is longer than any form of Twilio."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

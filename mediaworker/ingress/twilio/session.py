@@ -3,11 +3,11 @@
     WAITING ──start──▶ STREAMING ──stop──▶ STOPPED ──▶ CLOSED
        └─ refused, too late ─────┴─ lost, silent ───────┘
 
-Its one rule: what a peer sends wrongly is counted and the call goes on; only a stream that cannot become a call is
-closed. The table below names every pair of state and message; tests hold it complete.
+Its one rule: a wrong message is counted and the call goes on; only a stream that cannot become a call is closed. The
+table below names every pair of state and message; a test checks that it is complete.
 
-Both tracks share the stream's clock: sample 0 of each leg is the moment `start` arrived, and a chunk's `timestamp` says
-where it belongs, whatever order it comes in.
+Both tracks share the stream's clock: sample 0 of each leg is the moment `start` arrived, and a chunk's `timestamp` is
+its position, in whatever order chunks arrive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S, CallOpener
-from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.outbox import GOING_AWAY, NORMAL, POLICY, TRY_LATER, UNSUPPORTED, Outbox
 from mediaworker.ingress.twilio import messages
 from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.player import MAX_MESSAGES, TwilioPlayer
@@ -32,28 +32,21 @@ from mediaworker.ingress.twilio.player import MAX_MESSAGES, TwilioPlayer
 SAMPLES_PER_MS = 8
 MAX_AHEAD = round(MAX_AHEAD_S * 1000) * SAMPLES_PER_MS
 MAX_JUMP = MAX_AHEAD
-"""A chunk this far past both the clock and the audio before it is no audio of this stream."""
+"""A chunk this far past both the clock and the audio before it has a wrong timestamp."""
 SILENT_S = 60.0
-"""Twilio sends 50 messages a second, in silence and on hold too: after a minute without one the peer is gone."""
+"""How long a stream may send nothing: Twilio sends 50 messages a second, in silence and on hold too."""
 LINGER_S = 5.0
-"""After `stop` Twilio closes; we do when it has not by then."""
+"""How long Twilio may take to close after `stop`."""
 OWN_PARAMETERS = "mw_"
 OVERRIDES = ("profile", "language", "context")
 
-POLICY = 1008
-"""RFC 6455 section 7.4.1: the message goes against the server's policy."""
-UNSUPPORTED = 1003
-TRY_LATER = 1013
-GOING_AWAY = 1001
-NORMAL = 1000
-
 ROLES: Mapping[str, Role] = {"inbound": "customer", "outbound": "agent"}
-"""Twilio's inbound track is what the person on the phone says; a route or a parameter may say otherwise."""
+"""Twilio's inbound track is the person on the phone; a route or a parameter may change the role."""
 
 
 class TwilioState(Enum):
     WAITING = auto()
-    """Connected; nobody has said which call this is."""
+    """Connected; `start` has not named the call."""
     STREAMING = auto()
     STOPPED = auto()
     """The call has ended; the peer is about to close."""
@@ -62,7 +55,7 @@ class TwilioState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TwilioPolicy:
-    """What the shell knows when it accepts the upgrade."""
+    """What the ingress knows when it accepts the upgrade."""
 
     start_timeout_s: float
     trusted: bool
@@ -77,9 +70,9 @@ class TwilioPolicy:
 class _Track:
     leg: Leg
     end: int = 0
-    """Position after the furthest chunk so far."""
+    """The position after the furthest chunk."""
     clear_to: int = MAX_AHEAD
-    """Up to here the track is not ahead of the VAD, as of the last look; the VAD only goes on."""
+    """Up to here the track was not ahead of the VAD at the last check; the VAD only advances."""
 
 
 class TwilioSession:
@@ -204,7 +197,7 @@ class TwilioSession:
                 overrides={name: value for name, value in parameters.items() if _overrides(name)},
             )
         except CallRefused as refused:
-            # Access (403) will not change by waiting; a full or draining worker will.
+            # Waiting does not help against a 403, but against a full or draining worker it does.
             self._refuse("capacity", POLICY if refused.status == 403 else TRY_LATER, refused.reason)
             return
         self.call, self._stream_sid, self._origin_s = call, message.stream_sid, now
@@ -212,7 +205,7 @@ class TwilioSession:
         self._tracks = {name: _Track(call.legs[name]) for name in tracks}
         for track in self._tracks.values():
             track.leg.anchor(now)
-        # <Connect> forks the caller's side only. Whoever says neither is taken for <Start>: silence harms nobody.
+        # <Connect> forks the caller's side only. Without either the stream is taken for <Start>, which gets no media.
         if parameters.get("mw_mode") == "connect" and tracks == ("inbound",):
             call.player = self.player = TwilioPlayer(self.outbox, message.stream_sid, self.counters)
         self._enter(TwilioState.STREAMING)
@@ -220,7 +213,7 @@ class TwilioSession:
         self._waits_from, self._patience_s = now, SILENT_S
 
     def _refusal(self, message: messages.StartMessage) -> tuple[str, int, str] | None:
-        """What speaks against a call with this `start`, as the arguments of `_refuse`."""
+        """Why this `start` cannot open a call, as the arguments of `_refuse`, or None."""
         start = message.start
         form, token = start.media_format, start.custom_parameters.get("mw_token")
         if (form.encoding, form.sample_rate, form.channels) != ("audio/x-mulaw", 8000, 1):
@@ -279,7 +272,7 @@ class TwilioSession:
             self._on_problem("Twilio digits faster than any phone", track)
             return
         self.counters.dtmf += 1
-        # Twilio tells of a digit when it is over, and not how long it was.
+        # Twilio reports a digit when it has ended, without its duration.
         self.call.dtmf(track, message.dtmf.digit, 0)
 
     def _mark(self, message: messages.MarkMessage, now: float) -> None:
@@ -329,7 +322,7 @@ class TwilioSession:
         self.outbox.abort(code, reason)
 
     def _on_hangup(self) -> None:
-        """The worker ends the call: nothing more is taken, the socket closes, and the call ends with its own reason."""
+        """The worker ends the call: the session takes no more audio and closes the socket."""
         self._close(NORMAL, "call ended by the worker")
 
     def _end(self, reason: str) -> None:

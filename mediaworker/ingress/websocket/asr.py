@@ -1,4 +1,4 @@
-"""`WS /ws/asr`: a configuration, then audio; partials and finals come back with times and revisions."""
+"""`WS /ws/asr`: a configuration, then audio; partials and finals are sent back with times and revisions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mediaworker.events import schema as events
+from mediaworker.ingress.audio_intake import AudioForm
+from mediaworker.ingress.outbox import POLICY
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.audio import AudioForm
-from mediaworker.ingress.websocket.limits import POLICY, StreamState
+from mediaworker.ingress.websocket.limits import StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 
 CONFIG_FIRST = "config_first"
@@ -16,7 +17,7 @@ CONFIG_FIRST = "config_first"
 
 class AsrSession(StreamSession):
     reader = messages.ASR
-    _told_off = False
+    _audio_refused = False
 
     @property
     def _quiet_until_s(self) -> float:
@@ -31,7 +32,7 @@ class AsrSession(StreamSession):
         if warming_up:
             self.outbox.send(messages.WarmingUp().text())
 
-    def _told(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
+    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
         final = isinstance(body, events.TranscriptFinal)
         kind = messages.Final if final else messages.Partial
         return kind(
@@ -42,15 +43,15 @@ class AsrSession(StreamSession):
             start_ms=body.start_ms,
             end_ms=body.end_ms,
             timestamp=events.timestamp(self._policy.unix_time()),
-            # An utterance that was cut because it had become too long goes on in the next one.
+            # An utterance that was cut at the maximum length continues in the next one.
             is_speech_final=isinstance(body, events.TranscriptFinal) and body.reason != "max_length",
             leg=body.leg,
         )
 
     def _early_audio(self, data: bytes) -> None:
-        """Said once: a client that streams would otherwise be told with every message."""
-        if not self._told_off:
-            self._told_off = True
+        """Answered once only: a client may stream before it reads the error."""
+        if not self._audio_refused:
+            self._audio_refused = True
             self._error(CONFIG_FIRST, "audio before config is not taken")
 
     def _early(self, message: object = None) -> None:
@@ -71,11 +72,11 @@ TABLE: dict[tuple[StreamState, type], Callable[[Any, Any], None]] = {
     (StreamState.WAITING, messages.AsrFlush): AsrSession._early,
     (StreamState.WAITING, messages.AsrReset): AsrSession._early,
     (StreamState.WAITING, messages.AsrFinalize): AsrSession._early,
-    (StreamState.STREAMING, bytes): AsrSession._take,
+    (StreamState.STREAMING, bytes): AsrSession._receive_audio,
     (StreamState.STREAMING, messages.AsrConfig): AsrSession._configure,
     (StreamState.STREAMING, messages.AsrFlush): AsrSession._flush,
     (StreamState.STREAMING, messages.AsrReset): AsrSession._reset,
     (StreamState.STREAMING, messages.AsrFinalize): AsrSession._finalize,
 }
-"""In the other states nothing is taken any more."""
+"""In the other states messages are ignored."""
 AsrSession.table = TABLE

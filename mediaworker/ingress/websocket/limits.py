@@ -1,4 +1,4 @@
-"""What a stream session may do and for how long, and what is counted of all of them."""
+"""The limits and timeouts of a stream session, and the counters of all sessions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from config.counters import counter, counter_by
 from mediaworker.ingress.counters import IngressCounters
 
 MAX_ERRORS = 20
-"""In a row: who sends only what is wrong is no client of ours."""
+"""Errors in a row after which a session is closed."""
 MAX_AWAITED = 8
-"""Finals that a session may wait for before more of its audio is taken: a file sent at once must not fill the engine's
-lanes, which people on the phone share."""
+"""Outstanding finals above which a session's audio waits: a file sent at once must not fill the engine's lanes, which
+live calls share."""
 FINISH_S = 300.0
-"""For the last finals: the engine may have to load its model first. Beyond it the socket is not held any longer."""
-LINGER_S = 5.0
-"""For a peer to take what waits for it and the close, before it is cut off."""
-
-NORMAL, GOING_AWAY, POLICY, INTERNAL, TRY_LATER = 1000, 1001, 1008, 1011, 1013
-"""RFC 6455 section 7.4.1."""
+"""How long the socket is held for the last finals: the engine may have to load its model first."""
 
 
 class StreamState(Enum):
@@ -63,4 +58,4 @@ class StreamPolicy:
     engine_ready: Callable[[], bool]
     unix_time: Callable[[], float]
     languages: Callable[[], Collection[str]] = lambda: QWEN3_ASR
-    """Those that the engine can be told to recognise."""
+    """The languages that can be requested of the engine."""

@@ -16,8 +16,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from asr import languages
 from config import Endpointing
 from config.sections.section import Role
+from mediaworker.ingress.audio_intake import G711, AudioForm, Encoding
 
-Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 Rate = Annotated[int, Meta(ge=8000, le=48000)]
 EXIT_BELOW = 0.15
 """A speaker who has begun is heard down to this much below `threshold`, as in the profiles."""
@@ -89,6 +89,18 @@ class StreamSettings(Struct, frozen=True, kw_only=True):
         if isinstance(self.vad, Vad):
             return self.vad.shape(profile)
         return everything(profile) if self.vad is False else profile
+
+
+def form_of(config: StreamSettings, before: StreamSettings) -> AudioForm | str:
+    """The audio's format under this configuration, or why there is none."""
+    after = config.over(before)
+    encoding = after.encoding if isinstance(after.encoding, str) else "pcm_s16le"
+    own_hz = 8000 if encoding in G711 else 16000
+    given = config if isinstance(config.encoding, str) else after
+    rate_hz = given.sample_rate if isinstance(given.sample_rate, int) else own_hz
+    if encoding in G711 and rate_hz != 8000:
+        return f"{encoding} has a sample_rate of 8000"
+    return AudioForm(encoding, rate_hz, after.channels if isinstance(after.channels, int) else 1)
 
 
 class Flush(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`/ws/asr` and `/ws/transcribe` at the door: who may open a session, how many there are, and where they are served."""
+"""`WS /ws/asr` and `WS /ws/transcribe`: who may open a session, and how many there may be."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from uuid_utils import uuid7
 
 from config import Settings
 from mediaworker.calls.registry import CallRefused
-from mediaworker.http.auth import SUBPROTOCOL, decide
+from mediaworker.http.auth import SUBPROTOCOL
+from mediaworker.ingress.admission import Admission
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.notices import Notices
 from mediaworker.ingress.websocket.asr import AsrSession
 from mediaworker.ingress.websocket.limits import StreamCounters, StreamPolicy
 from mediaworker.ingress.websocket.session import StreamSession
@@ -26,8 +26,8 @@ SESSIONS: dict[str, type[StreamSession]] = {"/ws/asr": AsrSession, "/ws/transcri
 class StreamIngress:
     """Admits sessions of both protocols.
 
-    `refusal` says why no call is taken now (`CallRegistry.refusal`), `settled` returns when all that has been published
-    is in the store (`EventHub.flush`), `sessions` has the keys of pages that were opened without an API key.
+    `settled` returns once all published events are stored (`EventHub.flush`), `sessions` returns the keys of pages that
+    were opened without an API key.
     """
 
     def __init__(
@@ -44,47 +44,36 @@ class StreamIngress:
         failures: AuthFailures | None = None,
     ) -> None:
         self.counters = StreamCounters()
-        self._sessions, self._failures = sessions, failures or AuthFailures()
+        self._sessions = sessions
         self._open: Counter[str] = Counter()
         """Sessions by key."""
-        self._open_call, self._refusal = open_call, refusal
+        self._open_call = open_call
         self._languages = languages
         self._engine_ready, self._settled, self._unix_time = engine_ready, settled, unix_time
         self._settling: set[asyncio.Future[None]] = set()
-        self._notices = Notices()
         self._settings = settings
+        self._admission = Admission("stream refused", self.counters, refusal, failures)
 
     @property
     def sessions(self) -> int:
         return self._open.total()
 
     def use(self, settings: Settings) -> None:
-        """For the sessions that begin from now on."""
+        """Use these settings for sessions that begin from now on."""
         self._settings = settings
 
     def admit(self, kind: type[StreamSession], upgrade: Upgrade) -> SessionFactory:
-        """Raises Refused 401, 403, 429 or 503."""
-        access = decide(
-            upgrade.headers,
-            upgrade.peer,
-            self._settings.auth.api_keys,
-            "stream",
-            direct=upgrade.direct,
-            sessions=self._sessions(),
-        )
-        if access.failure is not None:
-            self.counters.refuse("unauthorized" if access.status == 401 else "forbidden")
-            now = asyncio.get_running_loop().time()
-            delay_s = self._failures.record(access.failure, upgrade.peer, upgrade.path, now)
-            raise CallRefused(access.status, access.reason, challenge=access.challenge, delay_s=delay_s)
-        if (full := self._refusal()) is not None:
-            raise self._refuse("capacity", upgrade, full)
+        """Raises CallRefused 401, 403, 429 or 503."""
+        access = self._admission.check_key(upgrade, self._settings, sessions=self._sessions())
+        self._admission.check_room(upgrade)
         limits = self._settings.stream
         if self.sessions >= limits.max_sessions:
-            raise self._refuse("sessions", upgrade, CallRefused(503, f"all {limits.max_sessions} sessions are taken"))
+            raise self._admission.refuse(
+                "sessions", upgrade, CallRefused(503, f"all {limits.max_sessions} sessions are taken")
+            )
         if self._open[access.name] >= limits.max_sessions_per_key:
             most = f"a key may have {limits.max_sessions_per_key} sessions at once"
-            raise self._refuse("key_sessions", upgrade, CallRefused(429, most))
+            raise self._admission.refuse("key_sessions", upgrade, CallRefused(429, most))
 
         def opens(now: float) -> MediaSession:
             policy = StreamPolicy(
@@ -103,7 +92,7 @@ class StreamIngress:
                 self._open_call,
                 now,
                 counters=self.counters,
-                on_problem=self._notices.of(upgrade.peer, lambda: session.call_id),
+                on_problem=self._admission.notices.of(upgrade.peer, lambda: session.call_id),
                 on_lost=lambda: self._left(access.name),
                 settle=self._settle,
             )
@@ -123,15 +112,9 @@ class StreamIngress:
         if not self._open[name]:
             del self._open[name]
 
-    def _refuse(self, why: str, upgrade: Upgrade, refused: CallRefused) -> CallRefused:
-        self.counters.refuse(why)
-        now = asyncio.get_running_loop().time()
-        self._notices.warn(upgrade.peer, "stream refused", now, f"{upgrade.path}: {refused.reason}")
-        return refused
-
 
 class StreamEndpoint:
-    """Implements `ports.Endpoint` for one of the protocols."""
+    """Implements `interfaces.MediaEndpoint` for one of the protocols."""
 
     subprotocols: tuple[str, ...] = (SUBPROTOCOL,)
     text_as_bytes = False
@@ -144,5 +127,5 @@ class StreamEndpoint:
 
 
 def endpoints(ingress: StreamIngress) -> dict[str, StreamEndpoint]:
-    """Both, by path."""
+    """Both endpoints, by path."""
     return {path: StreamEndpoint(ingress, kind) for path, kind in SESSIONS.items()}

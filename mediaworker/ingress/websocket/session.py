@@ -4,12 +4,12 @@ share.
     WAITING ──a call is opened──▶ STREAMING ──finalize, too long, silent, hung up──▶ FINISHING ──call.ended──▶ CLOSED
        └─ too late, refused ─────────┴─ lost, does not read ───────────────────────────┴──────────────────────────┘
 
-Its one rule: what a peer sends wrongly is answered by an error and the session goes on; whichever way it ends, its call
-ends with all its finals, and while the peer listens it is told them first. The table of each protocol names every pair
-of state and command.
+Its one rule: a wrong message is answered by an error and the session goes on. However it ends, its call ends with all
+its finals, which the peer gets first if it still listens. The table of each protocol names every pair of state and
+command.
 
-A session is a call of one leg, or of two where the client sends two channels: what is said reaches `/v1/events` and the
-store as of any other call, and the session hears it from its call.
+A session is a call of one leg, or of two if the client sends two channels. Its events reach `/v1/events` and the store
+like those of any other call, and the session receives them from its call.
 """
 
 from __future__ import annotations
@@ -17,24 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from asr import languages
-from mediaworker.calls.call import Call
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
+from mediaworker.ingress.audio_intake import AudioForm, AudioIntake
+from mediaworker.ingress.audio_session import AudioSession
 from mediaworker.ingress.interfaces import CallOpener
-from mediaworker.ingress.outbox import Outbox
+from mediaworker.ingress.outbox import GOING_AWAY, INTERNAL, LINGER_S, NORMAL, POLICY, TRY_LATER, Outbox
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.audio import AudioForm, AudioIntake, form_of
 from mediaworker.ingress.websocket.limits import (
     FINISH_S,
-    GOING_AWAY,
-    INTERNAL,
-    LINGER_S,
     MAX_AWAITED,
     MAX_ERRORS,
-    NORMAL,
-    POLICY,
-    TRY_LATER,
     StreamCounters,
     StreamPolicy,
     StreamState,
@@ -42,14 +36,14 @@ from mediaworker.ingress.websocket.limits import (
 from mediaworker.ingress.websocket.texts import Texts, Transcript
 
 LEGS = {1: ("main",), 2: ("left", "right")}
-"""By the number of channels."""
+"""The legs, by the number of channels."""
 
 
-class StreamSession:
+class StreamSession(AudioSession):
     """Implements `interfaces.MediaSession`; a protocol is a subclass.
 
-    `on_problem(problem, detail)` is for the log, `on_lost` is called once when the socket is gone, `settle` calls back
-    when all that was published is in the store; all sessions share `counters`.
+    `on_lost` is called once when the socket is gone, `settle` calls back once all published events are stored; all
+    sessions share `counters`.
     """
 
     reader: messages.CommandReader
@@ -66,22 +60,20 @@ class StreamSession:
         on_lost: Callable[[], None] = lambda: None,
         settle: Callable[[Callable[[], None]], None] = lambda done: done(),
     ) -> None:
+        super().__init__(now, on_problem)
         self.state = StreamState.WAITING
-        self.call: Call | None = None
         self.outbox = Outbox()
         self.counters = counters if counters is not None else StreamCounters()
         self._policy, self._open_call = policy, open_call
-        self._on_problem, self._on_lost, self._settle = on_problem, on_lost, settle
+        self._on_lost, self._settle = on_lost, settle
         self._settings = messages.StreamSettings()
-        self._audio: AudioIntake | None = None
         self._legs = LEGS[1]
         self._begun_s = self._active_s = now
         self._until_s = now
-        """In FINISHING and CLOSED: when patience ends."""
-        self._now = now
+        """The deadline in FINISHING and CLOSED."""
         self._wrong = 0
         """Errors in a row."""
-        self._texts = Texts(self.outbox, self._told, lambda why: self._say_error("recognition_failed", why))
+        self._texts = Texts(self.outbox, self._message, lambda why: self._send_error("recognition_failed", why))
         self._lost = False
         self._code, self._reason = NORMAL, ""
         """For the close behind the last final."""
@@ -93,11 +85,6 @@ class StreamSession:
     """Its messages are not all audio: each is looked at."""
 
     @property
-    def call_id(self) -> str | None:
-        """None before there is a call."""
-        return self.call.id if self.call is not None else None
-
-    @property
     def deadline(self) -> float | None:
         if self.state in (StreamState.FINISHING, StreamState.CLOSED):
             return self._until_s
@@ -107,17 +94,14 @@ class StreamSession:
     def _quiet_until_s(self) -> float:
         return self._active_s + self._policy.idle_s
 
-    def is_ahead(self) -> bool:
-        if self.state is not StreamState.STREAMING or self._audio is None or self.call is None or self.call.ending:
-            return False
-        ahead = self._audio.advance() or self.call.awaited_finals > MAX_AWAITED
-        if ahead:
-            for leg in self._legs:
-                self.call.defer(leg)
-        return ahead
+    def _is_streaming(self) -> bool:
+        return self.state is StreamState.STREAMING
+
+    def _is_overdue(self) -> bool:
+        return self.call is not None and self.call.awaited_finals > MAX_AWAITED
 
     def receive(self, message: str | bytes, now: float) -> None:
-        """Take one message: audio as bytes, a command as text. What is to be said goes to the outbox."""
+        """Take one message: audio as bytes, a command as text. Answers go to the outbox."""
         self._now = now
         if self.state in (StreamState.WAITING, StreamState.STREAMING):
             if isinstance(message, bytes):
@@ -129,7 +113,7 @@ class StreamSession:
     def expire(self, now: float) -> None:
         """The deadline has passed; does nothing when it has moved meanwhile."""
         self._now = now
-        if self.is_ahead():  # it is us who do not read
+        if self.is_ahead():  # we do not read
             self._active_s = now
         if self.deadline is None or now < self.deadline:
             return
@@ -160,7 +144,7 @@ class StreamSession:
             self.counters.nonfinite += self._audio.nonfinite
         self._on_lost()
 
-    # -- what the peer says -------------------------------------------------------------------------------------------
+    # -- messages of the peer -----------------------------------------------------------------------------------------
 
     def _command(self, text: str) -> None:
         try:
@@ -179,12 +163,12 @@ class StreamSession:
             self._wrong = 0
 
     def _configure(self, config: messages.StreamSettings) -> None:
-        """The first opens the call, a later one changes what is to come."""
+        """The first one opens the call, a later one changes the audio to come."""
         if isinstance(config.language, str) and (wrong := self._unknown_language(config.language)):
             self._error("bad_value", wrong)
             return
         settings = config.over(self._settings)
-        form = form_of(config, self._settings)
+        form = messages.form_of(config, self._settings)
         if isinstance(form, str):
             self._error("bad_value", form)
             return
@@ -202,7 +186,7 @@ class StreamSession:
         self.call.retune(settings.overrides(self._legs[0]), settings.shape)
 
     def _unknown_language(self, code: str) -> str:
-        """Why it cannot be recognised; empty when it can, or when it says that the engine detects."""
+        """Why the language cannot be recognised; empty if it can, or if the engine is to detect it."""
         known = self._policy.languages()
         if not code or languages.base(code) in known:
             return ""
@@ -227,7 +211,7 @@ class StreamSession:
             return
         self.call, self._settings = call, settings
         self._audio = AudioIntake(call, self._legs, form)
-        call.on_event, call.on_hangup = self._heard, self._hung_up
+        call.on_event, call.on_hangup = self._on_event, self._on_hangup
         call.retune(settings.overrides(self._legs[0]), settings.shape)
         self.state = StreamState.STREAMING
         self._opened(form, warming_up)
@@ -235,9 +219,9 @@ class StreamSession:
     def _opened(self, form: AudioForm, warming_up: bool) -> None:
         """There is a call now."""
 
-    def _take(self, data: bytes) -> None:
+    def _receive_audio(self, data: bytes) -> None:
         assert self._audio is not None
-        self._audio.take(data, self._now)
+        self._audio.receive(data, self._now)
 
     def _flush(self, message: object = None) -> None:
         assert self._audio is not None and self.call is not None
@@ -256,12 +240,12 @@ class StreamSession:
         self._leave("hangup", NORMAL, "finalized")
 
     def _ignore(self, message: object = None) -> None:
-        """Nothing is open that it could be about."""
+        """There is no open utterance to act on."""
 
-    # -- what the call says -------------------------------------------------------------------------------------------
+    # -- events of the call -------------------------------------------------------------------------------------------
 
-    def _heard(self, at_ms: int, body: events.EventBody) -> None:
-        self._texts.hear(body)
+    def _on_event(self, at_ms: int, body: events.EventBody) -> None:
+        self._texts.on_event(body)
         if isinstance(body, events.CallEnded):
             self._ended(at_ms, body)
         self._check_outbox()
@@ -274,16 +258,18 @@ class StreamSession:
             assert self.call is not None
             leg = self._legs[0]
             empty = f"{self.call.id}/{leg}/0"
-            self._texts.hear(events.TranscriptFinal(leg, "unknown", empty, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush"))
+            self._texts.on_event(
+                events.TranscriptFinal(leg, "unknown", empty, 1, at_ms, at_ms, "", 0, "", 0, 0, "flush")
+            )
         code, reason = GOING_AWAY if body.reason == "shutdown" else self._code, self._reason or body.reason
 
         def close() -> None:
             if self.state is not StreamState.CLOSED:
                 self._close(code, reason)
 
-        self._settle(close)  # whoever then asks for the call's transcript finds all of it
+        self._settle(close)  # a transcript requested after the close is complete
 
-    def _told(self, body: Transcript) -> messages.Told:
+    def _message(self, body: Transcript) -> messages.Told:
         raise NotImplementedError
 
     # -- ends ---------------------------------------------------------------------------------------------------------
@@ -292,14 +278,14 @@ class StreamSession:
         self._error("idle_timeout", f"neither audio nor a command for {self._policy.idle_s:g} s")
         self._leave("idle_timeout", NORMAL, "idle")
 
-    def _hung_up(self) -> None:
-        """The worker ends the call: what is said so far still gets its final."""
+    def _on_hangup(self) -> None:
+        """The worker ends the call: the open utterance still gets its final."""
         if self.state is StreamState.STREAMING:
             self._finish_audio()
             self._wind_up()
 
     def _leave(self, reason: str, code: int, why: str) -> None:
-        """End the call, if there is one; the close follows its last final."""
+        """End the call, if there is one; the close follows the last final."""
         if self.call is None:
             self._close(code, why)
             return
@@ -309,10 +295,6 @@ class StreamSession:
 
     def _wind_up(self) -> None:
         self.state, self._until_s = StreamState.FINISHING, self._now + FINISH_S
-
-    def _finish_audio(self) -> None:
-        if self._audio is not None:
-            self._audio.finish(self._now)
 
     def _close(self, code: int, reason: str) -> None:
         self.state, self._until_s = StreamState.CLOSED, self._now + LINGER_S
@@ -324,17 +306,17 @@ class StreamSession:
 
     def _error(self, code: str, message: str) -> None:
         self._wrong += 1
-        self._say_error(code, message)
+        self._send_error(code, message)
         if self._wrong > MAX_ERRORS:
             self._leave("too_many_errors", POLICY, "too many errors in a row")
 
-    def _say_error(self, code: str, message: str) -> None:
+    def _send_error(self, code: str, message: str) -> None:
         self.counters.error(code)
         self._on_problem(f"stream: {code}", message)
         self.outbox.send(messages.Error(code, message[:500]).text())
 
     def _check_outbox(self) -> None:
-        """Who does not take what was promised is cut off; nothing of it is lost but to that peer."""
+        """Cut off a peer that does not read; events and store still have everything."""
         if not self.outbox.overrun or self.state is StreamState.CLOSED:
             return
         self.counters.slow += 1

@@ -1,4 +1,4 @@
-"""What the peer of a stream session is told of what is said: of each utterance partials and a final, or nothing."""
+"""Sends a call's transcripts to the peer of a stream session: of each utterance partials and a final, or nothing."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Transcript = events.TranscriptPartial | events.TranscriptFinal
 
 
 class Texts:
-    """`told` makes the message of a partial or final, `failed` takes why the engine made nothing of an utterance."""
+    """`message` makes the message of a partial or final, `on_failed` takes the error of a failed final."""
 
     def __init__(
-        self, outbox: Outbox, told: Callable[[Transcript], messages.Told], failed: Callable[[str], None]
+        self, outbox: Outbox, message: Callable[[Transcript], messages.Told], on_failed: Callable[[str], None]
     ) -> None:
         self.answered = False
-        """The peer has been told a final."""
-        self._outbox, self._told, self._failed = outbox, told, failed
+        """A final has been sent to the peer."""
+        self._outbox, self._message, self._on_failed = outbox, message, on_failed
         self._open: set[str] = set()
         """Utterances without their final."""
         self._hidden: set[str] = set()
-        """Of these, what the peer has asked to forget."""
+        """Those of them that the peer has reset."""
         self._hiding = False
 
     @contextmanager
     def hiding(self) -> Iterator[None]:
-        """What is open, or is said within, is not told any more."""
+        """Utterances that are open, or begin within, are not sent any more."""
         self._hiding = True
         try:
             yield
@@ -39,13 +39,13 @@ class Texts:
             self._outbox.drop_partial(utterance_id)
         self._hidden |= self._open
 
-    def hear(self, body: events.EventBody) -> None:
+    def on_event(self, body: events.EventBody) -> None:
         match body:
             case events.SpeechStarted():
                 self._open.add(body.utterance_id)
             case events.TranscriptPartial():
                 if not self._hiding and body.utterance_id not in self._hidden:
-                    self._outbox.send_partial(body.utterance_id, self._told(body).text())
+                    self._outbox.send_partial(body.utterance_id, self._message(body).text())
             case events.TranscriptFinal():
                 self._final(body)
 
@@ -58,5 +58,5 @@ class Texts:
             return
         self.answered = True
         if body.error is not None:
-            self._failed(body.error)
-        self._outbox.send(self._told(body).text())
+            self._on_failed(body.error)
+        self._outbox.send(self._message(body).text())

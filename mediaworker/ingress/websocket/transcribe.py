@@ -1,4 +1,4 @@
-"""`WS /ws/transcribe`: PCM in, `{text, is_final, utterance_id, language}` out, and nothing has to be said first."""
+"""`WS /ws/transcribe`: PCM in, `{text, is_final, utterance_id, language}` out; no configuration is needed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mediaworker.events import schema as events
+from mediaworker.ingress.audio_intake import WIDE_HZ, AudioForm
+from mediaworker.ingress.outbox import NORMAL
 from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.audio import WIDE_HZ, AudioForm
-from mediaworker.ingress.websocket.limits import NORMAL, StreamState
+from mediaworker.ingress.websocket.limits import StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 
 
@@ -19,7 +20,7 @@ class TranscribeSession(StreamSession):
         super().__init__(*args, **kwargs)
         self.outbox.send(messages.Ready(WIDE_HZ, "pcm_s16le", self._policy.session_id).text())
 
-    def _told(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
+    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
         return messages.Text(
             text_=body.text,
             is_final=isinstance(body, events.TranscriptFinal),
@@ -34,7 +35,7 @@ class TranscribeSession(StreamSession):
     def _begin(self, data: bytes) -> None:
         self._start(self._settings, AudioForm("pcm_s16le", WIDE_HZ))
         if self.state is StreamState.STREAMING:
-            self._take(data)
+            self._receive_audio(data)
 
     def _done(self, message: object = None) -> None:
         self._close(NORMAL, "")
@@ -46,11 +47,11 @@ TABLE: dict[tuple[StreamState, type], Callable[[Any, Any], None]] = {
     (StreamState.WAITING, messages.TranscribeFlush): TranscribeSession._ignore,
     (StreamState.WAITING, messages.TranscribeReset): TranscribeSession._ignore,
     (StreamState.WAITING, messages.TranscribeFinalize): TranscribeSession._done,
-    (StreamState.STREAMING, bytes): TranscribeSession._take,
+    (StreamState.STREAMING, bytes): TranscribeSession._receive_audio,
     (StreamState.STREAMING, messages.TranscribeConfig): TranscribeSession._configure,
     (StreamState.STREAMING, messages.TranscribeFlush): TranscribeSession._flush,
     (StreamState.STREAMING, messages.TranscribeReset): TranscribeSession._reset,
     (StreamState.STREAMING, messages.TranscribeFinalize): TranscribeSession._finalize,
 }
-"""In the other states nothing is taken any more."""
+"""In the other states messages are ignored."""
 TranscribeSession.table = TABLE

@@ -40,7 +40,7 @@ from mediaworker.ingress.asterisk.session import (
     AsteriskState,
 )
 from mediaworker.ingress.interfaces import MediaSession, Upgrade
-from mediaworker.ingress.websocket.limits import LINGER_S
+from mediaworker.ingress.outbox import LINGER_S
 from tests.unit.ingress.test_ws_session import Desk, StreamCall, StreamLeg
 
 

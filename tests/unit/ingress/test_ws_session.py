@@ -18,14 +18,14 @@ from audio.codecs.g711 import alaw_encode, ulaw_encode
 from config import Endpointing
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
+from mediaworker.ingress.audio_intake import MAX_AHEAD, AudioForm, Converter
 from mediaworker.ingress.interfaces import MediaSession
-from mediaworker.ingress.outbox import MAX_WAITING, CloseConnection, Outbox
+from mediaworker.ingress.outbox import LINGER_S, MAX_WAITING, CloseConnection, Outbox
 from mediaworker.ingress.websocket import asr as asr_session
 from mediaworker.ingress.websocket import messages
 from mediaworker.ingress.websocket import transcribe as transcribe_session
 from mediaworker.ingress.websocket.asr import AsrSession
-from mediaworker.ingress.websocket.audio import MAX_AHEAD, AudioForm, Converter
-from mediaworker.ingress.websocket.limits import FINISH_S, LINGER_S, MAX_AWAITED, MAX_ERRORS, StreamPolicy, StreamState
+from mediaworker.ingress.websocket.limits import FINISH_S, MAX_AWAITED, MAX_ERRORS, StreamPolicy, StreamState
 from mediaworker.ingress.websocket.session import StreamSession
 from mediaworker.ingress.websocket.transcribe import TranscribeSession
 from tests.support.peers import ROOT

@@ -1,14 +1,14 @@
-"""What a client sends as audio, as the bytes of a leg: G.711 as it is, all else int16 at 16 kHz, resampled once.
+"""Converts a client's audio to the bytes of a leg: G.711 as it is, all else int16 at 16 kHz, resampled once.
 
-Bytes may be cut anywhere: what makes no whole sample, or no whole position of the leg, waits for the rest, and the
-samples that come out do not depend on the cuts.
+Bytes may be cut anywhere: a part of a sample, or of a position of the leg, waits for the rest, and the output does not
+depend on the cuts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from audio import WINDOW, Codec
 from audio.resample import Upsampler
 from mediaworker.calls.call import Call
-from mediaworker.ingress.websocket import messages
-from mediaworker.ingress.websocket.messages import Encoding
 
+Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 WIDE_HZ = 16000
 MAX_AHEAD = 8 * WINDOW
-"""Positions that a leg is given ahead of the VAD. A media tick takes all that has come, window after window, and all
-calls wait for it: so a file that is sent at once goes in eight times as fast as it was spoken, and no faster."""
+"""Positions that a leg is given ahead of the VAD. All calls wait while a media tick takes the windows that are there,
+so a file that is sent at once is taken at eight times real time and no faster."""
 TAIL = 8000
-"""What a resampler held back goes in beyond that."""
+"""Positions beyond that for the end of a resampler's output."""
 SAMPLE_BYTES: dict[Encoding, int] = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 G711: dict[Encoding, Codec] = {"mulaw": Codec.PCMU, "alaw": Codec.PCMA}
 SAME = 1.0 / 32768
@@ -32,33 +31,21 @@ SAME = 1.0 / 32768
 
 @dataclass(frozen=True, slots=True)
 class AudioForm:
-    """What the client's bytes mean."""
+    """The format of the client's bytes."""
 
     encoding: Encoding
     rate_hz: int
     channels: int = 1
-    """Interleaved, sample by sample; each is a leg."""
+    """Interleaved, sample by sample; each channel is a leg."""
 
     @property
     def codec(self) -> Codec:
-        """Of the leg that takes it."""
+        """The codec of the leg."""
         return G711.get(self.encoding, Codec.L16)
 
 
-def form_of(config: messages.StreamSettings, before: messages.StreamSettings) -> AudioForm | str:
-    """What the audio is under this configuration, or why it cannot be."""
-    after = config.over(before)
-    encoding = after.encoding if isinstance(after.encoding, str) else "pcm_s16le"
-    own_hz = 8000 if encoding in G711 else 16000
-    given = config if isinstance(config.encoding, str) else after
-    rate_hz = given.sample_rate if isinstance(given.sample_rate, int) else own_hz
-    if encoding in G711 and rate_hz != 8000:
-        return f"{encoding} has a sample_rate of 8000"
-    return AudioForm(encoding, rate_hz, after.channels if isinstance(after.channels, int) else 1)
-
-
 class Converter:
-    """One stream of bytes. `nonfinite` counts samples that were no number; they become silence."""
+    """Converts one stream of bytes. `nonfinite` counts NaN and infinite samples, which become silence."""
 
     def __init__(self, form: AudioForm, nonfinite: int = 0) -> None:
         self.form, self.nonfinite = form, nonfinite
@@ -78,7 +65,7 @@ class Converter:
             self._resampler = soxr.ResampleStream(rate_hz, WIDE_HZ, 1, dtype="float32", quality="HQ")
 
     def feed(self, data: bytes) -> bytes:
-        """→ whole positions of the leg's codec."""
+        """Returns whole positions of the leg's codec."""
         if not self.form.codec.wide:
             return data
         data = self._rest + data
@@ -87,7 +74,7 @@ class Converter:
         return self._whole(self._resampled(data[:whole]))
 
     def finish(self) -> bytes:
-        """The end for now: what was held back, to a whole position. Half a sample is left out; `feed` starts anew."""
+        """Returns what was held back, padded to a whole position, and starts anew. Half a sample is dropped."""
         if not self.form.codec.wide:
             return b""
         tail = b""
@@ -132,18 +119,18 @@ def _int16(samples: NDArray[np.float32]) -> bytes:
 
 
 class AudioIntake:
-    """Takes a client's audio apart and feeds it to the legs of its call, a channel each."""
+    """Splits a client's audio into channels and feeds each to its leg of the call."""
 
     def __init__(self, call: Call, legs: tuple[str, ...], form: AudioForm) -> None:
         assert len(legs) == form.channels
         self.form = form
         self._channels = [_Channel(call, leg, form) for leg in legs]
         self._rest = b""
-        """What has come of a sample of all channels."""
+        """A part of a sample of all channels."""
 
-    def take(self, data: bytes, now: float) -> None:
+    def receive(self, data: bytes, now: float) -> None:
         for channel, part in zip(self._channels, self._parts(data), strict=True):
-            channel.take(part, now)
+            channel.receive(part, now)
 
     def _parts(self, data: bytes) -> Sequence[bytes]:
         if len(self._channels) == 1:
@@ -156,13 +143,13 @@ class AudioIntake:
         return [samples[:, number].tobytes() for number in range(len(self._channels))]
 
     def finish(self, now: float) -> None:
-        """Give the legs all there is; a sample that has come in part is left out."""
+        """Give the legs everything that waits; a part of a sample is dropped."""
         self._rest = b""
         for channel in self._channels:
             channel.finish(now)
 
     def switch(self, form: AudioForm, now: float) -> None:
-        """Another encoding or rate from here on. Another codec ends what is being said."""
+        """Use another encoding or rate from here on. Another codec ends the open utterance."""
         self.finish(now)
         self.form = form
         for channel in self._channels:
@@ -170,19 +157,18 @@ class AudioIntake:
 
     @property
     def nonfinite(self) -> int:
-        """Samples so far that were no number."""
+        """How many samples were NaN or infinite."""
         return sum(channel.nonfinite for channel in self._channels)
 
     def advance(self) -> bool:
-        """Give the legs what they have room for; whether something still waits."""
+        """Give the legs what they have room for; returns whether audio still waits."""
         return any([channel.advance() for channel in self._channels])
 
 
 class _Channel:
-    """Feeds one leg of a call, never more than `MAX_AHEAD` ahead of the VAD: what is too much waits here.
+    """Feeds one leg of a call, never more than `MAX_AHEAD` ahead of the VAD; further audio waits here.
 
-    Its positions count samples: audio goes on where the audio before it ended, or, when the leg's timeline has gone on
-    as silence meanwhile, where the clock is now.
+    Audio continues where the audio before it ended, or, if the leg has advanced as silence meanwhile, at the present.
     """
 
     def __init__(self, call: Call, leg: str, form: AudioForm) -> None:
@@ -193,7 +179,7 @@ class _Channel:
         self._pending = b""
         self._now = 0.0
 
-    def take(self, data: bytes, now: float) -> None:
+    def receive(self, data: bytes, now: float) -> None:
         self._now = now
         if not self._pending:
             self._leg.resume(len(data) * 8000 // (SAMPLE_BYTES[self.form.encoding] * self.form.rate_hz), now)
@@ -201,26 +187,26 @@ class _Channel:
         self.advance()
 
     def finish(self, now: float) -> None:
-        """Give the leg all there is."""
+        """Give the leg everything that waits."""
         self._now = now
         self._pending += self._converter.finish()
         self.advance(MAX_AHEAD + TAIL)
 
     def switch(self, form: AudioForm, now: float) -> None:
-        """Another encoding or rate from here on. Another codec ends what is being said."""
+        """Use another encoding or rate from here on. Another codec ends the open utterance."""
         self.finish(now)
         if form.codec is not self.form.codec:
-            self._pending = b""  # nothing waits unless the shell has read on all the same
+            self._pending = b""  # empty unless the shell has read on although the session is ahead
             self._call.media_changed(self._name, form.codec, None, None)
         self.form, self._converter = form, Converter(form, self._converter.nonfinite)
 
     @property
     def nonfinite(self) -> int:
-        """Samples so far that were no number."""
+        """How many samples were NaN or infinite."""
         return self._converter.nonfinite
 
     def advance(self, limit: int = MAX_AHEAD) -> bool:
-        """Give the leg what it has room for; whether something still waits."""
+        """Give the leg what it has room for; returns whether audio still waits."""
         size = self.form.codec.position_bytes
         while self._pending and not self._call.ending:
             room = (limit - self._leg.ahead) * size
