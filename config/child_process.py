@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
 
 @dataclass(slots=True)
-class Child:
+class ChildProcess:
     """A child process with one channel each way.
 
     With a channel for both, a child that dies with requests unread would take its last answers with it, which say what
@@ -44,7 +44,7 @@ class Child:
 @contextlib.asynccontextmanager
 async def running(
     module: str, *arguments: str, descriptors: Sequence[int] = (), env: Mapping[str, str] | None = None
-) -> AsyncIterator[Child]:
+) -> AsyncIterator[ChildProcess]:
     """Run the module with its copies of these descriptors and of its two sockets, requests and then answers.
 
     The numbers of all of them are its first arguments; its log goes to our stderr. At the end its requests are closed,
@@ -64,7 +64,7 @@ async def running(
                 streams.push_async_callback(_close, answering)
                 _, writer = await asyncio.open_connection(sock=requests)
                 streams.push_async_callback(_close, writer)
-                child = Child(process, writer, reader)
+                child = ChildProcess(process, writer, reader)
                 yield child
         finally:
             requests.close()

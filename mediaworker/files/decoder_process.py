@@ -77,7 +77,7 @@ class DecoderProcess:
         self._file, self._name, self._plan, self._settings = file, name, plan, settings
         self.facts = facts or FileFacts()
         self._granted = self._came = 0
-        self._child: child_process.Child | None = None
+        self._child: child_process.ChildProcess | None = None
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> DecoderProcess:

@@ -1,4 +1,4 @@
-"""Who may connect without credentials: a program on this machine, talking to this machine, and nobody in between."""
+"""Decides who may connect without credentials: a program of this machine and user, with no proxy in between."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _FORWARDED_PREFIXES = ("x-forwarded-", "x-envoy-")
 
 
 def is_direct(http_version: str, peer: Address | None, here: Address | None) -> bool:
-    """Whether the connection itself is that of a program of this machine and of this user, without a proxy between.
+    """Whether the connection was opened by a program of this machine and user that is no proxy.
 
-    HTTP/1.0 is what nginx speaks to a server behind it, and nothing else that is in use today.
+    HTTP/1.0 is what nginx speaks to the servers behind it; no other program in use today does.
     """
     return http_version != "1.0" and is_own(peer, here)
 
 
 INCOMING = "mediaworker.incoming"
-"""Where the ASGI scope of whatever comes in by the HTTP port has its `ConnectionInfo`."""
+"""The key of the `ConnectionInfo` in the ASGI scopes of the HTTP port."""
 
 
 @dataclass(slots=True)
 class ConnectionInfo:
-    """What a handler may ask of the connection, and what it may ask of the server."""
+    """What a handler knows of its connection, and what it asks of the server."""
 
     http_version: str
     peer: Address | None
     here: Address | None
     delay_s: float = 0.0
-    """For which the server holds the answer back."""
+    """How long the server holds the answer back."""
 
 
 def is_direct_asgi(scope: Mapping[str, Any]) -> bool:
-    """`is_direct` of a request or an upgrade; true of one that came by no connection at all (a test's)."""
+    """`is_direct` for a request or an upgrade; True without a connection (in tests)."""
     incoming: ConnectionInfo | None = scope.get(INCOMING)
     return incoming is None or is_direct(incoming.http_version, incoming.peer, incoming.here)
 
@@ -55,12 +55,10 @@ def delay_answer(scope: Mapping[str, Any], delay_s: float) -> None:
 
 
 def is_local(headers: Iterable[tuple[str, str]], peer: str) -> bool:
-    """True when peer and Host are loopback, no proxy header is there, and Origin is absent or this very host.
+    """Whether peer and Host are loopback, no proxy header is there, and Origin is absent or this very host.
 
-    What the headers say is one half of it; `is_direct` is the other.
-
-    The Host and Origin conditions keep out web pages: a page elsewhere has another Origin, and one that points its own
-    name at 127.0.0.1 has another Host.
+    This judges the headers, and `is_direct` the connection. The Host and Origin conditions keep out web pages: a page
+    elsewhere has another Origin, and one that points its own name at 127.0.0.1 has another Host.
     """
     fields: dict[str, list[str]] = {}
     for name, value in headers:
@@ -75,7 +73,7 @@ def is_local(headers: Iterable[tuple[str, str]], peer: str) -> bool:
 
 
 def _host(authority: str) -> str:
-    """`[::1]:8081` → `::1`; empty for what is no authority."""
+    """`[::1]:8081` → `::1`; empty if it is no authority."""
     try:
         return urlsplit(f"//{authority}").hostname or ""
     except ValueError:

@@ -1,7 +1,7 @@
-"""Failed authentications: counted by reason, logged once per source and minute, and guesses are answered late.
+"""Failed authentications: they are counted, logged once per source and minute, and repeated guesses are answered late.
 
-Only the refusal waits. A right key behind the same address, a proxy's for instance, is never held up. No I/O: `record`
-says how long the answer is to wait.
+Only refusals are delayed, so a correct key from the same address (a proxy's, for instance) never waits. No I/O:
+`record` returns how long the answer is to be held back.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ REASONS: dict[Reason, str] = {
 FREE = 20
 """Guesses that one source may make at once."""
 GUESSES_PER_S: dict[str, float] = {"unknown_key": 1.0, "signature": 50.0}
-"""What is answered beyond that. Nobody guesses a MAC of 160 bits: for signatures it bounds the work alone."""
+"""Guesses answered per second beyond that. Nobody guesses a MAC of 160 bits: for signatures it only bounds the work."""
 MAX_DELAY_S = 4.0
-"""No connection is held longer for one answer, which is less than a media WebSocket has for its handshake."""
+"""The longest delay of an answer, which is less than the time a media WebSocket has for its handshake."""
 MAX_SOURCES = 4096
-"""Remembered at once. When all of them are busy, further sources share one place."""
+"""How many sources are remembered. When all of them are busy, further sources share one entry."""
 
 
 class AuthFailures:
-    """Of all ports of a worker; `counts` has the totals by reason."""
+    """The failures of all ports of a worker; `counts` has the totals by reason."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(REASONS, 0)
         self._notices = Notices()
         self._sources: dict[tuple[str, str], tuple[float, float]] = {}
-        """(source, reason) → guesses that count against it, and as of when."""
+        """(source, reason) → its guesses that still count, and when they were counted."""
 
     def record(self, reason: Reason, peer: str, path: str, now: float, *, logged: bool = False) -> float:
-        """Seconds for which the answer is to be held back. `logged`: the caller has said it in its own words."""
+        """Returns for how many seconds to hold the answer back. `logged`: the caller writes its own log line."""
         self.counts[reason] += 1
         if not logged:
             self._notices.warn(peer, "authentication failed", now, f"{path}: {REASONS[reason]}")

@@ -1,7 +1,7 @@
 """How many connections a port holds: in total, and from one peer. No I/O.
 
-A connection beyond the limit is refused at once, so what a flood costs is an accept and a close, and descriptors are
-left for calls.
+A connection beyond the limit is refused at once: a flood costs an accept and a close each, and leaves descriptors for
+calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RESERVED_FILES = 256
 
 
 class ConnectionLimit:
-    """Counts what is open; `refused` has what was not let in, by reason (`total` or `peer`)."""
+    """Counts open connections, and in `refused` the refused ones by reason (`total` or `peer`)."""
 
     def __init__(self, total: int, per_peer: int) -> None:
         self.refused = {"total": 0, "peer": 0}
@@ -25,7 +25,7 @@ class ConnectionLimit:
         self._by_peer: Counter[str] = Counter()
 
     def lower(self, total: int) -> None:
-        """No more than so many, whatever was configured; then no peer takes more than half."""
+        """Lower the total below the configured one; no peer then takes more than half."""
         if total < self._total:
             self._total, self._per_peer = total, min(self._per_peer, max(1, total // 2))
 

@@ -1,7 +1,7 @@
-"""A media stream's frames as they nearly always are: whole, masked text of 126 to 65,535 bytes (RFC 6455 section 5.2).
+"""Cuts the usual frames of a media stream: whole, masked text of up to 65,535 bytes (RFC 6455 section 5.2).
 
-Thousands of them a second come in, so they are cut out of what was read in one go. Everything else is the WebSocket
-library's: control frames whole, and from the first frame that is neither, all that follows.
+Thousands of them arrive each second, so all frames of a read are cut at once. The WebSocket library handles the rest:
+whole control frames, and everything from the first frame on that is neither.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Split(NamedTuple):
     texts: list[bytes]
     """Payloads of the text frames, unmasked."""
     control: bytes
-    """Control frames (close, ping, pong), as they came."""
+    """Control frames (close, ping, pong), unparsed."""
     rest: bytes
-    """The start of a frame that has not come whole; when not `plain`, everything from there on."""
+    """The start of an incomplete frame; if not `plain`, everything that is left."""
     plain: bool
-    """False: what follows is for the library, from `rest` on and for good."""
+    """False: the library handles everything from `rest` on."""
 
 
 def split(data: bytes, limit: int) -> Split:
-    """Cut `data`, which begins with a frame, into frames. Longer ones than `limit` bytes are not plain."""
+    """Cut `data`, which begins with a frame. A frame of more than `limit` bytes is not plain."""
     texts: list[bytes] = []
     control = b""
     at, size = 0, len(data)

@@ -1,8 +1,7 @@
-"""What a media WebSocket session is made of: the call it feeds, the socket that feeds it, and the path that opens it.
+"""The interfaces of media WebSockets: opening a call, the session of a connection, and the endpoint of a path.
 
 A session is protocol logic without I/O. Two shells run it: the media listener (`ingress.listener`) and the HTTP port
-(`ingress.runner.websocket_routes`). Both speak in the types of this file, so a further protocol is one session and one
-`MediaEndpoint`.
+(`ingress.runner.websocket_routes`). A new protocol is one session and one `MediaEndpoint`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class CallOpener(Protocol):
 
 
 class MediaSession(Protocol):
-    """One connection. Nothing a peer sends raises: what is wrong is counted, answered, or ends the connection."""
+    """One connection. No input raises: a wrong message is counted, answered, or ends the connection."""
 
     outbox: Outbox
     """What the session sends, and how it closes the connection."""
@@ -46,25 +45,25 @@ class MediaSession(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """When `expire` wants to be called; it may move later without notice, and `expire` then does nothing."""
+        """When to call `expire`. If it has moved later by then, `expire` does nothing."""
 
     @property
     def streaming(self) -> bool:
-        """It is a call now, and messages are audio: they need no answer."""
+        """Whether messages are audio that needs no answer, and may be passed in batches."""
 
     def is_ahead(self) -> bool:
-        """What has arrived is more than `MAX_AHEAD_S` ahead of what the VAD has taken: read no further for now."""
+        """Whether the client is too far ahead of the VAD: the shell reads no further for now."""
 
     def receive(self, message: str | bytes, now: float) -> None: ...
 
     def expire(self, now: float) -> None: ...
 
     def connection_lost(self, now: float) -> None:
-        """The socket is gone, for whatever reason. Idempotent."""
+        """The socket is gone. Idempotent."""
 
 
 MAX_AHEAD_S = 5.0
-"""A client this far ahead of the VAD is read no further until it has caught up; TCP then holds the client back."""
+"""How far ahead of the VAD a client is read; beyond it TCP holds the client back."""
 
 SessionFactory = Callable[[float], MediaSession]
 """Opens the session of an admitted upgrade; the argument is `now`."""
@@ -77,25 +76,25 @@ class Upgrade:
     path: str
     """Without the query."""
     headers: tuple[tuple[str, str], ...]
-    """Names in any case; a repeated header is there as often as it was sent."""
+    """Names in any case; a repeated header appears as often as it was sent."""
     peer: str
-    """The address at the other end of the TCP connection; empty when there is none (a Unix socket)."""
+    """The peer's IP address; empty on a Unix socket."""
     direct: bool = True
-    """What `access.is_direct` says of the connection."""
+    """The result of `access.is_direct` for the connection."""
 
     def header(self, name: str) -> str:
-        """The value, empty when the header is missing or comes more than once."""
+        """The value; empty if the header is missing or repeated."""
         values = [value for key, value in self.headers if key.lower() == name]
         return values[0] if len(values) == 1 else ""
 
 
 class MediaEndpoint(Protocol):
-    """What serves a path."""
+    """Serves a path."""
 
     subprotocols: tuple[str, ...]
-    """Those it speaks; the first one offered by the client that is among them is answered."""
+    """The subprotocols it speaks; the answer names the first of them that the client offers."""
     text_as_bytes: bool
-    """The session takes text messages undecoded, which saves a copy; binary messages then look the same."""
+    """The session takes text messages undecoded, like binary ones, which saves a copy."""
 
     def admit(self, upgrade: Upgrade) -> SessionFactory:
-        """Raises `CallRefused` (of `calls.registry`) with the HTTP status to answer; nothing is buffered before."""
+        """Raises `calls.registry.CallRefused` with the HTTP status to answer."""

@@ -1,8 +1,8 @@
 """The media listener: WebSockets that carry audio, on a port of their own and without a web framework.
 
-Connections that have begun to stream are read once per media tick, all of them together, and their plain frames are cut
-out in one go: behind ASGI each message would cost a wake-up, a task switch and several times the work. There is no
-compression to undo: µ-law does not compress.
+Streaming connections are read together once per media tick, and their plain frames are cut at once: behind ASGI each
+message would cost a wake-up, a task switch and several times the work. Compression is not negotiated, because µ-law
+does not compress.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BACKLOG = 1024
 LEGS = 2
 """The number of legs that most connections carry."""
 SWEEP_BYTES = 1 << 16
-"""Read, from however many connections, before the event loop has its turn: 200 messages, less than 2 ms of work."""
+"""How much is read before the event loop runs again: 200 messages, less than 2 ms of work."""
 READ_BYTES = 1 << 14
-"""Read from one connection at a time, about a second of one track: so much more than `MAX_AHEAD_S` may come in."""
+"""How much is read from one connection at a time: about a second of one track, which may exceed `MAX_AHEAD_S`."""
 
 _BODY = refusal_body(503, "too many connections")
 _FULL = (
@@ -51,7 +51,7 @@ class MediaListener:
         self.rejected: dict[int, int] = {}
         """Upgrades that did not become a session, by HTTP status."""
         self.unfinished = 0
-        """Connections that went without a request, or with one that is not HTTP."""
+        """Connections that closed without a valid HTTP request."""
         self.batched: dict[MediaConnection, int] = {}
         self.throttle, self.max_message_bytes = throttle, settings.max_message_bytes
         self.handshake_timeout_s = settings.start_timeout_s or None
@@ -94,9 +94,9 @@ class MediaListener:
         self._server = None
 
     def sweep(self, turn: Shard = ALL) -> Iterator[None]:
-        """Read what has come since the last time, on the connections whose turn it is. Yields now and then.
+        """Read the connections of this shard. Yields so that the event loop can run.
 
-        Calls that began one after the other have neighbouring legs: connections take their turns in that order.
+        Calls that began one after the other have neighbouring legs, so connections are sharded in that order.
         """
         taken = 0
         for number, (connection, fd) in enumerate(tuple(self.batched.items())):
@@ -133,7 +133,7 @@ class MediaListener:
     def leave(self, connection: MediaConnection, peer: str, *, asked: bool) -> None:
         if connection.task is None:
             self._connections.discard(connection)
-        else:  # its session may have to be told yet
+        else:  # its session may not have ended yet
             connection.task.add_done_callback(lambda _: self._connections.discard(connection))
         self.unfinished += not asked
         self.limit.leave(peer)

@@ -1,4 +1,4 @@
-"""Trouble that peers make, logged once per source and minute; the counters count all of it."""
+"""Log lines about peers, at most one per source, problem and minute; counters count every case."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = structlog.get_logger()
 
 
 class Notices:
-    """A log that one talkative peer cannot fill."""
+    """Warnings about peers, none of which can fill the log."""
 
     def __init__(self, *, period_s: float = 60.0, max_sources: int = 1024) -> None:
         self._once = LogRateLimit(period_s, max_keys=max_sources)
 
     def warn(self, source: str, problem: str, now: float, detail: str = "", *, call_id: str | None = None) -> bool:
-        """Whether it was logged. With more sources than `max_sources` the rest of the minute is silent."""
+        """Returns whether it was logged. Beyond `max_sources` nothing more is logged until the minute is over."""
         if self._once.due((source, problem), now) is None:
             return False
         call = {"call_id": call_id} if call_id is not None else {}
@@ -27,7 +27,7 @@ class Notices:
         return True
 
     def of(self, source: str, call_id: Callable[[], str | None]) -> Callable[[str, str], None]:
-        """What a session from `source` calls as `on_problem(problem, detail)`; `call_id` gives None before the call."""
+        """The `on_problem(problem, detail)` of a session from `source`; `call_id` returns None before the call."""
 
         def on_problem(problem: str, detail: str) -> None:
             self.warn(source, problem, asyncio.get_running_loop().time(), detail, call_id=call_id())

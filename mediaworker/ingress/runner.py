@@ -1,4 +1,4 @@
-"""Runs a media session over a WebSocket: messages in, outputs out, deadlines, and back-pressure.
+"""Runs a media session over a WebSocket: its messages, outputs, deadlines and back-pressure.
 
 `run_session` is the only loop; the media listener and the HTTP port differ in the socket they give it.
 """
@@ -40,15 +40,15 @@ def refusal_headers(status: int, challenge: str = "") -> list[tuple[str, str]]:
 
 
 OnMessages = Callable[[Sequence[bytes]], bool]
-"""Called with messages; returns False when the session wants to be asked for each again."""
+"""Takes messages; returns False when the session takes single messages again."""
 
 
 class MediaSocket(Protocol):
     async def receive(self) -> str | bytes | None:
-        """The next message, or None when the connection is gone. Cancelling it loses nothing."""
+        """The next message, or None once the connection is gone. Cancelling it loses no message."""
 
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
-        """Give messages straight to `on_messages` from now on, if this socket can; see `connection.MediaConnection`."""
+        """Pass messages directly to `on_messages` from now on, if this socket can; see `connection.MediaConnection`."""
 
     async def send(self, text: str) -> None: ...
 
@@ -56,11 +56,11 @@ class MediaSocket(Protocol):
 
 
 class Throttle:
-    """Holds sessions whose client runs ahead. The owner of the VAD calls `release` after every step."""
+    """Holds back sessions whose client is ahead of the VAD, whose owner calls `release` after every step."""
 
     def __init__(self) -> None:
         self.held = 0
-        """Sessions held back at this moment."""
+        """How many sessions are held back now."""
         self.holds = 0
         """How often a session was held back."""
         self._stepped: asyncio.Future[None] | None = None
@@ -89,7 +89,7 @@ async def run_session(session: MediaSession, socket: MediaSocket, throttle: Thro
 
 
 class _SessionRun:
-    """Messages go in as they come, outputs go out as fast as the peer takes them, and a timer watches the deadline."""
+    """Receives and sends concurrently, and calls the session at its deadline."""
 
     def __init__(self, session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
         self._session, self._socket, self._throttle = session, socket, throttle
@@ -139,7 +139,7 @@ class _SessionRun:
                     self._ready.clear()
                     await self._ready.wait()
                 if isinstance(output, CloseConnection):
-                    self._throttle.release()  # a session that is held back is over, and no step of the VAD may follow
+                    self._throttle.release()  # a held-back session has ended, and no step of the VAD may follow
                     await self._socket.close(output.code, output.reason)
                     return
                 await self._socket.send(output)
@@ -149,7 +149,7 @@ class _SessionRun:
 
     def _on_ready(self) -> None:
         self._ready.set()
-        self._set_timer()  # the last output of a session leaves it little time
+        self._set_timer()  # a session's last output brings its deadline nearer
 
     def _on_abort(self, close: CloseConnection) -> None:
         self._throttle.release()
@@ -157,7 +157,7 @@ class _SessionRun:
             self._aborting = self._loop.create_task(self._socket.close(close.code, close.reason))
 
     def _set_timer(self) -> None:
-        """Hold the session to its deadline. One that has moved away is noticed when the timer fires."""
+        """Set the timer to the session's deadline. If the deadline moves later, the timer finds out when it fires."""
         deadline = self._session.deadline
         if deadline is None or deadline >= self._due_s:
             return
@@ -193,13 +193,13 @@ class _StarletteSocket:
         return data
 
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
-        """The framework has taken each message apart already."""
+        """Does nothing: the framework has parsed each message already."""
 
     async def send(self, text: str) -> None:
         try:
             await self._websocket.send_text(text)
         except (RuntimeError, WebSocketDisconnect):
-            pass  # the next receive says so
+            pass  # the next receive returns None
 
     async def close(self, code: int, reason: str) -> None:
         try:
@@ -221,7 +221,7 @@ def websocket_routes(endpoints: Mapping[str, MediaEndpoint], throttle: Throttle,
 
 
 async def _serve_starlette(websocket: WebSocket, endpoint: MediaEndpoint, throttle: Throttle, max_bytes: int) -> None:
-    """Serve an endpoint on the HTTP port: the same session, for users whose tunnel leads to one port only."""
+    """Serve an endpoint on the HTTP port, for users whose tunnel leads to one port only."""
     upgrade = Upgrade(
         path=websocket.url.path,
         headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in websocket.headers.raw),

@@ -1,10 +1,10 @@
-"""Whose program is at the other end of a loopback connection: Linux tells the user of every TCP socket (sock_diag(7)).
+"""Finds the user of the program at the other end of a loopback connection by Linux's sock_diag(7).
 
-A reverse proxy on this machine makes the whole world look like loopback, and one that changes no header cannot be told
-from a direct program by what it sends. It can be told by its user, because servers give up root and run as a user of
-their own (`www-data`, `haproxy`), while the programs of whoever started the worker run as that user.
+Behind a reverse proxy on this machine every client looks like loopback, and a proxy that changes no header sends what a
+direct program sends. Its user tells it apart: proxies run as a user of their own (`www-data`, `haproxy`), while the
+programs of the person who started the worker run as that person.
 
-Kernels without sock_diag (gVisor, and Linux without the module tcp_diag) say the same in /proc/net/tcp (proc(5)).
+Kernels without sock_diag (gVisor, and Linux without the module tcp_diag) have the same in /proc/net/tcp (proc(5)).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Address = tuple[str, int]
 def is_own(peer: Address | None, here: Address | None) -> bool:
     """Whether the connection from `peer` to `here` was opened on this machine by a process of this process's user.
 
-    False as well when it cannot be told, or when the peer has closed its socket already.
+    False also if that is unknown, or if the peer has closed its socket already.
     """
     if peer is None or here is None:
         return False
@@ -43,7 +43,7 @@ def is_own(peer: Address | None, here: Address | None) -> bool:
 def owner(peer: Address, here: Address) -> int | None:
     """The user id of the socket at `peer`'s end; None when no process of this network namespace holds it.
 
-    Raises OSError when the kernel does not tell, ValueError for what is no IP address.
+    Raises OSError if the kernel does not answer, and ValueError if an address is no IP address.
     """
     theirs, ours = _plain(peer[0]), _plain(here[0])
     if theirs.version != ours.version or not (theirs.is_loopback and ours.is_loopback):
@@ -51,12 +51,12 @@ def owner(peer: Address, here: Address) -> int | None:
     with contextlib.suppress(OSError):
         if (found := _asked(theirs, peer[1], ours, here[1])) is not None:
             return found
-    # The answer of a kernel that cannot be asked is that of one that knows no such connection.
+    # A kernel without sock_diag answers like one that knows no such connection.
     return listed(theirs, peer[1], ours, here[1])
 
 
 def _asked(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv6Address, here: int) -> int | None:
-    """By sock_diag. Raises OSError."""
+    """The user by sock_diag. Raises OSError."""
     family = socket.AF_INET if theirs.version == 4 else socket.AF_INET6
     name = struct.pack("!HH", port, here) + _padded(theirs) + _padded(ours)
     request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, ALL_STATES)
@@ -76,7 +76,7 @@ def _asked(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv
 
 
 def listed(theirs: IPv4Address | IPv6Address, port: int, ours: IPv4Address | IPv6Address, here: int) -> int | None:
-    """As `owner`, by the list of all sockets. Raises OSError."""
+    """The user by the list of all sockets. Raises OSError."""
     files = ("tcp", "tcp6") if theirs.version == 4 else ("tcp6",)
     for name in files:
         wanted = [f"{_listed(theirs, name)}:{port:04X}", f"{_listed(ours, name)}:{here:04X}"]

@@ -1,4 +1,4 @@
-"""Phrases in what is said: whatever the case, the punctuation and the spaces between their words."""
+"""Finds phrases in a text regardless of case, punctuation and spaces."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ if TYPE_CHECKING:
     import regex
 
 TIMEOUT_S = 0.05
-"""A pattern that has found nothing by then has found nothing: calls wait meanwhile."""
+"""How long a pattern may search a text, while all calls wait."""
 _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
-"""Scripts that part no words."""
+"""Scripts without spaces between words."""
 
 
 class PatternError(ValueError):
-    """A phrase or pattern that nothing can be found with; the text says why."""
+    """A phrase or pattern cannot be used; the text says why."""
 
 
 def phrases(texts: Iterable[str]) -> regex.Pattern[str] | None:
-    """One pattern that finds any of them as whole words; None for none. Raises PatternError."""
+    """One pattern that finds any of the phrases as whole words; None if there are none. Raises PatternError."""
     found = [_phrase(text) for text in texts]
     return pattern("|".join(found)) if found else None
 
 
 def pattern(text: str) -> regex.Pattern[str]:
-    """A regular expression, in any case of letters unless it says otherwise. Raises PatternError."""
-    import regex  # 3 MB that only who has patterns needs
+    """Compiles a regular expression, which ignores case unless it says otherwise. Raises PatternError."""
+    import regex  # 3 MB, loaded only for patterns
 
     try:
         compiled = regex.compile(text, regex.IGNORECASE | regex.FULLCASE | regex.V1)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 
 from config import Settings
 from mediaworker.calls.registry import CallRefused
-from mediaworker.ingress.admission import Admission
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.asterisk.session import AsteriskCounters, AsteriskPolicy, AsteriskSession
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
+from mediaworker.ingress.upgrade_admission import UpgradeAdmission
 
 MEDIA = "/asterisk/media"
 
@@ -36,7 +36,7 @@ class AsteriskIngress:
         self.channels = 0
         """How many are connected."""
         self._settings = settings
-        self._admission = Admission("channel of Asterisk's refused", self.counters, refusal, failures)
+        self._admission = UpgradeAdmission("channel of Asterisk's refused", self.counters, refusal, failures)
 
     def use(self, settings: Settings) -> None:
         """Use these settings for channels that connect from now on."""

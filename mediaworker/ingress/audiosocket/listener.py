@@ -1,7 +1,6 @@
 """The AudioSocket port: Asterisk connects, and each connection is a call.
 
-There is no TLS and there are no credentials in the protocol: who may connect is a list of addresses, looked at when a
-connection is accepted.
+The protocol has neither TLS nor credentials: a list of addresses decides who may connect.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from mediaworker.ingress.notices import Notices
 log = structlog.get_logger()
 
 LINGER_S = 5.0
-"""For the peer to take our last frame, before the connection is cut."""
+"""How long the peer may take to read our last frame before the connection is cut."""
 BACKLOG = 128
 MAX_UNREAD = 1 << 16
 """Bytes read from one connection between two media ticks: two seconds of 16 kHz."""
 
 
 class AudioSocketListener:
-    """`refusal` says why no call is taken now (`CallRegistry.refusal`)."""
+    """`refusal` returns why no call is taken now (`CallRegistry.refusal`), or None."""
 
     def __init__(
         self, settings: Settings, open_call: CallOpener, *, refusal: Callable[[], CallRefused | None] = lambda: None
@@ -57,7 +56,7 @@ class AudioSocketListener:
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
-        """For the connections that come from now on. Raises ConfigError, and then nothing changes."""
+        """Use these settings for new connections. Raises ConfigError, and then nothing changes."""
         self._access = AccessList(settings.audiosocket.allow, key="audiosocket.allow")
         self.policy = AudioSocketPolicy(
             start_timeout_s=settings.media.start_timeout_s,
@@ -66,7 +65,7 @@ class AudioSocketListener:
         )
 
     def lower(self, total: int) -> None:
-        """No more connections than that, whatever was configured. One PBX, which is one peer, may have them all."""
+        """Lower the limit below the configured one. A PBX is one peer and may have all connections."""
         most = min(total, self._bound.max_connections)
         self.limit = ConnectionLimit(most, most)
 
@@ -103,15 +102,15 @@ class AudioSocketListener:
         return len(self._connections)
 
     def sweep(self) -> None:
-        """Take what has come since the last media tick, which is when audio is looked at: fewer and larger pieces."""
+        """Process the audio that has arrived since the last media tick, in fewer and larger pieces."""
         due, self.due = self.due, set()
         for connection in due:
-            connection.go_on()
+            connection.resume()
 
     def release(self) -> None:
-        """The VAD has taken a step: who was held back may go on."""
+        """The VAD has taken a step: connections that were held back may continue."""
         for connection in tuple(self.held):
-            connection.go_on()
+            connection.resume()
 
     def admit(self, peer: str) -> str:
         """Counts the connection and returns "", or returns why it is refused."""
@@ -140,7 +139,7 @@ class _Connection(asyncio.Protocol):
         self._session: AudioSocketSession | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._data = b""
-        """Read, and not yet looked at."""
+        """Read, and not yet processed."""
         self._eof = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -167,21 +166,21 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._session is None or self._session.closed:
-            return  # refused, or on its way out
+            return  # refused or closing
         if self._session.state is AudioSocketState.WAITING:
-            self._take(data)
+            self._receive(data)
         else:
             self._data += data
             self._listener.due.add(self)
             if len(self._data) > MAX_UNREAD:
                 self._hold()
 
-    def go_on(self) -> None:
-        """Take what has been read, which may be more than the leg takes at once."""
+    def resume(self) -> None:
+        """Process what has been read, which may be more than the leg takes at once."""
         data, self._data = self._data, b""
-        self._take(data)
+        self._receive(data)
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         assert self._session is not None
         self._session.receive(data, self._clock())
         self._after()
@@ -206,7 +205,7 @@ class _Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """The end of the stream is a hang-up, once all that came before it has been taken."""
+        """The end of the stream is a hang-up once everything before it has been processed."""
         self._eof = True
         return self in self._listener.due or self in self._listener.held
 
@@ -214,7 +213,7 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._session is not None:
-            # Who closes without having read all of our silence resets the connection: a hang-up like any other.
+            # A peer that closes without reading all of our silence resets the connection, which is a hang-up.
             broken = exc is not None and not isinstance(exc, (ConnectionResetError, BrokenPipeError))
             try:
                 if self._data and not self._session.closed:
@@ -224,7 +223,7 @@ class _Connection(asyncio.Protocol):
                 self._listener.left(self, self._peer)
 
     def send_silence(self, periods: int) -> None:
-        """Implements `SilenceSender`: one frame, unless the peer has yet to take what was sent before."""
+        """Implements `SilenceSender`: sends one frame, unless the peer has not read the ones before."""
         assert self._session is not None
         if self._eof or not (frame := self._session.silence(self._clock())) or self._transport.is_closing():
             return

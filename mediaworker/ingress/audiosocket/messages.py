@@ -1,7 +1,7 @@
 """AudioSocket's frames: `u8 kind | u16 length, big-endian | payload`. No I/O.
 
-The format is Asterisk's (docs.asterisk.org, Configuration/Channel-Drivers/AudioSocket). Frames may be cut anywhere on
-their way; what comes out does not depend on the cuts.
+The format is Asterisk's (docs.asterisk.org, Configuration/Channel-Drivers/AudioSocket). Bytes may
+be cut anywhere; the frames do not depend on the cuts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RATES_HZ: dict[int, int] = {
 }  # fmt: skip
 """kind → rate of its int16 little-endian mono samples."""
 MAX_FRAME_S = 1.0
-"""Asterisk sends 20 ms at a time. What is a second long is no live audio."""
+"""The longest frame of audio: Asterisk sends 20 ms at a time."""
 
 _HEADER = struct.Struct("!BH")
 
@@ -47,11 +47,11 @@ class FrameReader:
 
     @property
     def head(self) -> tuple[int, int] | None:
-        """Kind and length of the next frame, of which more may have to come."""
+        """Kind and length of the next frame, whose payload may be incomplete."""
         return _HEADER.unpack_from(self._data) if len(self._data) >= _HEADER.size else None
 
     def next(self, kind: int | None = None) -> Frame | None:
-        """The next frame, or None until more has come; also when another kind comes than the one asked for."""
+        """The next frame, or None while it is incomplete, or if it is of another kind than asked for."""
         if (head := self.head) is None or kind not in (None, head[0]):
             return None
         (kind, length), data = head, self._data

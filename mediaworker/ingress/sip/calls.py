@@ -1,4 +1,4 @@
-"""SIP calls become Calls: the handler that the SIP endpoint reports to."""
+"""Opens a `Call` for each SIP call: the handler of the SIP endpoint's events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ log = structlog.get_logger()
 class SipIngress:
     """Implements `sip.handler.SipHandler` on the registry.
 
-    `settings`: those in force now; `refusal()`: why a call would be refused now, by default the registry's reason.
+    `settings` returns the current ones; `refusal` returns why a call would be refused now, by default the registry's
+    reason.
     """
 
     def __init__(
@@ -68,10 +69,10 @@ class SipIngress:
             return
         self._calls[sip] = call
         call.on_hangup = sip.hangup
-        # Straight from the socket into the ring: nothing of ours runs per packet in between.
+        # Packets go directly from the socket into the ring.
         for stream, leg in zip(sip.streams, call.legs.values(), strict=True):
             stream.socket.leg = leg
-        self._hold(sip, call)  # a call may begin parked
+        self._hold(sip, call)  # a call may begin on hold
 
     def on_media(self, sip: SipCall) -> None:
         call = self._calls.get(sip)
@@ -79,7 +80,7 @@ class SipIngress:
             return
         streams = _named(sip)
         for name, stream in streams.items():
-            # The peer may have moved the audio to another line of its offer, which has a socket of its own.
+            # The peer may have moved the audio to another m-line, which has its own socket.
             if name in call.legs:
                 stream.socket.leg = call.legs[name]
                 call.media_changed(
@@ -87,7 +88,7 @@ class SipIngress:
                 )
             else:
                 stream.socket.leg = call.add_leg(self._leg(sip, name, stream))
-        for name in call.legs.keys() - streams.keys():  # somebody has left
+        for name in call.legs.keys() - streams.keys():  # the peer has removed them
             call.left(name)
         self._hold(sip, call)
 
@@ -131,7 +132,7 @@ class SipIngress:
 
     def on_dtmf(self, sip: SipCall, digit: str, duration_ms: int) -> None:
         call = self._calls.get(sip)
-        # By SIP INFO; the leg holds those of RFC 4733 to the same rate.
+        # These come by SIP INFO; the leg limits the rate of RFC 4733 digits.
         if call is not None and self._dialled.setdefault(sip, DigitRate()).allow(call.elapsed_ms() / 1000):
             call.dtmf(next(iter(call.members)), digit, duration_ms)
 
@@ -146,7 +147,7 @@ class SipIngress:
 
 
 def _named(sip: SipCall) -> dict[str, MediaStream]:
-    """Leg name → its stream, in the order of the m-lines: the label, where a recording client gives one of its own."""
+    """Leg name → stream, in the order of the m-lines. A recording client's unique labels are the names."""
     if sip.recording is None:
         return {"main": sip.streams[0]} if sip.streams else {}
     named: dict[str, MediaStream] = {}

@@ -1,4 +1,4 @@
-"""What the headers of an INVITE say of a call: who calls, what reaches `custom`, and what speaks over the routes."""
+"""Reads the headers of an INVITE: the caller, the entries of `custom`, and the overrides of routes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 OVERRIDE = "x-mediaworker-"
-"""Headers `X-Mediaworker-Language`, `-Profile`, `-Context`, `-Role-LEG`, `-Name-LEG` speak over the routes."""
+"""Headers `X-Mediaworker-Language`, `-Profile`, `-Context`, `-Role-LEG` and `-Name-LEG` override the routes."""
 CUSTOM = "x-"
 MAX_HEADERS = 64
 MAX_NAME_CHARS = 64
 MAX_VALUE_CHARS = 2048
-"""They are a stranger's text, and `custom` is stored and shown with every call."""
+"""The bounds of strangers' text: `custom` is stored and shown with every call."""
 _ASSERTED = ("p-asserted-identity", "remote-party-id")
 _HIDDEN = frozenset(("", "anonymous", "restricted", "unavailable", "unknown", "private"))
 _URI = re.compile(r"<((?:sips?|tel):[^<>\s]+)>|\b((?:sips?|tel):[^<>\s,;\"]+)", re.IGNORECASE)
@@ -35,9 +35,9 @@ def overriding_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def calling_uri(from_uri: str, headers: Mapping[str, str]) -> str:
-    """Who calls: From, or where that is anonymous (RFC 3323) the identity that the network asserts.
+    """The caller: From, or if that is anonymous (RFC 3323) the identity that the network asserts.
 
-    P-Asserted-Identity (RFC 3325), else Remote-Party-ID, the older way. Only a peer that may call says them.
+    That is P-Asserted-Identity (RFC 3325) or the older Remote-Party-ID. Only admitted peers can set them.
     """
     if not _is_hidden(from_uri):
         return from_uri
@@ -49,7 +49,7 @@ def calling_uri(from_uri: str, headers: Mapping[str, str]) -> str:
 
 
 def _is_hidden(uri: str) -> bool:
-    """Whether it is nobody's in particular."""
+    """Whether the URI names no caller."""
     scheme, _, rest = uri.partition(":")
     user, at, host = rest.partition("@")
     if not at:  # a host alone, unless it is a telephone number

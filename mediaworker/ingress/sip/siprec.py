@@ -1,4 +1,4 @@
-"""Who speaks on which leg of a recorded call: participants of its metadata, with the configured roles."""
+"""The speaker on each leg of a recorded call: participants of its metadata, with the configured roles."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from sip.protocol.siprec import Participant
 
 
 def speaker(settings: Siprec, participants: Sequence[Participant], label: str) -> tuple[Role, str]:
-    """(role, name) of a stream: of the one who is heard in it, or of all who are.
+    """(role, name) of a stream, from the participants who are heard in it.
 
-    Without anybody the label decides, if something is configured for it. A stream of people with different roles has
-    none: whose word it is cannot be told.
+    Without participants the configuration of the label decides. The role is unknown if the participants' roles differ.
     """
     if not participants:
         rule = _rule(settings, [label])

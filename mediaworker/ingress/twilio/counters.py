@@ -1,4 +1,4 @@
-"""What has come over Twilio's streams, for `/metrics`."""
+"""Counters of Twilio's streams, for `/metrics`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TwilioCounters(IngressCounters):
     stopped: int = counter("Streams ended by stop")
     disconnected: int = counter("Streams whose socket was lost")
     silent: int = 0
-    """Calls ended because no message came for `twilio_session.SILENT_S`."""
+    """Calls ended because no message came for `twilio.session.SILENT_S`."""
     malformed: int = counter("Messages that are not what Twilio sends")
     unknown: int = counter("Messages of an unknown event")
     unexpected: int = counter("Messages in the wrong state")

@@ -1,7 +1,7 @@
 """Twilio Media Streams messages, typed. Numbers arrive as strings; only what is used is declared.
 
-`sequenceNumber` and `chunk` are left alone on purpose: `timestamp` alone places audio, so a message with nonsense in
-the other two still counts.
+`sequenceNumber` and `chunk` are ignored on purpose: `timestamp` alone places audio, so wrong values of the other two do
+no harm.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ EVENTS = frozenset(kind.__struct_config__.tag for kind in get_args(FromTwilio))
 
 
 class TwilioMalformed(Exception):
-    """The peer's mistake: not JSON, or a known message that does not have its shape."""
+    """The peer's fault: no JSON, or a known message with wrong fields."""
 
 
 class TwilioUnknown(Exception):
-    """A message with an `event` that is none of ours."""
+    """A message with an unknown `event`."""
 
 
 class _Envelope(Struct, frozen=True):
@@ -129,7 +129,7 @@ class PlayMedia(Struct, frozen=True):
 
 
 class ToTwilio(Struct, frozen=True, tag_field="event", rename="camel", kw_only=True):
-    """Base of what a bidirectional stream may be sent; on any other it is Twilio's error 31924."""
+    """The base of messages to a bidirectional stream; on any other stream they are Twilio's error 31924."""
 
     stream_sid: str
 
@@ -143,7 +143,7 @@ class SendMark(ToTwilio, frozen=True, tag="mark"):
 
 
 class SendClear(ToTwilio, frozen=True, tag="clear"):
-    """Drop what is queued for playing; the marks in it come back at once."""
+    """Drop all queued sound; Twilio returns its marks at once."""
 
 
 def render(message: SendMedia | SendMark | SendClear) -> str:

@@ -1,7 +1,7 @@
-"""Sound that is played to the caller of a bidirectional Twilio stream (`<Connect>`). No I/O.
+"""Plays sound to the caller of a bidirectional Twilio stream (`<Connect>`). No I/O.
 
-Twilio plays from a buffer of its own. A mark follows each sound, and comes back when the sound has been played, or at
-once when it was cleared: so it is known how much waits.
+Twilio plays from its own buffer. A mark follows each sound, and Twilio returns it when the sound has been played or
+cleared, so the player knows how much waits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from mediaworker.ingress.twilio.counters import TwilioCounters
 PIECE_CODES = 3200
 """µ-law codes of one message to Twilio: 400 ms."""
 MAX_PLAYING_S = 300.0
-"""With more than that not yet played, no further sound is taken."""
+"""How much sound may wait to be played before further sounds are refused."""
 MAX_SOUNDS = 256
-"""The same for the number of sounds."""
+"""How many sounds may wait to be played."""
 MAX_MESSAGES = 2048
-"""Bound of the outbox: more than all the messages of `MAX_PLAYING_S`."""
+"""The outbox's bound, which is more than all the messages of `MAX_PLAYING_S`."""
 
 
 class TwilioPlayer:
@@ -28,7 +28,7 @@ class TwilioPlayer:
         self._outbox, self._stream_sid, self._counters = outbox, stream_sid, counters
         self._sounds = 0
         self._unplayed_s: dict[str, float] = {}
-        """Length of what is being played, by the mark behind it."""
+        """The length of each sound that is not yet played, by its mark."""
         self._closed = False
 
     def play(self, codes: bytes) -> bool:
@@ -47,16 +47,16 @@ class TwilioPlayer:
         return True
 
     def clear(self) -> None:
-        """Twilio sends the marks of what it drops back at once."""
+        """Drop all sound that waits; Twilio returns its marks at once."""
         self.clears += 1
         self._send(messages.SendClear(stream_sid=self._stream_sid))
 
     def on_mark(self, name: str) -> None:
-        """Twilio has played, or dropped, what came before this mark."""
+        """Twilio has played or dropped the sound before this mark."""
         self._unplayed_s.pop(name, None)
 
     def close(self) -> None:
-        """The stream takes nothing any more."""
+        """Send nothing more."""
         self._closed = True
 
     def _send(self, message: messages.SendMedia | messages.SendMark | messages.SendClear) -> None:

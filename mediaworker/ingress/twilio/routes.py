@@ -15,13 +15,13 @@ from starlette.routing import BaseRoute, Route
 from config import ConfigError, Settings
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
-from mediaworker.ingress.admission import Admission
 from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
 from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
+from mediaworker.ingress.upgrade_admission import UpgradeAdmission
 
 log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ class TwilioIngress:
         """Stream status callbacks by StreamEvent."""
         self._open_call, self._unix_time = open_call, unix_time
         self._tokens = webhook.CallTokens(ttl_s=0.0)
-        self._admission = Admission("Twilio stream refused", self.counters, refusal, failures)
+        self._admission = UpgradeAdmission("Twilio stream refused", self.counters, refusal, failures)
         self.use(settings)
 
     def use(self, settings: Settings) -> None:

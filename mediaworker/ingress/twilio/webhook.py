@@ -22,7 +22,7 @@ from config import ConfigError
 _DEFAULT_PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MAX_THEN_BYTES = 4000
-"""Twilio refuses TwiML beyond 64 kB; what follows `<Start>` is a few verbs."""
+"""The longest `twilio.then`: Twilio refuses TwiML beyond 64 kB."""
 
 
 def sign(auth_token: str, url: str, parameters: Iterable[tuple[str, str]] = ()) -> str:
@@ -61,7 +61,7 @@ class CallTokens:
     """One-time tokens that bind a media stream to the webhook answer that asked for it.
 
     A token is `expiry.nonce.mac`, the HMAC-SHA256 over CallSid, expiry and nonce. The key comes from the auth token, so
-    workers behind one address, and a restarted worker, accept each other's; without an auth token it is random.
+    workers behind one address, and a restarted worker, accept each other's tokens; without an auth token it is random.
 
     One use, and Twilio's retries: a repeated webhook is answered with a new token, and a failed upgrade has used none,
     because a token is spent by `start`. A stream that comes back with the *same* streamSid (Twilio repeated the
@@ -75,7 +75,7 @@ class CallTokens:
         self.use(auth_tokens, ttl_s=ttl_s)
 
     def use(self, auth_tokens: Sequence[str], *, ttl_s: float) -> None:
-        """These from now on. A token handed out before is good while its auth token is, and used is used."""
+        """Use these from now on. An issued token stays valid as long as its auth token."""
         self._keys = [
             hmac.digest(token.encode(), b"mediaworker call-bound token", "sha256") for token in auth_tokens if token
         ] or [self._random]
@@ -88,7 +88,7 @@ class CallTokens:
         return f"{expiry}.{nonce}.{self._mac(self._keys[0], call_sid, expiry, nonce)}"
 
     def check(self, token: str, call_sid: str, stream_sid: str, time_s: float) -> bool:
-        """Whether the token is for this call, fresh, and unused but by this stream; it is used from now on."""
+        """Whether the token is fresh and for this call, and no other stream has used it; this stream then has."""
         found = re.fullmatch(r"([1-9][0-9]{0,11})\.([A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})", token)
         if found is None:
             return False
@@ -151,7 +151,7 @@ def parse_then(text: str) -> tuple[Xml.Element, ...]:
 
 
 def busy() -> bytes:
-    """The body of a 503: Twilio goes to the fallback URL, and whoever reads TwiML in spite of the status hears busy."""
+    """The body of a 503, after which Twilio uses the fallback URL; a client that ignores the status hears busy."""
     response = Xml.Element("Response")
     Xml.SubElement(response, "Reject", {"reason": "busy"})
     return _document(response)

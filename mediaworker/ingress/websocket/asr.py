@@ -32,7 +32,7 @@ class AsrSession(StreamSession):
         if warming_up:
             self.outbox.send(messages.WarmingUp().text())
 
-    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
+    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.StreamMessage:
         final = isinstance(body, events.TranscriptFinal)
         kind = messages.Final if final else messages.Partial
         return kind(

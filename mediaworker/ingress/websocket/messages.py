@@ -1,7 +1,7 @@
 """The messages of `WS /ws/asr` (by `type`) and `WS /ws/transcribe` (commands by `action`), typed.
 
-Both say the same things: a configuration, flush, reset, finalize. A value that is not allowed is an error of that
-message: nothing of it takes effect, and the session goes on. `/ws/asr` refuses unknown fields in the same way, while
+Both have the same commands: config, flush, reset, finalize. A message with a value that is not allowed is answered by
+an error and has no effect, and the session goes on. `/ws/asr` refuses unknown fields in the same way, while
 `/ws/transcribe` ignores them.
 """
 
@@ -20,11 +20,11 @@ from mediaworker.ingress.audio_intake import G711, AudioForm, Encoding
 
 Rate = Annotated[int, Meta(ge=8000, le=48000)]
 EXIT_BELOW = 0.15
-"""A speaker who has begun is heard down to this much below `threshold`, as in the profiles."""
+"""Speech that has begun lasts until its probability is this much below `threshold`, as in the profiles."""
 
 
 class Vad(Struct, frozen=True, forbid_unknown_fields=True):
-    """What differs from the profile's endpointing; see `config.Endpointing` for the values."""
+    """Values that replace those of the profile's endpointing; see `config.Endpointing`."""
 
     threshold: Annotated[float, Meta(gt=0, le=1)] | None = None
     min_speech_ms: Annotated[int, Meta(ge=0, le=10_000)] | None = None
@@ -45,7 +45,7 @@ ENDLESS_MS = 10**8
 
 
 def everything(profile: Endpointing) -> Endpointing:
-    """`vad: false`: all that comes is one utterance, until the client ends it or it is as long as one may be."""
+    """`vad: false`: all audio is one utterance, until the client ends it or it reaches the maximum length."""
     return Endpointing(
         enter=0.0,
         exit=0.0,
@@ -58,28 +58,28 @@ def everything(profile: Endpointing) -> Endpointing:
 
 
 class StreamSettings(Struct, frozen=True, kw_only=True):
-    """What a configuration may hold. What is absent stays as it is; at first, as the routes have it."""
+    """The fields of a configuration. An absent field keeps its value, which at first is that of the route."""
 
     encoding: Encoding | UnsetType = UNSET
     sample_rate: Rate | UnsetType = UNSET
     channels: Literal[1, 2] | UnsetType = UNSET
-    """Of the first configuration: 2 for interleaved stereo, whose speakers stay apart."""
+    """Taken from the first configuration: 2 for interleaved stereo with a speaker on each channel."""
     language: Annotated[str, Meta(pattern=r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8}){0,3})?\Z")] | UnsetType | None = UNSET
-    """ISO 639, what a browser adds (`pt-BR`) is left out; empty or null: detected, unless a route says otherwise."""
+    """An ISO 639 code, without the region (`pt-BR`); empty or null: detected, unless a route sets a language."""
     context: Annotated[str, Meta(max_length=4000)] | UnsetType | None = UNSET
     vad: bool | Vad | UnsetType | None = UNSET
     profile: Literal["bot", "assist", "dictation"] | UnsetType = UNSET
     role: Role | UnsetType = UNSET
-    """Role and name are those of the first configuration."""
+    """Role and name are taken from the first configuration."""
     name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
 
     def over(self, before: StreamSettings) -> StreamSettings:
-        """This configuration after the one before it."""
+        """This configuration, with the absent fields taken from the one before."""
         fields = {name: getattr(self, name) for name in StreamSettings.__struct_fields__}
         return StreamSettings(**{n: getattr(before, n) if value is UNSET else value for n, value in fields.items()})
 
     def overrides(self, leg: str) -> dict[str, str]:
-        """As `mediaworker.calls.routing.plan` takes them."""
+        """The overrides of `mediaworker.calls.routing.plan`."""
         language = languages.base(self.language) if isinstance(self.language, str) else None
         given = {"language": language, "context": self.context, "profile": self.profile}
         given |= {f"role.{leg}": self.role, f"name.{leg}": self.name}
@@ -104,15 +104,15 @@ def form_of(config: StreamSettings, before: StreamSettings) -> AudioForm | str:
 
 
 class Flush(Struct, frozen=True):
-    """End what is being said."""
+    """End the open utterance."""
 
 
 class Reset(Struct, frozen=True):
-    """Forget what is being said."""
+    """Discard the open utterance."""
 
 
 class Finalize(Struct, frozen=True):
-    """That was all."""
+    """Answer the last final and close."""
 
 
 class AsrConfig(
@@ -146,7 +146,7 @@ KINDS = frozenset({"config", "flush", "reset", "finalize"})
 
 
 class StreamMalformed(Exception):
-    """The peer's mistake. `code` is for machines: `bad_json`, `unknown_type` or `bad_value`."""
+    """The peer's fault. `code` is `bad_json`, `unknown_type` or `bad_value`."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -165,7 +165,7 @@ class CommandReader:
         self._decode: Callable[[str], Command] = msgspec.json.Decoder(kinds).decode
 
     def read(self, text: str) -> Command:
-        """One message. Raises Malformed, nothing else."""
+        """One message. Raises StreamMalformed and nothing else."""
         try:
             return self._decode(text)
         except _ERRORS as error:
@@ -186,8 +186,8 @@ ASR = CommandReader("type", AsrConfig | AsrFlush | AsrReset | AsrFinalize)
 TRANSCRIBE = CommandReader("action", TranscribeConfig | TranscribeFlush | TranscribeReset | TranscribeFinalize)
 
 
-class Told(Struct, frozen=True, omit_defaults=False):
-    """Base of what is sent."""
+class StreamMessage(Struct, frozen=True, omit_defaults=False):
+    """The base of messages to the client."""
 
     def text(self) -> str:
         return _encoder.encode(self).decode()
@@ -196,20 +196,20 @@ class Told(Struct, frozen=True, omit_defaults=False):
 _encoder = msgspec.json.Encoder()
 
 
-class SessionCreated(Told, frozen=True, tag_field="type", tag="session_created"):
+class SessionCreated(StreamMessage, frozen=True, tag_field="type", tag="session_created"):
     session_id: str
     call_id: str
-    """The session as a call: in `/v1/events` and `/v1/calls`."""
+    """The session's call in `/v1/events` and `/v1/calls`."""
     encoding: Encoding
     sample_rate: int
 
 
-class WarmingUp(Told, frozen=True, tag_field="type", tag="warming_up"):
+class WarmingUp(StreamMessage, frozen=True, tag_field="type", tag="warming_up"):
     """The engine is loading its model; audio is kept until it can be recognised."""
 
 
-class UtteranceText(Told, frozen=True, tag_field="type"):
-    """`start_ms`, `end_ms`: since the session's call began, by the audio; `timestamp`: RFC 3339."""
+class UtteranceText(StreamMessage, frozen=True, tag_field="type"):
+    """`start_ms`, `end_ms`: in call time, by the sample clock; `timestamp`: RFC 3339."""
 
     utterance_id: str
     revision: int
@@ -229,20 +229,20 @@ class Partial(UtteranceText, frozen=True, tag="partial"): ...
 class Final(UtteranceText, frozen=True, tag="final"): ...
 
 
-class Error(Told, frozen=True, tag_field="type", tag="error"):
+class Error(StreamMessage, frozen=True, tag_field="type", tag="error"):
     code: str
     message: str
 
 
-class Ready(Told, frozen=True, tag_field="type", tag="ready"):
-    """Of `/ws/transcribe`: what audio it takes until it is told otherwise."""
+class Ready(StreamMessage, frozen=True, tag_field="type", tag="ready"):
+    """The first message of `/ws/transcribe`: the audio that it expects without a configuration."""
 
     sample_rate: int
     encoding: Encoding
     session_id: str
 
 
-class Text(Told, frozen=True):
+class Text(StreamMessage, frozen=True):
     text_: str = msgspec.field(name="text")
     is_final: bool
     utterance_id: str

@@ -12,9 +12,9 @@ from uuid_utils import uuid7
 from config import Settings
 from mediaworker.calls.registry import CallRefused
 from mediaworker.http.auth import SUBPROTOCOL
-from mediaworker.ingress.admission import Admission
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
+from mediaworker.ingress.upgrade_admission import UpgradeAdmission
 from mediaworker.ingress.websocket.asr import AsrSession
 from mediaworker.ingress.websocket.limits import StreamCounters, StreamPolicy
 from mediaworker.ingress.websocket.session import StreamSession
@@ -52,7 +52,7 @@ class StreamIngress:
         self._engine_ready, self._settled, self._unix_time = engine_ready, settled, unix_time
         self._settling: set[asyncio.Future[None]] = set()
         self._settings = settings
-        self._admission = Admission("stream refused", self.counters, refusal, failures)
+        self._admission = UpgradeAdmission("stream refused", self.counters, refusal, failures)
 
     @property
     def sessions(self) -> int:

@@ -269,7 +269,7 @@ class StreamSession(AudioSession):
 
         self._settle(close)  # a transcript requested after the close is complete
 
-    def _message(self, body: Transcript) -> messages.Told:
+    def _message(self, body: Transcript) -> messages.StreamMessage:
         raise NotImplementedError
 
     # -- ends ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ class Texts:
     """`message` makes the message of a partial or final, `on_failed` takes the error of a failed final."""
 
     def __init__(
-        self, outbox: Outbox, message: Callable[[Transcript], messages.Told], on_failed: Callable[[str], None]
+        self, outbox: Outbox, message: Callable[[Transcript], messages.StreamMessage], on_failed: Callable[[str], None]
     ) -> None:
         self.answered = False
         """A final has been sent to the peer."""

@@ -20,7 +20,7 @@ class TranscribeSession(StreamSession):
         super().__init__(*args, **kwargs)
         self.outbox.send(messages.Ready(WIDE_HZ, "pcm_s16le", self._policy.session_id).text())
 
-    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.Told:
+    def _message(self, body: events.TranscriptPartial | events.TranscriptFinal) -> messages.StreamMessage:
         return messages.Text(
             text_=body.text,
             is_final=isinstance(body, events.TranscriptFinal),

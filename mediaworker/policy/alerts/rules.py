@@ -25,29 +25,29 @@ class RulesError(ValueError):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry. Of `phrases`, `pattern`, `silence_s` and `overtalk_s` exactly one is there."""
+    """One entry, with exactly one of `phrases`, `pattern`, `silence_s` and `overtalk_s`."""
 
     name: Name
     severity: Severity = "warning"
     role: Role | None = None
-    """Whose words, whose silence, who talks over the other; None: anybody's."""
+    """The rule applies to the words, silence or overtalk of this role; None: of any."""
     phrases: tuple[str, ...] = ()
     pattern: str = ""
     silence_s: Annotated[float, Meta(gt=0)] | None = None
     overtalk_s: Annotated[float, Meta(gt=0)] | None = None
     cooldown_s: Annotated[float, Meta(ge=0)] = 0.0
-    """After an alert this rule says nothing for so long, in the same call."""
+    """How long the rule raises no further alert in the same call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spotting:
-    """A rule about words, ready."""
+    """A rule about words with its compiled pattern."""
 
     rule: Rule
     pattern: regex.Pattern[str]
 
     def find(self, text: str) -> str:
-        """The words that match; empty when none do."""
+        """The words that match, or an empty text."""
         try:
             match = self.pattern.search(text, timeout=TIMEOUT_S)
         except TimeoutError:
@@ -63,7 +63,7 @@ class Rules:
 
     @property
     def timed(self) -> bool:
-        """Some are about what does not happen: somebody has to look at the clock."""
+        """Whether any rule depends on the clock."""
         return bool(self.silence or self.overtalk)
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ def parse(text: str) -> Rules:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise RulesError(f"not TOML: {error}") from None
     if unknown := tree.keys() - {"rules"}:
-        raise RulesError(f"unknown key `{min(unknown)}`; only [[rules]] stand here")
+        raise RulesError(f"unknown key `{min(unknown)}`; only [[rules]] are allowed")
     entries = tree.get("rules", [])
     if not isinstance(entries, list) or len(entries) > MAX_RULES:
         raise RulesError(f"`rules` must be a list of at most {MAX_RULES}: [[rules]]")

@@ -1,4 +1,4 @@
-"""Keeps the rules of the file in force, and looks at the clock for the live calls."""
+"""Reloads the rules' file when it changes, and checks the timed rules of live calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class Watched(Protocol):
-    """The part of `mediaworker.calls.call.Call` that is needed."""
+    """What the watch needs of `mediaworker.calls.call.Call`."""
 
     @property
     def ending(self) -> bool: ...
@@ -28,12 +28,12 @@ class Watched(Protocol):
 
 
 class AlertWatch:
-    """`path` empty: no rules, and nothing to do. Raises ConfigError for a file that cannot be used at the start."""
+    """Without a `path` there are no rules. Raises ConfigError if the file cannot be used at the start."""
 
     def __init__(self, path: str, calls: Callable[[], Iterable[Watched]]) -> None:
         self.rules = NONE
         self.ok = True
-        """Whether the file as it is now is in force."""
+        """Whether the rules are those of the file as it is now."""
         self._path, self._calls = Path(path) if path else None, calls
         self._stamp: tuple[int, ...] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -57,16 +57,16 @@ class AlertWatch:
         while True:
             await asyncio.sleep(PERIOD_S)
             try:
-                self._look(path)
+                self._check_file(path)
                 if self.rules.timed:
                     for call in self._calls():
                         if not call.ending:
                             call.check_alerts()
-            except Exception:  # whatever it is, it must not end the watch of all calls
+            except Exception:  # an error must not end the watch of all calls
                 log.exception("alerts")
 
-    def _look(self, path: Path) -> None:
-        """A file that is wrong, or gone, changes nothing: the rules of before stay."""
+    def _check_file(self, path: Path) -> None:
+        """Read the file if it has changed. The old rules stay in force if it is missing or wrong."""
         if (stamp := _stamp(path)) == self._stamp:
             return
         self._stamp = stamp

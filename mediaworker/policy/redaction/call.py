@@ -1,6 +1,6 @@
-"""One call's events on their way out: texts without what nobody should read, digits without their value.
+"""Screens the events of a call: private parts of texts and the values of digits are masked.
 
-Everything that leaves the call passes here, before anybody sees it and before it is written.
+Every event passes here before any subscriber sees it and before it is stored.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ log = structlog.get_logger()
 MASKED = "X"
 """Stands for a digit, on the wire and in the store."""
 KEYS = 32
-"""So many of the latest digits are looked at for a sequence that begins or ends masking."""
+"""How many of the latest digits are searched for a sequence that begins or ends masking."""
 WAIT_MS = 8000
-"""A number goes on in the next utterance of its leg when that begins so soon."""
+"""A number may continue in the leg's next utterance if that begins within this time."""
 GROUP = 4
 REMEMBERED = 64
-"""Utterances whose words may still come."""
+"""How many utterances are remembered whose words may still arrive."""
 FOR_EVER = float("inf")
-Said = events.TranscriptPartial | events.TranscriptFinal
+Transcript = events.TranscriptPartial | events.TranscriptFinal
 
 
 class Policy:
-    """The section `privacy`, made ready. Raises ConfigError."""
+    """The section `privacy` with its patterns compiled. Raises ConfigError."""
 
     def __init__(self, settings: Settings) -> None:
         privacy = self.settings = settings.privacy
@@ -66,7 +66,7 @@ def _compiled(key: str, privacy: Privacy) -> regex.Pattern[str] | None:
 
 @dataclass(slots=True)
 class _Tail:
-    """A leg's latest utterance ended within a number."""
+    """The number in which a leg's latest utterance ended."""
 
     digits: str
     end_ms: int
@@ -74,7 +74,7 @@ class _Tail:
 
 
 class CallPrivacy:
-    """`masked` counts what was taken out, by kind; all calls share it."""
+    """`masked` counts the masked parts of all calls, by kind."""
 
     def __init__(self, policy: Policy, masked: Counter[str]) -> None:
         self._policy, self._masked = policy, masked
@@ -82,15 +82,15 @@ class CallPrivacy:
         self._keys = ""
         self._keys_hidden = always
         self._since_ms, self._until_ms = FOR_EVER, -FOR_EVER
-        """Digits are masked in between."""
+        """Digits are masked between these times."""
         self._begun_ms = -FOR_EVER
-        """The latest that began it."""
+        """When masking was last begun."""
         self._tails: dict[str, _Tail] = {}
         self._spoken: OrderedDict[str, tuple[str, list[Span]]] = OrderedDict()
-        """Texts of utterances that something was taken out of."""
+        """Utterance → the original text and its masked spans."""
 
     def screen(self, at_ms: int, body: events.EventBody) -> events.EventBody:
-        """The event as it may be seen. A fault in here costs its text, and nothing else of the call."""
+        """The event without its private parts. A fault in here costs the event's text and nothing else."""
         try:
             return self._screened(at_ms, body)
         except Exception:
@@ -137,7 +137,7 @@ class CallPrivacy:
         self._begun_ms = max(self._begun_ms, at_ms)
 
     def _end(self, at_ms: int) -> None:
-        """Nothing, when it is older news than the latest beginning: finals come late."""
+        """Does nothing if masking began later: finals arrive late."""
         if at_ms >= self._begun_ms:
             self._until_ms = min(self._until_ms, at_ms)
 
@@ -148,7 +148,7 @@ class CallPrivacy:
 
     def _partial(self, body: events.TranscriptPartial) -> events.TranscriptPartial:
         text, chars = body.text, body.stable_chars
-        runs, spans = self._look(body)
+        runs, spans = self._find(body)
         known = runs and spans and spans[-1].end >= runs[-1].end
         cut = None if known else self._policy.redactor.cut(text, runs)
         if cut is not None:
@@ -159,9 +159,9 @@ class CallPrivacy:
         return replace(body, text=without(text, spans), stable_chars=stable(chars, spans))
 
     def _final(self, body: events.TranscriptFinal) -> events.TranscriptFinal:
-        runs, spans = self._look(body)
+        runs, spans = self._find(body)
         self._tails[body.leg] = self._tail(body, runs)
-        self._hear(body)
+        self._on_text(body)
         if not spans:
             return body
         self._spoken[body.utterance_id] = (body.text, spans)
@@ -173,13 +173,13 @@ class CallPrivacy:
         redactions = [events.Redaction(kind, body.start_ms, body.end_ms) for kind in dict.fromkeys(kinds)]
         return replace(body, text=text, stable_chars=len(text), redactions=redactions)
 
-    def _look(self, body: Said) -> tuple[list[DigitRun], list[Span]]:
-        """Its digits, where they could matter, and what is not to be seen."""
+    def _find(self, body: Transcript) -> tuple[list[DigitRun], list[Span]]:
+        """Its runs of digits, if they could matter, and the spans to mask."""
         redactor, tail = self._policy.redactor, self._tails.get(body.leg)
         masked_from = 0 if self._masks(body.start_ms, body.end_ms) else _end_of(self._policy.mask, body.text)
         carried = len(tail.digits) if tail is not None else 0
         some = digits.at_most(body.text)
-        # A final may be the beginning of a number that goes on behind a pause.
+        # A final may begin a number that continues after a pause.
         many = redactor.cards and (carried + some >= GROUP or (some > 0 and isinstance(body, events.TranscriptFinal)))
         runs = list(digits.runs(body.text)) if many or masked_from is not None else []
         spans = redactor.spans(body.text, runs, masked_from=masked_from)
@@ -187,8 +187,8 @@ class CallPrivacy:
             spans = merged([*spans, more])
         return runs, spans
 
-    def _continued(self, body: Said, runs: list[DigitRun]) -> Span | None:
-        """The digits that this utterance begins with, when with those before the pause they are a card's number."""
+    def _continued(self, body: Transcript, runs: list[DigitRun]) -> Span | None:
+        """The utterance's first digits, if they complete the number of a card that began before the pause."""
         tail = self._tails.get(body.leg)
         if not self._policy.redactor.cards or tail is None or body.start_ms - tail.end_ms > WAIT_MS:
             return None
@@ -214,8 +214,8 @@ class CallPrivacy:
         whole = (before.digits + run.digits)[-2 * digits.MAX_CARD :]
         return _Tail(whole, body.end_ms, run.in_fours and (before.in_fours or not before.digits))
 
-    def _hear(self, body: events.TranscriptFinal) -> None:
-        """Whether somebody has said what masking begins or ends with; what comes last counts."""
+    def _on_text(self, body: events.TranscriptFinal) -> None:
+        """Begin or end masking if the text has one of its phrases; the last one counts."""
         begun, ended = _end_of(self._policy.mask, body.text), _end_of(self._policy.unmask, body.text, unknown=None)
         if ended is not None and (begun is None or begun < ended):
             self._end(body.end_ms)
@@ -226,7 +226,7 @@ class CallPrivacy:
 
     def _words(self, body: events.TranscriptWords) -> events.TranscriptWords:
         text, spans = self._spoken.pop(body.utterance_id, ("", []))
-        if not spans:  # nothing was in the final, or it is long ago
+        if not spans:  # nothing was masked in the final, or it has been forgotten
             text = " ".join(word.word for word in body.words)
             spans = self._policy.redactor.spans(text, list(digits.runs(text)))
         if not spans:
@@ -249,7 +249,7 @@ class CallPrivacy:
 
 
 def _places(text: str, words: list[events.Word]) -> list[tuple[int, int]]:
-    """Where in the text each word is: the aligner leaves out punctuation. One that is not there may be anywhere."""
+    """Where in the text each word is, without punctuation. A word that is not found may be anywhere."""
     places, at = [], 0
     for word in words:
         start = None
@@ -269,7 +269,7 @@ def _places(text: str, words: list[events.Word]) -> list[tuple[int, int]]:
 
 
 def _end_of(pattern: regex.Pattern[str] | None, text: str, *, unknown: int | None = 0) -> int | None:
-    """Where its last match ends; `unknown` when it takes too long to say."""
+    """Where the last match ends; `unknown` if the search takes too long."""
     last = None
     if pattern is not None:
         try:

@@ -15,7 +15,7 @@ _WRITTEN = re.compile(rf"[\d{_HAN}]")
 _LETTERS = re.compile(rf"[^\W\d_{_HAN}]+")
 _GAP = re.compile(r"[\W_]{0,4}")
 MAX_FILLERS = 3
-"""In a row."""
+"""How many fillers in a row do not end a run."""
 MIN_CARD, MAX_CARD = 13, 19
 """ISO/IEC 7812-1."""
 
@@ -30,20 +30,20 @@ class DigitRun:
     ends: list[int] = field(default_factory=list)
     """Where in the text each digit ends."""
     groups: list[int] = field(default_factory=list)
-    """How many digits were written together; of words nothing is known."""
+    """How many digits were written together; spoken digits have no groups."""
     signed: bool = False
-    """Behind a plus: a telephone number."""
+    """A plus precedes it, as in a telephone number."""
     written: bool = False
-    """With at least one digit that is no word."""
+    """At least one digit is written, not spelt out."""
 
     @property
     def in_fours(self) -> bool:
-        """As the numbers on cards are printed."""
+        """Whether its groups are fours, as on a card."""
         return sum(self.groups) == len(self.digits) and all(size % 4 == 0 for size in self.groups)
 
 
 def at_most(text: str) -> int:
-    """So many digits there may be at most: a look that costs a tenth of reading them."""
+    """An upper bound of the number of digits, at a tenth of the cost of reading them."""
     words = _LETTERS.findall(text.casefold())
     spoken = sum(word in WORDS or word in ROUND for word in words)
     return len(_WRITTEN.findall(text)) + 2 * spoken + 4 * sum(word in REPEATS for word in words)
@@ -60,18 +60,18 @@ def runs(text: str) -> Iterator[DigitRun]:
 
 
 class _Reader:
-    """Takes the tokens of a text one by one; a run comes back once it is over."""
+    """Takes the tokens of a text one by one, and returns a run once it is over."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._run: DigitRun | None = None
         self._last = 0
-        """End of the latest token."""
+        """The end of the latest token."""
         self._fillers = 0
         self._portuguese = False
-        """As the latest digit was said."""
+        """Whether the latest digit was Portuguese."""
         self._tens, self._tens_end = "", 0
-        """Forty: what comes next says whether it is 40 or the start of 42."""
+        """A pending ten: the next word decides between 40 and 42."""
         self._repeat = 1
 
     def read(self, token: re.Match[str]) -> DigitRun | None:
@@ -137,9 +137,9 @@ def _digits(token: re.Match[str]) -> str:
 
 
 def is_open(text: str, run: DigitRun, *, growing: bool = False) -> bool:
-    """Nothing that would end it comes behind it: its next digit may be on its way.
+    """Whether nothing after the run ends it, so that another digit may follow.
 
-    `growing`: the text's last word may be half of one.
+    `growing`: the text's last word may be incomplete.
     """
     behind = [token for token in _TOKEN.finditer(text, run.end)]
     if growing and behind and behind[-1].end() == len(text):
@@ -148,26 +148,28 @@ def is_open(text: str, run: DigitRun, *, growing: bool = False) -> bool:
 
 
 def says_nothing(text: str) -> bool:
-    """Neither a digit nor a word that would part two."""
+    """Whether the text has neither a digit nor a word that separates two."""
     return all(token.group().casefold() in FILLERS for token in _TOKEN.finditer(text))
 
 
 def is_card(digits: str) -> bool:
-    """Whether these are the number of a payment card, right or with one digit heard wrongly."""
+    """Whether these are the number of a payment card, allowing for one misrecognised digit."""
     if not _network(digits):
         return False
-    # 14 to 17: one too many, one too few, or one for another.
+    # 14 to 17: one digit may be added, missing or wrong.
     return 14 <= len(digits) <= 17 or (MIN_CARD <= len(digits) <= MAX_CARD and luhn(digits))
 
 
 def holds_card(run: DigitRun) -> bool:
-    """Whether there is one among its digits, which may go on with its date or begin with something else."""
+    """Whether the run contains a card's number, perhaps with other digits before or after it."""
     return is_card(run.digits) or any(_network(part) and luhn(part) for part in _parts(run))
 
 
 def _parts(run: DigitRun) -> Iterator[str]:
-    """Of written digits, from where a group begins to where one ends. Where a spoken number begins nothing says, and of
-    many tries one in ten has a right check digit: only what may stand before it is left out, and what comes behind it.
+    """The parts that may be a card's number.
+
+    Of written digits those that begin and end with a group. A spoken number has no groups, and one in ten random parts
+    has a valid check digit, so only a few starts and lengths are tried.
     """
     size, places = len(run.digits), [0]
     for group in run.groups:
@@ -186,7 +188,7 @@ def _parts(run: DigitRun) -> Iterator[str]:
 
 
 def lead(digits: str) -> int:
-    """How many of them do not belong to a card's number: oh, one."""
+    """How many leading digits do not belong to a card's number, such as a spoken 'oh' or 'one'."""
     return next((at for at in range(min(3, len(digits))) if digits[at] not in "01"), 0)
 
 
@@ -204,7 +206,7 @@ def luhn(digits: str) -> bool:
 
 
 def _network(digits: str) -> bool:
-    """Begins as the numbers of the large networks do."""
+    """Whether the digits begin like a number of a large card network."""
     two, four = int(digits[:2] or 0), int(digits[:4] or 0)
     return (
         digits[:1] == "4"

@@ -1,6 +1,6 @@
-"""Digits as people say them, in the languages of most calls: a table, without a guess about which language it is.
+"""The words of digits in the languages of most calls: one table, without a guess of the language.
 
-Only long runs of such words are ever taken for a number, so that "un" or "sei" amid a sentence do no harm.
+Only long runs of such words count as a number, so that "un" or "sei" in a sentence does no harm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TENS = {
 }
 REPEATS = {"double": 2, "triple": 3, "treble": 3}
 FILLERS = frozenset("uh um er erm ah äh ähm euh eh and then und y et dash hyphen minus space bindestrich".split())
-"""Between two digits they part nothing."""
+"""Words that do not end a run of digits."""
 HAN = {"零": "0", "〇": "0", "一": "1", "幺": "1", "二": "2", "两": "2", "三": "3", "四": "4", "五": "5", "六": "6"} | {
     "七": "7",
     "八": "8",
@@ -60,6 +60,6 @@ ROUND = {name: str(value) for names in TENS.values() for value, name in enumerat
 """Word of a multiple of ten, case-folded → its first digit: the second is in the next word, or 0."""
 WORDS = {word.casefold(): digits for word, digits in WORDS.items()}
 HESITATION = "um"
-"""One in Portuguese, and nothing at all in English: what was said before it tells."""
+"""The word is 'one' in Portuguese and a hesitation in English: the digit before it decides."""
 PORTUGUESE = frozenset(ONES["pt"].casefold().split()) | {"meia", "uma", "duas"}
 ROUND = {word.casefold(): digit for word, digit in ROUND.items()}

@@ -1,4 +1,4 @@
-"""Which parts of a text are not for anybody, and the text without them."""
+"""Finds the private parts of a text, and masks them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import regex
 
 SHOWN_DIGITS = 6
-"""So many of a card's first digits may be seen (PCI DSS 4.0, requirement 3.4.1), and of a run that may become one."""
+"""How many first digits may be shown of a card (PCI DSS 4.0, requirement 3.4.1) or of a run that may become one."""
 ELLIPSIS = "…"
 
 
@@ -27,7 +27,7 @@ class Span(NamedTuple):
 
 
 class Redactor:
-    """What the configuration asks for. Raises PatternError, naming the pattern."""
+    """The configured masking. Raises PatternError, naming the pattern."""
 
     def __init__(self, settings: Privacy) -> None:
         self.cards = settings.cards
@@ -39,7 +39,7 @@ class Redactor:
                 raise PatternError(f"{each.name}: {error}") from None
 
     def spans(self, text: str, runs: Sequence[DigitRun], *, masked_from: int | None = None) -> list[Span]:
-        """Ascending, none within another. `runs`: the text's; `masked_from`: all digits from there on are to go."""
+        """The spans to mask, ascending and disjoint. `runs`: the text's; `masked_from`: mask digits from there."""
         found = list(self._matches(text))
         for run in runs:
             if self.cards and digits.holds_card(run) and not (run.signed and len(run.digits) < 16):
@@ -50,7 +50,7 @@ class Redactor:
         return merged(found)
 
     def cut(self, text: str, runs: Sequence[DigitRun]) -> int | None:
-        """Of a text that goes on: where to stop showing it, because what is being said may become a card's number."""
+        """Where to cut a partial text because its last digits may become a card's number, or None."""
         run = runs[-1] if self.cards and runs else None
         if run is None or run.signed:
             return None
@@ -66,12 +66,12 @@ class Redactor:
                     if match.end() > match.start():
                         yield Span(match.start(), match.end(), kind)
             except TimeoutError:
-                # Better nothing than what should not be seen.
+                # Mask everything rather than show a private part.
                 yield Span(0, len(text), kind)
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Those that overlap are one, named for the first."""
+    """Joins overlapping spans under the first one's kind."""
     result: list[Span] = []
     for span in sorted(spans):
         if result and span.start < result[-1].end:
@@ -82,7 +82,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def without(text: str, spans: Sequence[Span]) -> str:
-    """`[kind]` stands where a span was."""
+    """The text with `[kind]` in place of each span."""
     parts, last = [], 0
     for span in spans:
         parts += [text[last : span.start], f"[{span.kind}]"]
@@ -91,7 +91,7 @@ def without(text: str, spans: Sequence[Span]) -> str:
 
 
 def stable(chars: int, spans: Sequence[Span]) -> int:
-    """How much of the text without the spans is as stable as `chars` of the text with them."""
+    """The stable length of the masked text, where `chars` of the original text are stable."""
     moved = 0
     for span in spans:
         if span.end > chars:

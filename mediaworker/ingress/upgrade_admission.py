@@ -14,7 +14,7 @@ from mediaworker.ingress.interfaces import Upgrade
 from mediaworker.ingress.notices import Notices
 
 
-class Admission:
+class UpgradeAdmission:
     """Counts and logs every refusal.
 
     Args:
