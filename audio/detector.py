@@ -1,4 +1,4 @@
-"""The detector: all legs of all calls, one batched pass over their due windows at a time.
+"""The detector takes the due windows of all legs of all calls through decoder, VAD and endpointers in batches.
 
 Run the process with one BLAS thread: set `OPENBLAS_NUM_THREADS=1` in the environment before numpy is imported. Nothing
 here changes a global setting.
@@ -30,7 +30,7 @@ from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 from config import Endpointing
 
 MAX_LEGS = 1 << 16
-"""Rows of the table: memory is taken for those in use only."""
+"""The rows of the table; only rows in use take memory."""
 _COUNTERS = (
     "packets", "lost_packets", "late", "duplicates", "malformed", "wrong_payload", "discarded", "refused", "rtcp",
     "ssrc_changes", "jumps", "refused_digits",
@@ -38,13 +38,13 @@ _COUNTERS = (
 
 
 class Shard(NamedTuple):
-    """Some of the legs: those in every `of`-th block of 128, from block `number` on."""
+    """A part of the legs: those in every `of`-th block of 128, from block `number` on."""
 
     number: int = 0
     of: int = 1
 
     def has(self, index: int) -> bool:
-        """Whether it is the turn of the leg with that `index`."""
+        """Whether the leg with that `index` belongs to the shard."""
         return index // ROWS % self.of == self.number
 
 
@@ -61,17 +61,17 @@ class Detector:
     """Opens legs and steps them. `now` is monotonic seconds, the same clock in every call."""
 
     def __init__(self, *, jitter_s: float = 0.060, stall_s: float = 2.0) -> None:
-        """`jitter_s`: how long a window waits for missing packets; `stall_s`: how long a stream may say nothing before
-        its timeline goes on as silence."""
+        """`jitter_s`: how long a window waits for missing packets; `stall_s`: how long a stream may send nothing before
+        its timeline advances as silence."""
         self.jitter_s, self.stall_s = jitter_s, stall_s
         self.windows = 0
         """Windows taken through the VAD since the start."""
         self.skipped = 0
-        """Windows of digital silence that were not."""
+        """Windows of digital silence that skipped the VAD."""
         self.table = LegTable(MAX_LEGS)
         self.endpointer = BatchEndpointer(MAX_LEGS)
         self._blocks: list[Block] = []
-        # The network's state of each leg.
+        # The network's state for each leg.
         self._hidden, self._cell = np.zeros((MAX_LEGS, HIDDEN), np.float32), np.zeros((MAX_LEGS, HIDDEN), np.float32)
         self._context = np.zeros((MAX_LEGS, CONTEXT), np.float32)
         self._heard: list[_Heard] = []
@@ -81,7 +81,7 @@ class Detector:
         """Open legs by index."""
         self._queue: list[Detection] = []
         self._keyed: dict[Leg, None] = {}
-        """Legs with a key that is down, or pressed and not yet in the queue; in the order of their first packets."""
+        """Legs with a pressed key that is not yet in the queue, in the order of their first packets."""
         self._totals = dict.fromkeys(_COUNTERS, 0)
 
     def open(
@@ -119,7 +119,7 @@ class Detector:
         return leg
 
     def _take(self, *, wide: bool) -> tuple[Block, int]:
-        """A free row of that kind, with nothing left of the leg before; a new block when all are taken."""
+        """A cleared row of that kind, in a new block if no block has a free row."""
         block = next((block for block in self._blocks if block.wide == wide and not block.full), None)
         if block is None:
             assert len(self._blocks) < MAX_LEGS // ROWS, "more legs than any machine serves"
@@ -139,26 +139,26 @@ class Detector:
     def receive(self, datagrams: Datagrams, which: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Take the plain ones of the datagrams `which`, each for the leg of that `index`; indices are distinct.
 
-        Says of each whether it has been taken; give the others to their legs' `receive_rtp`.
+        Returns for each whether it has been taken; give the others to their legs' `receive_rtp`.
         """
         return receive(self.table, self._blocks, self._legs, datagrams, which, rows)
 
-    def step(self, now: float, turn: Shard = ALL) -> Iterator[list[Detection]]:
-        """Take every window that is due at `now`, of the legs whose turn it is; yields after each batch of at most 128.
+    def step(self, now: float, shard: Shard = ALL) -> Iterator[list[Detection]]:
+        """Take every window of the shard that is due at `now`; yields after each batch of at most 128.
 
-        Between two batches the caller may let its event loop breathe; legs may be opened, fed and closed meanwhile.
+        Between two batches the caller may run its event loop; legs may be opened, fed and closed meanwhile.
         """
         for leg in self._keyed:
             leg.digits.expire(now)
         yield self._drain()
-        # What completes while the caller's loop breathes is for the next step: taken now, window by window, it would
-        # cost a whole forward each.
+        # Windows that complete while the caller's loop runs wait for the next step: taken now, each would cost a
+        # forward of its own.
         used = len(self._blocks) * ROWS
         horizon = np.maximum(self.table.received[:used], (now - self.table.base_s[:used]) * 8000)
         wide = np.repeat([block.wide for block in self._blocks], ROWS)
         mine = np.arange(used)
-        if turn.of > 1:
-            mine = mine[mine // ROWS % turn.of == turn.number]
+        if shard.of > 1:
+            mine = mine[mine // ROWS % shard.of == shard.number]
         rows = self._due(mine, now, horizon)
         while len(rows):
             for kind in (self._skip(rows[~wide[rows]]), rows[wide[rows]]):
@@ -179,10 +179,10 @@ class Detector:
         return rows[waiting & (stop <= horizon[rows] + 0.5)]  # half a sample: the clock's rounding
 
     def _skip(self, rows: Rows) -> Rows:
-        """Take the next windows of those that go on in digital silence past the VAD; gives the other rows.
+        """Take the next windows of legs in lasting digital silence without the VAD; returns the other rows.
 
-        The network would say nothing new of them: it hears the first SILENT_WINDOWS, and no utterance is open. A leg
-        that is muted or on hold then costs next to nothing.
+        The network's answer is known: it has taken the first SILENT_WINDOWS, and no utterance is open. A leg that is
+        muted or on hold then costs next to nothing.
         """
         still = (self.table.silent[rows] >= SILENT_WINDOWS) & self.endpointer.at_rest(rows)
         if not still.any():
@@ -202,14 +202,14 @@ class Detector:
         return rows[~still]
 
     def _spans(self, rows: Rows) -> Iterator[tuple[int, int, Block]]:
-        """The stretches of ascending rows that lie in one block."""
+        """The runs of ascending rows that lie in one block."""
         ends = np.searchsorted(rows, np.arange(rows[0] // ROWS + 1, rows[-1] // ROWS + 1) * ROWS).tolist()
         for low, high in pairwise([0, *ends, len(rows)]):
             if low < high:
                 yield low, high, self._blocks[int(rows[low]) // ROWS]
 
     def _give_up(self, rows: Rows, stops: NDArray[np.int64]) -> None:
-        """What is missing before the end of the windows about to be taken stays silence."""
+        """Leave the gaps before the end of the next windows as silence."""
         for index in rows[self.table.received[rows] < stops].tolist():
             leg = self._legs[index]
             if leg.has_gaps:
@@ -226,7 +226,7 @@ class Detector:
         if wide:
             self._decode(rows)
         samples = self._vad.input(len(rows))
-        # Neighbours are the rule under load: a slice then gives views where an index array would copy.
+        # Rows are mostly neighbours under load: a slice then gives views where an index array would copy.
         chosen: Rows | slice = slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] < len(rows) else rows
         samples[:, :CONTEXT] = self._context[chosen]
         silent = np.zeros(len(rows), np.bool_)
@@ -245,14 +245,14 @@ class Detector:
         self._heard.append(_Heard(rows, starts, probabilities))
 
     def _decode(self, rows: Rows) -> None:
-        """The next windows of those whose codec is decoded packet by packet, in order."""
+        """Decode the next windows of the rows whose codec is decoded packet by packet, in order."""
         for index in rows.tolist():
             leg = self._legs[index]
             if leg.codec.stateful:
                 leg.decode_window(leg.position, leg.position + WINDOW)
 
     def _settle(self) -> list[Detection]:
-        """Take the probabilities of all windows heard since the last time through the endpointers."""
+        """Pass the probabilities of all windows since the last call to the endpointers."""
         if not self._heard:
             return []
         heard, self._heard = self._heard, []
@@ -262,7 +262,7 @@ class Detector:
         return self.endpointer.step(rows, starts, probabilities, self._legs)
 
     def _gather(self) -> None:
-        """Queue all that is known by now, each leg's in order."""
+        """Queue all detections so far, each leg's in order."""
         for leg in tuple(self._keyed):
             self._queue += [Digit(leg, each.position, each.digit, each.duration // 8) for each in leg.digits.take()]
             if leg.digits.open is None:
@@ -270,7 +270,7 @@ class Detector:
         self._queue += self._settle()
 
     def _drain(self) -> list[Detection]:
-        """All that is known by now, each leg's in order."""
+        """All detections so far, each leg's in order."""
         self._gather()
         queue, self._queue = self._queue, []
         return queue
@@ -280,10 +280,10 @@ class Detector:
         return list(self.finishing(leg, reason))
 
     def finishing(self, leg: Leg, reason: EndReason) -> Iterator[Detection]:
-        """`finish`, one detection at a time: take them all.
+        """`finish`, one detection at a time: the caller has to take them all.
 
-        What each is about can still be read while it is at hand. Of a long backlog the first utterances would otherwise
-        lie beyond what `Leg.read` reaches once the last is known.
+        The audio of each detection can be read when it is yielded. After the last one, the first utterances of a long
+        backlog would lie beyond the reach of `Leg.read`.
         """
         if leg.closed:
             return
@@ -302,9 +302,9 @@ class Detector:
         yield from self.endpointer.finish(leg.index, reason, leg, leg.position)
 
     def retune(self, leg: Leg, endpointing: Endpointing) -> None:
-        """Another profile for the leg from its current position on. What is open must have been finished.
+        """Use another profile from the leg's current position on; its open utterance must have been finished.
 
-        Where everything is speech (`enter` 0) silence is the sender's alone to send: none is put in when it pauses.
+        If everything counts as speech (`enter` 0), no silence is inserted while the sender pauses.
         """
         if leg.closed:
             return
@@ -339,7 +339,7 @@ class Detector:
         leg.describe(codec, telephone_event, payload_type, event_clock_hz)
 
     def _move(self, leg: Leg, *, wide: bool) -> None:
-        """Give the leg a row of the other kind, with all its state but the ring."""
+        """Move the leg to a row of the other kind, with all its state but the ring."""
         old, old_row, old_index = leg.audio.block, leg.audio.row, leg.index
         block, row = self._take(wide=wide)
         leg.move(self.table, block, row)
@@ -350,7 +350,7 @@ class Detector:
         self._free(old, old_row)
 
     def close(self, leg: Leg) -> None:
-        """Give the leg's row back, zeroed. Idempotent; packets that still come are ignored."""
+        """Clear and free the leg's row. Idempotent; later packets are ignored."""
         if leg.closed:
             return
         self._gather()
@@ -362,8 +362,8 @@ class Detector:
         self._free(leg.audio.block, leg.audio.row)
 
     @property
-    def turns(self) -> int:
-        """In how many turns to step: all legs at once would keep the first to speak waiting for the last."""
+    def shards(self) -> int:
+        """In how many shards to step, so that the first leg of many does not wait for the last."""
         used = sum(block.free_rows < ROWS for block in self._blocks)
         return 1 if used <= 2 else 2
 
@@ -374,7 +374,7 @@ class Detector:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The legs' counters, summed over all legs that ever were."""
+        """The legs' counters, summed over all legs since the start."""
         totals = dict(self._totals)
         for leg in self._legs.values():
             for name in _COUNTERS:

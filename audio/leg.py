@@ -1,8 +1,8 @@
-"""A leg: one speaker's channel of a call. It stores what comes in, each packet or chunk at the position it belongs to.
+"""A leg: one speaker's channel of a call. It stores each packet or chunk at its position.
 
-`receive_rtp` and `receive_chunk` never raise on what a peer sends; they count. The plain packets of all legs, next in
-sequence and in time, are taken together (`audio.rtp.fast_path`); `receive_rtp` takes any packet, one at a time. The
-detector takes the windows out.
+`receive_rtp` and `receive_chunk` never raise on a peer's input; they count faults. Plain packets, next in sequence and
+in time, are taken for all legs together (`audio.rtp.fast_path`); `receive_rtp` takes any packet, one at a time. The
+detector consumes the windows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TICKS = Codec.OPUS.clock_rate_hz // RATE_HZ
 
 
 class UtteranceState(Protocol):
-    """What a leg asks of the endpointers, and tells them; `index` is the leg's."""
+    """What a leg needs of the endpointers; `index` is the leg's."""
 
     def idle(self, index: int) -> bool:
         """Whether the leg is neither in an utterance nor at its onset."""
@@ -47,7 +47,7 @@ class Leg:
     )  # fmt: skip
 
     event_clock_hz: int
-    """The digits' clock, which the SDP names."""
+    """The clock rate of the telephone-event payload, from the SDP."""
     _consumed = Cell[int]("consumed")
     _received = Cell[int]("received")
     _base_s = Cell[float]("base_s")
@@ -63,7 +63,7 @@ class Leg:
         jitter_s: float,
         stall_s: float,
     ) -> None:
-        """`describe` comes next. The leg enters itself into `keyed` whenever `digits` may have something new."""
+        """`describe` has to be called next. The leg enters itself into `keyed` when `digits` may have a new digit."""
         self.audio, self.transport = audio, transport
         self.key: Any = None  # the owner's; unused here
         self.index = audio.block.base + audio.row
@@ -77,9 +77,9 @@ class Leg:
         self._refusing = False
         self._timestamp = 0  # Opus: the latest of the believed stream, beyond its 32 bits
         self.late = 0
-        """Packets or chunks that came after their window had gone on as silence."""
+        """Packets or chunks that arrived after their window had been consumed as silence."""
         self.refused = 0
-        """Positions refused because they would have overwritten audio that is still to be read."""
+        """Positions refused because they would have overwritten audio that is still to be consumed."""
         self.malformed = self.wrong_payload = self.rtcp = self._overlaps = 0
 
     def __repr__(self) -> str:
@@ -92,18 +92,18 @@ class Leg:
     def describe(
         self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int
     ) -> None:
-        """What the bytes mean from now on."""
+        """Set the codec and payload types from now on."""
         self.number(codec, telephone_event, payload_type, event_clock_hz)
         self.audio.describe(codec)
         self.place.table.set_mask(self.index, codec.silence)
         self.place.cells["room"][self.place.row] = len(self.audio.ring) // self.audio.position_bytes
 
     def number(self, codec: Codec, telephone_event: int | None, payload_type: int | None, event_clock_hz: int) -> None:
-        """A new media description, perhaps with the codec of now: the next packet is believed, whatever its SSRC."""
+        """Set the payload types of a new media description: the next packet is believed, whatever its SSRC."""
         self._clock.restart()
         self.telephone_event, self.event_clock_hz = telephone_event, event_clock_hz
         self._payload_type = codec.payload_type if payload_type is None else payload_type
-        # Version 2; no padding, extension or CSRC. How long an Opus packet lasts, and its clock, need a look at each.
+        # Version 2; no padding, extension or CSRC. The duration of an Opus packet has to be read from each.
         plain = self.transport == "rtp" and codec is not Codec.OPUS
         self.place.cells["head"][self.place.row] = 0x8000 | self._payload_type if plain else 0
 
@@ -115,13 +115,13 @@ class Leg:
         self._timeline.end = max(self._timeline.end, position)
 
     def move(self, table: LegTable, block: Block, row: int) -> None:
-        """Live in this row from now on."""
+        """Use this row from now on."""
         self.audio.block, self.audio.row = block, row
         self.index = block.base + row
         self.place.move(table, self.index)
 
     def release(self) -> None:
-        """The row is about to be freed: forget it. Packets that still come are ignored."""
+        """Forget the row, which is about to be freed. Later packets are ignored."""
         self._closed_at = self.position
         self.index = -1
         self.place.move(LegRow().table, 0)
@@ -133,7 +133,7 @@ class Leg:
 
     @property
     def position(self) -> int:
-        """How far the VAD has consumed."""
+        """The position up to which the VAD has consumed."""
         return self._consumed if self._closed_at is None else self._closed_at
 
     @property
@@ -142,7 +142,7 @@ class Leg:
         return max(0, self._timeline.end - self.position)
 
     def start(self, now: float) -> None:
-        """Position 0 is now, though nothing has come: silence advances, and endpoints fire."""
+        """Position 0 is now, before any audio: the leg advances as silence, and endpoints fire."""
         self.anchor(now)
         if not self.closed:
             self._chunks.arrival_s = now
@@ -154,7 +154,7 @@ class Leg:
             self._clock.origin_s = now
 
     def receive_rtp(self, datagram: bytes, now: float) -> None:
-        """One datagram from the leg's socket, at `now`. Whatever is wrong with it is counted."""
+        """Take one datagram from the leg's socket, at `now`. A fault in it is counted."""
         if self.closed:
             return
         if rtp.is_rtcp(datagram):
@@ -170,7 +170,7 @@ class Leg:
         if self.audio.opus is not None:
             timestamp = self._positions(packet)
         if packet.payload_type != self._payload_type:
-            payload = b""  # no audio of this leg, but it has a number in the sequence
+            payload = b""  # no audio of this leg, but it takes a sequence number
             if packet.payload_type not in (self.telephone_event, rtp.COMFORT_NOISE):
                 self.wrong_payload += 1
                 if packet.ssrc != clock.ssrc:
@@ -189,12 +189,12 @@ class Leg:
         self.due.update()
 
     def _is_silent(self, payload: bytes) -> bool:
-        """The leg is silent, and not because the VAD has yet to see an onset: the latest is no louder than before."""
+        """Whether the leg is silent even in audio that the VAD has not taken: that is no louder than before."""
         end = max(self.position, self._timeline.end)
         return self._utterance.idle(self.index) and self.audio.no_louder(self.position, end, payload)
 
     def _positions(self, packet: rtp.RtpPacket) -> int:
-        """The timestamp of an Opus stream in positions: counted on beyond its 32 bits, of which 6 is no divisor."""
+        """The timestamp of an Opus stream in positions, extended beyond 32 bits because 6 does not divide 2**32."""
         extended = self._timestamp + signed(packet.timestamp - self._timestamp, 32)
         if self._clock.ssrc in (packet.ssrc, -1):
             self._timestamp = extended
@@ -215,8 +215,8 @@ class Leg:
     def receive_chunk(self, position: int | None, payload: bytes, now: float) -> None:
         """Audio of a stream transport: G.711 codes, G.722 bytes, or int16 little-endian at 16 kHz for L16.
 
-        `position`: where it says it starts; None: after what came before. Chunks may come out of order and positions
-        may be a few milliseconds off (`audio.chunks`); a chunk for what has already gone on as silence is late.
+        `position`: the chunk's own start; None: the end of the chunk before. Chunks may arrive out of order and
+        positions may be a few milliseconds off (`audio.chunks`); a chunk for audio consumed as silence is late.
         """
         if self._closed_at is not None:
             return
@@ -228,7 +228,7 @@ class Leg:
         cells, row, chunks = self.place.cells, self.place.row, self._chunks
         goes_on = position == cells["end"][row] == cells["received"][row]
         if position is not None and goes_on and chunks.exact and not self._refusing:
-            # The plain chunk: it goes on exactly where the one before ended, and nothing is missing.
+            # The plain chunk: it begins exactly where the one before ended, and nothing is missing.
             ring = audio.ring
             consumed, end, offset = cells["consumed"][row], position + size, position * audio.position_bytes % len(ring)
             if consumed <= position and end <= consumed + AHEAD and offset + len(payload) <= len(ring):
@@ -247,8 +247,8 @@ class Leg:
             self.due.update()
 
     def resume(self, size: int, now: float) -> None:
-        """A live sender has paused for longer than `stall_s` and has now sent `size` positions. They are spoken now,
-        though that wait has put the leg behind the clock; what was not sent is silence."""
+        """A live sender has paused for longer than `stall_s` and has now sent `size` positions. They are placed at the
+        present, although the leg lags behind the clock by that wait; the pause is silence."""
         if self.closed or not self._chunks.packets or now - self._chunks.arrival_s < self.due.stall_s:
             return
         assert self._clock.origin_s is not None
@@ -265,14 +265,14 @@ class Leg:
         if not chunks.packets:
             self._begin(start, now)
         chunks.arrival_s = now
-        # A step of less than half a chunk is the timeline being moved; nothing was left out there.
+        # A step of less than half a chunk is a correction of the timeline; nothing was lost there.
         skipped = position is not None and start - timeline.end >= size // 2
         self._place(start, payload, lost=skipped)
         chunks.packets += 1
         self.due.update()
 
     def _begin(self, start: int, now: float) -> None:
-        """First audio. A leg that nobody has started begins here, or a little earlier: at what was overtaken."""
+        """The first audio. A leg that was not started begins here, or a little earlier for overtaken chunks."""
         self.anchor(now - start / RATE_HZ)
         if self._base_s == NEVER:
             assert self._consumed == 0
@@ -305,10 +305,10 @@ class Leg:
             audio.put(low, payload[(low - position) * audio.position_bytes : (high - position) * audio.position_bytes])
 
     def give_up(self, stop: int) -> None:
-        """The detector consumes up to `stop`: what is missing before it stays silence."""
+        """The detector consumes up to `stop`: gaps before it stay silence."""
         timeline = self._timeline
         if self.transport == "stream" and timeline.gaps:
-            # Its wait has begun when a later chunk came, for all of it: it does not end window by window.
+            # The wait for the whole gap began when a later chunk arrived, so it also ends for the whole gap.
             stop = max(stop, timeline.gaps[0][1])
         timeline.give_up(stop)
         self._chunks.gap_s = None
@@ -320,14 +320,14 @@ class Leg:
         return self._clock.origin_s
 
     def decode_window(self, start: int, stop: int) -> None:
-        """Decode [start, stop), one window, into the plane, where the codec has to be decoded in order."""
+        """Decode [start, stop), one window, into the ring, for a codec that is decoded in order."""
         self._timeline.give_up(stop)
         self.audio.decode(start, stop, self._timeline.heard(start, stop))
 
     def read(self, start: int, end: int) -> bytes:
         """Consumed audio: the codec's own G.711 codes, or int16 little-endian at 16 kHz (two samples a position).
 
-        What is missing is silence of the codec. A range across a codec change comes in the codec of its end. Raises
+        Gaps are the codec's silence. A range across a codec change is in the codec of its end. Raises
         ValueError outside the latest 31 s of consumed audio.
         """
         position = self.position
@@ -336,21 +336,21 @@ class Leg:
         return self.audio.read(start, end)
 
     def lost(self, start: int, end: int) -> int:
-        """Positions in [start, end) that were sent and did not come in time.
+        """How many positions in [start, end) were sent and did not arrive in time.
 
-        Only what comes later shows that something was lost: a gap in the sequence numbers (RFC 3550 section 6.4.1), or
-        a chunk's own position. A peer that stops sending when nobody speaks has lost nothing.
+        Only later packets show a loss, by a gap in the sequence numbers (RFC 3550 section 6.4.1), or later chunks by
+        their positions. A peer that stops sending in silence has lost nothing.
         """
         return self._timeline.lost(start, end)
 
     @property
     def end(self) -> int:
-        """Past the latest received position."""
+        """The position after the latest received one."""
         return self._timeline.end
 
     @property
     def has_gaps(self) -> bool:
-        """Something is awaited that later packets have overtaken."""
+        """Whether audio is missing before packets that have arrived."""
         return bool(self._timeline.gaps)
 
     @property
@@ -360,7 +360,7 @@ class Leg:
 
     @property
     def lost_packets(self) -> int:
-        """By sequence number: never came at all."""
+        """Packets that never arrived, by sequence number."""
         return self._clock.lost
 
     @property

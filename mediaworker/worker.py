@@ -317,10 +317,10 @@ class Worker:
         self._throttle.release()
         self.audiosocket.release()
 
-    def _sweep(self, now: float, turn: Shard) -> Iterator[None]:
+    def _sweep(self, now: float, shard: Shard) -> Iterator[None]:
         if self.sip is not None:
-            yield from self.sip.receiver.sweep(now, turn)
-        yield from self.listener.sweep(turn)
+            yield from self.sip.receiver.sweep(now, shard)
+        yield from self.listener.sweep(shard)
         self.audiosocket.sweep()
 
     def _calls_changed(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What the engine's recent past says about its near future: failed finals, and deaths of the inference process.
+"""Judges the engine's health by failed finals and by deaths of the inference process.
 
 No I/O; time is an argument, in seconds of one monotonic clock.
 """
@@ -6,14 +6,14 @@ No I/O; time is an argument, in seconds of one monotonic clock.
 from __future__ import annotations
 
 FAILURES = 3
-"""So many utterances in a row without a text are the engine's fault and not that of one utterance."""
+"""How many utterances in a row without a text are the engine's fault and not that of an utterance."""
 HOLD_S = 60.0
-"""After so long without an answer the failures no longer count: only another call can show whether they go on."""
+"""How long failures count after the last answer: only another call can show whether they last."""
 BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
 FAILED_AFTER = 3
-"""Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed. One
-over an utterance counts half: each may cost two, and three such in a row are more likely the engine's fault."""
+"""Deaths in a row, without an answer or a good while of life in between, after which the engine counts as failed. A
+death over an utterance counts half: an utterance may cost two, three in a row are more likely the engine's fault."""
 GOOD_LIFE_S = 10.0
 
 
@@ -26,12 +26,12 @@ class FinalOutcomes:
         self._error = ""
 
     def record(self, error: str | None, now: float) -> None:
-        """A final has come: with its text, or with the reason why there is none."""
+        """A final has arrived, with its text or with an error."""
         self._failures = 0 if error is None else self._failures + 1
         self._last_s, self._error = now, error or ""
 
     def trouble(self, now: float) -> str | None:
-        """Why the next call is likely to get no text either; None when nothing says so."""
+        """Why the next call is likely to get no text, or None."""
         if self._failures < FAILURES or now - self._last_s >= HOLD_S:
             return None
         return f"the last {self._failures} utterances were not recognised: {self._error}"

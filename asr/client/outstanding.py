@@ -1,12 +1,11 @@
 """What the media process owes its callers and has not got back yet: audio, requests, and who is to blame for a crash.
 
-Pure bookkeeping behind `asr.client.recognizer`, which asks for two things. `next_message` gives what has to be written
-to the inference process, one message at a time: the only queue is the audio itself, and sending for the first time and
-replaying after a crash are the same thing, because after `on_death` nothing counts as sent. `take_deliveries` gives
-what has to be handed to callers.
+Bookkeeping for `asr.client.recognizer`, which calls two methods. `next_message` returns the next message to the
+inference process. The audio itself is the only queue, and a replay after a crash is no special case, because after
+`on_death` nothing counts as sent. `take_deliveries` returns the answers for callers.
 
-Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first: its turn comes last.
-There, no utterance is begun while the process holds `max_bytes` of those before it.
+Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
+There, no further utterance is sent while the process holds `max_bytes` of earlier ones.
 """
 
 from __future__ import annotations
@@ -21,24 +20,23 @@ from asr.messages import Align, CloseUtterance, FinalRequest, PartialRequest, To
 from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
-"""The second time the engine dies over an utterance, the utterance is given up and not the engine, if it was the only
-one in the step."""
+"""How often the engine may die over an utterance that was alone in the step, before the utterance is given up."""
 CRASHES_IN_COMPANY = 3
-"""The same for one that was not: it has been answered alone in between, so another one in the step may be to blame."""
+"""The same for an utterance that was not alone: another one in the step may be to blame."""
 
 Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 """A caller's callback, and its argument."""
 
 
 class OutstandingWork:
-    """See the module. Beyond `max_bytes` of audio neither partials nor words are asked for; finals always are."""
+    """Beyond `max_bytes` of audio it refuses partials and alignments, but never finals."""
 
     def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = RecognizerCounters()
         self.audio_bytes = 0
-        """Of open utterances, in memory and on disk."""
+        """The audio of open utterances, in memory and on disk."""
         self.working: tuple[str, ...] = ()
-        """Utterances the engine is working on: the blame is theirs when it dies."""
+        """Utterances that the engine is working on: they are blamed if it dies."""
         self._max_bytes, self._spill = max_bytes, spill
         self._begun_bytes = 0
         """Audio of the utterances that this life of the inference process has been sent."""
@@ -46,13 +44,13 @@ class OutstandingWork:
         self._unsent: OrderedDict[str, None] = OrderedDict()
         """Utterances with something to send."""
         self._held: OrderedDict[str, None] = OrderedDict()
-        """Those that wait until there is room for them in the inference process."""
+        """Utterances that wait for room in the inference process."""
         self._closed: deque[str] = deque()
         """Utterances that the process still has to close."""
         self._deliveries: list[Delivery] = []
 
     def __len__(self) -> int:
-        """Open utterances."""
+        """How many utterances are open."""
         return len(self._open)
 
     def __contains__(self, utterance_id: str) -> bool:
@@ -72,7 +70,7 @@ class OutstandingWork:
         self._unsent[utterance.id] = None
 
     def refuse(self, utterance_id: str, reason: str) -> None:
-        """The engine cannot be asked for this utterance, which has just been opened: its final says why."""
+        """The engine cannot recognise this utterance, which has just been opened: its final carries the reason."""
         pending = self._open[utterance_id]
         pending.refused = True
         self._give_up(pending, reason)
@@ -96,17 +94,17 @@ class OutstandingWork:
         elif pending.failed is not None:
             pending.revise(revision)
         else:
-            self._ask(pending, PartialRequest(utterance_id, revision, len(pending.audio)))
+            self._request(pending, PartialRequest(utterance_id, revision, len(pending.audio)))
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         """An utterance that has been given up fails at once."""
         pending = self._open[utterance_id]
-        self._ask(pending, FinalRequest(utterance_id, revision, len(pending.audio), commit, wanted_in_ms))
+        self._request(pending, FinalRequest(utterance_id, revision, len(pending.audio), commit, wanted_in_ms))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
 
     def withdraw(self, utterance_id: str) -> None:
-        """An answer that is on its way is still delivered."""
+        """Withdraw a speculative final. An answer that is on its way is still delivered."""
         pending = self._open[utterance_id]
         if isinstance(pending.request, FinalRequest) and not pending.request.commit and pending.failed is None:
             pending.withdrawn = True
@@ -122,7 +120,7 @@ class OutstandingWork:
         if pending.words:
             self._end_aligned(pending, Alignment(utterance_id, revision, pending.words))
             return
-        self._ask(pending, Align(utterance_id, revision, text, language, len(pending.audio)))
+        self._request(pending, Align(utterance_id, revision, text, language, len(pending.audio)))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
         elif self.audio_bytes > self._max_bytes:
@@ -130,7 +128,7 @@ class OutstandingWork:
             self._give_up(pending, "more audio waits for the engine than asr.max_backlog_mb allows")
 
     def close(self, utterance_id: str) -> None:
-        """Committed or cancelled. One that is not open has ended by itself."""
+        """Forget an utterance that was committed or cancelled. Does nothing if it has ended."""
         pending = self._open.pop(utterance_id, None)
         if pending is None:
             return
@@ -139,7 +137,7 @@ class OutstandingWork:
             self._closed.append(utterance_id)
 
     def drop_spilled(self) -> None:
-        """The end: nothing is recognised any more."""
+        """Delete all audio on disk, at the worker's end."""
         self._spill.close()
 
     # -- to the caller ----------------------------------------------------------------------------------------------
@@ -176,7 +174,7 @@ class OutstandingWork:
         return None
 
     def on_hypothesis(self, hypothesis: Hypothesis) -> None:
-        """It is delivered if it still counts."""
+        """Deliver the hypothesis if it is still wanted."""
         pending = self._open.get(hypothesis.utterance_id)
         if pending is None or not pending.waits_for(hypothesis):
             self.counters.stale += 1
@@ -184,7 +182,7 @@ class OutstandingWork:
         self._answer(pending, hypothesis)
 
     def on_alignment(self, alignment: Alignment) -> None:
-        """The same for the times of words."""
+        """Deliver the alignment if it is still wanted."""
         pending = self._open.get(alignment.utterance_id)
         if pending is None or not isinstance(pending.request, Align) or pending.request.revision != alignment.revision:
             self.counters.stale += 1
@@ -208,7 +206,7 @@ class OutstandingWork:
         self.forget_process()
 
     def forget_process(self) -> None:
-        """The inference process is gone, by a crash or as asked: the next one knows nothing."""
+        """The inference process is gone, by a crash or by request: the next one has been sent nothing."""
         self.working = ()
         self._closed.clear()
         self._held.clear()
@@ -228,7 +226,7 @@ class OutstandingWork:
 
     # -- inside: what is sent ---------------------------------------------------------------------------------------
 
-    def _ask(self, pending: PendingUtterance, request: PartialRequest | FinalRequest | Align) -> None:
+    def _request(self, pending: PendingUtterance, request: PartialRequest | FinalRequest | Align) -> None:
         pending.ask(request)
         self._mark_unsent(pending.utterance.id)
 
@@ -253,17 +251,17 @@ class OutstandingWork:
         pending.begun_bytes = len(pending.audio)
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
-        """Move as much of its audio as there is too much in memory."""
+        """Move its audio to disk while too much is in memory."""
         while self.audio_bytes - self.spilled_bytes > self._max_bytes and pending.audio.movable:
             try:
                 pending.audio.move()
             except SpillError as error:
-                # Nobody waits at the other end of a batch utterance; of those the oldest goes first.
+                # Batch utterances are given up first, the oldest of them before others: no caller listens to them live.
                 batch = (other for other in self._open.values() if other.audio.on_disk and not other.utterance.live)
                 self._lose(next(batch, pending), str(error))
 
     def _drop_audio(self, pending: PendingUtterance) -> None:
-        """Drop its audio, and what of it was to be sent."""
+        """Drop its audio, sent or not."""
         name = pending.utterance.id
         self.audio_bytes -= len(pending.audio)
         self._begun_bytes -= pending.begun_bytes
@@ -299,12 +297,12 @@ class OutstandingWork:
         self._deliveries.append((pending.on_alignment, alignment))
 
     def _lose(self, pending: PendingUtterance, reason: str) -> None:
-        """The disk has no room for its audio, or does not give it back."""
+        """The disk has no room for its audio, or cannot read it back."""
         self.counters.spill_failures += 1
         self._give_up(pending, reason)
 
     def _give_up(self, pending: PendingUtterance, reason: str) -> None:
-        """Nothing more of it is sent; its final or its words, now or when they are asked for, carry the reason."""
+        """Send nothing more of it. Its final or alignment, now or when requested, carries the reason."""
         name = pending.utterance.id
         if pending.failed is None:
             pending.failed = reason

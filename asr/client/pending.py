@@ -1,4 +1,4 @@
-"""One open utterance: its audio, what is asked about it, and how much of that has been sent."""
+"""One open utterance: its audio, its newest request, and how much of them has been sent."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class PendingUtterance:
     audio: UtteranceAudio
     """All of it, for a replay, until the utterance is over."""
     newest: int = -1
-    """Highest revision asked for."""
+    """The highest revision that was requested."""
     delivered: int = -1
     request: PartialRequest | FinalRequest | Align | None = None
-    """The newest, as long as it is not answered."""
+    """The newest request, until it is answered."""
     words: tuple[TimedWord, ...] = ()
     """Those of its newest final, from an engine that gives their times."""
     on_alignment: OnAlignment | None = None
-    """Set with an `Align`, the last thing that is asked."""
+    """Set with an `Align`, which is the last request."""
     opened: bool = False
     """`opened`, `sent` and `asked`: what has been sent to this life of the inference process."""
     sent: int = 0
     asked: bool = False
     withdrawn: bool = False
-    """The request is not wanted any more, and the process does not know it yet."""
+    """The request has been withdrawn, and the process has not been sent that."""
     begun_bytes: int = 0
     """How much of the audio is counted as being at the process."""
     crashes: int = 0
@@ -74,12 +74,12 @@ class PendingUtterance:
         self.newest = revision
 
     def ask(self, request: PartialRequest | FinalRequest | Align) -> None:
-        """Replace what was asked before."""
+        """Replace the previous request."""
         self.revise(request.revision)
         self.request, self.asked, self.withdrawn = request, False, False
 
     def next_message(self) -> ToEngine | None:
-        """What is to be sent next; it counts as sent. Raises SpillError."""
+        """The next message to send; it counts as sent. Raises SpillError."""
         if not self.opened:
             self.opened = True
             return Open(self.utterance, suspect=self.crashes > 0)
@@ -87,9 +87,9 @@ class PendingUtterance:
             self.withdrawn = False
             if self.asked:
                 return Withdraw(self.utterance.id)
-            self.asked = True  # so it never will be, by this life of the process
+            self.asked = True  # so this life of the process never gets the request
         request = None if self.asked else self.request
-        # Audio that came after a request goes after it, in a replay too.
+        # Audio that was appended after a request is sent after it, in a replay too.
         end = len(self.audio) if request is None else request.end
         if self.sent < end:
             start = self.sent
@@ -105,15 +105,15 @@ class PendingUtterance:
         self.opened, self.sent, self.asked, self.withdrawn, self.begun_bytes = False, 0, False, False, 0
 
     def waits_for(self, hypothesis: Hypothesis) -> bool:
-        """Whether it is still waited for."""
+        """Whether the hypothesis is still wanted."""
         if hypothesis.final:
             request = self.request
             return isinstance(request, FinalRequest) and request.revision == hypothesis.revision
-        # A partial that was overtaken by a newer request is still news.
+        # A partial is still wanted after a newer request.
         return hypothesis.revision > self.delivered
 
     def ends_with(self, hypothesis: Hypothesis) -> bool:
-        """Whether it is over when the request is answered so."""
+        """Whether this answer ends the utterance."""
         request = self.request
         if not isinstance(request, FinalRequest) or not request.commit or request.revision != hypothesis.revision:
             return False

@@ -1,10 +1,10 @@
-"""The media process's side of recognition: one inference process, there when it is needed, replaced when it dies.
+"""The media process's side of recognition: it starts one inference process when needed, and replaces it when it dies.
 
 Loads no engine. Everything here runs on one asyncio loop; nothing blocks, and only `start` and `stop` wait.
 
-- `outstanding.OutstandingWork` knows what is owed to the callers and what is still to be sent. No I/O.
+- `outstanding.OutstandingWork` holds the answers that callers wait for and the messages to send. No I/O.
 - `engine_process.EngineProcess` is one life of the inference process.
-- `Recognizer` joins them: it starts lives, and it delivers answers.
+- `Recognizer` joins them: it starts processes, and delivers answers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Recognizer:
     object.
 
     Args:
-        on_state: takes the engine's new state and a line that says why.
+        on_state: takes the engine's new state and a line with the reason.
     """
 
     def __init__(self, settings: Settings, *, on_state: Callable[[EngineStatus, str], None]) -> None:
@@ -58,22 +58,22 @@ class Recognizer:
         self.engine: str = self._selection.engine
         self._plugin = find(self.engine)
         self.languages = self._plugin.languages
-        """ISO 639 codes of what it can be asked for."""
+        """ISO 639 codes of the languages that can be requested."""
         self._timing = select_words(settings.asr, self.engine)
         self.words: tuple[str, ...] = self._timing.languages
-        """Languages in which the words of a final can be given times."""
+        """Languages whose words can be given timestamps."""
         self.runtime: Runtime | None = None
-        """Where the engine computes; of the last one that was ready."""
+        """Where the latest ready engine computes."""
         self._outcomes = FinalOutcomes()
         self._busy = False
         self._wanted = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._process: EngineProcess | None = None
-        """The newest; it may have ended."""
+        """The newest process; it may have ended."""
 
     async def start(self) -> None:
-        """Say which engine will serve. The inference process starts with the first call, or now: `asr.preload`."""
+        """Log the engine's name. The inference process starts with the first call, or now if `asr.preload` says so."""
         known = ", ".join(sorted(self.languages))
         log.info("engine", engine=self.engine, languages=known, reason=self._selection.reason)
         if self.words:
@@ -108,17 +108,17 @@ class Recognizer:
         self._want()
 
     def unknown(self, language: str) -> str:
-        """Why the engine cannot be asked for this language; empty when it can."""
+        """Why the engine cannot recognise this language; empty if it can."""
         return unknown_language(language, self.engine, self.languages)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
-        """The next bytes in the utterance's format; kept here until it is over."""
+        """The next bytes in the utterance's format. They are kept until the utterance is over."""
         self._outstanding.append(utterance_id, audio)
         self._deliver_soon()
         self._wake()
 
     def partial(self, utterance_id: str, revision: int) -> None:
-        """Ask what it sounds like so far; replaces what was asked before. May stay without an answer under load."""
+        """Request a partial in place of any earlier request. Under load it may not be answered."""
         self._outstanding.partial(utterance_id, revision)
         self._wake()
 
@@ -130,7 +130,7 @@ class Recognizer:
         self._after_request()
 
     def withdraw(self, utterance_id: str) -> None:
-        """The utterance goes on: the final asked for without `commit` may stay without an answer."""
+        """The utterance continues: the final requested without `commit` need not be answered."""
         self._outstanding.withdraw(utterance_id)
         self._wake()
 
@@ -141,7 +141,7 @@ class Recognizer:
         self._after_request()
 
     def commit(self, utterance_id: str) -> None:
-        """The speculative final is taken: forget the utterance. Nothing happens if it has ended."""
+        """The speculative final is accepted: forget the utterance. Does nothing if it has ended."""
         self._close(utterance_id)
 
     def cancel(self, utterance_id: str) -> None:
@@ -149,7 +149,7 @@ class Recognizer:
         self._close(utterance_id)
 
     def keep_alive(self, busy: bool) -> None:
-        """Calls or jobs are open (True): start the engine now, and do not end it before they are over (False)."""
+        """True: calls or jobs are open, so start the engine now and keep it. False: they are over."""
         self._busy = busy or self.preloads
         if self._busy:
             self._want()
@@ -158,7 +158,7 @@ class Recognizer:
 
     @property
     def preloads(self) -> bool:
-        """The inference process starts with the worker and stays: a GPU takes up to a minute to be ready."""
+        """Whether the inference process starts with the worker and stays: a GPU takes up to a minute to be ready."""
         preload = self._settings.asr.preload
         if preload != "auto":
             return preload
@@ -166,7 +166,7 @@ class Recognizer:
 
     @property
     def trouble(self) -> str | None:
-        """Why a call that came now would most likely get no text; None: nothing says so."""
+        """Why a new call is likely to get no text, or None."""
         if self.state is EngineStatus.FAILED:
             return "the recognition engine does not start"
         if self.state is not EngineStatus.READY and (lacking := self.lacking) is not None:
@@ -175,18 +175,18 @@ class Recognizer:
 
     @property
     def lacking(self) -> str | None:
-        """What the next start of the inference process would not find, though this one may serve without it."""
+        """What the next start of the inference process would lack, although the present process may not need it."""
         error = missing(self.engine, self._settings.asr)
         return str(error) if error is not None else None
 
     @property
     def backlog_bytes(self) -> int:
-        """Audio of utterances that are not over."""
+        """The audio of open utterances."""
         return self._outstanding.audio_bytes
 
     @property
     def spilled_bytes(self) -> int:
-        """Of it on disk."""
+        """The part of it that is on disk."""
         return self._outstanding.spilled_bytes
 
     @property
@@ -199,19 +199,19 @@ class Recognizer:
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Utterances the engine is at right now, as far as is known here."""
+        """Utterances that the engine is working on, by its latest report."""
         return self._outstanding.working
 
     @property
     def pid(self) -> int | None:
-        """Of the inference process, while there is one."""
+        """The process id of the inference process, while there is one."""
         return self._process.pid if self._process is not None else None
 
     # -- life of the inference process ------------------------------------------------------------------------------
 
     @property
     def _needed(self) -> bool:
-        """Calls or jobs are open, or utterances."""
+        """Whether calls, jobs or utterances are open."""
         return self._busy or len(self._outstanding) > 0
 
     def _wake(self) -> None:
@@ -220,7 +220,7 @@ class Recognizer:
             self._process.wake()
 
     def _after_request(self) -> None:
-        """A final or an alignment has been asked for."""
+        """A final or an alignment has been requested."""
         if self.state is EngineStatus.FAILED:
             asyncio.get_running_loop().call_soon(self._fail_waiting, "the engine does not start")
         self._deliver_soon()
@@ -285,7 +285,7 @@ class Recognizer:
             answered=process.answered,
             lived_s=asyncio.get_running_loop().time() - ready_s if ready_s is not None else 0.0,
             blamed=any(name in self._outstanding for name in self._outstanding.working),
-            # Whoever waits for one that hangs while it starts has waited long enough.
+            # Callers have waited long enough for a process that hangs while it starts.
             hopeless=process.unusable is not None or (process.hung is not None and ready_s is None),
         )
         deaths = f"{restarts.deaths:g}"
@@ -298,7 +298,7 @@ class Recognizer:
 
     def _next_message(self) -> messages.ToEngine | None:
         message = self._outstanding.next_message()
-        self._deliver_soon()  # what could not be read back from the disk has failed
+        self._deliver_soon()  # utterances that could not be read back from the disk have failed
         return message
 
     def _on_message(self, message: messages.FromEngine) -> None:

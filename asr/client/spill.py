@@ -1,8 +1,8 @@
-"""Audio that waits for the engine and has no room in memory: blocks of a file that has no name.
+"""Keeps audio that waits for the engine and does not fit into memory, in blocks of a file without a name.
 
-The file is made when it is first needed and goes when nothing is left in it, or with the process: nobody can open it,
-and a kill leaves nothing behind. Reading and writing is the page cache's work, on the caller's thread; it happens only
-beyond `asr.max_backlog_mb`, where somebody waits for minutes already.
+The file is created when it is first needed, and deleted when it is empty or the process ends: no other process can open
+it, and a kill leaves nothing behind. Reads and writes go to the page cache, on the caller's thread, and happen only
+beyond `asr.max_backlog_mb`, when callers wait for minutes already.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK_BYTES = 32 * 1024
 
 
 class SpillError(Exception):
-    """No room, or a disk that does not take or give back what is asked; the message says which."""
+    """The spill is full, or the disk cannot be written or read; the message says which."""
 
 
 class Spill:
@@ -35,7 +35,7 @@ class Spill:
         return (self._made - len(self._free)) * self.block_bytes
 
     def put(self, block: bytes) -> int:
-        """Write exactly one block; its number. Raises SpillError."""
+        """Write exactly one block, and return its number. Raises SpillError."""
         assert len(block) == self.block_bytes
         if not self._free and self._made >= self._limit:
             raise SpillError("more audio waits for the engine than asr.max_spill_mb allows")
@@ -66,13 +66,13 @@ class Spill:
         return block
 
     def free(self, numbers: Iterable[int]) -> None:
-        """What is in these blocks is no longer needed."""
+        """Free these blocks."""
         self._free += numbers
         if len(self._free) == self._made:
             self.close()
 
     def close(self) -> None:
-        """Give the room back; nothing that was put is there any more."""
+        """Delete the file and all blocks."""
         if self._file is not None:
             self._file.close()
         self._file, self._made = None, 0
@@ -97,7 +97,7 @@ class UtteranceAudio:
 
     @property
     def movable(self) -> bool:
-        """A whole block is in memory."""
+        """Whether a whole block is in memory."""
         return len(self._memory) >= self._spill.block_bytes
 
     def append(self, audio: bytes) -> None:
@@ -119,7 +119,7 @@ class UtteranceAudio:
         return self._spill.get(self._blocks[number])[at : at + end - start]
 
     def drop(self) -> None:
-        """All of it."""
+        """Free all of it."""
         self._memory.clear()
         self._spill.free(self._blocks)
         self._blocks.clear()

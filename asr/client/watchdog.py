@@ -1,6 +1,6 @@
-"""Whether an inference process that is needed still lives: it is checked from time to time, and asked.
+"""Checks periodically whether an inference process that is needed still lives, and pings it.
 
-Checks are counted, not seconds: after a machine was suspended the process gets its time again. No I/O and no clock.
+It counts checks, not seconds, so the process gets its full time after the machine was suspended. No I/O and no clock.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 CHECKS = 4
-"""Within the time that the process has for an answer."""
+"""How many checks are made within the time that the process has for an answer."""
 
 
 class WatchdogVerdict(Enum):
@@ -22,7 +22,7 @@ class Watchdog:
     """Watches one life of the process: check every `period_s`.
 
     Args:
-        hang_s: a process that gives no sign of life for so long hangs.
+        hang_s: how long a process may give no sign of life before it counts as hung.
         start_s: how long it may take to get ready.
     """
 

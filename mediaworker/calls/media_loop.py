@@ -1,4 +1,4 @@
-"""The media tick: every 32 ms, the due windows of all legs through the detector, and what was heard to its leg."""
+"""The media tick: every 32 ms the detector takes the due windows of all legs, and each leg gets its detections."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ log = structlog.get_logger()
 class MediaLoop:
     """Runs the detector on the event loop; between batches of at most 128 windows the loop serves its sockets.
 
-    `stalls_s` keeps how late the latest ticks began, what other work did to this loop, and `lags_s` how long after it
-    was due each was over, what the tick before it took too long included. `sweep` reads what has come on the RTP
-    sockets, a batch at a time; `stepped` is called when the due windows have been taken.
+    `stalls_s` holds how late the latest ticks began because of other work on the loop, and `lags_s` how long after its
+    due time each tick ended, delays by the tick before it included. `sweep` reads the RTP sockets, a batch at a time;
+    `stepped` is called once the due windows have been taken.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class MediaLoop:
         metrics_s: float = 5.0,
         latency: LatencyParts | None = None,
         guard: LoadGuard | None = None,
-        sweep: Callable[[float, Shard], Iterable[None]] = lambda now, turn: (),
+        sweep: Callable[[float, Shard], Iterable[None]] = lambda now, shard: (),
         stepped: Callable[[], None] = lambda: None,
     ) -> None:
         self._detector, self._calls, self._metrics_s = detector, calls, metrics_s
@@ -45,15 +45,15 @@ class MediaLoop:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._speaking: dict[LegTranscriber, int] = {}
-        """Legs with an open utterance, and the tick at which there is more to hand on."""
+        """Legs with an open utterance, and the tick at which to send their next audio."""
         self._reports: deque[Call] = deque()
-        """Calls whose figures are still to be published in this period, `_share` of them a tick."""
+        """Calls whose metrics are still to be published in this period, `_share` of them a tick."""
         self._share, self._report_s = 0, 0.0
         self.ticks = 0
         self.errors = 0
-        """Ticks that were cut short by an error of ours."""
+        """Ticks that ended in an exception."""
         self.lag_max_s = 0.0
-        """The longest that a tick took from when it was due until its last window was through the VAD."""
+        """The longest time from when a tick was due until its last window was through the VAD."""
         self.stalls_s: deque[float] = deque(maxlen=4096)
         self.lags_s: deque[float] = deque(maxlen=4096)
 
@@ -70,9 +70,10 @@ class MediaLoop:
         due = loop.time()
         self._report_s = due + self._metrics_s
         quiet_until = due
-        turn = Shard()
+        shard = Shard()
         while True:
-            turn = Shard(turn.number + 1, turn.of) if turn.number + 1 < turn.of else Shard(0, self._detector.turns)
+            number = (shard.number + 1) % shard.of
+            shard = Shard(number, shard.of if number else self._detector.shards)
             if self._idle():
                 self._woken.clear()
                 if self._guard is not None:
@@ -81,54 +82,54 @@ class MediaLoop:
                 due = loop.time()
                 self._report_s = due + self._metrics_s
             now = loop.time()
-            # Behind by more than a tick: what is due is taken now, and there is no burst of ticks to make up for it.
-            due = max(due + TICK_S / turn.of, now - TICK_S)
+            # A loop that is behind by more than a tick takes all due windows in one tick, without a burst of ticks.
+            due = max(due + TICK_S / shard.of, now - TICK_S)
             ready = max(due, now)
             await asyncio.sleep(ready - now)
             now = loop.time()
             self.stalls_s.append(now - ready)
             self._latency.tick(ready, now)
             try:
-                await self.tick(now, turn)
+                await self.tick(now, shard)
                 self._latency.ticked(due, done := loop.time())
                 self.lags_s.append(done - due)
                 if self._guard is not None:
-                    self._guard.lagged(done - due, 1 / turn.of)
+                    self._guard.lagged(done - due, 1 / shard.of)
                 self.lag_max_s = max(self.lag_max_s, done - due)
-                if turn.number == 0:
+                if shard.number == 0:
                     self._report(now)
             except Exception:
-                # Every call's audio comes through here: the next tick must come, whatever went wrong in this one.
+                # Every call's audio passes here: the next tick must come whatever went wrong in this one.
                 self.errors += 1
                 if now >= quiet_until:
                     quiet_until = now + 60.0
                     log.exception("media tick failed", errors=self.errors)
 
     def wake(self) -> None:
-        """A call has come: without one there are no ticks."""
+        """Start to tick: without a call there are no ticks."""
         self._woken.set()
 
     def _idle(self) -> bool:
         return not (self._detector.legs or self._speaking)
 
-    async def tick(self, now: float, turn: Shard = ALL) -> None:
-        """One step of all that hear and speak; `start` makes one every 32 ms, or several of a part each."""
-        self.ticks += turn.number == 0
-        for _ in self._sweep(now, turn):
+    async def tick(self, now: float, shard: Shard = ALL) -> None:
+        """One step of a shard of the legs; `start` makes one step per shard every 32 ms."""
+        self.ticks += shard.number == 0
+        for _ in self._sweep(now, shard):
             await asyncio.sleep(0)
-        for detections in self._detector.step(now, turn):
+        for detections in self._detector.step(now, shard):
             for detection in detections:
                 transcriber: LegTranscriber | None = detection.leg.key
                 if transcriber is not None:
                     transcriber.on_detection(detection)
                     self._speaking[transcriber] = self.ticks
             await asyncio.sleep(0)
-        if turn.number == 0:
+        if shard.number == 0:
             self._feed()
         self._stepped()
 
     def _feed(self) -> None:
-        """Hand on what has been said since, of the legs where it is enough to be worth it."""
+        """Send new audio to the engine, for the legs that have enough of it."""
         for transcriber in [each for each, tick in self._speaking.items() if tick <= self.ticks]:
             if steps := transcriber.feed():
                 self._speaking[transcriber] = self.ticks + steps
@@ -136,7 +137,7 @@ class MediaLoop:
                 del self._speaking[transcriber]
 
     def _report(self, now: float) -> None:
-        """Each call's figures once a period, a few calls at a time: all at once would hold up the audio."""
+        """Publish each call's metrics once a period, a few calls per tick so that audio is not delayed."""
         if now >= self._report_s:
             self._report_s = now + self._metrics_s
             self._reports = deque(self._calls())

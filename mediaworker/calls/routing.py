@@ -1,4 +1,4 @@
-"""What a call is: routes of the configuration, and what the caller's own headers or parameters say over them."""
+"""Plans a call by the routes of the configuration and the overrides in the caller's headers or parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROLES = ("agent", "customer", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """How a call is transcribed. `roles` and `names` are keyed by leg and hold only what a route or override says."""
+    """How a call is transcribed. `roles` and `names` are keyed by leg and hold what a route or an override sets."""
 
     endpointing: Endpointing
     profile: str
@@ -47,7 +47,7 @@ def plan(
     """
     facts = _Facts(source, calling, called, account, headers or {}, participants)
     route = next((each for each in settings.routes if facts.fit(each)), Route())
-    # Bytes of a SIP header that are no UTF-8 come as lone surrogates, which no message and no file can carry.
+    # Bytes of a SIP header that are not UTF-8 arrive as lone surrogates, which no message and no file can carry.
     overrides = {key: value.encode("utf-8", "replace").decode() for key, value in (overrides or {}).items()}
     roles = dict(route.roles)
     names = dict(route.names)
@@ -72,7 +72,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What routes are held to."""
+    """The facts of a call that routes are matched against."""
 
     source: str
     calling: str

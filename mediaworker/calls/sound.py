@@ -1,4 +1,4 @@
-"""Short sounds that somebody hands in: PCM WAV, as 16-bit samples of one channel."""
+"""Reads short PCM WAV sounds as 16-bit samples of one channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_RATE_HZ = 384_000
 
 
 class SoundError(Exception):
-    """It cannot be played; the message is one line."""
+    """The sound cannot be played; the message is one line."""
 
 
 def read_wav(file: IO[bytes], *, max_s: float | None = None) -> tuple[Samples, int]:
@@ -27,7 +27,7 @@ def read_wav(file: IO[bytes], *, max_s: float | None = None) -> tuple[Samples, i
             width, channels, rate_hz = opened.getsampwidth(), opened.getnchannels(), opened.getframerate()
             limit = opened.getnframes() if max_s is None else int(max_s * rate_hz)
             data = opened.readframes(min(opened.getnframes(), limit + 1))
-    # RuntimeError is what the standard library makes of a chunk that claims to be longer than the file.
+    # The standard library raises RuntimeError for a chunk that claims to be longer than the file.
     except (wave.Error, EOFError, RuntimeError) as error:
         raise SoundError(f"not a PCM WAV file ({str(error) or 'cut off'})") from None
     if not 1 <= rate_hz <= MAX_RATE_HZ or width > 4:

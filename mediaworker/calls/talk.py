@@ -1,4 +1,4 @@
-"""Who talked how long: totals from the legs' speech segments, in milliseconds of call time."""
+"""How long each leg talked: totals from the legs' speech segments, in milliseconds of call time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Talk:
 
 @dataclass(slots=True)
 class Sums:
-    """What segments add up to. Those of another stretch of time may be added; a segment may be cut at its border."""
+    """Sums of segments. Segments of another time span may be added; one segment may be cut between two spans."""
 
     talk_ms: dict[str, int] = field(default_factory=dict)
     overtalk_ms: int = 0

@@ -93,14 +93,14 @@ class MediaListener:
         await self._server.wait_closed()
         self._server = None
 
-    def sweep(self, turn: Shard = ALL) -> Iterator[None]:
+    def sweep(self, shard: Shard = ALL) -> Iterator[None]:
         """Read the connections of this shard. Yields so that the event loop can run.
 
         Calls that began one after the other have neighbouring legs, so connections are sharded in that order.
         """
         taken = 0
         for number, (connection, fd) in enumerate(tuple(self.batched.items())):
-            if connection in self.batched and turn.has(LEGS * number):
+            if connection in self.batched and shard.has(LEGS * number):
                 taken += connection.read_batch(fd, self._room)
             if taken >= SWEEP_BYTES:
                 taken = 0

@@ -403,7 +403,7 @@ class LegStage:
 
     def ask(self, name: str, text: str = "so it is", language: str = "en") -> bool:
         """Spoken from 5.0 s to 6.0 s of its call, heard from 4.7 s on."""
-        return self.leg.ask(FinalText(name, f"{name}/cut", text, language, 5000, 6000, 4700, end_s=9.5))
+        return self.leg.align(FinalText(name, f"{name}/cut", text, language, 5000, 6000, 4700, end_s=9.5))
 
     def answer(self, name: str, *times: tuple[int, int], error: str | None = None) -> None:
         words = tuple(TimedWord(str(number), *pair, 0.5) for number, pair in enumerate(times))
@@ -413,7 +413,7 @@ class LegStage:
 def test_words_are_published_in_the_time_of_the_call_inside_their_utterance() -> None:
     stage = LegStage()
     assert stage.ask("u1") and len(stage.leg) == 1
-    stage.leg.shown("u1")
+    stage.leg.on_final_published("u1")
     stage.now = 10.25
     stage.answer("u1", (80, 400), (400, 880), (1200, 1600))
     ((at_ms, body),) = stage.published
@@ -430,7 +430,7 @@ def test_words_that_come_before_their_final_wait_for_it() -> None:
     stage.ask("u1")
     stage.answer("u1", (0, 80))
     assert stage.published == [] and stage.done == 0
-    stage.leg.shown("u1")
+    stage.leg.on_final_published("u1")
     assert len(stage.published) == stage.done == 1
 
 
@@ -447,7 +447,7 @@ def test_a_variety_of_a_language_is_that_language() -> None:
 def test_no_words_are_no_event() -> None:
     stage = LegStage()
     stage.ask("u1")
-    stage.leg.shown("u1")
+    stage.leg.on_final_published("u1")
     stage.answer("u1", error="it died")
     assert stage.published == [] and len(stage.leg) == 0 and stage.done == 1
 
@@ -455,7 +455,7 @@ def test_no_words_are_no_event() -> None:
 def test_what_comes_after_the_end_is_not_published() -> None:
     stage = LegStage()
     stage.ask("u1")
-    stage.leg.shown("u1")
+    stage.leg.on_final_published("u1")
     stage.leg.give_up()
     assert stage.aligner.cancelled == ["u1/cut"] and len(stage.leg) == 0
     stage.answer("u1", (0, 80))

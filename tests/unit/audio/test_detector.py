@@ -372,9 +372,9 @@ def test_a_leg_on_hold_costs_no_windows() -> None:
 def test_many_legs_take_turns_and_hear_what_they_hear_at_once() -> None:
     codes = g711.ulaw_encode(padded("auth-thankyou"))
     detector = Detector()
-    assert detector.turns == 1
+    assert detector.shards == 1
     legs = [detector.open(Codec.PCMU, Endpointing(), transport="stream") for _ in range(600)]
-    assert detector.turns == 2
+    assert detector.shards == 2
     alone = Detector()
     only = alone.open(Codec.PCMU, Endpointing(), transport="stream")
     expected: list[Detection] = []
@@ -396,7 +396,7 @@ def test_many_legs_take_turns_and_hear_what_they_hear_at_once() -> None:
         assert [(type(d), vars_of(d)) for d in found[leg]] == [(type(d), vars_of(d)) for d in expected]
     for leg in legs:
         detector.close(leg)
-    assert detector.turns == 1
+    assert detector.shards == 1
 
 
 def vars_of(detection: Detection) -> list[Any]:
