@@ -310,8 +310,9 @@ async def test_stopping_the_server_does_not_wait_for_subscribers(tmp_path: Path)
 
 async def test_frames_are_what_the_schema_decodes(tmp_path: Path) -> None:
     async with running_api(tmp_path) as api:
-        api.open_call("c1")
         async with connect(api.ws) as socket:
-            frames = [await socket.recv(), await socket.recv()]
+            hello = await socket.recv()
+            api.open_call("c1")
+            frames = [hello, await socket.recv()]
         assert all(isinstance(frame, str) for frame in frames)
         assert [decode(frame).call_id for frame in frames] == [None, "c1"]
