@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mediaworker.word_errors.align import align
-from mediaworker.word_errors.normalise import words
+from benchmarks.word_errors.align import align
+from benchmarks.word_errors.normalise import words
 from tools import prompts
 
 ROOT = Path(__file__).parent.parent

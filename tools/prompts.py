@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mediaworker.word_errors.prompts import SOUNDS, WORDS
+from benchmarks.word_errors.prompts import SOUNDS, WORDS
 
 PAUSE_S = 1.0
 """Between two prompts: longer than the silence that ends an utterance."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.word_errors.normalise import words
 from mediaworker.cli.play import load_pcm
-from mediaworker.word_errors.normalise import words
 
 SOUNDS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 TEXTS = Path("/usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mediaworker.word_errors.align import Difference, align
-from mediaworker.word_errors.normalise import words
+from benchmarks.word_errors.align import Difference, align
+from benchmarks.word_errors.normalise import words
 
 _PLAIN = re.compile(r"[\w']+")
 OVERLAP = 8 * 100

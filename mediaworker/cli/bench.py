@@ -10,11 +10,18 @@ from typing import Any
 CHECKOUT = Path(__file__).parents[2]
 
 
-def add_parser(subparsers: Any) -> None:
+def is_checkout() -> bool:
+    """Whether this package is a checkout's; the folder `benchmarks` can then be imported."""
     if not (CHECKOUT / "benchmarks" / "command.py").is_file():
+        return False
+    sys.path.insert(0, str(CHECKOUT))
+    return True
+
+
+def add_parser(subparsers: Any) -> None:
+    if not is_checkout():
         print("mediaworker bench: only a checkout of mediaworker has the benchmarks", file=sys.stderr)
         raise SystemExit(2)
-    sys.path.insert(0, str(CHECKOUT))
     from benchmarks import command
 
     command.add_parser(subparsers)

@@ -1,4 +1,4 @@
-"""`mediaworker models pull` and `check`: bring a model's files to this machine, and try them.
+"""`mediaworker models pull` and `check`: download a model's files, and compare its answers with the library's.
 
 Every file is checked against the hash that the hub gives for it. The revision is recorded beside the files
 (`asr.engines.weights.Record`), and stays what this machine uses until another one is asked for.
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from asr.engines import weights
-from asr.engines.interface import EngineUnusable, first_line
+from asr.engines.interface import first_line
 from config import ConfigError, load
+from mediaworker.cli import bench
 from mediaworker.cli.terminal import print_error
 
 NEWEST = "main"
@@ -31,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         help="commit, tag or branch; default: the one that was pulled before, else the newest; main: the newest",
     )  # fmt: skip
 
-    check = actions.add_parser("check", help="transcribe prompts and compare with the library's own generate()")
+    check = actions.add_parser("check", help="compare answers with the library's own generate(); in a checkout")
     check.add_argument("name", nargs="?", metavar="FOLDER|OWNER/NAME", help="default: asr.model of the configuration")
     check.add_argument("--prompts", metavar="FOLDER", help="NAME.wav or NAME.ulaw, with the words in NAME.txt")
     check.add_argument("--config", metavar="FILE", help="configuration file")
@@ -42,29 +43,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """0: fine; 1: an answer differs or too many words are wrong; 2: nothing to check."""
-    from mediaworker.word_errors import prompts
+    if not bench.is_checkout():
+        print_error("only a checkout of mediaworker has what checks a model")
+        return 2
+    from benchmarks.word_errors import command
 
-    try:
-        settings = load(args.config)
-        spoken = prompts.of_folder(Path(args.prompts)) if args.prompts else prompts.asterisk()
-    except (ConfigError, OSError, ValueError) as error:
-        print_error(str(error))
-        return 2
-    if not spoken:
-        where = args.prompts or f"{prompts.SOUNDS} (Debian's package asterisk-core-sounds-en-wav)"
-        print_error(f"there are no prompts in {where}: --prompts names a folder of NAME.wav with NAME.txt")
-        return 2
-    try:
-        from mediaworker.word_errors.models_check import check
-    except ImportError:
-        print_error("checking needs the extra `qwen`: pip install 'mediaworker[qwen]'")
-        return 2
-    try:
-        return check(args.name or settings.asr.model, spoken, settings.qwen)
-    except EngineUnusable as error:
-        print_error(str(error))
-        return 2
+    return command.run(args)
 
 
 def _pull_all(args: argparse.Namespace) -> int:

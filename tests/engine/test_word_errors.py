@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.word_errors.align import align
+from benchmarks.word_errors.normalise import words
 from benchmarks.words.__main__ import main
 from benchmarks.words.calls import CONDITIONS, level, plan, sound
 from benchmarks.words.prompts import NoPrompts, own, recorded, sample
 from benchmarks.words.score import Piece, groups, score, taken_back
-from mediaworker.word_errors.align import align
-from mediaworker.word_errors.normalise import words
 from tests.support.peers import ROOT
 from tests.support.speech import speech
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mediaworker.word_errors.normalise import words
+from benchmarks.word_errors.normalise import words
 from tests.support.peers import ROOT, until
 from tests.support.ports import ports
 from tests.support.speech import SPEECH

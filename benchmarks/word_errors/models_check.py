@@ -25,10 +25,10 @@ from asr.repetition import is_loop
 from asr.samples import Wideband
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
+from benchmarks.word_errors.align import align
+from benchmarks.word_errors.normalise import words
+from benchmarks.word_errors.prompts import SpokenPrompt as Spoken
 from config.settings import Qwen
-from mediaworker.word_errors.align import align
-from mediaworker.word_errors.normalise import words
-from mediaworker.word_errors.prompts import SpokenPrompt as Spoken
 
 FINE, WRONG, NOTHING = 0, 1, 2
 BAD_WORDS = 0.15
