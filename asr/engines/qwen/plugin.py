@@ -18,8 +18,7 @@ class _Qwen:
     words = False
 
     def about(self, asr: Asr) -> str:
-        partials = f"; partials by {asr.partials_model}" if asr.partials_model else ""
-        return f"{weights.find(asr.model)}{partials}"
+        return str(weights.find(asr.model))
 
     def missing(self, asr: Asr) -> str | None:
         """Of its packages; `asr.engines.selection` looks for its weights."""
