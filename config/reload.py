@@ -23,7 +23,6 @@ RELOADABLE = (
     "asterisk",
     "audiosocket.allow",
     "audiosocket.send_audio",
-    "audiosocket.silent_s",
     "sip.allow",
     "sip.users",
     "http.tls_cert",

@@ -267,7 +267,6 @@ class Worker:
         self.retention.settings = settings.retention
         if self.sip is not None:
             self.sip.allow(settings.sip.allow)
-            self.sip.control.max_streams = settings.siprec.max_streams
             self.sip.control.ignore_mixed = settings.siprec.ignore_mixed
             self.sip.trace(settings.log.sip_trace)
         self.readiness.warn_of_languages()

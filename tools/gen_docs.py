@@ -56,6 +56,9 @@ def _section(lines: list[str], path: str, kind: type[schema.Section]) -> None:
             continue
         default = "**required**" if field.required else f"`{_literal(field.default)}`"
         rows.append(f"| `{field.name}` | {_describe(hint)} | {default} | {notes.get(field.name, '')} |")
+    if kind is schema.Profiles:
+        lines += _profiles(inner)
+        return
     title = path or "Top level"
     lines += ["", f"## {title}" if not path else f"## `{path}`", ""]
     if path and kind.__doc__ and not kind.__doc__.startswith(kind.__name__ + "("):
@@ -66,6 +69,27 @@ def _section(lines: list[str], path: str, kind: type[schema.Section]) -> None:
         many = get_origin(hint) is tuple
         here = f"{path.strip('[]')}.{name}" if path else name
         _section(lines, f"[[{here}]]" if many else f"[{here}]", nested)
+
+
+def _profiles(profiles: list[tuple[str, Any, type[schema.Section]]]) -> list[str]:
+    """Profiles have the same keys, so that one table has the defaults of all of them."""
+    names = [name for name, _, _ in profiles]
+    sections = ", ".join(f"`[endpointing.{name}]`" for name in names)
+    out = [
+        "",
+        "## `[endpointing.PROFILE]`",
+        "",
+        f"{' '.join((schema.Profiles.__doc__ or '').split())} The sections are {sections}.",
+        "",
+    ]
+    out += [f"| key | value | {' | '.join(names)} | |", "|---|---|" + "---|" * len(names) + "---|"]
+    kinds = [kind for _, _, kind in profiles]
+    hints, notes = typing.get_type_hints(kinds[0], include_extras=True), _notes(kinds[0])
+    for fields in zip(*map(msgspec.structs.fields, kinds), strict=True):
+        key = fields[0].name
+        defaults = " | ".join(f"`{_literal(field.default)}`" for field in fields)
+        out.append(f"| `{key}` | {_describe(hints[key])} | {defaults} | {notes[key]} |")
+    return out
 
 
 def _nested(hint: Any) -> type[schema.Section] | None:

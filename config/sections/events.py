@@ -11,7 +11,8 @@ from config.sections.section import Name, Positive, Secret, Section
 
 class Events(Section, frozen=True, kw_only=True):
     heartbeat_s: Annotated[float, Meta(ge=1)] = 20.0
-    """A subscriber gets a WebSocket ping, and an idle reader of server-sent events a comment, every so many seconds."""
+    """A subscriber gets a WebSocket ping, and a reader of server-sent events a comment when there is nothing else,
+    every so many seconds."""
     queue: Annotated[int, Meta(ge=16)] = 1000
     """This many events may wait for one subscriber before it is closed with 4008; 256 may come at once, so fewer makes
     no sense."""
@@ -31,8 +32,6 @@ class EventWebhook(Section, frozen=True, kw_only=True):
     base64 of at least 24 bytes."""
     types: tuple[str, ...] = ()
     """Events of these durable types are posted; empty means all of them."""
-    parallel: Annotated[int, Meta(ge=1, le=256)] = 16
-    """Events of this many calls are under way at once."""
     retry_hours: Annotated[float, Meta(ge=0)] = 24.0
     """An event is tried again for this many hours; then it is given up, and the call's next one follows."""
 

@@ -18,13 +18,6 @@ class Files(Section, frozen=True, kw_only=True):
     """A file that lasts longer than this many hours is refused."""
     parallel_segments: Annotated[int, Meta(ge=1, le=64)] = 8
     """This many segments of speech of one file are recognised at the same time."""
-    memory_mb: Annotated[int, Meta(ge=512)] = 1536
-    """The process that decodes a file has this many MB of address space, of which it uses about 60."""
-    cpu_s: Positive = 3600
-    """A file whose decoding takes more than this many seconds of processor time is refused; an hour of one channel
-    takes about 6 s."""
-    decoder_timeout_s: Annotated[float, Meta(gt=0)] = 60.0
-    """A decoder that says nothing for this many seconds is ended."""
     min_free_mb: Annotated[int, Meta(ge=0)] = 1024
     """This many MB of the disk stay free for calls: an upload that would take of them is answered 507."""
     max_requests: Positive = 16
@@ -36,8 +29,6 @@ class Files(Section, frozen=True, kw_only=True):
     queue_s: Annotated[float, Meta(ge=0)] = 10.0
     """A request beyond `files.max_requests` or `files.max_requests_per_key` waits this many seconds for a place before
     it is answered 429."""
-    heartbeat_s: Annotated[float, Meta(ge=1)] = 10.0
-    """A stream of text that has nothing to send sends a comment every so many seconds."""
 
 
 class Jobs(Section, frozen=True, kw_only=True):

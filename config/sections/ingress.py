@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from config.errors import ConfigError
-from config.sections.section import Port, Positive, Seconds, Secret, Section
+from config.sections.section import Port, Secret, Section
 
 
 class Twilio(Section, frozen=True, kw_only=True):
@@ -52,15 +52,9 @@ class AudioSocket(Section, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     """These addresses or networks (CIDR) may connect, beside loopback; `audiosocket.host` has to be an address that
     they can reach."""
-    max_connections: Positive = 512
-    """This many connections are taken, each of which is a call; a fourth of what the limit on open files leaves holds
-    instead if it is less."""
     send_audio: Literal["silence", "none"] = "silence"
     """`silence` sends 20 ms of silence at a time, of the kind that comes; `none` sends nothing, and Asterisk's
     application gives up after 2 s of that."""
-    silent_s: Seconds = 3600.0
-    """A call without a frame from Asterisk for this many seconds is ended; 0 never ends one. Nothing comes while a
-    caller holds."""
 
 
 class Asterisk(Section, frozen=True, kw_only=True):

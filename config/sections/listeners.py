@@ -28,10 +28,8 @@ class Http(Section, frozen=True, kw_only=True):
     tls_key: str = ""
     """The certificate's private key is in this PEM file; empty means that it is in the file of `http.tls_cert`."""
     max_connections: Positive = 4096
-    """A connection beyond this many is answered 503 and closed; a third of what the limit on open files leaves holds
-    instead if it is less."""
-    max_per_peer: Positive = 2048
-    """This many connections may come from one IPv4 address or one IPv6 /64; a proxy in front counts as one peer."""
+    """Limits the connections to this port, half of which may come from one IPv4 address or IPv6 /64 (a proxy is one);
+    more are answered 503 and closed. A third of what the limit on open files leaves holds instead if it is less."""
     cors_origins: tuple[str, ...] = ()
     """Web pages of these other origins may use the HTTP routes from a browser: `https://crm.example`, or `*` for any.
     They need a key as everybody does, and WebSockets are not bound by this list (docs/events.md)."""
@@ -67,11 +65,9 @@ class Media(Section, frozen=True, kw_only=True):
     max_message_bytes: Positive = 65536
     """A WebSocket message larger than this many bytes closes its connection with 1009."""
     max_connections: Positive = 4096
-    """A connection to the media port beyond this many is answered 503 and closed; a third of what the limit on open
-    files leaves holds instead if it is less."""
-    max_per_peer: Positive = 2048
-    """This many connections to the media port may come from one IPv4 address or one IPv6 /64; a proxy in front counts
-    as one peer."""
+    """Limits the connections to the media port, half of which may come from one IPv4 address or IPv6 /64 (a proxy is
+    one); more are answered 503 and closed. A third of what the limit on open files leaves holds instead if it is
+    less."""
 
     def check(self, key: str) -> None:
         check_tls(key, self.tls_cert, self.tls_key)

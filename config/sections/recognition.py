@@ -75,15 +75,9 @@ class Qwen(Section, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Keys and values of this many utterances are kept; beyond it they are computed again, those of files first. 0
     means 32 on a CPU, and on a GPU as many as half of its free memory holds, up to 256."""
-    max_kv_positions: Annotated[int, Meta(ge=256, le=8192)] = 1024
-    """A slot holds keys and values of this many positions: the context, 13 a second of audio, and the answer; each
-    takes 112 kB for the 0.6B model in bfloat16."""
     batch: Annotated[int, Meta(ge=0, le=1024)] = 0
     """One step serves this many requests; 0 means 32, and on a GPU with more than 32 slots half of them, up to 128."""
     batch_tokens: Annotated[int, Meta(ge=16, le=8192)] = 128
     """Files take this many positions in one step, so that a live request never waits for more."""
     window_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
     """This many whole seconds of audio attend to each other; 1 to 8 were trained, and 0 means as published (8)."""
-    partials: Literal["frozen", "exact"] = "frozen"
-    """`frozen` leaves audio that has been encoded as it is until the final when a new loudest moment comes; `exact`
-    encodes it again at once. Finals are exact in both cases."""

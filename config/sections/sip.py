@@ -39,8 +39,6 @@ class SipAccount(Section, frozen=True, kw_only=True):
     """The worker registers under this user name."""
     password: Secret = Secret("")
     """This password answers the registrar's digest challenge."""
-    realm: str = "*"
-    """The credentials answer challenges of this realm; `*` stands for any."""
     expires_s: Annotated[int, Meta(ge=30, le=86400)] = 300
     """A registration is asked for this many seconds and renewed before they are over."""
     name: str = ""
@@ -140,8 +138,6 @@ class Sip(Section, frozen=True, kw_only=True):
     peer_check_s: Seconds = 30.0
     """A peer that has sent no RTP for this many seconds is asked, by an OPTIONS within the call, whether it still has
     the call, and again as often while it stays silent; without an answer the call ends 16 s later. 0 never asks."""
-    log_level: Annotated[int, Meta(ge=0, le=6)] = 1
-    """PJSIP logs this much, from 0 (nothing) to 6 (everything)."""
 
     def check(self, key: str) -> None:
         for name in ("transports", "codecs"):
@@ -179,8 +175,6 @@ class SiprecParticipant(Section, frozen=True, kw_only=True):
 class Siprec(Section, frozen=True, kw_only=True):
     """Recording sessions (RFC 7866): the recording client forks a call to the worker, one stream for each speaker."""
 
-    max_streams: Annotated[int, Meta(ge=1, le=16)] = 8
-    """This many audio streams of one session are taken; more are refused, and the session goes on."""
     ignore_mixed: bool = False
     """A stream in which all speakers are mixed is refused when each of them has a stream of their own as well, for the
     same words would be transcribed twice. It counts as mixed when the metadata says so, or by its label (`mixed`,

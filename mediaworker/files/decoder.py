@@ -98,7 +98,7 @@ def main() -> None:
             parent.send(Failed("internal", f"the process that reads files cannot be confined: {error}"))
         except MemoryError:
             limit = begin.memory_bytes >> 20
-            parent.send(Failed("too_large", f"decoding it takes more than {limit} MB (files.memory_mb)"))
+            parent.send(Failed("too_large", f"decoding it takes more than {limit} MB of memory"))
         except Exception:  # the standard error stream may be a file, and this process may write to none
             reason = "the process that reads files failed; the worker's log says why"
             parent.send(Failed("internal", reason, traceback.format_exc()))

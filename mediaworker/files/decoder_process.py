@@ -34,6 +34,12 @@ from mediaworker.files.messages import (
 
 RECEIVE_BYTES = 256 * 1024
 MB = 1024 * 1024
+MEMORY_BYTES = 1536 * MB
+"""Address space of the child, which uses about 60 MB."""
+CPU_S = 3600
+"""Processor time of the child. An hour of one channel takes about 6 s."""
+STALLED_S = 60.0
+"""A child that says nothing for so long is ended."""
 ENVIRONMENT = frozenset(("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV"))
 """The child sees these of our environment, and Python's own variables."""
 log = structlog.get_logger()
@@ -97,8 +103,8 @@ class DecoderProcess:
                 plan.channels,
                 plan.endpointing,
                 max_s=settings.max_hours * 3600,
-                memory_bytes=settings.memory_mb * MB,
-                cpu_s=settings.cpu_s,
+                memory_bytes=MEMORY_BYTES,
+                cpu_s=CPU_S,
                 skip=tuple(plan.skip),
             )
         )
@@ -125,9 +131,7 @@ class DecoderProcess:
             except TimeoutError:
                 if not deadline.expired():
                     raise
-                raise FileRefused(
-                    "stalled", f"decoding it stood still for {self._settings.decoder_timeout_s:g} s"
-                ) from None
+                raise FileRefused("stalled", f"decoding it stood still for {STALLED_S:g} s") from None
             except ConnectionError:
                 data = b""
             try:
@@ -148,7 +152,7 @@ class DecoderProcess:
     @property
     def _timeout_s(self) -> float | None:
         """None while the child waits for us because it has used up its grants."""
-        return self._settings.decoder_timeout_s if self._granted > self._came else None
+        return STALLED_S if self._granted > self._came else None
 
     def _on_message(self, message: FromReader) -> Opened | Chunk | Progress | Ended:
         match message:
@@ -171,8 +175,7 @@ class DecoderProcess:
         code = await child_process.end(self._child.process)
         log.warning("the reader of a file died", how=child_process.how(code), file=self._name)
         if code == -signal.SIGXCPU:
-            limit_s = self._settings.cpu_s
-            return FileRefused("too_large", f"decoding it takes more than {limit_s} s of processor time (files.cpu_s)")
+            return FileRefused("too_large", f"decoding it takes more than {CPU_S} s of processor time")
         if code < 0:  # killed by a fault in the file, or for its memory
             return FileRefused("crashed", f"decoding it ended the decoder ({child_process.how(code)})")
         return FileRefused(

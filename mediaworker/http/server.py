@@ -71,7 +71,7 @@ class HttpServer:
         self.certificate = certificate("http", settings.http)
         self.host = http_host(settings)
         http = settings.http
-        limit = ConnectionLimit(http.max_connections, http.max_per_peer)
+        limit = ConnectionLimit(http.max_connections, http.max_connections // 2)
         self.guard = Guard(limit, header_timeout_s=http.header_timeout_s, stall_s=http.transfer_timeout_s)
         self._sweep: asyncio.TimerHandle | None = None
         self._server = _Server(

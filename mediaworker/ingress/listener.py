@@ -57,7 +57,7 @@ class MediaListener:
         self.handshake_timeout_s = settings.start_timeout_s or None
         self.host = settings.host or LOOPBACK
         self.certificate = certificate("media", settings)
-        self.limit = ConnectionLimit(settings.max_connections, settings.max_per_peer)
+        self.limit = ConnectionLimit(settings.max_connections, settings.max_connections // 2)
         self._settings, self._endpoints = settings, endpoints
         self._connections: set[MediaConnection] = set()
         self._room = bytearray(READ_BYTES)

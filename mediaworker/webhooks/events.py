@@ -27,6 +27,8 @@ DURABLE = frozenset(tag_of(kind) for kind in BODIES if kind.DURABLE)
 """What a webhook may ask for."""
 WAITING = 512
 """Events in memory. Beyond it the store keeps them, and they are read again when there is room."""
+PARALLEL = 16
+"""Calls whose events are posted at once: a receiver that does not answer holds each up for seconds."""
 SAVE_S = 1.0
 STOP_S = 3.0
 PAUSE_S = 1.0
@@ -63,7 +65,7 @@ class EventFeed:
             f"webhook {self.name}",
             Poster(),
             settings.secret,
-            parallel=settings.parallel,
+            parallel=PARALLEL,
             retry_s=settings.retry_hours * 3600,
             clock=clock,
             on_attempt=self._on_attempt,

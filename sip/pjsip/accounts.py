@@ -176,9 +176,7 @@ class RegisteredAccount(Account):
         # Nobody takes leave of a registrar that does not answer.
         config.regConfig.disableRegOnModify = self._created and self.registration.state == "failed"
         config.sipConfig.proxies.append(target.registrar.route(target.address))
-        credentials = pj.AuthCredInfo(
-            "digest", self._settings.realm, self._settings.user, 0, str.__str__(self._settings.password)
-        )
+        credentials = pj.AuthCredInfo("digest", "*", self._settings.user, 0, str.__str__(self._settings.password))
         config.sipConfig.authCreds.append(credentials)
         self._change("registering", 0, "", str(target))
         try:

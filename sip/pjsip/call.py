@@ -25,6 +25,8 @@ from sip.protocol.trace import mask_message
 
 log = structlog.get_logger("sip")
 
+MAX_STREAMS = 8
+"""Audio streams of one recording session; every other call has one."""
 _REASONS = {200: "hangup", 487: "cancelled", 408: "timeout"}
 """Why a call ended, by the SIP status of its end; any other is "failed"."""
 
@@ -55,9 +57,6 @@ class CallHost(MediaHost, Protocol):
     families: tuple[Family, ...]
     ignore_mixed: bool
     """Refuse the mixed stream of a recording session."""
-
-    @property
-    def max_streams(self) -> int: ...
 
     def on_dialog(self, call: SipCall) -> None: ...
     def on_peer_answer(self, call: SipCall, status: int) -> None: ...
@@ -295,7 +294,7 @@ class SipCall:
 
     def _negotiate(self, offer: SessionDescription) -> Streams:
         host = self._host
-        streams = host.max_streams if self.recording else 1
+        streams = MAX_STREAMS if self.recording else 1
         without = self._mixed_lines(offer)
         agreed = negotiate(offer, host.codecs, streams=streams, use=host.srtp, families=host.families, without=without)
         self.mixed = without - {stream.index for stream in agreed}

@@ -92,8 +92,6 @@ class CallControl:
         self.codecs = tuple(Codec[name] for name in sip.codecs)
         self.send_silence = sip.send_audio == "silence"
         self.srtp = sip.srtp
-        self.max_streams = settings.siprec.max_streams
-        """Of one recording session; every other call has one stream."""
         self.ignore_mixed = settings.siprec.ignore_mixed
         self.counters = SipCounters()
         self.rtp = RtpCounters()

@@ -24,6 +24,8 @@ from sip.pjsip.stack import Stack
 
 log = structlog.get_logger("sip")
 
+PJSIP_LOG_LEVEL = 1
+"""Of 0 to 6: only errors. What a call did is in our own log, and `log.sip_trace` shows its messages."""
 _FAREWELL_S = 2.0
 """How long the end waits for answers to BYE, and again for those to the last REGISTER."""
 
@@ -116,7 +118,7 @@ class SipEndpoint:
         await self.nat.find(settings.port)
         self._stack = Stack(
             max_calls=settings.max_calls,
-            log_level=settings.log_level,
+            log_level=PJSIP_LOG_LEVEL,
             traced=self._traced,
             on_rejected=self.control.on_rejected,
             on_lost=self._on_connection_lost,

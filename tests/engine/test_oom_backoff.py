@@ -148,7 +148,7 @@ from tests.support.peers import TINY
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
 try:
-    build(Asr(model=str(TINY)), Qwen(slots=2000, max_kv_positions=4096)).warm_up()
+    build(Asr(model=str(TINY)), Qwen(slots=4096)).warm_up()
 except EngineUnusable as error:
     print(error)
 """
@@ -157,4 +157,4 @@ except EngineUnusable as error:
 def test_more_slots_than_there_is_memory_for_are_refused_with_a_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", TOO_LARGE], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "qwen.slots = 2000 of qwen.max_kv_positions = 4096" in done.stdout and "memory" in done.stdout
+    assert "qwen.slots = 4096, each of 1024 positions" in done.stdout and "memory" in done.stdout

@@ -177,9 +177,9 @@ def test_a_gpu_that_is_not_there_is_said(native: Path, monkeypatch: pytest.Monke
 
 
 def test_the_configuration_reaches_the_engine(native: Path) -> None:
-    settings = Qwen(slots=3, max_kv_positions=300, batch=2, window_s=2, partials="exact", dtype="bfloat16")
+    settings = Qwen(slots=3, batch=2, window_s=2, dtype="bfloat16")
     engine = build(Asr(model=str(native)), settings)
-    assert engine.slots.free == 3 and engine.slots.positions == 300 and engine.slots.keys.dtype == torch.bfloat16
+    assert engine.slots.free == 3 and engine.slots.positions == 1024 and engine.slots.keys.dtype == torch.bfloat16
     assert engine.capabilities.batch == 2 and engine.encoder.window == 200
     engine.warm_up()
     assert len(tokenizer()) and not len(engine.slots)

@@ -130,7 +130,8 @@ async def test_who_says_nothing_is_closed() -> None:
 
 async def test_the_limit_and_a_full_worker_close_at_once() -> None:
     desk, refusals = Desk(), []
-    async with listening(desk, refusals, max_connections=1) as listener:
+    async with listening(desk, refusals) as listener:
+        listener.lower(1)
         async with AudioSocketPeer.connect(listener.port):
             await until(lambda: desk.calls)
             async with AudioSocketPeer.connect(listener.port) as second:

@@ -96,7 +96,7 @@ async def test_a_call_keeps_its_order_while_the_receiver_fails_and_others_go_on(
     random.seed(7)
     script = [random.choice((500, 503, "close", 200, 200)) for _ in range(150)]
     with receiving(*script, 200) as receiver:
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver, parallel=4)) as feed:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
             for call in range(6):
                 hub.publish(f"c{call}", 0, started())
                 say(hub, f"c{call}", 12)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from config import Endpointing
 from config.settings import Files
+from mediaworker.files import decoder_process
 from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.media import RATE_HZ, MediaFile
 from mediaworker.files.messages import Chunk, Ended, Opened
@@ -25,7 +26,7 @@ from mediaworker.files.timeline import BACK_S, TOLERANCE_S, SourceTimeline
 from tests.support import hostile_media, material
 from tests.support.material import LAG_S, LATE_S
 
-SETTINGS = Files(memory_mb=1024, decoder_timeout_s=30.0)
+SETTINGS = Files()
 MIX = ReadingPlan("mix", Endpointing())
 
 
@@ -238,7 +239,10 @@ async def test_a_playlist_reaches_nobody(tmp_path: Path) -> None:
             listener.accept()
 
 
-async def test_what_takes_too_much_memory_is_refused_and_the_worker_lives(tmp_path: Path) -> None:
+async def test_what_takes_too_much_memory_is_refused_and_the_worker_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder_process, "MEMORY_BYTES", 2**30)
     corpus = {each.name: each for each in hostile_media.corpus(tmp_path) if each.bomb == "memory"}
     assert len(corpus) >= 2
     for name, hostile in corpus.items():

@@ -14,8 +14,8 @@ import pytest
 
 from config import Endpointing, child_process
 from config.settings import Files
-from mediaworker.files import sandbox
-from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
+from mediaworker.files import decoder_process, sandbox
+from mediaworker.files.decoder_process import CPU_S, DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.messages import Chunk
 from tests.support import confined_reader, hostile_media, material, peers
 from tests.support.peers import ROOT, worker
@@ -72,7 +72,7 @@ async def test_every_thread_of_a_reader_is_confined(tmp_path: Path) -> None:
     path = tmp_path / "speech.wav"
     material.splice(path, 60.0, seed=6)
     with path.open("rb") as file:
-        async with DecoderProcess(file.fileno(), path.name, PLAN, Files(cpu_s=77)) as reading:
+        async with DecoderProcess(file.fileno(), path.name, PLAN, Files()) as reading:
             reading.grant(1)
             async for message in reading.messages():
                 if isinstance(message, Chunk):
@@ -80,15 +80,18 @@ async def test_every_thread_of_a_reader_is_confined(tmp_path: Path) -> None:
             assert reading.pid is not None
             assert confinement(reading.pid) == {("1", "2")}
             limits = [resource.prlimit(reading.pid, each)[0] for each in (resource.RLIMIT_CPU, resource.RLIMIT_NOFILE)]
-            assert limits == [77, 0]
+            assert limits == [CPU_S, 0]
 
 
-async def test_who_takes_too_much_processor_time_is_ended_alone(tmp_path: Path) -> None:
+async def test_who_takes_too_much_processor_time_is_ended_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder_process, "CPU_S", 2)
     (bomb,) = [each for each in hostile_media.corpus(tmp_path) if each.name == "30-hours.flac"]
     bomb.make(tmp_path / bomb.name)
-    refused = await refusal(tmp_path / bomb.name, bomb.name, Files(cpu_s=2, max_hours=100.0))
+    refused = await refusal(tmp_path / bomb.name, bomb.name, Files(max_hours=100.0))
     assert (refused.fault, refused.reason) == (
-        "too_large", "decoding it takes more than 2 s of processor time (files.cpu_s)"
+        "too_large", "decoding it takes more than 2 s of processor time"
     )  # fmt: skip
 
 

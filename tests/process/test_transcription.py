@@ -34,7 +34,7 @@ WITHIN_S = 0.2
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     environ = {
         "SIP__ENABLED": "false", "ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(ALIGNER),
-        "ENDPOINTING__FILES__MAX_UTTERANCE_S": "5", "FILES__HEARTBEAT_S": "1",
+        "ENDPOINTING__FILES__MAX_UTTERANCE_S": "5", "EVENTS__HEARTBEAT_S": "1",
     }  # fmt: skip
     with worker(tmp_path_factory.mktemp("files"), **environ) as made:
         yield made

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from config.addresses import bracketed
+from sip.pjsip.call import MAX_STREAMS
 from sip.protocol.srtp import SUITES, Crypto, SrtpContext
 from tests.process.test_qwen_calls import QWEN, SAID, file
 from tests.process.test_reload import configured
@@ -261,12 +262,12 @@ async def test_what_clients_leave_out_and_how_long_they_write(running: Worker, t
 
 
 async def test_streams_beyond_the_limit_are_refused_and_the_session_goes_on(tmp_path: Path) -> None:
-    media = [RtpSender() for _ in range(3)]
+    media = [RtpSender() for _ in range(MAX_STREAMS + 1)]
     lines = [line(sender.port, f"leg {number}") for number, sender in enumerate(media)]
-    with worker(tmp_path, SIPREC__MAX_STREAMS="2") as running:
+    with worker(tmp_path) as running:
         refused = Send("INVITE", offer(*lines, VIDEO), REQUIRE, has=("m=audio 0 ", "m=video 0 "))
         events = await story(running, Sipp(tmp_path), refused, Pause(50), Send("BYE"))
-    assert [leg["leg"] for leg in events[0]["legs"]] == ["leg 0", "leg 1"]
+    assert [leg["leg"] for leg in events[0]["legs"]] == [f"leg {number}" for number in range(MAX_STREAMS)]
     for sender in media:
         sender.close()
 

@@ -18,11 +18,9 @@ VOICE = b"POST /twilio/voice HTTP/1.1\r\n" + HOST
 LIMITS = {
     "HTTP__HEADER_TIMEOUT_S": "2",
     "HTTP__TRANSFER_TIMEOUT_S": "2",
-    "HTTP__MAX_CONNECTIONS": "300",
-    "HTTP__MAX_PER_PEER": "250",
+    "HTTP__MAX_CONNECTIONS": "500",
     "MEDIA__START_TIMEOUT_S": "2",
-    "MEDIA__MAX_CONNECTIONS": "300",
-    "MEDIA__MAX_PER_PEER": "250",
+    "MEDIA__MAX_CONNECTIONS": "500",
     "SIP__ENABLED": "false",
 }
 

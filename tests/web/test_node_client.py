@@ -96,7 +96,7 @@ async def test_a_worker_that_is_not_there_is_waited_for_in_every_node(nodes: Pat
             for process in running:
                 assert (await shown(process, "waiting"))[0][0] == "connecting"
         api = await stack.enter_async_context(
-            running_api(module / "data", http={"host": "127.0.0.1", "port": port, "max_per_peer": 64})
+            running_api(module / "data", http={"host": "127.0.0.1", "port": port, "max_connections": 128})
         )
         for process in running:
             states = [state for state, _ in await shown(process, "open")]

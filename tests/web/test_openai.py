@@ -31,7 +31,7 @@ SECONDS = 20.0
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     environ = {
         "SIP__ENABLED": "false", "ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(ALIGNER), "AUTH__API_KEYS": KEYS,
-        "FILES__MAX_UPLOAD_MB": "4", "FILES__MAX_REQUESTS_PER_KEY": "2", "FILES__HEARTBEAT_S": "1",
+        "FILES__MAX_UPLOAD_MB": "4", "FILES__MAX_REQUESTS_PER_KEY": "2", "EVENTS__HEARTBEAT_S": "1",
         "FILES__QUEUE_S": "2",
     }  # fmt: skip
     with worker(tmp_path_factory.mktemp("openai"), **environ) as made:

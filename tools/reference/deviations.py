@@ -82,7 +82,7 @@ FOUND = {
         "the tokens are the same up to there, and are as many as the limit",
     ),
     "frozen": (
-        "live partials keep the loudness that a finished window was encoded with (`qwen.partials`)",
+        "live partials keep the loudness that a finished window was encoded with",
         "with `exact` the engine equals the package with its windows, and so does the final",
     ),
 }

@@ -10,8 +10,7 @@ from asr.engines.qwen.device import memory
 from asr.engines.qwen.device import placement as devices
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.sizing import sizes
-from asr.engines.qwen.encoder import Settling
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.engine import POSITIONS, QwenEngine, Shape
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import quantise
@@ -31,16 +30,14 @@ def build(asr: Asr, settings: Qwen) -> QwenEngine:
         fuse(loaded.model)
         quantise(loaded.model, settings.quantise)
     free_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else None
-    slot = slot_bytes(loaded.model.config.get_text_config(), settings.max_kv_positions, dtype)
+    slot = slot_bytes(loaded.model.config.get_text_config(), POSITIONS, dtype)
     size = sizes(free_bytes, slot, slots=settings.slots, batch=settings.batch)
     shape = Shape(
         slots=size.slots,
-        positions=settings.max_kv_positions,
         batch=size.batch,
         captured_positions=size.captured_positions,
         batch_tokens=settings.batch_tokens,
         window_s=settings.window_s or None,
-        settling=Settling(settings.partials),
     )
     try:
         made = QwenEngine(loaded, shape, means)

@@ -26,6 +26,8 @@ from audio.codecs.g711 import ulaw_encode
 
 WARM_UP_S = 9
 """Longer than a window."""
+POSITIONS = 1024
+"""Of a slot: 30 s of audio (390), the longest context (256) and an answer of 16 tokens a second fit in."""
 NOT_CHECKED = "not needed"
 """On a CPU nothing could be simpler than what is used."""
 
@@ -36,7 +38,7 @@ class Shape:
 
     slots: int = 16
     """Utterances whose keys and values are kept."""
-    positions: int = 1024
+    positions: int = POSITIONS
     """Of a slot: the prompt with its context, 13 a second of audio, and the answer."""
     batch: int = 16
     """Requests in a step."""

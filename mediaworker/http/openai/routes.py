@@ -105,7 +105,7 @@ class Transcriptions:
                 answer = TranscriptionAnswer(work, form, self._files)
                 if not form.stream:
                     return await while_there(request, answer.whole())
-                heartbeat_s = self._context.settings.files.heartbeat_s
+                heartbeat_s = self._context.settings.events.heartbeat_s
                 events = await stack.enter_async_context(begun(answer.events(heartbeat_s)))
                 return ServerSentEvents(events, stack.pop_all())
             except Busy as busy:

@@ -30,6 +30,10 @@ log = structlog.get_logger()
 LINGER_S = 5.0
 """How long the peer may take to read our last frame before the connection is cut."""
 BACKLOG = 128
+MAX_CONNECTIONS = 512
+"""Each is a call, so that `max_calls` limits them as well."""
+SILENT_S = 3600.0
+"""A call without a frame for so long is ended. Asterisk sends nothing while a caller holds."""
 MAX_UNREAD = 1 << 16
 """Bytes read from one connection between two media ticks: two seconds of 16 kHz."""
 
@@ -42,7 +46,7 @@ class AudioSocketListener:
     ) -> None:
         self._bound = settings.audiosocket
         self.counters = AudioSocketCounters()
-        self.lower(settings.audiosocket.max_connections)
+        self.lower(MAX_CONNECTIONS)
         self.open_call = open_call
         self.notices = Notices()
         self.held: set[_Connection] = set()
@@ -60,13 +64,13 @@ class AudioSocketListener:
         self._access = AccessList(settings.audiosocket.allow, key="audiosocket.allow")
         self.policy = AudioSocketPolicy(
             start_timeout_s=settings.media.start_timeout_s,
-            silent_s=settings.audiosocket.silent_s,
+            silent_s=SILENT_S,
             sends_silence=settings.audiosocket.send_audio == "silence",
         )
 
     def lower(self, total: int) -> None:
-        """Lower the limit below the configured one. A PBX is one peer and may have all connections."""
-        most = min(total, self._bound.max_connections)
+        """Lower the limit of connections. A PBX is one peer and may have all of them."""
+        most = min(total, MAX_CONNECTIONS)
         self.limit = ConnectionLimit(most, most)
 
     async def start(self) -> None:

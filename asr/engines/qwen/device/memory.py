@@ -14,5 +14,5 @@ def exhausted(error: BaseException) -> bool:
 
 
 def too_large(slots: int, positions: int, batch: int, error: BaseException) -> EngineUnusable:
-    asked = f"qwen.slots = {slots} of qwen.max_kv_positions = {positions}, and qwen.batch = {batch}"
+    asked = f"qwen.slots = {slots}, each of {positions} positions, and qwen.batch = {batch}"
     return EngineUnusable(f"the model with {asked} needs more memory than there is: {first_line(error)}")
