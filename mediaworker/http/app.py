@@ -13,9 +13,17 @@ from starlette.types import Receive, Scope, Send
 
 from mediaworker.http.context import ApiContext
 from mediaworker.http.openai.errors import speaking_openai
-from mediaworker.http.problem import Problem, on_disconnect, on_error, on_http_exception, on_problem
+from mediaworker.http.problem import (
+    Problem,
+    on_disconnect,
+    on_error,
+    on_http_exception,
+    on_problem,
+    on_store_error,
+)
 from mediaworker.http.resources import calls, events, health, key, page, playback
 from mediaworker.http.server import HttpServer
+from mediaworker.storage.database_thread import StoreError
 
 __all__ = ["ApiContext", "HttpServer", "create_app"]
 
@@ -36,6 +44,7 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
         exception_handlers={
             Problem: on_problem,
             HTTPException: speaking_openai(on_http_exception),
+            StoreError: on_store_error,
             ClientDisconnect: on_disconnect,
             Exception: speaking_openai(on_error),
         },

@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from mediaworker.storage.database_thread import StoreError
+
 log = structlog.get_logger()
 
 
@@ -37,6 +39,13 @@ async def on_http_exception(connection: HTTPConnection, error: Exception) -> Res
     """Starlette's own: no such route, wrong method, body too large."""
     assert isinstance(error, HTTPException)
     return Problem(error.status_code, error.detail, headers=error.headers).response()
+
+
+async def on_store_error(connection: HTTPConnection, error: Exception) -> Response:
+    """A store cannot be read or written just now."""
+    assert isinstance(error, StoreError)
+    store = "job" if connection.url.path.startswith("/v1/jobs") else "event"
+    return Problem(503, f"the {store} store: {error}", headers={"Retry-After": "5"}).response()
 
 
 async def on_disconnect(connection: HTTPConnection, error: Exception) -> Response:

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mediaworker.events.schema import CallRecord
-from mediaworker.events.store import StoreError
 from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
@@ -65,11 +64,8 @@ class Calls:
         limit, after = page_limit(request.query_params.get("limit")), request.query_params.get("after")
         if (text := request.query_params.get("text")) is not None:
             return await self._search(text, limit, after)
-        try:
-            # One more than asked for tells whether there is a next page.
-            found = await self._hub.read(lambda database: database.calls(limit + 1, after))
-        except StoreError as error:
-            raise _unavailable(error) from None
+        # One more than asked for tells whether there is a next page.
+        found = await self._hub.read(lambda database: database.calls(limit + 1, after))
         more = len(found) > limit
         return _json(Page(found[:limit], found[limit - 1].call_id if more else None))
 
@@ -80,10 +76,7 @@ class Calls:
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise Problem(400, "after must be the `next` of a page of the same search")
         row = None if after is None else int(after)
-        try:
-            found, last = await self._hub.read(lambda database: database.search(text, limit, row))
-        except StoreError as error:
-            raise _unavailable(error) from None
+        found, last = await self._hub.read(lambda database: database.search(text, limit, row))
         found = [self._hub.call(record.call_id) or record for record in found]
         return _json(Page(found, None if last is None else str(last)))
 
@@ -95,10 +88,7 @@ class Calls:
         self._context.authorize(request, "events")
         format = cast(Format, choice("format", request.query_params.get("format"), FORMATS) or "json")
         record = await self._record(request)
-        try:
-            frames = await self._hub.read(lambda database: database.frames(record.call_id, FINALS))
-        except StoreError as error:
-            raise _unavailable(error) from None
+        frames = await self._hub.read(lambda database: database.frames(record.call_id, FINALS))
         # A long call has thousands of words to place: not while the audio of others waits.
         text = await asyncio.to_thread(lambda: render(record, segments(record, frames), format))
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
@@ -116,10 +106,7 @@ class Calls:
         if live is None:
             if patch.language is not None:
                 raise Problem(409, "the call has ended: its language can no longer be set")
-            try:
-                renamed = await self._hub.rename(record.call_id, patch.names)
-            except StoreError as error:
-                raise _unavailable(error) from None
+            renamed = await self._hub.rename(record.call_id, patch.names)
             return _json(renamed or record)
         for leg, name in patch.names.items():
             live.rename(leg, name)
@@ -143,18 +130,12 @@ class Calls:
         record = await self._record(request)
         if record.state != "ended":
             raise Problem(409, "the call has not ended: hang it up first")
-        try:
-            await self._hub.erase(record.call_id)
-        except StoreError as error:
-            raise _unavailable(error) from None
+        await self._hub.erase(record.call_id)
         return Response(status_code=204)
 
     async def _record(self, request: Request) -> CallRecord:
         call_id: str = request.path_params["call_id"]
-        try:
-            record = self._hub.call(call_id) or await self._hub.read(lambda database: database.call(call_id))
-        except StoreError as error:
-            raise _unavailable(error) from None
+        record = self._hub.call(call_id) or await self._hub.read(lambda database: database.call(call_id))
         if record is None:
             raise Problem(404, "no such call")
         return record
@@ -170,7 +151,3 @@ def parse_patch(body: bytes) -> Patch:
 
 def _json(value: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def _unavailable(error: StoreError) -> Problem:
-    return Problem(503, f"the event store: {error}", headers={"Retry-After": "5"})

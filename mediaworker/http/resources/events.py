@@ -68,8 +68,6 @@ class EventRoutes:
                 return ServerSentEvents(await stack.enter_async_context(begun(messages)), stack.pop_all())
         except SubscriptionClosed as closed:
             raise Problem(410 if closed.code == EXPIRED else 503, closed.reason) from None
-        except StoreError as error:
-            raise Problem(503, f"the event store: {error}", headers={"Retry-After": "5"}) from None
 
     async def serve(self, websocket: WebSocket) -> None:
         access = self._context.authorize(websocket, "events")
@@ -110,11 +108,7 @@ class EventRoutes:
             return
         if not CALL_ID.fullmatch(call):
             raise Problem(400, "call must be a call's id, or *")
-        try:
-            known = self._hub.call(call) or await self._hub.read(lambda database: database.call(call))
-        except StoreError as error:
-            raise Problem(503, f"the event store: {error}") from None
-        if known is None:
+        if (self._hub.call(call) or await self._hub.read(lambda database: database.call(call))) is None:
             raise Problem(404, "no such call")
 
 

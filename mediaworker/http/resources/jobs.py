@@ -33,7 +33,6 @@ from mediaworker.http.uploads import BadUpload, receive
 from mediaworker.jobs.record import Job, Source, Webhook, public
 from mediaworker.jobs.service import JobService, TooMany
 from mediaworker.jobs.sources import SourceError
-from mediaworker.storage.database_thread import StoreError
 from mediaworker.transcripts.file import MEDIA_TYPES, FileTranscript, Format, render
 from mediaworker.webhooks.post import wrong_with_url
 
@@ -94,8 +93,6 @@ class JobRoutes:
         except TooMany as error:
             headers = {"Retry-After": "60", "Connection": "close"}
             raise Problem(429, str(error), headers=headers) from None
-        except StoreError as error:
-            raise _unavailable(error) from None
         return _json(public(job), 201, {"Location": f"/v1/jobs/{job.id}"})
 
     async def list(self, request: Request) -> Response:
@@ -104,11 +101,8 @@ class JobRoutes:
         limit = page_limit(query.get("limit"))
         state = choice("status", query.get("status"), STATES)
         owner = None if self._sees_all(access) else access.name
-        try:
-            # One more than asked for tells whether there is a next page.
-            found = await self._jobs.page(limit + 1, after=query.get("after"), owner=owner, state=state)
-        except StoreError as error:
-            raise _unavailable(error) from None
+        # One more than asked for tells whether there is a next page.
+        found = await self._jobs.page(limit + 1, after=query.get("after"), owner=owner, state=state)
         more = len(found) > limit
         return _json({"items": [public(job) for job in found[:limit]], "next": found[limit - 1].id if more else None})
 
@@ -118,12 +112,9 @@ class JobRoutes:
     async def delete(self, request: Request) -> Response:
         """200 and the job, cancelled; 204 when it had ended: it is erased."""
         job = await self._job(request)
-        try:
-            if job.active and (cancelled := await self._jobs.cancel(job.id)) is not None:
-                return _json(public(cancelled))
-            await self._jobs.erase(job.id)
-        except StoreError as error:
-            raise _unavailable(error) from None
+        if job.active and (cancelled := await self._jobs.cancel(job.id)) is not None:
+            return _json(public(cancelled))
+        await self._jobs.erase(job.id)
         return Response(status_code=204)
 
     async def result(self, request: Request) -> Response:
@@ -134,10 +125,7 @@ class JobRoutes:
             raise Problem(409, f"the job is {job.state}{what}", status_of_job=job.state)
         if format == "diarized_json" and job.channels == 1:
             raise Problem(400, "the job has one channel: speakers are told apart by channel (channels=split)")
-        try:
-            found = await self._jobs.segments(job.id)
-        except StoreError as error:
-            raise _unavailable(error) from None
+        found = await self._jobs.segments(job.id)
         text = await asyncio.to_thread(_render, job, found, format)  # a film has thousands of words to place
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
 
@@ -146,10 +134,7 @@ class JobRoutes:
     async def _job(self, request: Request) -> Job:
         """Its own, or any for an admin. Raises Problem."""
         access = self._context.authorize(request, "batch")
-        try:
-            job = await self._jobs.get(request.path_params["job_id"])
-        except StoreError as error:
-            raise _unavailable(error) from None
+        job = await self._jobs.get(request.path_params["job_id"])
         if job is None or not (job.owner == access.name or self._sees_all(access)):
             raise Problem(404, "no such job")
         return job
@@ -253,7 +238,3 @@ def _render(job: Job, segments: list[Any], format: Format) -> str:
 
 def _json(value: dict[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(msgspec.json.encode(value), status, headers, "application/json")
-
-
-def _unavailable(error: StoreError) -> Problem:
-    return Problem(503, f"the job store: {error}", headers={"Retry-After": "5"})
