@@ -14,10 +14,12 @@ from starlette.routing import BaseRoute, Route
 
 from config import ConfigError, Settings
 from mediaworker.calls.registry import CallRefused
+from mediaworker.http.body import small_body
+from mediaworker.http.problem import Problem
 from mediaworker.ingress.access import delay_answer, is_direct_asgi, is_local
 from mediaworker.ingress.auth_failures import AuthFailures, Reason
 from mediaworker.ingress.interfaces import CallOpener, MediaSession, SessionFactory, Upgrade
-from mediaworker.ingress.runner import PROBLEM, refusal_body, refusal_headers
+from mediaworker.ingress.runner import refusal_headers
 from mediaworker.ingress.twilio import webhook
 from mediaworker.ingress.twilio.counters import TwilioCounters
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
@@ -28,7 +30,6 @@ log = structlog.get_logger()
 VOICE, STATUS, STREAM = "/twilio/voice", "/twilio/status", "/twilio/stream"
 TOKEN_TTL_S = 60.0
 """How long the call-bound token of a webhook's answer is accepted: Twilio connects within a second or two."""
-MAX_FORM_BYTES = 65536
 MAX_FIELDS = 200
 STREAM_EVENTS = ("stream-started", "stream-stopped", "stream-error")
 
@@ -120,7 +121,7 @@ class TwilioIngress:
         )
         call_sid = form.get("CallSid", "")
         if not call_sid:  # the token is bound to it
-            return _problem(400, "no CallSid")
+            return Problem(400, "no CallSid").response()
         parameters = {
             "mw_mode": self._settings.twilio.mode,
             "mw_from": form.get("From", ""),
@@ -154,15 +155,14 @@ class TwilioIngress:
         posted = request.method == "POST"
         try:
             # The query of a GET is its form, and the signature over the URL covers it.
-            text = await _body(request) if posted else request.url.query.encode()
-        except ClientDisconnect:
-            return _problem(400, "incomplete request")
-        if text is None:
-            return _problem(413, f"more than {MAX_FORM_BYTES} bytes")
-        try:
+            text = await small_body(request) if posted else request.url.query.encode()
             pairs = parse_qsl(text.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        except Problem as problem:
+            return problem.response()
+        except ClientDisconnect:
+            return Problem(400, "incomplete request").response()
         except ValueError:  # not UTF-8, or too many fields
-            return _problem(400, "not a form")
+            return Problem(400, "not a form").response()
         if self._auth_tokens:
             url = self._public_url + request.url.path + (f"?{request.url.query}" if request.url.query else "")
             signature = request.headers.get("x-twilio-signature", "")
@@ -173,7 +173,7 @@ class TwilioIngress:
     def _refuse(self, request: Request, peer: str) -> Response:
         refused = self._forbid(request.url.path, peer)
         delay_answer(request.scope, refused.delay_s)
-        return _problem(refused.status, refused.reason)
+        return Problem(refused.status, refused.reason).response()
 
     def _forbid(self, path: str, peer: str) -> CallRefused:
         self.counters.forbidden += 1
@@ -198,20 +198,6 @@ def webhook_routes(twilio: TwilioIngress) -> list[BaseRoute]:
         Route(VOICE, twilio.voice, methods=["GET", "POST"]),
         Route(STATUS, twilio.status, methods=["POST"]),
     ]
-
-
-async def _body(request: Request) -> bytes | None:
-    """The body, or None if it is longer than any form of Twilio."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            return None
-    return bytes(body)
-
-
-def _problem(status: int, detail: str) -> Response:
-    return Response(refusal_body(status, detail), status, media_type=PROBLEM)
 
 
 def _checked(key: str, url: str) -> str:
