@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config import Settings
 from config.listen import http_host
+from config.log_rate_limit import LogRateLimit
 from mediaworker.http.connection import SWEEP_S, Guard, GuardedConnection, watch_answers
 from mediaworker.ingress.access import INCOMING, ConnectionInfo
 from mediaworker.ingress.connections import ConnectionLimit
@@ -27,7 +28,6 @@ WS_MAX_BYTES = 65536
 class UvicornLogFilter(logging.Filter):
     """Lets each message about a peer's nonsense pass once a minute, and uvicorn's own failures always."""
 
-    PERIOD_S = 60.0
     OURS = frozenset(
         (
             "ASGI callable returned without completing handshake.",  # said of every upgrade that was refused by us
@@ -37,7 +37,7 @@ class UvicornLogFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._logged: dict[str, float] = {}
+        self._limit = LogRateLimit()
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = str(record.msg)
@@ -45,10 +45,7 @@ class UvicornLogFilter(logging.Filter):
             return False
         if record.exc_info or record.levelno < logging.WARNING:
             return True
-        if record.created - self._logged.get(message, -self.PERIOD_S) < self.PERIOD_S:
-            return False
-        self._logged[message] = record.created
-        return True
+        return self._limit.due(message, record.created) is not None
 
 
 logging.getLogger("uvicorn.error").addFilter(UvicornLogFilter())
