@@ -33,11 +33,6 @@ class Codec(Enum):
         self.mask = bytes(code ^ self.silence for code in range(256)) if self.silence else None
         """The table for it (`bytes.translate`)."""
 
-    @classmethod
-    def from_rtp_name(cls, name: str) -> Codec:
-        """By rtpmap name, in any case (RFC 3551: names are not case-sensitive). Raises KeyError."""
-        return cls[name.upper()]
-
     def check(self, transport: str) -> None:
         """Raises ValueError when it does not go over that (`rtp`, `stream`)."""
         if transport == "rtp" and self is Codec.L16:

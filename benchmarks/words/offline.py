@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from asr.server.offline import recognize
 from asr.utterance import Format, Utterance
 from audio import Codec, Detector, SpeechOffset, SpeechOnset
+from benchmarks.offline import recognize
 from benchmarks.words.calls import Line, Part
 from config import Settings
 from mediaworker.calls.media_loop import TICK_S

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.server.offline import transcribe
+from benchmarks.offline import transcribe
 from tests.support import material
 from tests.support.hostile_media import SECONDS, Hostile, corpus
 from tests.support.material import CLIPS, CONTAINERS, LAG_S, LATE_S, RATE_HZ, Samples, Spoken

@@ -19,8 +19,8 @@ import pytest
 from asr import messages
 from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
 from asr.client.spill import BLOCK_BYTES
-from asr.server.offline import transcribe
 from audio.codecs.g711 import ulaw_encode
+from benchmarks.offline import transcribe
 from config import child_process, framing
 from config.settings import Asr, Settings
 from tests.support.peers import ROOT, TINY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asr.server.offline import transcribe
 from audio import Codec, Detector, SpeechOffset, SpeechOnset
+from benchmarks.offline import transcribe
 from config import Settings
 from config.settings import Asr
 from tests.support.peers import TINY

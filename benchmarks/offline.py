@@ -1,7 +1,6 @@
-"""Recognise a finished utterance here and now, without a process: for tests and tools.
+"""Recognises a finished utterance in this process, for benchmarks and tests.
 
-The same engine, scheduler and clean-up as the inference process, so its text is what a live call's final must equal.
-Heavy: the engine is loaded into the calling process.
+Engine, scheduler and clean-up are those of the inference process, so the text is what a live call's final must equal.
 """
 
 from __future__ import annotations
