@@ -25,7 +25,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from config.listen import is_loopback
 from mediaworker.events import schema
-from mediaworker.events.schema import CallRecord, Event, decode
+from mediaworker.events.frame import decode
+from mediaworker.events.schema import CallRecord, Event
 
 if TYPE_CHECKING:
     import httpx

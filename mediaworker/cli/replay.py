@@ -85,6 +85,7 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
     from config.settings import Log
     from mediaworker.calls.registry import CallRefused
     from mediaworker.events import schema as events
+    from mediaworker.events.frame import encode
     from mediaworker.ops import logs
     from mediaworker.replay.lab import Lab
     from mediaworker.replay.source import Packets
@@ -97,7 +98,7 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
 
     def tell(event: events.Event) -> None:
         if args.json:
-            print(printable_json(events.encode(event)), flush=True)
+            print(printable_json(encode(event)), flush=True)
         elif isinstance(event.body, events.TranscriptFinal):
             print(f"{event.body.start_ms / 1000:9.2f}  {event.body.leg:8}  {printable(event.body.text)}", flush=True)
 

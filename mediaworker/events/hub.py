@@ -23,8 +23,10 @@ import structlog
 
 from config import Settings
 from mediaworker.events import call_record as calls
-from mediaworker.events.database import Database, Head
+from mediaworker.events.database import Database
+from mediaworker.events.ended_calls import EndedCalls
 from mediaworker.events.event_log import EXPIRED_CURSOR, EventLog
+from mediaworker.events.frame import decode, encode, printable, timestamp
 from mediaworker.events.schema import (
     TYPES,
     CallRecord,
@@ -37,23 +39,17 @@ from mediaworker.events.schema import (
     Hello,
     Lagged,
     TranscriptPartial,
-    decode,
-    encode,
     is_durable,
-    printable,
-    timestamp,
     type_of,
 )
 from mediaworker.events.store import FILE, EventStore, StoreError, StoreUnusable
 from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
+from mediaworker.events.tables import Head
 from mediaworker.ops.metrics import Histogram
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
-EXPIRE_ROWS = 200
-EXPIRE_PAUSE_S = 0.005
-"""A live commit waits behind at most one such piece of retention, and the disk is not kept busy with them."""
 CHECK_S = 0.5
 """How often the store's file is looked at, whether it is still the one that was opened, and synced: a power cut takes
 the events of about so long, at most."""
@@ -67,6 +63,7 @@ class EventHub:
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
         self.event_log = EventLog(store, self._fan_out)
+        self.ended_calls = EndedCalls(self.event_log, store)
         self.engine = EngineInfo(name="", state="idle")
         self.published = dict.fromkeys(sorted(TYPES - {"hello", "lagged"}), 0)
         """Counts by type."""
@@ -79,8 +76,6 @@ class EventHub:
         self._server = f"mediaworker/{version('mediaworker')}"
         self._head: Head | None = None
         self._worker_seq = 0
-        self.on_erased: list[Callable[[str], None]] = []
-        """Called with the id of a call whose events are gone."""
         self._latest: dict[str, CallRecord] = {}
         """Open calls after the last event published."""
         self._visible: dict[str, CallRecord] = {}
@@ -366,52 +361,9 @@ class EventHub:
         """Ask the store, beside its writer. Raises StoreError."""
         return await self._store.read(query)
 
-    async def rename(self, call_id: str, names: dict[str, str]) -> CallRecord | None:
-        """Names for the legs of a call that has ended; no event tells of it. Raises StoreError."""
-        await self._settle(call_id)
-        return await self._store.write(lambda database: database.rename(call_id, names))
-
-    async def erase(self, call_id: str) -> None:
-        """Remove an ended call's events and record from the disk and from memory. Raises StoreError."""
-        await self._settle(call_id)
-        await self._store.write(lambda database: database.erase(call_id))
-        self._forget(call_id)
-        await self.purge()
-
-    async def purge(self) -> None:
-        """Take the words of what was erased out of the search index, a piece at a time. Raises StoreError."""
-        more = await self._store.write(lambda database: database.purge(begin=True))
-        while more:
-            await asyncio.sleep(EXPIRE_PAUSE_S)
-            more = await self._store.write(lambda database: database.purge(begin=False))
-
-    async def expire(self, call_id: str, last_row: int) -> int:
-        """Take an ended call's events off the disk for good, a few at a time; returns how many rows went.
-
-        `last_row` is its last event's: cursors before it expire. Raises StoreError.
-        """
-        self.event_log.raise_floor(last_row)
-        removed, gone = 0, False
-        while not gone:
-            rows, gone = await self._store.write(lambda database: database.expire(call_id, EXPIRE_ROWS))
-            removed += rows
-            await asyncio.sleep(EXPIRE_PAUSE_S)
-        self._forget(call_id)
-        return removed
-
-    def _forget(self, call_id: str) -> None:
-        self.event_log.forget(call_id)
-        for erased in self.on_erased:
-            erased(call_id)
-
     async def maintain(self, job: Callable[[Database], T]) -> T:
         """A short piece of upkeep on the writer's thread, behind what waits for it. Raises StoreError."""
         return await self._store.write(job)
-
-    async def _settle(self, call_id: str) -> None:
-        await self.flush()
-        if self.event_log.holds(call_id):
-            raise StoreError(self.trouble or "the call is still being written")
 
     def _here(self) -> Cursor:
         assert self._head is not None, "the hub has not been started"

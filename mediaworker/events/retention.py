@@ -17,8 +17,9 @@ from pathlib import Path
 import structlog
 
 from config.settings import Retention as RetentionSettings
-from mediaworker.events.hub import EXPIRE_PAUSE_S, EventHub
-from mediaworker.events.schema import timestamp
+from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
+from mediaworker.events.frame import timestamp
+from mediaworker.events.hub import EventHub
 from mediaworker.events.store import StoreError
 from mediaworker.storage.sqlite import erase_set_aside
 
@@ -76,7 +77,7 @@ class RetentionTask:
         if settings.max_bytes and await hub.read(lambda database: database.used_bytes) > settings.max_bytes:
             calls += await self._erase(None, settings.max_bytes * SLACK)
         if calls:
-            await hub.purge()
+            await hub.ended_calls.purge()
             more = True
             while more:
                 more = await hub.maintain(lambda database: database.shrink(SHRINK_PAGES))
@@ -91,7 +92,7 @@ class RetentionTask:
             for call_id, last_row in found:
                 if down_to_bytes and await self._hub.read(lambda database: database.used_bytes) <= down_to_bytes:
                     return calls
-                self.erased_events += await self._hub.expire(call_id, last_row)
+                self.erased_events += await self._hub.ended_calls.expire(call_id, last_row)
                 self.erased_calls += 1
                 calls += 1
         return calls

@@ -1,7 +1,6 @@
-"""What the worker says about calls: one struct per event type, and the frame that carries it.
+"""What the worker says about calls: one struct per event type.
 
-A frame is one flat JSON object: the envelope (`v`, `type`, `cursor`, `call_id`, `seq`, `at_ms`, `time`) and the body's
-fields beside it. `encode` and `decode` are inverses. `docs/schemas/events.schema.json` is generated from these classes.
+`docs/schemas/events.schema.json` is generated from these classes; `frame` makes them JSON and reads them again.
 
 Fields may be added; none is renamed or removed while `VERSION` is 1.
 """
@@ -9,10 +8,7 @@ Fields may be added; none is renamed or removed while `VERSION` is 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import reduce
-from operator import or_
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -350,60 +346,3 @@ def type_of(body: EventBody) -> str:
 
 def is_durable(body: EventBody) -> bool:
     return body.durable if isinstance(body, Metrics) else body.DURABLE
-
-
-def timestamp(unix_s: float) -> str:
-    """RFC 3339 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-_body_encoder = msgspec.json.Encoder()
-_body_decoder: msgspec.json.Decoder[EventBody] = msgspec.json.Decoder(reduce(or_, BODIES))
-_envelope_decoder = msgspec.json.Decoder(Envelope)
-
-
-def encode(event: Event) -> str:
-    """The frame. The body is encoded once and the envelope spliced in behind its `type`.
-
-    Raises UnicodeEncodeError for text with lone surrogates: see `printable`.
-    """
-    head = f'{{"type":"{type_of(event.body)}"'
-    body = _body_encoder.encode(event.body).decode()
-    call_id = "null" if event.call_id is None else _quote(event.call_id)
-    frame = (
-        f'{{"v":{VERSION},{head[1:]},"cursor":{_quote(event.cursor)},"call_id":{call_id},'
-        f'"seq":{event.seq},"at_ms":{event.at_ms},"time":{_quote(event.time)}{body[len(head) :]}'
-    )
-    return frame if event.stored else unstored(frame)
-
-
-def unstored(frame: str) -> str:
-    """The frame of a stored event with the mark of one that is not on the disk."""
-    return f'{frame[:-1]},"stored":false}}'
-
-
-def printable(body: EventBody) -> EventBody:
-    """The body with lone surrogates replaced, which JSON cannot carry (bytes that were no UTF-8 end as such)."""
-    return msgspec.convert(_without_surrogates(msgspec.to_builtins(body)), type(body))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    return [_without_surrogates(item) for item in value] if isinstance(value, list) else value
-
-
-def decode(frame: str | bytes) -> Event:
-    """Fields that this version does not know are ignored. Raises EventError."""
-    try:
-        envelope = _envelope_decoder.decode(frame)
-        body = _body_decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise EventError(str(error)) from None
-    return Event(envelope.cursor, envelope.call_id, envelope.seq, envelope.at_ms, envelope.time, body, envelope.stored)
-
-
-def _quote(text: str) -> str:
-    return _body_encoder.encode(text).decode()

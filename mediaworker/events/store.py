@@ -19,8 +19,10 @@ from typing import TypeVar
 
 import structlog
 
-from mediaworker.events.database import Carried, Database, EventRow, Head
-from mediaworker.events.schema import CallRecord, timestamp
+from mediaworker.events.database import Database
+from mediaworker.events.frame import timestamp
+from mediaworker.events.schema import CallRecord
+from mediaworker.events.tables import Carried, EventRow, Head
 from mediaworker.storage.database_thread import DatabaseThread, StoreError, StoreUnusable, say
 from mediaworker.storage.durable import make_directory, sync_directory, sync_file
 from mediaworker.storage.sqlite import REASONS, Reason, UnusableDatabase, files_set_aside, make_way, open_file, save_log

@@ -9,7 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from config import ConfigError, Settings
-from mediaworker.events.schema import timestamp
+from mediaworker.events.frame import timestamp
 from mediaworker.jobs.record import Job, Webhook, public
 from mediaworker.jobs.store import JobStore
 from mediaworker.webhooks.lanes import OutgoingMessage

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mediaworker.events.schema import timestamp
+from mediaworker.events.frame import timestamp
 from mediaworker.files.options import Options
 
 State = Literal["queued", "running", "completed", "failed", "cancelled"]

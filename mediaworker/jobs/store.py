@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 from msgspec.structs import replace
 
-from mediaworker.events.schema import timestamp
+from mediaworker.events.frame import timestamp
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.jobs.record import Job, State

@@ -22,6 +22,7 @@ from mediaworker.calls.call import Call
 from mediaworker.calls.media_loop import TICK_S, MediaLoop
 from mediaworker.calls.registry import FINALS_S, CallRegistry
 from mediaworker.events import schema as events
+from mediaworker.events.frame import timestamp
 from mediaworker.ingress.twilio.session import TwilioPolicy, TwilioSession
 from mediaworker.replay.rtp_call import Action, RtpCall
 from mediaworker.replay.source import Messages, Packets
@@ -208,7 +209,7 @@ class Lab:
         durable = events.is_durable(body)
         self._row += durable
         seq = self._seq[call_id] = self._seq.get(call_id, 0) + durable
-        time = events.timestamp(self._unix_s + self.now)
+        time = timestamp(self._unix_s + self.now)
         if isinstance(body, events.TranscriptFinal) and (found := self.results.get((call_id, body.leg))):
             found.utterances += 1
             found.texts += [body.text] if body.text else []

@@ -8,15 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from mediaworker.events.schema import (
-    CallRecord,
-    EventBody,
-    EventError,
-    TranscriptFinal,
-    TranscriptWords,
-    Word,
-    decode,
-)
+from mediaworker.events.frame import decode
+from mediaworker.events.schema import CallRecord, EventBody, EventError, TranscriptFinal, TranscriptWords, Word
 from mediaworker.transcripts import formats
 from mediaworker.transcripts.formats import SpokenLine, TextFormat, plain_text, srt, vtt
 

@@ -15,8 +15,9 @@ import structlog
 
 from config import ConfigError, Settings
 from config.settings import EventWebhook
+from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import BODIES, EventError, decode, is_durable, tag_of, type_of
+from mediaworker.events.schema import BODIES, EventError, is_durable, tag_of, type_of
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
 from mediaworker.webhooks.lanes import FeedPlace, OutgoingMessage
@@ -94,7 +95,7 @@ class EventFeed:
         here = self._hub.cursor
         saved = await self._hub.read(lambda database: database.place(self._key))
         self._store_id = here.store_id
-        self._hub.on_erased.append(self._forget)
+        self._hub.ended_calls.on_erased.append(self._forget)
         self._place = FeedPlace(here.row if saved is None else saved, WAITING)
         await self._save()
         self.outbox.start()

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from mediaworker.events.call_record import RESTART_REVISION
-from mediaworker.events.database import MIGRATIONS, Database
+from mediaworker.events.database import Database
+from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import CallEnded, Dtmf, EngineState, Metrics, SpeechEnded, TranscriptFinal, decode
+from mediaworker.events.schema import CallEnded, Dtmf, EngineState, Metrics, SpeechEnded, TranscriptFinal
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import Entry, ResumeError
+from mediaworker.events.tables import MIGRATIONS
 from tests.support.event_samples import ended, final, kinds, partial, running_hub, speech, started, take, until
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +166,7 @@ async def test_a_full_disk_stops_storing_but_not_the_fan_out(tmp_path: Path, mon
         resumed = hub.subscribe(after=received[-2].cursor, types=frozenset({"dtmf"}))
         assert kinds(await take(resumed, 2)) == ["hello", "dtmf"]
         with pytest.raises(StoreError):
-            await hub.erase("c1")
+            await hub.ended_calls.erase("c1")
         # … and all of it is stored once there is room.
         await hub._store.write(lambda db: db.execute("PRAGMA max_page_count = 1000000"))
         await until(lambda: hub.trouble is None)
@@ -261,7 +263,7 @@ async def test_erasing_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
         hub.publish("c2", 0, started())
         await hub.flush()
         middle = decode((await all_frames(hub, "c1"))[1]).cursor
-        await hub.erase("c1")
+        await hub.ended_calls.erase("c1")
         assert await all_frames(hub, "c1") == []
         assert await hub.read(lambda database: database.call("c1")) is None
         # A cursor to an erased event still stands for its place.

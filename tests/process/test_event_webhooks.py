@@ -182,7 +182,7 @@ async def test_what_has_been_erased_is_skipped_and_said(tmp_path: Path) -> None:
     with receiving(200) as later:
         async with running_hub(tmp_path) as hub:
             (last,) = [row for _, row in await hub.read(lambda database: database.ended(None, 5))]
-            await hub.expire("old", last)
+            await hub.ended_calls.expire("old", last)
             hub.publish("new", 0, started())
             await hub.flush()
             async with delivering(hub, hook(later)) as feed:
@@ -197,7 +197,7 @@ async def test_what_is_erased_is_not_sent_any_more(tmp_path: Path) -> None:
             hub.publish("gone", 500, final("u1", "a secret"))
             hub.publish("gone", 1000, ended())
             await true(lambda: receiver.came)
-            await hub.erase("gone")
+            await hub.ended_calls.erase("gone")
             hub.publish("other", 0, started())
             await true(lambda: feed.outbox.delivered and not feed.waiting)
             assert "secret" not in str(told(receiver))

@@ -14,12 +14,14 @@ import pytest
 
 from config.load import parse
 from mediaworker.events import database as store_file
-from mediaworker.events.database import MIGRATIONS, Database
+from mediaworker.events.database import Database
+from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask, file_bytes
-from mediaworker.events.schema import Dtmf, EngineState, Event, decode
+from mediaworker.events.schema import Dtmf, EngineState, Event
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import ResumeError, SubscriptionClosed
+from mediaworker.events.tables import MIGRATIONS
 from tests.support.event_samples import ended, final, kinds, running_hub, speech, started, take
 from tests.support.peers import COMMAND
 
@@ -186,7 +188,7 @@ async def test_events_without_a_call_go_too_but_keep_counting(tmp_path: Path) ->
         for _ in range(3):
             hub.publish(None, 0, EngineState("ready"))
         await a_call(hub, "erased by its owner")
-        await hub.erase("erased by its owner")
+        await hub.ended_calls.erase("erased by its owner")
         await a_call(hub, "c")
         clock.now += DAY_S
         await retention(hub, clock, max_age_days=0.5).sweep()
@@ -229,7 +231,7 @@ async def test_a_store_that_is_closed_is_one_file(tmp_path: Path) -> None:
 async def test_a_long_call_goes_in_pieces_between_which_live_events_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mediaworker.events.hub.EXPIRE_ROWS", 20)
+    monkeypatch.setattr("mediaworker.events.ended_calls.EXPIRE_ROWS", 20)
     clock, pieces = Clock(), []
     expire = Database.expire
     monkeypatch.setattr(Database, "expire", lambda self, *given: pieces.append(expire(self, *given)) or pieces[-1])
@@ -274,7 +276,7 @@ async def test_a_subscriber_that_is_catching_up_is_told_and_not_left_with_a_gap(
 async def test_an_interrupted_erasure_is_finished_by_the_next_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mediaworker.events.hub.EXPIRE_ROWS", 20)
+    monkeypatch.setattr("mediaworker.events.ended_calls.EXPIRE_ROWS", 20)
     clock = Clock()
     async with running_hub(tmp_path, clock=clock) as hub:
         await a_call(hub, "c", 100)

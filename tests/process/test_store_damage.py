@@ -21,9 +21,10 @@ from config.settings import Retention as RetentionSettings
 from mediaworker.events import database as store_file
 from mediaworker.events import hub as hub_module
 from mediaworker.events.database import Database
+from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
-from mediaworker.events.schema import CallEnded, Event, TranscriptFinal, decode
+from mediaworker.events.schema import CallEnded, Event, TranscriptFinal
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import ResumeError, SubscriptionClosed
 from mediaworker.jobs import database as job_file
@@ -244,9 +245,9 @@ async def test_a_damaged_record_of_an_ended_call_is_shown_and_can_be_erased(tmp_
     async with running_hub(tmp_path) as hub:
         listed = await hub.read(lambda database: database.calls(100))
         assert len(listed) == 41 and {record.state for record in listed} == {"ended"}
-        renamed = await hub.rename("c01", {"inbound": "Ann"})
+        renamed = await hub.ended_calls.rename("c01", {"inbound": "Ann"})
         assert renamed is not None and renamed.legs[0].name == "Ann"
-        await hub.erase("c00")
+        await hub.ended_calls.erase("c00")
         assert await hub.read(lambda database: database.call("c00")) is None
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z").write_bytes(b"what somebody said")
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z-wal").write_bytes(b"and what followed")
@@ -295,7 +296,7 @@ async def test_a_damaged_search_index_is_made_again(tmp_path: Path, sample: Path
     async with running_hub(tmp_path) as hub:
         a_call(hub, "new", 1)
         await hub.flush()
-        await hub.erase("c07")
+        await hub.ended_calls.erase("c07")
         assert hub.trouble is None and not any(hub.store.renewed.values())
         found, _ = await hub.read(lambda database: database.search("first words", 100))
         assert [record.call_id for record in found] == ["open"]

@@ -12,6 +12,7 @@ import msgspec
 
 from config import Settings
 from config.load import parse
+from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import (
     CallEnded,
@@ -21,7 +22,6 @@ from mediaworker.events.schema import (
     SpeechStarted,
     TranscriptFinal,
     TranscriptPartial,
-    decode,
 )
 from mediaworker.events.store import EventStore
 

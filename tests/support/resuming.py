@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 from mediaworker.client import Client, schema
+from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from tests.support.api_server import running_api
 from tests.support.cutting_proxy import CuttingProxy
@@ -23,7 +24,7 @@ async def cut_and_restart(directory: Path, *, cuts: int, restarts: int, types: f
     async def read(url: str) -> None:
         stream = Client(url).events(types=types, patient=True, after=None)
         async for frame in stream.frames():
-            event = schema.decode(frame)
+            event = decode(frame)
             if schema.is_durable(event.body):
                 seen.append(frame)
             if event.call_id == "last" and event.body == started():

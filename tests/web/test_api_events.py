@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from mediaworker.events.schema import Dtmf, decode
+from mediaworker.events.frame import decode
+from mediaworker.events.schema import Dtmf
 from tests.support.api_server import Running, running_api
 from tests.support.event_samples import final, partial, speech, until
 

@@ -19,6 +19,7 @@ from config import Endpointing, Settings
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events import schema as events
+from mediaworker.events.frame import encode, printable
 from mediaworker.ingress.asterisk.calls import AsteriskCalls
 from mediaworker.ingress.asterisk.session import AsteriskPolicy, AsteriskSession
 from mediaworker.ingress.audiosocket.messages import DTMF, ERROR, HANGUP, RATES_HZ, UUID, Frame
@@ -161,9 +162,9 @@ class Sessions:
     def _publish(self, call_id: str, at_ms: int, body: events.EventBody) -> None:
         self._row += 1
         try:
-            frame = events.encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", body))
+            frame = encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", body))
         except UnicodeEncodeError:
-            frame = events.encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", events.printable(body)))
+            frame = encode(events.Event(f"a:{self._row}", call_id, 1, at_ms, "", printable(body)))
         json.loads(frame)
 
     def _session(self, data: bytes) -> MediaSession:

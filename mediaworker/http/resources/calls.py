@@ -106,7 +106,7 @@ class Calls:
         if live is None:
             if patch.language is not None:
                 raise Problem(409, "the call has ended: its language can no longer be set")
-            renamed = await self._hub.rename(record.call_id, patch.names)
+            renamed = await self._hub.ended_calls.rename(record.call_id, patch.names)
             return _json(renamed or record)
         for leg, name in patch.names.items():
             live.rename(leg, name)
@@ -130,7 +130,7 @@ class Calls:
         record = await self._record(request)
         if record.state != "ended":
             raise Problem(409, "the call has not ended: hang it up first")
-        await self._hub.erase(record.call_id)
+        await self._hub.ended_calls.erase(record.call_id)
         return Response(status_code=204)
 
     async def _record(self, request: Request) -> CallRecord:

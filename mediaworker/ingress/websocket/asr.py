@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mediaworker.events import schema as events
+from mediaworker.events.frame import timestamp
 from mediaworker.ingress.audio_intake import AudioForm
 from mediaworker.ingress.outbox import POLICY
 from mediaworker.ingress.websocket import messages
@@ -42,7 +43,7 @@ class AsrSession(StreamSession):
             language=body.language,
             start_ms=body.start_ms,
             end_ms=body.end_ms,
-            timestamp=events.timestamp(self._policy.unix_time()),
+            timestamp=timestamp(self._policy.unix_time()),
             # An utterance that was cut at the maximum length continues in the next one.
             is_speech_final=isinstance(body, events.TranscriptFinal) and body.reason != "max_length",
             leg=body.leg,

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mediaworker.events.event_log import PAGE, TAIL
+from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import (
     CallHeld,
@@ -27,7 +28,6 @@ from mediaworker.events.schema import (
     Metrics,
     TranscriptFinal,
     TranscriptPartial,
-    decode,
 )
 from mediaworker.events.subscription import Cursor, Entry, ResumeError, Subscription, SubscriptionClosed
 from tests.support.event_samples import ended, final, kinds, partial, running_hub, small_queue, speech, started, take

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from mediaworker.events import event_log as event_logs
-from mediaworker.events.database import EventRow, Head
 from mediaworker.events.event_log import EventLog
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import EventStore
 from mediaworker.events.subscription import Entry
+from mediaworker.events.tables import EventRow, Head
 
 
 class HeldStore(EventStore):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import inspect as mi
 
 from mediaworker.events import call_record
+from mediaworker.events.frame import decode, encode, printable, timestamp
 from mediaworker.events.jsonschema import generate
 from mediaworker.events.schema import (
     BODIES,
@@ -37,11 +38,7 @@ from mediaworker.events.schema import (
     SpeechStarted,
     TranscriptFinal,
     WorstAlert,
-    decode,
-    encode,
     is_durable,
-    printable,
-    timestamp,
     type_of,
 )
 

@@ -36,10 +36,10 @@ async def test_what_is_erased_is_in_no_index(tmp_path: Path, how: str) -> None:
             await a_call(hub, f"c{number}", "xylophone" if number == 20 else f"other word{number}")
         assert [call.call_id for call in (await hub.read(lambda d: d.search("xylophone", 9)))[0]] == ["c20"]
         if how == "erased":
-            await hub.erase("c20")
+            await hub.ended_calls.erase("c20")
         else:
-            await hub.expire("c20", (await hub.read(lambda d: d.ended(None, 99)))[20][1])
-            await hub.purge()
+            await hub.ended_calls.expire("c20", (await hub.read(lambda d: d.ended(None, 99)))[20][1])
+            await hub.ended_calls.purge()
         assert await hub.read(lambda d: d.search("xylophone", 9)) == ([], None)
         assert len((await hub.read(lambda d: d.search("other", 99)))[0]) == 39
     files = (tmp_path / FILE).read_bytes()  # the store is closed: its log has gone into it

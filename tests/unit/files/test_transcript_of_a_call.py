@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from config.counters import counter, counter_by
 from mediaworker.events.call_record import apply
-from mediaworker.events.schema import CallRecord, Event, encode, timestamp
+from mediaworker.events.frame import encode, timestamp
+from mediaworker.events.schema import CallRecord, Event
 from mediaworker.ops.metrics import Histogram, MetricsRegistry
 from mediaworker.transcripts.call import render, segments
 from tests.support.event_samples import final, started

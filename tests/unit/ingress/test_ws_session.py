@@ -18,6 +18,7 @@ from audio.codecs.g711 import alaw_encode, ulaw_encode
 from config import Endpointing
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events import schema as events
+from mediaworker.events.frame import timestamp
 from mediaworker.ingress.audio_intake import MAX_AHEAD, AudioForm, Converter
 from mediaworker.ingress.interfaces import MediaSession
 from mediaworker.ingress.outbox import LINGER_S, MAX_WAITING, CloseConnection, Outbox
@@ -33,7 +34,7 @@ from tests.support.recording_call import Desk as RecordingDesk
 from tests.support.recording_call import RecordedCall
 
 CONFIG = {"type": "config", "encoding": "pcm_s16le", "sample_rate": 16000}
-ZERO = events.timestamp(0.0)
+ZERO = timestamp(0.0)
 
 
 class StreamLeg:
