@@ -41,6 +41,8 @@ def select(settings: Asr) -> Selection:
         return _selected(name, settings, f"asr.engine = {name!r}: {plugin.about(name, settings)}")
     if weights.find(settings.model) is None:
         why = weights.missing(settings.model)
+    elif (lacking := _missing_weights(settings)) is not None:
+        raise lacking  # the model is there, and the one for partials is not: somebody has asked for it by name
     elif packages := plugin.missing("qwen", settings):
         why = f"{settings.model} is here, but {packages}"
     else:
@@ -72,13 +74,20 @@ def unknown_language(code: str, engine: str, known: Iterable[str]) -> str:
 
 def missing(engine: str, settings: Asr) -> ConfigError | None:
     """What the engine would lack if it were started now: a look at the file system, nothing is loaded."""
-    if engine == "qwen" and weights.find(settings.model) is None:
-        return ConfigError("asr.model", settings.model, weights.missing(settings.model))
+    if engine == "qwen" and (lacking := _missing_weights(settings)) is not None:
+        return lacking
     try:
         why = plugin.missing(engine, settings)
     except ConfigError as error:
         return error
     return ConfigError("asr.engine", engine, why) if why is not None else None
+
+
+def _missing_weights(settings: Asr) -> ConfigError | None:
+    for key, model in (("asr.model", settings.model), ("asr.partials_model", settings.partials_model)):
+        if model and weights.find(model) is None:
+            return ConfigError(key, model, weights.missing(model))
+    return None
 
 
 def select_words(settings: Asr, engine: str = "") -> Timing:

@@ -17,6 +17,9 @@ class Asr(Section, frozen=True, kw_only=True):
     model: str = "Qwen/Qwen3-ASR-0.6B"
     """Qwen3-ASR is loaded from this name on the Hugging Face hub, whose files `mediaworker models pull` has brought, or
     from this folder."""
+    partials_model: str = ""
+    """Qwen3-ASR makes partials with this other, smaller model, and `asr.model` then makes finals and files alone. Both
+    are loaded, each with `qwen.slots` of its own."""
     language: str = ""
     """This ISO 639-1 code is forced on every call without a language of its own; empty lets the engine detect it. The
     worker does not start with a language that its engine does not know; Moonshine knows English alone."""

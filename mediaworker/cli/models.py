@@ -59,9 +59,8 @@ def _pull_all(args: argparse.Namespace) -> int:
         except ConfigError as error:
             print_error(str(error))
             return 2
-        names = [asr.model]
-        if asr.word_timestamps and weights.is_hub_name(asr.aligner):
-            names.append(asr.aligner)
+        beside = (asr.partials_model, asr.aligner if asr.word_timestamps else "")
+        names = [asr.model, *(name for name in beside if weights.is_hub_name(name))]
     if not weights.is_hub_name(name := names[0]):
         print_error(f"{name} is not a model on the hub: OWNER/NAME, as in Qwen/Qwen3-ASR-0.6B")
         return 2

@@ -172,16 +172,17 @@ def test_the_configured_model_is_pulled_and_becomes_the_engine(
 
 
 def test_all_models_that_are_configured_are_pulled(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here both have the same name: a folder that serves as either is not what is looked at."""
+    """Here all have the same name: a folder that serves as any is not what is looked at."""
     folder = save(random_aligner(), tmp_path / "aligner")
     hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
     cache = tmp_path / "cache"
     monkeypatch.setenv("MEDIAWORKER_ASR__WORD_TIMESTAMPS", "true")
     monkeypatch.setenv("MEDIAWORKER_ASR__ALIGNER", NAME)
+    monkeypatch.setenv("MEDIAWORKER_ASR__PARTIALS_MODEL", NAME)
     with hub.running() as endpoint:
         done = pull(endpoint, cache)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) == 2, "the model and the aligner"
+    assert len(done.stdout.split()) == 3, "the model, that of partials, and the aligner"
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     aligner = create_aligner(Asr(word_timestamps=True, aligner=NAME), Qwen())
     assert aligner is not None

@@ -14,15 +14,23 @@ from asr.engines.qwen.engine import POSITIONS, QwenEngine, Shape
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import quantise
+from asr.engines.qwen.pair import PairEngine
 from asr.engines.qwen.slots import slot_bytes
 from config.settings import Asr, Qwen
 
 
-def build(asr: Asr, settings: Qwen) -> QwenEngine:
+def build(asr: Asr, settings: Qwen) -> QwenEngine | PairEngine:
     """Raises EngineUnusable."""
-    folder = weights.find(asr.model)
+    if not asr.partials_model:
+        return _engine(asr.model, asr, settings)
+    large, small = (_engine(model, asr, settings) for model in (asr.model, asr.partials_model))
+    return PairEngine(small, large)
+
+
+def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
+    folder = weights.find(model)
     if folder is None:
-        raise EngineUnusable(weights.missing(asr.model))
+        raise EngineUnusable(weights.missing(model))
     device, dtype = devices.place(settings)
     means = for_device(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
     loaded = load(folder, device=device, dtype=dtype)

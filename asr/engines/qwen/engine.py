@@ -132,6 +132,9 @@ class QwenEngine:
         del self._sessions[utterance_id]
         self._give(utterance_id)
 
+    def has(self, utterance_id: str) -> bool:
+        return utterance_id in self._sessions
+
     def said(self, utterance_id: str) -> list[int]:
         """The tokens of its last answer."""
         return self._sessions[utterance_id].drafted

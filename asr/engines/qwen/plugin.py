@@ -18,7 +18,8 @@ class _Qwen:
     words = False
 
     def about(self, asr: Asr) -> str:
-        return str(weights.find(asr.model))
+        partials = f"; partials by {asr.partials_model}" if asr.partials_model else ""
+        return f"{weights.find(asr.model)}{partials}"
 
     def missing(self, asr: Asr) -> str | None:
         """Of its packages; `asr.engines.selection` looks for its weights."""

@@ -45,6 +45,7 @@ class Prompts:
         added = "|".join(map(re.escape, sorted(tokenizer.get_added_vocab())))
         self._added = re.compile(f"(?=(?:{added}))" if added else "(?!)")
         """Before each token that is no piece of words; they may overlap."""
+        self.vocabulary: dict[str, int] = tokenizer.get_vocab()
         self.never = tokenizer.convert_tokens_to_ids(AUDIO_PAD)
         """The placeholder of audio, which is no answer."""
 

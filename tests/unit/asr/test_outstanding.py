@@ -484,6 +484,7 @@ def test_selection_says_why_in_one_line(engine: str, model: str, chosen: str, wh
         (Asr(engine="qwen", model="nobody/nothing"), "asr.model", "`mediaworker models pull nobody/nothing`"),
         (Asr(engine="qwen", model=str(Path(__file__).parent)), "asr.model", "is no folder with a model"),
         (Asr(engine="whisper"), "asr.engine", "there are moonshine, qwen"),
+        (Asr(model=str(TINY), partials_model="nobody/small"), "asr.partials_model", "are not on this machine"),
     ],
 )
 def test_an_engine_that_cannot_run_is_not_selected(asr: Asr, key: str, why: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARE = 0.5
-"""The share of the memory left by the model that keys and values get. The rest is for the aligner, for graphs, and for
-what a forward needs, most of which is copies of keys and values."""
+"""Of the memory that is free once the model is loaded: for keys and values. The rest is for a second model or the
+aligner, for graphs and for what a forward needs, of which the copies of keys and values are the most."""
 MOST_SLOTS, MOST_REQUESTS = 256, 128
 """With more, a step takes longer than a partial may, and the host, which prepares each, is what limits the engine."""
 ON_A_CPU = 32

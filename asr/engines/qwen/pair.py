@@ -1,0 +1,76 @@
+"""Two models at once: a small one for partials, which are asked for all the time, and a large one for finals and files.
+
+Where both have the same tokens the last partial is a draft for the final: the large model verifies it in the forward
+that reads the audio, and writes only what it would say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from asr.engines.interface import Answer, EngineError, EngineExhausted
+from asr.engines.qwen.engine import QwenEngine
+from asr.engines.runtime import Runtime
+from asr.server.scheduler import Request
+from asr.utterance import Utterance
+
+
+class PairEngine:
+    """See `asr.engines.interface.Engine`. Used from one thread."""
+
+    name = "qwen"
+
+    def __init__(self, small: QwenEngine, large: QwenEngine) -> None:
+        self.small, self.large = small, large
+        self.capabilities = replace(large.capabilities, batch=min(small.capabilities.batch, large.capabilities.batch))
+        self.same_tokens = small.prompts.vocabulary == large.prompts.vocabulary
+
+    def open(self, utterance: Utterance) -> None:
+        for engine in self._both(utterance.live):
+            engine.open(utterance)
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        for engine in self._both(self.small.has(utterance_id)):
+            engine.append(utterance_id, audio)
+
+    def close(self, utterance_id: str) -> None:
+        for engine in self._both(self.small.has(utterance_id)):
+            engine.close(utterance_id)
+
+    def _both(self, live: bool) -> tuple[QwenEngine, ...]:
+        """Files have no partials."""
+        return (self.small, self.large) if live else (self.large,)
+
+    def _of(self, request: Request) -> QwenEngine:
+        return self.large if request.final or not self.small.has(request.utterance_id) else self.small
+
+    def runnable(self, request: Request) -> bool:
+        return self._of(request).runnable(request)
+
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        mine = [[request for request in requests if self._of(request) is engine] for engine in (self.large, self.small)]
+        answers = self.large.step(mine[0]) if mine[0] else []
+        if not mine[1]:
+            return answers
+        try:
+            partials = self.small.step(mine[1])
+        except (EngineError, EngineExhausted):
+            if not answers:
+                raise
+            return answers  # finals that have been decoded are told; the rest comes again
+        if self.same_tokens:
+            for answer in partials:
+                name = answer.request.utterance_id
+                self.large.suggest(name, self.small.said(name))
+        return [*answers, *partials]
+
+    def runtime(self) -> Runtime:
+        """Of the large one, which shares the device with the small one."""
+        small, large = self.small.runtime(), self.large.runtime()
+        warnings = dict.fromkeys([*large.warnings, *small.warnings])
+        return replace(large, slots_bytes=large.slots_bytes + small.slots_bytes, warnings=tuple(warnings))
+
+    def warm_up(self) -> None:
+        self.large.warm_up()
+        self.small.warm_up()
