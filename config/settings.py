@@ -35,11 +35,12 @@ __all__ = [
 
 class Settings(Section, frozen=True, kw_only=True):
     data_dir: str = "data"
-    """The event store lives in this folder, which one worker owns."""
+    """This folder holds the event store and all other state; only one worker may use it."""
     shutdown_s: Seconds = 30.0
-    """SIGTERM lets calls run on for this many seconds before they are ended with `reason: shutdown`."""
+    """After SIGTERM, calls may go on for up to this many seconds before they are ended with `reason: shutdown`."""
     max_calls: Positive = 1000
-    """A call over all ingresses beyond this many is refused (486 on SIP, 503 elsewhere)."""
+    """The worker accepts at most this many calls over all ingresses; further ones are refused with 486 on SIP and 503
+    elsewhere."""
     http: Http = Http()
     media: Media = Media()
     stream: Stream = Stream()

@@ -14,19 +14,20 @@ class Endpointing(Section, frozen=True, kw_only=True):
     """Turns speech probabilities into utterances. A window is 32 ms."""
 
     enter: Probability = 0.5
-    """A window is speech from this probability on; with 0 everything is."""
+    """A window counts as speech from this probability on; with 0 every window does."""
     exit: Probability = 0.35
-    """Speech goes on down to this probability, which is at most that of `enter`."""
+    """Speech continues as long as the probability is at least this value, which must not exceed `enter`."""
     min_speech_ms: Millis = 120
-    """An utterance begins once this many milliseconds of speech have been heard."""
+    """An utterance begins after this many milliseconds of speech."""
     min_silence_ms: Millis = 500
     """An utterance ends after this many milliseconds of silence."""
     pre_roll_ms: Annotated[int, Meta(ge=0, le=1000)] = 300
-    """The engine hears this many milliseconds before the speech as well."""
+    """The engine also receives this many milliseconds of audio from before the speech."""
     speculate_ms: Annotated[int, Meta(ge=32)] = 160
-    """The final is computed ahead after this many milliseconds of silence, at most those of `min_silence_ms`."""
+    """The final is computed in advance after this many milliseconds of silence, which must not exceed
+    `min_silence_ms`."""
     max_utterance_s: Annotated[float, Meta(ge=1, le=30)] = 30.0
-    """An utterance that would last longer than this many seconds is split at its quietest spot."""
+    """An utterance that would last longer than this many seconds is split at its quietest point."""
 
     def check(self, key: str) -> None:
         if self.exit > self.enter:
@@ -47,7 +48,8 @@ class DictationEndpointing(Endpointing, frozen=True, kw_only=True):
 
 
 class Profiles(Section, frozen=True, kw_only=True):
-    """Endpointing by use: a bot answers fast, an agent's screen wants whole sentences, dictation has long pauses."""
+    """Where utterances end, by use: a bot must answer fast, an agent's screen shows whole sentences, dictation has long
+    pauses."""
 
     bot: BotEndpointing = BotEndpointing()
     assist: Endpointing = Endpointing()
@@ -57,65 +59,70 @@ class Profiles(Section, frozen=True, kw_only=True):
 
 
 class Route(Section, frozen=True, kw_only=True):
-    """What a call is: the first route whose conditions all hold sets profile, language, context, roles and names.
+    """Settings by call: the first route whose conditions all hold sets profile, language, context, roles and names.
 
     `calling` and `called` match the number or user part exactly, or by prefix when they end in `*`. In `participant`
     and `headers`, `*` stands for anything, `?` for one character, `[0-9]` for one of these; letters match in any case.
     """
 
     source: Literal["", "sip", "siprec", "twilio", "audiosocket", "asterisk-ws", "websocket"] = ""
-    """The call comes from here; empty fits every source."""
+    """The route applies to calls from this source; if it is empty, to calls from every source."""
     calling: str = ""
-    """The calling number or user part is this, exactly, or begins with it when it ends in `*`; empty fits every one."""
+    """The route applies if the calling number or user part equals this value or, if it ends in `*`, begins with it; an
+    empty value matches everything."""
     called: str = ""
-    """The called number or user part is this, exactly, or begins with it when it ends in `*`; empty fits every one."""
+    """The route applies if the called number or user part equals this value or, if it ends in `*`, begins with it; an
+    empty value matches everything."""
     account: str = ""
-    """The call comes by this SIP account or user; empty fits every one."""
+    """The route applies to calls through this SIP account or user; an empty value matches everything."""
     participant: str = ""
-    """Somebody in the metadata of a SIPREC INVITE has this URI (`sip:1001@pbx.example`), user part or name."""
+    """The route applies if a participant in the metadata of a SIPREC INVITE has this URI (`sip:1001@pbx.example`), user
+    part or name."""
     headers: dict[str, str] = {}
-    """The SIP INVITE has each of these headers with such a value; repeated headers are joined by commas."""
+    """The route applies if the SIP INVITE has each of these headers with a matching value; repeated headers are joined
+    by commas."""
     profile: Literal["bot", "assist", "dictation"] = "assist"
-    """Utterances of these calls end by this profile of `endpointing`."""
+    """This profile of `endpointing` decides where the utterances of these calls end."""
     language: str = ""
-    """This ISO 639-1 code is forced on these calls. With one that the engine does not know they get finals without
-    text, whose `error` says so, and the worker warns at its start."""
+    """This ISO 639-1 code is forced on these calls. If the engine does not know the language, their finals have no text
+    and an `error` that says so, and the worker warns when it starts."""
     context: str = ""
-    """The engine is told this text before each utterance: names and terms that it is likely to hear."""
+    """The engine is given this text with each utterance: names and terms that are likely to be said."""
     roles: dict[str, Role] = {}
-    """Each leg gets the role that it has here; legs are `inbound` and `outbound` for Twilio, `main` for a SIP call and
-    for AudioSocket."""
+    """Each leg is given the role listed for it here; legs are named `inbound` and `outbound` for Twilio, and `main` for
+    a SIP call and for AudioSocket."""
     names: dict[str, str] = {}
-    """Each leg is shown under the name that it has here."""
+    """Each leg is shown under the name listed for it here."""
 
 
 class PrivacyPattern(Section, frozen=True, kw_only=True):
-    """What it matches is replaced by its name in brackets."""
+    """A pattern whose matches are replaced by its name in brackets."""
 
     name: Name
     """This name, in brackets, replaces what the pattern matches."""
     pattern: Annotated[str, Meta(min_length=1)]
-    """This regular expression (of the library `regex`) matches letters in any case."""
+    """This regular expression (of the library `regex`) is matched in any case of letters."""
 
 
 class Privacy(Section, frozen=True, kw_only=True):
-    """What is taken out of texts and digits before anybody sees them and before they are stored."""
+    """What is removed from texts and digits before they are shown or stored."""
 
     cards: bool = True
-    """Numbers of payment cards, written or spoken, become `[card]`; a partial shows six digits of what may be one."""
+    """Numbers of payment cards, written or spoken, are replaced by `[card]`; a partial shows at most six digits of what
+    may become one."""
     patterns: tuple[PrivacyPattern, ...] = ()
     dtmf: Literal["show", "mask"] = "show"
-    """`mask` shows no digit that is keyed in; who, when and how long still is shown."""
+    """With `mask`, keyed digits are hidden; who pressed a key, when and for how long is still shown."""
     mask_after_digits: tuple[str, ...] = ()
-    """Digits are masked, keyed or spoken, after one of these sequences of keys (`*9`)."""
+    """After one of these sequences of keys (`*9`), digits are masked, whether keyed or spoken."""
     mask_after_phrases: tuple[str, ...] = ()
-    """Digits are masked, keyed or spoken, after anybody has said one of these phrases ("card number")."""
+    """After one of these phrases ("card number") has been said, digits are masked, whether keyed or spoken."""
     unmask_after_digits: tuple[str, ...] = ()
     """Masking ends after one of these sequences of keys."""
     unmask_after_phrases: tuple[str, ...] = ()
-    """Masking ends after anybody has said one of these phrases."""
+    """Masking ends after one of these phrases has been said."""
     mask_s: Seconds = 60.0
-    """Masking ends after this many seconds; 0 lets it last as long as the call."""
+    """Masking ends after this many seconds; 0 means that it lasts until the call ends."""
 
 
 class Alerts(Section, frozen=True, kw_only=True):

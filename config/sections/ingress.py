@@ -10,22 +10,23 @@ from config.sections.section import Port, Secret, Section
 
 class Twilio(Section, frozen=True, kw_only=True):
     auth_token: Secret = Secret("")
-    """Webhooks and upgrades must be signed with this token. While it is empty only programs on this machine that run as
+    """Webhooks and upgrades must be signed with this token. If it is empty, only programs on this machine that run as
     the worker's user may connect."""
     auth_token_next: Secret = Secret("")
-    """A signature with this second token is accepted too, for rotation."""
+    """Signatures with this second token are accepted as well, so that the token can be rotated."""
     public_url: str = ""
-    """Twilio posts to this URL, given as Twilio sees it and without the path: `https://host`."""
+    """Twilio posts to this URL, without the path and as Twilio sees it: `https://host`."""
     stream_url: str = ""
-    """Twilio connects to this URL for media: `wss://host/twilio/stream`. Empty means that it is derived from
+    """Twilio connects to this URL for media: `wss://host/twilio/stream`. If it is empty, it is derived from
     `twilio.public_url`."""
     mode: Literal["start", "connect"] = "start"
-    """`start` forks the call and goes on with `twilio.then`; `connect` hands the call to the worker."""
+    """With `start`, the call is forked and goes on with `twilio.then`; with `connect`, the call is handed over to the
+    worker."""
     then: str = '<Pause length="3600"/>'
-    """This TwiML follows `<Start>`; without a next verb Twilio hangs up. Agent assist wants `<Dial>…</Dial>` here."""
+    """This TwiML follows `<Start>`; without a next verb Twilio hangs up. For agent assist use `<Dial>…</Dial>`."""
     require_token: bool = False
-    """A stream becomes a call only with the token of a webhook answer (`mw_token`), so that a signed upgrade which
-    somebody repeats opens nothing. While it is off, TwiML that the worker has not written may lead here as well."""
+    """A stream becomes a call only if it carries the token of a webhook answer (`mw_token`), so that replaying a signed
+    upgrade opens nothing. If this is false, TwiML that the worker has not written may lead here as well."""
 
     def check(self, key: str) -> None:
         for name, url, schemes in (
@@ -44,17 +45,17 @@ class AudioSocket(Section, frozen=True, kw_only=True):
     """Asterisk's AudioSocket (docs/asterisk.md): a TCP port without TLS or credentials."""
 
     enabled: bool = False
-    """The worker listens for AudioSocket connections when this is on."""
+    """The worker listens for AudioSocket connections when this is true."""
     host: str = "127.0.0.1"
     """AudioSocket listens on this address."""
     port: Port = 9092
     """AudioSocket listens on this TCP port."""
     allow: tuple[str, ...] = ()
-    """These addresses or networks (CIDR) may connect, beside loopback; `audiosocket.host` has to be an address that
-    they can reach."""
+    """These addresses or networks (CIDR) may connect, in addition to loopback; `audiosocket.host` must be an address
+    that they can reach."""
     send_audio: Literal["silence", "none"] = "silence"
-    """`silence` sends 20 ms of silence at a time, of the kind that comes; `none` sends nothing, and Asterisk's
-    application gives up after 2 s of that."""
+    """With `silence`, the worker sends frames of 20 ms of silence in the format it receives; with `none`, it sends
+    nothing, and Asterisk's application gives up after 2 s."""
 
 
 class Asterisk(Section, frozen=True, kw_only=True):

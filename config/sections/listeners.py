@@ -16,27 +16,30 @@ _KEY = re.compile(r"[A-Za-z0-9._~-]{8,}")
 
 
 class Http(Section, frozen=True, kw_only=True):
-    """The HTTP port: routes, `/v1/events`, the page, and the media WebSockets for one-tunnel users."""
+    """The HTTP port: the routes, `/v1/events`, the page, and the media WebSockets for users with a single tunnel."""
 
     host: str = ""
-    """The port listens on this address; empty means 0.0.0.0 (every IPv4 address) when there are API keys, else
-    127.0.0.1. Without keys an address that is not loopback is an error."""
+    """The HTTP port listens on this address. If it is empty, that is 0.0.0.0 (every IPv4 address) when API keys are
+    configured, and 127.0.0.1 otherwise. An address other than loopback is an error without keys."""
     port: Port = 8080
-    """The HTTP routes, `/v1/events` and the page are on this TCP port; 0 takes any free one."""
+    """This TCP port serves the HTTP routes, `/v1/events` and the page; 0 takes any free port."""
     tls_cert: str = ""
-    """A PEM file with the certificate and its chain makes the port speak HTTPS; it is read again at every reload."""
+    """With this PEM file, the certificate and its chain, the port speaks HTTPS. The file is read again at every
+    reload."""
     tls_key: str = ""
-    """The certificate's private key is in this PEM file; empty means that it is in the file of `http.tls_cert`."""
+    """This PEM file contains the certificate's private key; if it is empty, the key is expected in the file of
+    `http.tls_cert`."""
     max_connections: Positive = 4096
-    """Limits the connections to this port, half of which may come from one IPv4 address or IPv6 /64 (a proxy is one);
-    more are answered 503 and closed. A third of what the limit on open files leaves holds instead if it is less."""
+    """The port accepts at most this many connections, or a third of the limit on open files if that is less, and
+    answers further ones with 503. One IPv4 address or IPv6 /64 may hold half of them; a proxy counts as one."""
     cors_origins: tuple[str, ...] = ()
-    """Web pages of these other origins may use the HTTP routes from a browser: `https://crm.example`, or `*` for any.
-    They need a key as everybody does, and WebSockets are not bound by this list (docs/events.md)."""
+    """Web pages from these origins may call the HTTP routes from a browser: `https://crm.example`, or `*` for any. They
+    still need a key. WebSockets are not affected (docs/events.md)."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 10.0
-    """A request whose head has not come after this many seconds is answered 408."""
+    """A request whose head is not complete after this many seconds is answered with 408."""
     transfer_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
-    """A body that comes more slowly than 1 kB/s, or an answer that is not read, is given up after this many seconds."""
+    """The connection is closed when a request body arrives at less than 1 kB/s, or a response is not read, for this
+    many seconds."""
 
     def check(self, key: str) -> None:
         for index, origin in enumerate(self.cors_origins):
@@ -46,55 +49,57 @@ class Http(Section, frozen=True, kw_only=True):
 
 
 class Media(Section, frozen=True, kw_only=True):
-    """The media listener: Twilio and other WebSocket media, without a web framework in between."""
+    """The media port: Twilio and other media over WebSocket."""
 
     host: str = ""
-    """The port listens on this address; empty means 0.0.0.0 (every IPv4 address) when there are API keys or
-    `twilio.auth_token`, else 127.0.0.1. Without either an address that is not loopback is an error."""
+    """The media port listens on this address. If it is empty, that is 0.0.0.0 (every IPv4 address) when API keys or
+    `twilio.auth_token` are configured, and 127.0.0.1 otherwise. An address other than loopback is an error without
+    either."""
     port: Port = 8081
-    """The media WebSockets are on this TCP port; 0 takes any free one."""
+    """This TCP port serves the media WebSockets; 0 takes any free port."""
     tls_cert: str = ""
-    """A PEM file with the certificate and its chain makes the media port speak `wss` without a proxy in front; it is
-    read again at every reload."""
+    """With this PEM file, the certificate and its chain, the media port speaks `wss` without a proxy. The file is read
+    again at every reload."""
     tls_key: str = ""
-    """The certificate's private key is in this PEM file; empty means that it is in the file of `media.tls_cert`."""
+    """This PEM file contains the certificate's private key; if it is empty, the key is expected in the file of
+    `media.tls_cert`."""
     silence_after_s: Seconds = 2.0
-    """A leg on a TCP transport that sends nothing for this many seconds goes on as silence."""
+    """A leg on a TCP transport that sends nothing for this many seconds is continued as silence."""
     start_timeout_s: Seconds = 5.0
-    """A media WebSocket that has not said who it is after this many seconds is closed."""
+    """A media connection that has not introduced itself after this many seconds is closed."""
     max_message_bytes: Positive = 65536
     """A WebSocket message larger than this many bytes closes its connection with 1009."""
     max_connections: Positive = 4096
-    """Limits the connections to the media port, half of which may come from one IPv4 address or IPv6 /64 (a proxy is
-    one); more are answered 503 and closed. A third of what the limit on open files leaves holds instead if it is
-    less."""
+    """The media port accepts at most this many connections, or a third of the limit on open files if that is less, and
+    answers further ones with 503. One IPv4 address or IPv6 /64 may hold half of them; a proxy counts as one."""
 
     def check(self, key: str) -> None:
         check_tls(key, self.tls_cert, self.tls_key)
 
 
 class Stream(Section, frozen=True, kw_only=True):
-    """Programs and browsers that send audio and read its words: `/ws/asr` and `/ws/transcribe`, on both ports."""
+    """Programs and browsers that send audio and receive text: `/ws/asr` and `/ws/transcribe`, on both ports."""
 
     max_sessions: Positive = 100
-    """An upgrade beyond this many open sessions is answered 503; each session counts as a call as well
-    (`max_calls`)."""
+    """At most this many sessions may be open; further upgrades are answered with 503. Each session also counts as a
+    call (`max_calls`)."""
     max_sessions_per_key: Positive = 50
-    """An upgrade beyond this many open sessions of one API key is answered 429."""
+    """At most this many sessions may be open with one API key; further upgrades are answered with 429."""
     idle_s: Annotated[float, Meta(gt=0)] = 60.0
-    """A session without audio or a command for this many seconds is ended, its finals sent."""
+    """A session that sends neither audio nor a command for this many seconds is ended after its finals have been
+    sent."""
     max_s: Annotated[float, Meta(gt=0)] = 14400.0
-    """A session that has lasted this many seconds is ended, its finals sent."""
+    """A session is ended after this many seconds, once its finals have been sent."""
 
 
 class ApiKey(Section, frozen=True, kw_only=True):
     name: Name
-    """Logs and limits know the key by this name."""
+    """Logs and limits refer to the key by this name."""
     key: Secret
-    """The key has at least 8 of `A-Z a-z 0-9 . _ ~ -`, for it must fit into a WebSocket subprotocol (RFC 6455 section
-    4.1)."""
+    """The key consists of at least 8 of `A-Z a-z 0-9 . _ ~ -`, because it must fit into a WebSocket subprotocol (RFC
+    6455 section 4.1)."""
     scopes: tuple[Scope, ...]
-    """The key opens the routes of these scopes."""
+    """The key gives access to the routes of these scopes."""
 
 
 class Auth(Section, frozen=True, kw_only=True):

@@ -11,76 +11,79 @@ from config.sections.section import Name, Positive, Seconds, Section
 
 class Asr(Section, frozen=True, kw_only=True):
     engine: Name = "auto"
-    """`auto` takes Qwen3-ASR when the weights of `asr.model` are on this machine, else Moonshine, and downloads
-    nothing. `qwen`, `moonshine` or the name of an engine that another package brings (docs/engines.md) takes that one;
-    the worker does not start when its engine cannot run on this machine."""
+    """`auto` takes Qwen3-ASR if the weights of `asr.model` are on this machine and Moonshine otherwise; it never
+    downloads anything. `qwen`, `moonshine` or the name of an engine from another package (docs/engines.md) selects that
+    one, and the worker does not start if it cannot run here."""
     model: str = "Qwen/Qwen3-ASR-0.6B"
-    """Qwen3-ASR is loaded from this name on the Hugging Face hub, whose files `mediaworker models pull` has brought, or
-    from this folder."""
+    """Qwen3-ASR loads this model: a name on the Hugging Face hub whose files were fetched by `mediaworker models pull`,
+    or a folder."""
     partials_model: str = ""
-    """Qwen3-ASR makes partials with this other, smaller model, and `asr.model` then makes finals and files alone. Both
-    are loaded, each with `qwen.slots` of its own."""
+    """Qwen3-ASR uses this second, smaller model for partials, and `asr.model` only for finals and files. Both are
+    loaded, each with its own `qwen.slots`."""
     language: str = ""
-    """This ISO 639-1 code is forced on every call without a language of its own; empty lets the engine detect it. The
-    worker does not start with a language that its engine does not know; Moonshine knows English alone."""
+    """This ISO 639-1 code is forced on every call that has no language of its own; if it is empty, the engine detects
+    the language. The worker does not start with a language that its engine does not know. Moonshine knows only
+    English."""
     attention: Literal["auto", "flash", "varlen", "sdpa"] = "auto"
-    """Qwen3-ASR attends with this implementation: `sdpa` runs on every device and in any precision, and `auto` means
-    it. `varlen` reads keys and values where they are, on GPUs from Ampere on in 16 bits and with torch from 2.13 on;
-    `flash` does so with the package FlashAttention-3 or 4, where it is installed."""
+    """This implementation computes the attention of Qwen3-ASR. `sdpa` runs on every device in every precision, and is
+    what `auto` selects. `varlen` reads keys and values in place; it needs a GPU from Ampere on, 16 bits and torch 2.13.
+    `flash` does the same with the package FlashAttention-3 or 4."""
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
-    """A partial is refreshed every so many milliseconds of speech."""
+    """While somebody speaks, the partial is refreshed every this many milliseconds."""
     idle_s: Seconds = 300.0
-    """The inference process ends after this many seconds without a call or job, unless it is preloaded."""
+    """The inference process ends after this many seconds without a call or a job, unless it is preloaded."""
     preload: Literal["auto"] | bool = "auto"
-    """The inference process starts with the worker and stays: no call waits for the model, and the worker is ready only
-    when it is. `auto` does so for Qwen3-ASR on a machine with a GPU, where a start takes up to a minute."""
+    """The inference process starts together with the worker and stays, so that no call waits for the model; the worker
+    is ready only when the model is loaded. `auto` does this for Qwen3-ASR on a GPU, where loading takes up to a
+    minute."""
     threads: Annotated[int, Meta(ge=0, le=256)] = 0
-    """Moonshine recognises on this many threads, each one utterance at a time. 0 means one for each core of this
-    machine, or of its container's CPU limit, but one, which is left to the calls themselves."""
+    """Moonshine runs on this many threads, each of which recognises one utterance at a time. 0 means one less than the
+    number of cores, or than the CPU limit of the container."""
     max_backlog_mb: Positive = 256
-    """Audio of utterances without their final takes this many MB of memory; beyond it partial refreshes stop and audio
-    goes to disk."""
+    """Audio of utterances that have no final yet takes at most this many MB of memory; beyond that, partials stop and
+    audio is kept on disk."""
     max_spill_mb: Annotated[int, Meta(ge=0)] = 2048
-    """Audio that waits on disk takes this many MB, in a file without a name in `data_dir`; beyond it utterances end
+    """Audio waiting on disk takes at most this many MB, in an unnamed file in `data_dir`; beyond that, utterances end
     with `failed`."""
     hang_s: Annotated[float, Meta(gt=0)] = 20.0
-    """An inference process that does not answer for this many seconds while it is needed is replaced."""
+    """The inference process is replaced when it has work and does not answer for this many seconds."""
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
-    """An engine that has not loaded its model after this many seconds counts as failed, and is tried again."""
+    """An engine that has not loaded its model after this many seconds has failed to start and is tried again."""
     word_timestamps: bool = False
-    """Each final is followed by the times of its words (`transcript.words`), in the languages that `asr.aligner` knows,
-    or in those of the engine when it times words itself."""
+    """Each final is followed by the times of its words (`transcript.words`), in the languages that `asr.aligner` knows
+    or, if the engine times words itself, in those of the engine."""
     words_wait_s: Seconds = 5.0
-    """The end of a call waits this many seconds for times of words that are still to come, once its last final is
-    out."""
+    """After the last final, the end of a call waits up to this many seconds for outstanding times of words."""
     aligner: str = "Qwen/Qwen3-ForcedAligner-0.6B"
-    """This model, a name or a folder, times words where the engine does not; it takes as much memory again as the
-    smaller recogniser."""
+    """This model, a name or a folder, times the words if the engine does not; it takes as much memory as the smaller
+    recogniser."""
 
 
 class Qwen(Section, frozen=True, kw_only=True):
-    """The engine Qwen3-ASR: where it runs, how much at once, how exact."""
+    """The engine Qwen3-ASR: where it runs, and how much it does at once."""
 
     device: str = "auto"
-    """Qwen3-ASR runs on this device: `cpu`, `cuda` or `cuda:1`; `auto` takes a GPU when there is one."""
+    """Qwen3-ASR runs on this device: `cpu`, `cuda` or `cuda:1`; `auto` takes a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """The model computes in this precision; `auto` means float32 on a CPU, bfloat16 on a GPU, and float16 on one that
-    is too old for it."""
+    """The model computes in this precision; `auto` means float32 on a CPU, bfloat16 on a GPU, and float16 on a GPU
+    without bfloat16."""
     quantise: Literal["none", "int8", "fp8"] = "none"
-    """`int8` and `fp8` hold linear layers in 8 bits, which is half the memory of 16: `int8` on a CPU or any NVIDIA GPU,
-    `fp8` on a GPU from Ada or Hopper on; on a CPU it is only slow. A word here and there may differ
+    """`int8` and `fp8` store linear layers in 8 bits, half the memory of 16: `int8` on a CPU or any NVIDIA GPU, `fp8`
+    on a GPU from Ada or Hopper on (on a CPU it works, slowly). A word here and there may change
     (docs/performance.md)."""
     graphs: bool = True
-    """A GPU runs recorded sequences of kernels (CUDA graphs) instead of starting each, which takes some more memory and
-    seconds of warming up."""
+    """A GPU replays recorded sequences of kernels (CUDA graphs) instead of launching each kernel, at the cost of some
+    memory and seconds of warm-up."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
-    """A CPU computes with this many threads."""
+    """On a CPU, the model computes with this many threads."""
     slots: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """Keys and values of this many utterances are kept; beyond it they are computed again, those of files first. 0
-    means 32 on a CPU, and on a GPU as many as half of its free memory holds, up to 256."""
+    """Keys and values of at most this many utterances are kept; those of files are dropped first and computed again
+    when needed. 0 means 32 on a CPU, and on a GPU as many as fit into half of its free memory, up to 256."""
     batch: Annotated[int, Meta(ge=0, le=1024)] = 0
-    """One step serves this many requests; 0 means 32, and on a GPU with more than 32 slots half of them, up to 128."""
+    """One step serves at most this many requests. 0 means 32, or, on a GPU with more than 32 slots, half the number of
+    slots up to 128."""
     batch_tokens: Annotated[int, Meta(ge=16, le=8192)] = 128
-    """Files take this many positions in one step, so that a live request never waits for more."""
+    """Files take at most this many positions of one step, which bounds how long a live request waits."""
     window_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
-    """This many whole seconds of audio attend to each other; 1 to 8 were trained, and 0 means as published (8)."""
+    """Audio is encoded in windows of this many whole seconds; the model was trained with 1 to 8, and 0 means the
+    published value (8)."""

@@ -13,13 +13,13 @@ from config.sections.section import Port, Positive, Role, Seconds, Secret, Secti
 
 class Rtp(Section, frozen=True, kw_only=True):
     port_min: Annotated[int, Meta(ge=1024, le=65534)] = 10000
-    """RTP takes even ports from this one on."""
+    """RTP uses even ports from this one upwards."""
     port_max: Annotated[int, Meta(ge=1025, le=65535)] = 19999
-    """RTP and RTCP take no port above this one; each stream needs two."""
+    """RTP and RTCP use no port above this one; each stream needs two."""
     jitter_ms: Annotated[int, Meta(ge=0, le=1000)] = 60
-    """A window waits this many milliseconds for a missing packet before it goes on as silence."""
+    """A missing packet is waited for this many milliseconds before its place is filled with silence."""
     rtcp: bool = True
-    """The worker reports what arrives (RFC 3550 section 6) every five seconds or so, from the port above each RTP
+    """The worker sends RTCP reports (RFC 3550 section 6) about every five seconds, from the port above each RTP
     port."""
 
     def check(self, key: str) -> None:
@@ -28,96 +28,99 @@ class Rtp(Section, frozen=True, kw_only=True):
 
 
 class SipAccount(Section, frozen=True, kw_only=True):
-    """One registration: `registrar` is a SIP URI, `user` and `password` its digest credentials."""
+    """A registration with a registrar."""
 
     registrar: str
     """The worker registers at this SIP URI."""
     backups: tuple[str, ...] = ()
-    """These registrars are tried in this order when the first does not answer or refuses; the one that works is
-    kept."""
+    """These registrars are tried in order when the first one does not answer or refuses; the one that works is kept."""
     user: str
     """The worker registers under this user name."""
     password: Secret = Secret("")
     """This password answers the registrar's digest challenge."""
     expires_s: Annotated[int, Meta(ge=30, le=86400)] = 300
-    """A registration is asked for this many seconds and renewed before they are over."""
+    """Each registration is requested for this many seconds and renewed before it expires."""
     name: str = ""
-    """Calls and metrics name the account so; empty stands for its user name."""
+    """Calls and metrics show the account under this name; if it is empty, under its user name."""
 
 
 class SipUser(Section, frozen=True, kw_only=True):
-    """Digest credentials of somebody who calls the worker (RFC 8760)."""
+    """A caller who authenticates by digest (RFC 8760) and may then call from any address."""
 
     user: Annotated[str, Meta(min_length=1)]
-    """The caller gives this user name."""
+    """The caller authenticates with this user name."""
     password: Secret
-    """The caller's digest is made with this password."""
+    """The caller authenticates with this password."""
 
 
 class Sip(Section, frozen=True, kw_only=True):
     enabled: bool = True
-    """The worker takes SIP calls when this is on."""
+    """The worker accepts SIP calls when this is true."""
     host: str = "0.0.0.0"
-    """SIP and RTP listen on this IPv4 address; empty means on none."""
+    """SIP and RTP listen on this IPv4 address; if it is empty, they use no IPv4."""
     host6: str = ""
-    """SIP and RTP listen on this IPv6 address as well, at the same ports; `::` means any and empty none."""
+    """SIP and RTP also listen on this IPv6 address, at the same ports; `::` means every address, and if it is empty,
+    they use no IPv6."""
     port: Port = 5060
     """SIP over UDP and TCP listens on this port."""
     transports: tuple[Literal["udp", "tcp"], ...] = ("udp", "tcp")
-    """SIP listens on these transports; TLS has `sip.tls_cert` and `sip.tls_port`."""
+    """SIP listens on these transports; TLS is configured by `sip.tls_cert` and `sip.tls_port`."""
     public_address: str = ""
-    """This IPv4 address is written into SDP and Contact when the worker is behind NAT; empty means the address that
-    faces the peer."""
+    """SDP and Contact carry this IPv4 address when the worker is behind NAT; if it is empty, they carry the address
+    that faces the peer."""
     public_address6: str = ""
-    """This IPv6 address is written into SDP and Contact where a call, or its media, comes by IPv6; empty means the
+    """SDP and Contact carry this IPv6 address when a call or its media uses IPv6; if it is empty, they carry the
     address that faces the peer."""
     stun: str = ""
-    """This STUN server, HOST or HOST:PORT, is asked where each RTP port appears outside a NAT, and for the public
-    address where that is not given."""
+    """This STUN server (HOST or HOST:PORT) is asked for the public address of each RTP port, and for that of the worker
+    if `sip.public_address` is empty."""
     keepalive_s: Annotated[int, Meta(ge=0, le=3600)] = 15
-    """Every so many seconds something is sent to keep a NAT open: to UDP registrars, and, with a public address or a
-    STUN server, on streams that carry nothing else. 0 sends none."""
+    """NAT bindings are refreshed every this many seconds: those to UDP registrars and, with a public address or a STUN
+    server, those of streams that carry nothing else. 0 turns this off."""
     accounts: tuple[SipAccount, ...] = ()
     allow: tuple[str, ...] = ()
-    """These addresses or networks (CIDR) may send INVITEs, beside loopback and the registrars."""
+    """These addresses or networks (CIDR) may send INVITEs, in addition to loopback and the registrars."""
     users: tuple[SipUser, ...] = ()
     """Who may call from any address, with these credentials. Their name is the call's `account`."""
     challenge: Literal["others", "everybody"] = "others"
-    """Credentials are asked of those who may not call anyway (`others`), or of everybody but this machine
-    (`everybody`)."""
+    """With `others`, only callers outside `sip.allow` are asked for credentials; with `everybody`, all callers except
+    this machine."""
     digest: Annotated[tuple[Literal["SHA-256", "MD5"], ...], Meta(min_length=1)] = ("SHA-256", "MD5")
-    """The challenge offers these algorithms, the preferred one first; some old equipment looks at the first one
-    only."""
+    """The challenge offers these algorithms, the preferred one first; some older equipment considers only the first
+    one."""
     realm: Annotated[str, Meta(pattern=r"^[^\"\\\\]+$")] = "mediaworker"
-    """The challenge names this realm, which is part of what the caller's password is hashed with."""
+    """The challenge names this realm, which is hashed together with the caller's password."""
     max_calls: Annotated[int, Meta(ge=1, le=1024)] = 200
-    """A SIP call beyond this many is refused with 486."""
+    """The worker accepts at most this many SIP calls; further ones are refused with 486."""
     max_invites_per_s: Annotated[float, Meta(ge=0)] = 50.0
-    """One address, or one IPv6 /64 where it is not on the list, may begin this many calls a second; more, beyond a
-    burst of two seconds' worth, are answered 503. 0 sets no limit."""
+    """One address may begin this many calls a second, with bursts of twice as many; more are answered with 503. An IPv6
+    /64 that is not in `sip.allow` counts as one address. 0 sets no limit."""
     max_tcp: Positive = 512
-    """The SIP port takes this many TCP connections, bounded by open files too; those who may not call share a quarter
-    of them, 16 for each address or IPv6 /64."""
+    """The SIP port accepts at most this many TCP connections, or fewer if the limit on open files requires it. Peers
+    that may not call share a quarter of them, 16 for each address or IPv6 /64."""
     codecs: tuple[Literal["PCMU", "PCMA", "G722", "OPUS"], ...] = ("G722", "PCMU", "PCMA", "OPUS")
-    """These codecs are accepted; the order of the offer decides between them (RFC 3264 section 6.1)."""
+    """These codecs are accepted; the order in the offer decides between them (RFC 3264 section 6.1)."""
     send_audio: Literal["silence", "none"] = "silence"
-    """`silence` sends silent RTP in every call; `none` sends no audio at all."""
+    """With `silence`, the worker sends silent RTP in every call; with `none`, it sends no audio at all."""
     srtp: Literal["off", "optional", "mandatory"] = "optional"
     """Media is encrypted with keys from the SDP (SDES, RFC 4568) when the peer offers it (`optional`), always
-    (`mandatory`) or never (`off`); the keys are safe where the signalling is (TLS)."""
+    (`mandatory`) or never (`off`). The keys are only as safe as the signalling (TLS)."""
     tls_cert: str = ""
-    """A PEM file with the certificate and its chain opens `sip.tls_port`; it is read again at every reload."""
+    """With this PEM file, the certificate and its chain, `sip.tls_port` is opened. The file is read again at every
+    reload."""
     tls_key: str = ""
-    """The certificate's private key is in this PEM file; empty means that it is in the file of `sip.tls_cert`."""
+    """This PEM file contains the certificate's private key; if it is empty, the key is expected in the file of
+    `sip.tls_cert`."""
     tls_port: Port = 5061
     """SIP over TLS listens on this port when there is a certificate."""
     tls_ca: str = ""
-    """Certificates of the authorities in this PEM file are believed; empty means those of the system."""
+    """Certificates issued by the authorities in this PEM file are trusted; if it is empty, the system's authorities
+    are."""
     tls_verify: bool = True
-    """Registrars, and peers that the worker has to connect to, need a certificate for the name that they go by."""
+    """Registrars, and peers that the worker connects to, must present a certificate that is valid for their name."""
     tls_clients: Literal["any", "verified"] = "any"
-    """`verified` takes only connections with a certificate of an authority in `sip.tls_ca`; `any` asks nobody for
-    one."""
+    """With `verified`, a client must present a certificate issued by an authority in `sip.tls_ca`; with `any`, no
+    client is asked for one."""
     headers: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.!%*_+`'~-]+$")], ...] = (
         "P-Asserted-Identity",
         "Diversion",
@@ -127,17 +130,18 @@ class Sip(Section, frozen=True, kw_only=True):
         "Session-ID",
         "Cisco-GUID",
     )
-    """These headers of the INVITE appear in `custom` of `call.started`, in lower case, beside those that begin with
-    `X-`: 64 headers of 2,048 characters at most. Routes match any header, whether it is in this list or not."""
+    """These headers of the INVITE, and those that begin with `X-`, appear in `custom` of `call.started` with names in
+    lower case: at most 64 headers of 2,048 characters. Routes can match every header, listed here or not."""
     answer_delay_s: Annotated[float, Meta(ge=0, le=30)] = 0.0
-    """A call is told that it rings (180) and answered this many seconds later, so that a person's phone may be quicker;
-    recording sessions (SIPREC) are answered at once."""
+    """A call rings (180) for this many seconds before it is answered, which leaves time for a person to pick up first.
+    Recording sessions (SIPREC) are answered at once."""
     media_timeout_s: Seconds = 3600.0
-    """A call without a single RTP packet for this many seconds is hung up; 0 never does so, and a call on hold is given
-    an hour at least."""
+    """A call that receives no RTP for this many seconds is hung up; a call on hold is given at least an hour. 0 turns
+    this off."""
     peer_check_s: Seconds = 30.0
-    """A peer that has sent no RTP for this many seconds is asked, by an OPTIONS within the call, whether it still has
-    the call, and again as often while it stays silent; without an answer the call ends 16 s later. 0 never asks."""
+    """A peer that has sent no RTP for this many seconds is asked by an OPTIONS request within the dialog whether the
+    call still exists, and again at this interval while it stays silent. Without an answer the call ends 16 s later. 0
+    turns this off."""
 
     def check(self, key: str) -> None:
         for name in ("transports", "codecs"):
@@ -160,26 +164,25 @@ class Sip(Section, frozen=True, kw_only=True):
 
 
 class SiprecParticipant(Section, frozen=True, kw_only=True):
-    """Which role, and which name, a participant of a recorded call has."""
+    """The role and the name of a participant in a recorded call; the first matching entry decides."""
 
     match: Annotated[str, Meta(min_length=1)]
-    """This is held to the participant's URI (`sip:1001@pbx.example`), the URI's user (`1001`), its display name and its
-    stream's label, in any case of letters: one must fit. `*` stands for anything, `?` for one character, `[0-9]` for
-    one of these."""
+    """This pattern is compared with the participant's URI (`sip:1001@pbx.example`), the user part of the URI (`1001`),
+    the display name and the label of the stream; one of them must match, in any case of letters. `*` stands for
+    anything, `?` for one character, `[0-9]` for one of these."""
     role: Role
-    """The participant has this role."""
+    """The participant is given this role."""
     name: str = ""
-    """This name is shown instead of the one in the metadata."""
+    """This name replaces the one in the metadata."""
 
 
 class Siprec(Section, frozen=True, kw_only=True):
     """Recording sessions (RFC 7866): the recording client forks a call to the worker, one stream for each speaker."""
 
     ignore_mixed: bool = False
-    """A stream in which all speakers are mixed is refused when each of them has a stream of their own as well, for the
-    same words would be transcribed twice. It counts as mixed when the metadata says so, or by its label (`mixed`,
-    `mix`)."""
+    """A stream that mixes all speakers is refused when each of them also has a stream of their own, because the same
+    words would be transcribed twice. A stream counts as mixed if the metadata or its label (`mixed`, `mix`) says so."""
     participants: tuple[SiprecParticipant, ...] = ()
     """The first that fits decides."""
     others: Role = "unknown"
-    """Participants whom no entry of `siprec.participants` fits have this role."""
+    """Participants that match no entry of `siprec.participants` are given this role."""
