@@ -87,7 +87,7 @@ def test_no_step_stops_for_the_memory_or_the_device() -> None:
 
 # Library → what of it is used though its name begins with an underscore, and why.
 PRIVATE = {
-    "_int_mm": "torch has no other product of int8 matrices that runs on a CPU and on a GPU",
+    "_int_mm": "torch has no public product of int8 matrices: mm(out_dtype=) and scaled_mm refuse them",
     "_pjsua2": "the binding that tools/build_pjsip.sh makes, with a module of ours in it",
     "_replace": "public: a method of named tuples",
 }
