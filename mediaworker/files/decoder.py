@@ -132,7 +132,7 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
 
     try:
         media = MediaFile(source, name, channels=begin.channels, max_s=begin.max_s)
-        parent.send(Opened(media.duration_s, media.channels, media.codec, media.container))
+        parent.send(Opened(media.duration_s, media.channels))
         scanners = [Scanner(vad, begin.endpointing) for _ in range(media.channels)]
         sent_s, sent_at = 0.0, time.monotonic()
         for block in media.blocks():

@@ -44,8 +44,6 @@ class Opened(FramedMessage, frozen=True):
     """As the file says; None when it does not."""
     channels: int
     """Of the result: 1, or with `split` those of the file."""
-    codec: str
-    container: str
 
 
 class Chunk(FramedMessage, frozen=True):

@@ -38,10 +38,6 @@ class Access:
     challenge: str = ""
     """`WWW-Authenticate` for a refusal (RFC 6750 section 3)."""
 
-    @property
-    def allowed(self) -> bool:
-        return self.status == 200
-
 
 NO_KEYS = (
     "no API keys are configured, so only programs on this machine that run as the worker's user may connect; "

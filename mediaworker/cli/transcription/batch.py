@@ -45,8 +45,6 @@ class _File:
     path: Path
     duration_s: float | None = None
     done_s: float = 0.0
-    before_s: float = 0.0
-    """Of it known from an earlier run."""
     over: bool = False
     printed: str | None = None
     """What is to be printed of it, until those before it are over; None when there is nothing."""

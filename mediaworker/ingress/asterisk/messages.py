@@ -56,7 +56,6 @@ class Notice:
 
     event: str
     text: str = ""
-    json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ def parse(text: str) -> Event:
             variables=_variables(fields.get("channel_variables")),
             json=json,
         )
-    return Notice(event, _text(fields, "error_text"), json)
+    return Notice(event, _text(fields, "error_text"))
 
 
 def command(name: str, *, json: bool) -> str:
