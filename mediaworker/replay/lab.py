@@ -33,13 +33,14 @@ ANSWER_S = 300.0
 """An engine that starts may load for minutes."""
 
 
-class Patient:
-    """A recognizer that knows which finals are still to come."""
+class PatientRecognizer(Recognizer):
+    """Knows which finals are still to come."""
 
-    def __init__(self, recognizer: Recognizer) -> None:
-        self._recognizer = recognizer
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings, on_state=lambda state, why: None)
         self._awaited: set[str] = set()
         self.settled = asyncio.Event()
+        """Set while none is."""
         self.settled.set()
 
     def open(self, utterance: Utterance, on_hypothesis: Callable[[Hypothesis], None]) -> None:
@@ -50,30 +51,27 @@ class Patient:
                 if hypothesis.final:
                     self._settle(utterance.id)
 
-        self._recognizer.open(utterance, heard)
-
-    def append(self, utterance_id: str, audio: bytes) -> None:
-        self._recognizer.append(utterance_id, audio)
+        super().open(utterance, heard)
 
     def partial(self, utterance_id: str, revision: int) -> None:
-        self._recognizer.partial(utterance_id, revision)
-        self._settle(utterance_id)  # asked something newer, it owes no final
+        super().partial(utterance_id, revision)
+        self._settle(utterance_id)  # asked for something newer, it owes no final
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         self._awaited.add(utterance_id)
         self.settled.clear()
-        self._recognizer.final(utterance_id, revision, commit=commit, wanted_in_ms=wanted_in_ms)
+        super().final(utterance_id, revision, commit=commit, wanted_in_ms=wanted_in_ms)
 
     def withdraw(self, utterance_id: str) -> None:
-        self._recognizer.withdraw(utterance_id)
+        super().withdraw(utterance_id)
         self._settle(utterance_id)  # the speaker went on at once: it owes no final
 
     def commit(self, utterance_id: str) -> None:
-        self._recognizer.commit(utterance_id)
+        super().commit(utterance_id)
         self._settle(utterance_id)
 
     def cancel(self, utterance_id: str) -> None:
-        self._recognizer.cancel(utterance_id)
+        super().cancel(utterance_id)
         self._settle(utterance_id)
 
     def _settle(self, utterance_id: str) -> None:
@@ -110,12 +108,11 @@ class Lab:
         self.results: dict[tuple[str, str], LegResult] = {}
         self._on_event, self._unix_s = on_event, unix_s
         self._detector = Detector(jitter_s=settings.rtp.jitter_ms / 1000, stall_s=settings.media.silence_after_s)
-        self._engine = Recognizer(settings, on_state=lambda state, why: None)
-        self._patient = Patient(self._engine)
+        self._recognizer = PatientRecognizer(settings)
         self._calls = CallRegistry(
             settings,
             detector=self._detector,
-            recognizer=self._patient,
+            recognizer=self._recognizer,
             publish=self._publish,
             clock=lambda: self.now,
             calls_changed=self._calls_changed,
@@ -129,15 +126,15 @@ class Lab:
 
     async def run(self, source: Packets | Messages, speed: float) -> list[LegResult]:
         """`speed`: times real time; 0: as fast as possible."""
-        await self._engine.start()
-        self._engine.keep_alive(True)
+        await self._recognizer.start()
+        self._recognizer.keep_alive(True)
         try:
             actions = self._packets(source) if isinstance(source, Packets) else self._messages(source)
             await self._play(actions, speed)
             if len(self._calls):
                 await asyncio.wait_for(self._empty.wait(), FINALS_S)
         finally:
-            await self._engine.stop()
+            await self._recognizer.stop()
         for result, leg, latch in self._legs:
             result.position_s = leg.position / 8000
             result.duplicates, result.discarded = leg.duplicates, leg.discarded
@@ -154,9 +151,9 @@ class Lab:
                 if speed and (wait_s := started_s + held_s + tick / speed - loop.time()) > 0:
                     await asyncio.sleep(wait_s)
                 await self._media.tick(tick)
-                if speed != 1 and not self._patient.settled.is_set():
+                if speed != 1 and not self._recognizer.settled.is_set():
                     before = loop.time()
-                    await asyncio.wait_for(self._patient.settled.wait(), ANSWER_S)
+                    await asyncio.wait_for(self._recognizer.settled.wait(), ANSWER_S)
                     held_s += loop.time() - before
                 if tick >= report_s:
                     report_s += METRICS_EVERY_S

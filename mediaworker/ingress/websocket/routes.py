@@ -24,11 +24,14 @@ SESSIONS: dict[str, type[StreamSession]] = {"/ws/asr": AsrSession, "/ws/transcri
 
 
 class StreamIngress:
-    """Admits sessions of both protocols.
+    """Implements `interfaces.MediaEndpoint` for both protocols; the path of an upgrade says which.
 
     `settled` returns once all published events are stored (`EventHub.flush`), `sessions` returns the keys of pages that
     were opened without an API key.
     """
+
+    subprotocols: tuple[str, ...] = (SUBPROTOCOL,)
+    text_as_bytes = False
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class StreamIngress:
         """Use these settings for sessions that begin from now on."""
         self._settings = settings
 
-    def admit(self, kind: type[StreamSession], upgrade: Upgrade) -> SessionFactory:
+    def admit(self, upgrade: Upgrade) -> SessionFactory:
         """Raises CallRefused 401, 403, 429 or 503."""
         access = self._admission.check_key(upgrade, self._settings, sessions=self._sessions())
         self._admission.check_room(upgrade)
@@ -87,7 +90,7 @@ class StreamIngress:
                 languages=self._languages,
             )
 
-            session = kind(
+            session = SESSIONS[upgrade.path](
                 policy,
                 self._open_call,
                 now,
@@ -113,19 +116,6 @@ class StreamIngress:
             del self._open[name]
 
 
-class StreamEndpoint:
-    """Implements `interfaces.MediaEndpoint` for one of the protocols."""
-
-    subprotocols: tuple[str, ...] = (SUBPROTOCOL,)
-    text_as_bytes = False
-
-    def __init__(self, ingress: StreamIngress, kind: type[StreamSession]) -> None:
-        self._ingress, self._kind = ingress, kind
-
-    def admit(self, upgrade: Upgrade) -> SessionFactory:
-        return self._ingress.admit(self._kind, upgrade)
-
-
-def endpoints(ingress: StreamIngress) -> dict[str, StreamEndpoint]:
-    """Both endpoints, by path."""
-    return {path: StreamEndpoint(ingress, kind) for path, kind in SESSIONS.items()}
+def endpoints(ingress: StreamIngress) -> dict[str, StreamIngress]:
+    """It serves both paths."""
+    return dict.fromkeys(SESSIONS, ingress)
