@@ -39,6 +39,7 @@ from mediaworker.ingress.twilio import routes as twilio_http
 from mediaworker.ingress.websocket import routes as ws_http
 from mediaworker.jobs.service import JobService
 from mediaworker.ops import metric_definitions as definitions
+from mediaworker.ops import store_metric_definitions as stores
 from mediaworker.ops.latency import LatencyParts
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.overload import LoadGuard
@@ -173,16 +174,16 @@ class Worker:
         definitions.add_media(metrics, self.media, self.detector)
         definitions.add_latency(metrics, self.latency, self.hub)
         definitions.add_recognizer(metrics, self.recognizer)
-        definitions.add_events(metrics, self.hub)
-        definitions.add_event_store(metrics, self.hub, self.retention)
-        definitions.add_event_webhooks(metrics, self.webhooks.feeds)
+        stores.add_events(metrics, self.hub)
+        stores.add_event_store(metrics, self.hub, self.retention)
+        stores.add_event_webhooks(metrics, self.webhooks.feeds)
         definitions.add_twilio(metrics, self.twilio)
         definitions.add_streams(metrics, self.streams)
         definitions.add_asterisk(metrics, self.asterisk, self.audiosocket)
         if self.sip is not None:
             definitions.add_sip(metrics, self.sip)
-        definitions.add_files(metrics, self.files)
-        definitions.add_jobs(metrics, self.jobs)
+        stores.add_files(metrics, self.files)
+        stores.add_jobs(metrics, self.jobs)
 
     def _certificate_files(self, settings: Settings) -> list[tuple[Certificate, Listener]]:
         """The certificates in use, with the section that names their files."""

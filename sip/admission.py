@@ -59,20 +59,24 @@ _MAX_CREDENTIALS = 8
 class AdmissionCounters:
     """Plain totals, for metrics."""
 
-    unanswered: int = counter("Requests of addresses that may not call, left without an answer")
-    tcp_refused: int = counter("TCP connections beyond sip.max_tcp")
-    tcp_expired: int = counter("TCP connections closed because no message came")
-    refused: int = counter("Requests other than INVITE, of addresses that may not call, that were answered 403")
-    challenged: int = counter("Calls asked for credentials (sip.users)")
-    credentials_bad: int = counter("Calls with credentials that match no user")
+    unanswered: int = counter("Counts SIP requests from addresses that may not call that were left unanswered.")
+    tcp_refused: int = counter("Counts TCP connections to the SIP port that were refused because of sip.max_tcp.")
+    tcp_expired: int = counter("Counts TCP connections to the SIP port that were closed because no message came.")
+    refused: int = counter(
+        "Counts SIP requests other than INVITE, from addresses that may not call, that were answered with 403."
+    )
+    challenged: int = counter("Counts SIP calls that were asked for credentials (sip.users).")
+    credentials_bad: int = counter("Counts SIP calls whose credentials match no user.")
     auth_failures: collections.Counter[str] = counter_by(
         "reason",
-        "Calls whose credentials failed, by reason: malformed, realm, algorithm, nonce, replayed, uri, user, password, "
-        "or slowed after too many wrong passwords",
+        (
+            "Counts SIP calls whose credentials failed, by reason: malformed, realm, algorithm, "
+            "nonce, replayed, uri, user, password, or slowed after too many wrong passwords."
+        ),
         name="sip_auth_failures",
     )
     """By `sip.protocol.digest.Reason`."""
-    errors: int = counter("Requests refused because an error in the worker kept it from judging them")
+    errors: int = counter("Counts SIP requests that were refused because an error in the worker prevented their check.")
 
 
 class Admission:

@@ -40,17 +40,21 @@ class SipHandler(Protocol):
 class SipCounters:
     """Plain totals, for metrics."""
 
-    invites: int = counter("INVITEs received")
-    answered: int = counter("Calls answered")
-    failed: int = counter("Calls that failed after being accepted")
-    cancelled: int = counter("Calls cancelled by the caller")
-    media_timeouts: int = counter("Calls ended for lack of RTP")
-    peers_asked: int = counter("OPTIONS within calls, sent to peers that were silent or had lost their connection")
-    peers_lost: int = counter("Calls ended because the peer did not answer OPTIONS, or did not know the call")
-    sdp_mismatches: int = counter("Calls ended because the SDP that went out was not ours")
-    recordings: int = counter("SIPREC sessions answered")
-    metadata_errors: int = counter("SIPREC metadata that could not be read")
-    registrations_ok: int = counter("Registrations and refreshes that succeeded")
-    registrations_failed: int = counter("Registrations that failed")
-    refused: collections.Counter[int] = counter_by("status", "Calls refused by status")
+    invites: int = counter("Counts INVITEs received.")
+    answered: int = counter("Counts SIP calls answered.")
+    failed: int = counter("Counts SIP calls that failed after they had been accepted.")
+    cancelled: int = counter("Counts SIP calls that the caller cancelled.")
+    media_timeouts: int = counter("Counts SIP calls that were ended because no RTP came.")
+    peers_asked: int = counter(
+        "Counts OPTIONS requests sent within calls to peers that were silent or had lost their connection."
+    )
+    peers_lost: int = counter(
+        "Counts SIP calls that were ended because the peer did not answer OPTIONS or did not know the call."
+    )
+    sdp_mismatches: int = counter("Counts SIP calls that were ended because the SDP that was sent was not ours.")
+    recordings: int = counter("Counts SIPREC sessions answered.")
+    metadata_errors: int = counter("Counts SIPREC metadata documents that could not be parsed.")
+    registrations_ok: int = counter("Counts SIP registrations and refreshes that succeeded.")
+    registrations_failed: int = counter("Counts SIP registrations that failed.")
+    refused: collections.Counter[int] = counter_by("status", "Counts refused SIP calls by status.")
     """By SIP status."""

@@ -23,20 +23,28 @@ class RecognizerCounters:
     """Delivered."""
     finals: int = 0
     """Delivered, speculative ones included."""
-    errors: int = counter("Finals that the engine answered with an error")
-    alignments: int = counter("Utterances whose words got their times")
-    words: int = counter("Words that got their times")
-    failed_alignments: int = counter("Utterances whose words got no times, though times were asked for")
-    refused_alignments: int = counter("Utterances whose words got no times because too much audio waited")
-    stale: int = counter("Answers of the engine that came too late to be used")
-    refused_partials: int = counter("Partials not asked for because too much audio waited")
+    errors: int = counter("Counts finals that the engine answered with an error.")
+    alignments: int = counter("Counts utterances whose words were given times.")
+    words: int = counter("Counts words that were given times.")
+    failed_alignments: int = counter(
+        "Counts utterances for which times of words were requested and could not be found."
+    )
+    refused_alignments: int = counter(
+        "Counts utterances whose words were given no times because too much audio was waiting."
+    )
+    stale: int = counter("Counts answers of the engine that came too late to be used.")
+    refused_partials: int = counter("Counts partials that were not requested because too much audio was waiting.")
     """More than `asr.max_backlog_mb`."""
-    shed_partials: int = counter("Partials dropped by the scheduler")
-    exhausted_steps: int = counter("Steps of the engine that ran out of memory and were done again, smaller")
-    crashes: int = counter("Times that the inference process ended unexpectedly")
-    hangs: int = counter("Inference processes that were ended because they had stopped answering")
-    spill_failures: int = counter("Utterances given up because their audio had no room on disk")
-    replayed: int = counter("Utterances that were sent again because the inference process had ended")
+    shed_partials: int = counter("Counts partials that the scheduler dropped under load.")
+    exhausted_steps: int = counter(
+        "Counts steps of the engine that ran out of memory and were repeated in smaller parts."
+    )
+    crashes: int = counter("Counts how often the inference process has ended unexpectedly.")
+    hangs: int = counter("Counts inference processes that were killed because they had stopped answering.")
+    spill_failures: int = counter(
+        "Counts utterances that were given up because there was no room on disk for their audio."
+    )
+    replayed: int = counter("Counts utterances that were sent again after the inference process had ended.")
 
 
 @dataclass(slots=True)

@@ -41,13 +41,13 @@ FIRST_PARTIAL_MS = 300
 class TranscriberStats:
     """Counters over all legs, scraped by the metrics."""
 
-    utterances: int = counter("Utterances begun")
-    finals: int = counter("Finals published")
-    empty_finals: int = counter("Finals without words")
-    failed_finals: int = counter("Finals with an error")
-    partials: int = counter("Partials published")
-    speculative_hits: int = counter("Finals whose text was ready when the endpoint fired")
-    resumed: int = counter("Pauses, with a speculative final, after which the speaker went on")
+    utterances: int = counter("Counts utterances begun.")
+    finals: int = counter("Counts finals published.")
+    empty_finals: int = counter("Counts finals without words.")
+    failed_finals: int = counter("Counts finals with an error.")
+    partials: int = counter("Counts partials published.")
+    speculative_hits: int = counter("Counts finals whose text was ready when the endpoint was reached.")
+    resumed: int = counter("Counts speculative finals after which the speaker went on.")
 
 
 class LegTranscriber:

@@ -45,13 +45,19 @@ class SourceChanged(Exception):
 class FileStats:
     """Totals over all files."""
 
-    chunks: int = counter("Stretches of speech of files that were recognised", name="file_segments")
-    failed_chunks: int = counter("Stretches of speech of files that ended without text", name="file_segments_failed")
-    retried_chunks: int = counter(
-        "Stretches of speech of files that were sent again because the engine had died", name="file_segments_retried"
+    chunks: int = counter("Counts segments of files that were recognised.", name="file_segments")
+    failed_chunks: int = counter(
+        "Counts segments of files that ended without text because of an error.", name="file_segments_failed"
     )
-    audio_s: float = counter("Audio of files that were read to their end", name="file_audio_seconds")
-    refused: Counter[str] = counter_by("fault", "Files refused or failed, by the fault", name="files_refused")
+    retried_chunks: int = counter(
+        "Counts segments of files that were sent again after the engine had died.", name="file_segments_retried"
+    )
+    audio_s: float = counter(
+        "Counts the seconds of audio in files that were read to their end.", name="file_audio_seconds"
+    )
+    refused: Counter[str] = counter_by(
+        "fault", "Counts files that were refused or failed, by fault.", name="files_refused"
+    )
 
 
 @dataclass(slots=True)

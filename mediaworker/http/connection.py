@@ -40,9 +40,11 @@ PING_TIMEOUT = CloseCode.INTERNAL_ERROR
 class HttpCounters:
     """Plain totals, for metrics."""
 
-    bad_requests: int = counter("Requests that were not valid HTTP, and frames that were not valid WebSocket")
-    slow_requests: int = counter("Requests cut because their head or body did not arrive in time")
-    slow_readers: int = counter("Connections cut because the peer did not read")
+    bad_requests: int = counter("Counts requests that were not valid HTTP and frames that were not valid WebSocket.")
+    slow_requests: int = counter(
+        "Counts HTTP requests that were cut because their head or body did not arrive in time."
+    )
+    slow_readers: int = counter("Counts HTTP connections that were cut because the peer did not read.")
 
 
 class Guard:

@@ -42,24 +42,35 @@ class LatencyParts:
         default_factory=lambda: {name: Histogram() for name in PARTS if name not in ("commit", "fan_out")}
     )
     """The hub measures the other two, where they happen."""
-    final: Histogram = histogram("final_latency_seconds", "From the true end of speech to its final")
-    queue: Histogram = histogram("asr_queue_seconds", "Wait of a final's request until the engine began with it")
+    final: Histogram = histogram("final_latency_seconds", "Measures the time from the true end of speech to its final.")
+    queue: Histogram = histogram(
+        "asr_queue_seconds", "Measures how long the request for a final waits before the engine begins with it."
+    )
     """This and `decode` are of the hypotheses that became finals, speculative or not."""
     decode: Histogram = histogram(
-        "asr_decode_seconds", "Time from the engine's beginning with a final until its hypothesis arrived"
+        "asr_decode_seconds",
+        "Measures how long the engine takes for a final, from when it begins until the text arrives.",
     )
-    words: Histogram = histogram("words_seconds", "From a final until the times of its words were here")
+    words: Histogram = histogram(
+        "words_seconds", "Measures the time from a final until the times of its words arrived."
+    )
     words_queue: Histogram = histogram(
-        "words_queue_seconds", "Wait of a final's words until the aligner began with them"
+        "words_queue_seconds", "Measures how long the words of a final wait before the aligner begins with them."
     )
     stall: Histogram = histogram(
-        "loop_stall_seconds", "How late a media tick began: other work on the event loop", TICK_BOUNDS_S
+        "loop_stall_seconds",
+        "Measures how late media ticks begin because of other work on the event loop.",
+        TICK_BOUNDS_S,
     )
     vad_lag: Histogram = histogram(
-        "vad_lag_seconds", "From when a media tick was due to its last window's VAD", TICK_BOUNDS_S
+        "vad_lag_seconds",
+        "Measures the time from when a media tick was due until the VAD of its last window.",
+        TICK_BOUNDS_S,
     )
     jitter: Histogram = histogram(
-        "leg_jitter_seconds", "RFC 3550 jitter of a leg at the end of its call", JITTER_BOUNDS_S
+        "leg_jitter_seconds",
+        "Measures the interarrival jitter (RFC 3550) of each leg at the end of its call.",
+        JITTER_BOUNDS_S,
     )
     _tick_s: float | None = None
 

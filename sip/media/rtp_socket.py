@@ -54,12 +54,12 @@ class RtpCounters:
     """Datagrams of a source that is not the stream's, as far as they were read."""
     closed_filtered: int = 0
     """Those that the kernel has dropped at sockets that are closed; `wrong_source` has all."""
-    rtcp: int = counter("RTCP packets received")
-    sent: int = counter("Packets of silence sent")
-    send_errors: int = counter("Packets that could not be sent")
-    rtcp_sent: int = counter("RTCP packets sent")
-    rtcp_malformed: int = counter("RTCP packets that could not be read")
-    srtp_errors: int = counter("SRTP packets that failed authentication or were replayed")
+    rtcp: int = counter("Counts RTCP packets received.")
+    sent: int = counter("Counts RTP packets of silence sent.")
+    send_errors: int = counter("Counts RTP packets that could not be sent.")
+    rtcp_sent: int = counter("Counts RTCP packets sent.")
+    rtcp_malformed: int = counter("Counts RTCP packets that could not be parsed.")
+    srtp_errors: int = counter("Counts SRTP packets that failed authentication or were replayed.")
     open_sockets: set[RtpSocket] = field(default_factory=set)
 
     @property

@@ -15,7 +15,7 @@ from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
 from mediaworker.events.schema import LegUpdated
 from mediaworker.http.app import ApiContext, HttpServer, create_app
-from mediaworker.ops import metric_definitions
+from mediaworker.ops import store_metric_definitions
 from mediaworker.ops.metrics import MetricsRegistry
 from tests.support.documented import check_async
 from tests.support.event_samples import LEGS, ended, running_hub, started
@@ -80,8 +80,8 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
     reasons: list[str] = []
     async with running_hub(directory, settings) as hub:
         calls, metrics = LiveCalls(), MetricsRegistry()
-        metric_definitions.add_events(metrics, hub)
-        metric_definitions.add_event_store(metrics, hub, RetentionTask(hub, settings.retention))
+        store_metric_definitions.add_events(metrics, hub)
+        store_metric_definitions.add_event_store(metrics, hub, RetentionTask(hub, settings.retention))
         status = [{"account": "pbx", "state": "registered", "code": 200}]
         context = ApiContext(settings, hub, calls, metrics, ready=lambda: reasons, sip_status=lambda: status)
         server = HttpServer(create_app(context), settings)

@@ -45,19 +45,21 @@ class AsteriskState(Enum):
 class AsteriskCounters(IngressCounters):
     """Over all channels, since the start of the worker. Plain integers for `/metrics`."""
 
-    refused: Counter[str] = counter_by("reason", "Channels refused by reason")
-    events: int = counter("Control messages received")
-    started: int = counter("Channels that became a leg")
-    joined: int = counter("Channels that joined a call that another channel had opened")
-    hangups: int = counter("Channels hung up by Asterisk")
-    silent: int = counter("Channels ended because Asterisk did not answer any more, or sent no audio for an hour")
-    probes: int = counter("Times that a silent channel of Asterisk was asked for its status")
-    malformed: int = counter("Messages that are not what Asterisk sends")
-    unknown: int = counter("Messages of an unknown event")
-    unexpected: int = counter("Messages in the wrong state, and errors that Asterisk reports")
-    implausible: int = counter("Digits that came faster than any phone sends them")
-    early: int = counter("Messages of audio before MEDIA_START")
-    early_lost: int = counter("Messages of audio before MEDIA_START that were too many to keep")
+    refused: Counter[str] = counter_by("reason", "Counts refused channels of Asterisk by reason.")
+    events: int = counter("Counts control messages received on Asterisk's WebSocket channels.")
+    started: int = counter("Counts channels of Asterisk that became a leg.")
+    joined: int = counter("Counts channels that joined a call which another channel had opened.")
+    hangups: int = counter("Counts channels that Asterisk hung up.")
+    silent: int = counter(
+        "Counts channels that were ended because Asterisk stopped answering or sent no audio for an hour."
+    )
+    probes: int = counter("Counts how often a silent channel of Asterisk was asked for its status.")
+    malformed: int = counter("Counts messages on Asterisk's channels that are malformed.")
+    unknown: int = counter("Counts messages of unknown events on Asterisk's channels.")
+    unexpected: int = counter("Counts messages in the wrong state and errors reported by Asterisk on its channels.")
+    implausible: int = counter("Counts digits on Asterisk's channels that came faster than any phone sends them.")
+    early: int = counter("Counts audio messages that arrived before MEDIA_START.")
+    early_lost: int = counter("Counts audio messages before MEDIA_START that were dropped because there were too many.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,19 +44,19 @@ class AudioSocketState(Enum):
 class AudioSocketCounters(IngressCounters):
     """Over all connections, since the start of the worker. Plain integers for `/metrics`."""
 
-    refused: Counter[str] = counter_by("reason", "Connections refused by reason")
-    frames: int = counter("Frames received")
-    started: int = counter("Connections that became a call")
-    hangups: int = counter("Calls hung up by Asterisk")
-    disconnected: int = counter("Calls whose connection broke")
-    silent: int = counter("Calls ended for lack of frames")
-    malformed: int = counter("Frames with a wrong length for their kind, or with an invalid digit")
-    too_long: int = counter("Frames of audio of more than a second")
-    unknown: int = counter("Frames of an unknown kind")
-    unexpected: int = counter("Frames in the wrong state, and errors that Asterisk reports")
-    implausible: int = counter("Digits that came faster than any phone sends them")
-    silence: int = counter("Frames of silence sent")
-    withheld: int = counter("Frames of silence not sent because the peer did not read")
+    refused: Counter[str] = counter_by("reason", "Counts refused AudioSocket connections by reason.")
+    frames: int = counter("Counts AudioSocket frames received.")
+    started: int = counter("Counts AudioSocket connections that became a call.")
+    hangups: int = counter("Counts AudioSocket calls that Asterisk hung up.")
+    disconnected: int = counter("Counts AudioSocket calls whose connection broke.")
+    silent: int = counter("Counts AudioSocket calls that were ended because no frames came.")
+    malformed: int = counter("Counts AudioSocket frames with a wrong length for their kind or an invalid digit.")
+    too_long: int = counter("Counts AudioSocket frames that held more than a second of audio.")
+    unknown: int = counter("Counts AudioSocket frames of an unknown kind.")
+    unexpected: int = counter("Counts AudioSocket frames in the wrong state and errors reported by Asterisk.")
+    implausible: int = counter("Counts AudioSocket digits that came faster than any phone sends them.")
+    silence: int = counter("Counts AudioSocket frames of silence sent.")
+    withheld: int = counter("Counts AudioSocket frames of silence that were not sent because the peer did not read.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,25 +13,27 @@ from mediaworker.ingress.counters import IngressCounters
 class TwilioCounters(IngressCounters):
     """Over all streams, since the start of the worker. Plain integers for `/metrics`."""
 
-    refused: Counter[str] = counter_by("reason", "Streams refused by reason")
-    messages: int = counter("Messages received")
-    media: int = counter("Media messages")
+    refused: Counter[str] = counter_by("reason", "Counts refused Twilio streams by reason.")
+    messages: int = counter("Counts messages received on Twilio's streams.")
+    media: int = counter("Counts media messages of Twilio.")
     dtmf: int = 0
     marks: int = 0
-    started: int = counter("Streams that became a call")
-    stopped: int = counter("Streams ended by stop")
-    disconnected: int = counter("Streams whose socket was lost")
+    started: int = counter("Counts Twilio streams that became a call.")
+    stopped: int = counter("Counts Twilio streams that ended with a stop message.")
+    disconnected: int = counter("Counts Twilio streams whose connection was lost.")
     silent: int = 0
     """Calls ended because no message came for `twilio.session.SILENT_S`."""
-    malformed: int = counter("Messages that are not what Twilio sends")
-    unknown: int = counter("Messages of an unknown event")
-    unexpected: int = counter("Messages in the wrong state")
+    malformed: int = counter("Counts messages on Twilio's streams that are malformed.")
+    unknown: int = counter("Counts messages of unknown events on Twilio's streams.")
+    unexpected: int = counter("Counts messages in the wrong state on Twilio's streams.")
     """A second `start`, or media after `stop`."""
-    wrong_stream: int = counter("Messages of another stream")
-    wrong_track: int = counter("Media of a track that was not announced")
-    implausible: int = counter("Chunks with an impossible timestamp, digits faster than any phone")
+    wrong_stream: int = counter("Counts messages on a Twilio stream that belong to another stream.")
+    wrong_track: int = counter("Counts Twilio media messages of a track that was not announced.")
+    implausible: int = counter(
+        "Counts Twilio chunks with an impossible timestamp and digits that came faster than any phone sends them."
+    )
     withheld: int = 0
     """Messages not sent because the stream is unidirectional or not open."""
-    webhooks: int = counter("Voice webhooks answered")
-    forbidden: int = counter("Requests of Twilio's routes without a valid signature")
+    webhooks: int = counter("Counts voice webhooks of Twilio that were answered.")
+    forbidden: int = counter("Counts requests to Twilio's routes without a valid signature.")
     """Or from elsewhere, when there is no auth token; upgrades included."""

@@ -33,12 +33,17 @@ class StreamState(Enum):
 class StreamCounters(IngressCounters):
     """Over all sessions, since the start of the worker."""
 
-    refused: Counter[str] = counter_by("reason", "Sessions refused by reason")
-    sessions: int = counter("Sessions since the start")
-    errors: Counter[str] = counter_by("code", "Errors reported to clients of /ws/asr and /ws/transcribe, by code")
-    slow: int = counter("Sessions cut because the client did not read", name="stream_slow_clients")
+    refused: Counter[str] = counter_by("reason", "Counts refused sessions of /ws/asr and /ws/transcribe by reason.")
+    sessions: int = counter("Counts sessions of /ws/asr and /ws/transcribe since the worker started.")
+    errors: Counter[str] = counter_by(
+        "code", "Counts errors reported to clients of /ws/asr and /ws/transcribe, by code."
+    )
+    slow: int = counter(
+        "Counts sessions of /ws/asr and /ws/transcribe that were cut because the client did not read.",
+        name="stream_slow_clients",
+    )
     nonfinite: int = counter(
-        "Samples of float audio that were not a number or infinite", name="stream_nonfinite_samples"
+        "Counts samples of float audio that were infinite or not a number.", name="stream_nonfinite_samples"
     )
 
     def error(self, code: str) -> None:

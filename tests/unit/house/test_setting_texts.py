@@ -38,3 +38,18 @@ def test_the_text_of_a_setting_stands_alone(key: str, text: str) -> None:
     assert text.endswith((".", ".)")), f"{key}: {text}"
     assert re.match(r"[A-Z0-9`]", text) and len(text.split()) > 4, f"{key}: {text}"
     assert not LEANING.match(text), f"{key}: {text}"
+
+
+def metric_texts() -> Iterator[tuple[str, str]]:
+    """(name, text) of every metric in the reference, which is generated from the worker."""
+    for line in (ROOT / "docs" / "metrics.md").read_text("utf-8").splitlines():
+        if line.startswith("| `mediaworker_"):
+            name, _, _, text = re.split(r"(?<!\\)\|", line)[1:5]
+            yield name.strip(" `"), text.strip()
+
+
+def test_the_text_of_a_metric_is_a_sentence_that_begins_with_what_it_does() -> None:
+    found = dict(metric_texts())
+    assert len(found) > 150
+    wrong = {name: text for name, text in found.items() if not re.fullmatch(r"(Counts|Shows|Measures|Is) .+\.", text)}
+    assert not wrong
