@@ -1,4 +1,4 @@
-"""Reads short PCM WAV sounds as 16-bit samples of one channel."""
+"""Reads short PCM WAV sounds as 16-bit samples of one channel, and lists the formats without a header."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from numpy.typing import NDArray
 
 Samples = NDArray[np.int16]
 MAX_RATE_HZ = 384_000
+RAW = {
+    ".ul": ("mulaw", 8000), ".ulaw": ("mulaw", 8000), ".mulaw": ("mulaw", 8000), ".pcmu": ("mulaw", 8000),
+    ".al": ("alaw", 8000), ".alaw": ("alaw", 8000), ".pcma": ("alaw", 8000),
+    ".sln": ("s16le", 8000), ".sln16": ("s16le", 16000), ".g722": ("g722", 16000),
+}  # fmt: skip
+"""Telephone audio without a header, by the suffix of its file: FFmpeg's name of the format, and the sample rate."""
 
 
 class SoundError(Exception):

@@ -8,19 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio.codecs.g711 import alaw_decode, ulaw_decode
-from mediaworker.calls.sound import SoundError, read_wav, resampled
-
-RAW_RATES = {
-    ".ul": 8000,
-    ".ulaw": 8000,
-    ".mulaw": 8000,
-    ".al": 8000,
-    ".alaw": 8000,
-    ".sln": 8000,
-    ".sln16": 16000,
-    ".g722": 16000,
-}
-"""Headerless files by suffix, with their sample rate: G.711, Asterisk's signed linear, and G.722 at 64 kbit/s."""
+from audio.codecs.g722 import G722Decoder
+from mediaworker.calls.sound import RAW, SoundError, read_wav, resampled
 
 
 class PlayError(Exception):
@@ -37,7 +26,7 @@ def load_pcm(path: str | Path, rate_hz: int) -> NDArray[np.int16]:
     """
     path = Path(path)
     try:
-        samples, from_hz = _load_raw(path) if path.suffix.lower() in RAW_RATES else _load_wav(path)
+        samples, from_hz = _load_raw(path) if path.suffix.lower() in RAW else _load_wav(path)
     except OSError as error:
         raise PlayError(f"{path}: {error.strerror or error}") from None
     if not len(samples):
@@ -50,20 +39,18 @@ def _load_wav(path: Path) -> tuple[NDArray[np.int16], int]:
         try:
             return read_wav(file)
         except SoundError as error:
-            raise PlayError(f"{path}: {error}; raw files are known by suffix: {' '.join(RAW_RATES)}") from None
+            raise PlayError(f"{path}: {error}; raw files are known by suffix: {' '.join(RAW)}") from None
 
 
 def _load_raw(path: Path) -> tuple[NDArray[np.int16], int]:
-    data, suffix = path.read_bytes(), path.suffix.lower()
-    match suffix:
-        case ".ul" | ".ulaw" | ".mulaw":
+    data, (format, rate_hz) = path.read_bytes(), RAW[path.suffix.lower()]
+    match format:
+        case "mulaw":
             samples = ulaw_decode(data)
-        case ".al" | ".alaw":
+        case "alaw":
             samples = alaw_decode(data)
-        case ".g722":
-            from G722 import G722  # only for such a file
-
-            samples = np.array(G722(16000, 64000).decode(data), np.int16)
+        case "g722":
+            samples = G722Decoder().decode(data)
         case _:
-            samples = np.frombuffer(data[: len(data) // 2 * 2], "<i2")
-    return np.asarray(samples, np.int16), RAW_RATES[suffix]
+            samples = np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(np.int16, copy=False)
+    return samples, rate_hz

@@ -19,6 +19,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
+from mediaworker.calls.sound import RAW
 from mediaworker.files.messages import Channels, Fault
 from mediaworker.files.timeline import SourceTimeline
 
@@ -26,12 +27,6 @@ RATE_HZ = 16000
 MAX_CHANNELS = 64
 SILENCE_S = 1.0
 """Longest piece in which a gap is made."""
-RAW = {
-    ".ul": ("mulaw", 8000), ".ulaw": ("mulaw", 8000), ".mulaw": ("mulaw", 8000), ".pcmu": ("mulaw", 8000),
-    ".al": ("alaw", 8000), ".alaw": ("alaw", 8000), ".pcma": ("alaw", 8000),
-    ".sln": ("s16le", 8000), ".sln16": ("s16le", 16000), ".g722": ("g722", 16000),
-}  # fmt: skip
-"""Headerless telephone audio, known by suffix: FFmpeg's name of the format, and the rate."""
 HEADS = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b".snd", b"#!AM", b"\x1aE\xdf\xa3")
 """A file that begins so has a header, whatever it is called."""
 Floats = NDArray[np.float32]
