@@ -66,7 +66,8 @@ class PortsExhausted(SipError):
 
 
 NO_PJSUA2 = (
-    "SIP needs pjsua2, which no package index has: run `tools/build_pjsip.sh PYTHON` of mediaworker's sources and "
-    "install the wheel that it prints with pip"
+    "SIP needs pjsua2, which is not on PyPI: unpack mediaworker's source distribution (`pip download --no-deps "
+    "--no-binary mediaworker mediaworker`), run its `tools/build_pjsip.sh` with the path of this environment's Python, "
+    "and install the wheel whose path it prints with pip"
 )
 """What to do where pjsua2 cannot be imported, as after a plain `pip install mediaworker`."""

@@ -177,7 +177,7 @@ def finish(
 
 
 class Endpointer:
-    """The endpointing of one leg, window by window: the definition that `audio.endpointing.batch.EndpointBank` is
+    """The endpointing of one leg, window by window: the definition that `audio.endpointing.batch.BatchEndpointer` is
     tested against."""
 
     def __init__(self, profile: Endpointing, leg: Leg) -> None:
