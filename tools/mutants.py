@@ -38,7 +38,6 @@ OTHER_LANES = {
     "asr/engines/": "tests/engine runs it with a real model",
     "mediaworker/cli/": "tests/process runs the command",
     "mediaworker/replay/": "tests/process replays recordings",
-    "benchmarks/word_errors/": "tests/engine measures with it",
     "sip/pjsip/": "tests/sip runs it above PJSIP",
 }
 ALSO = ("config/load.py", "mediaworker/events/subscription.py", "mediaworker/events/search.py")

@@ -84,7 +84,6 @@ class PatientRecognizer(Recognizer):
 class LegResult:
     """What became of a leg; the counters are the leg's own."""
 
-    call_id: str
     leg: str
     codec: str
     media: events.LegMedia | None = None
@@ -198,7 +197,7 @@ class Lab:
 
     def _keep(self, call: Call, leg: str, latch: SourceLatch | None = None) -> None:
         member = call.members[leg]
-        result = LegResult(call.id, leg, member.audio.codec.rtp_name)
+        result = LegResult(leg, member.audio.codec.rtp_name)
         self.results[call.id, leg] = result
         self._legs.append((result, member.audio, latch))
 

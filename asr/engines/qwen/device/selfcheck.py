@@ -43,8 +43,6 @@ log = structlog.get_logger("asr.engines.qwen")
 class Settled:
     execution: Execution
     """That is used."""
-    passed: bool
-    """It is the one that was asked for."""
     sentence: str
     """What was found, for the operator."""
 
@@ -73,10 +71,10 @@ def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dt
             trouble = first_line(error)
         if trouble is None:
             if not troubles:
-                return Settled(execution, True, "passed")
+                return Settled(execution, "passed")
             sentence = f"{'; '.join(troubles)}. The engine uses {_named(execution)} instead"
             log.error("self check", reason=sentence)
-            return Settled(execution, False, sentence)
+            return Settled(execution, sentence)
         troubles.append(f"{_named(execution)} is wrong on this device: {trouble}")
     raise EngineUnusable(
         f"self check: {'; '.join(troubles)}. This device does not compute what the model says: update its driver and "
