@@ -117,8 +117,9 @@ def test_it_works_without_torch_and_says_what_is_missing(installed: Path, tmp_pa
     assert run(installed, tmp_path, "pip", "check").returncode == 0
     assert run(installed, tmp_path, "mediaworker", "--version").stdout.startswith(f"mediaworker {VERSION}")
     assert "[sip]" in run(installed, tmp_path, "mediaworker", "config").stdout
-    bench = run(installed, tmp_path, "mediaworker", "bench", "media")
-    assert bench.returncode == 2 and "only a checkout" in bench.stderr
+    for command in (("bench", "media"), ("models", "check")):
+        answer = run(installed, tmp_path, "mediaworker", *command)
+        assert answer.returncode == 2 and "only a checkout" in answer.stderr
     refused = run(installed, tmp_path, "mediaworker", "serve")
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "pip install --no-deps moonshine-voice==" in refused.stderr
