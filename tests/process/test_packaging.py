@@ -81,7 +81,7 @@ def test_without_pjsua2_there_is_a_sentence(arguments: tuple[str, ...], tmp_path
     environ = os.environ | {"PYTHONPATH": str(tmp_path), "MEDIAWORKER_DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run([*COMMAND, *arguments], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    assert "run `tools/build_pjsip.sh PYTHON` of mediaworker's sources" in done.stderr
+    assert "run its `tools/build_pjsip.sh` with the path of this environment's Python" in done.stderr
     assert ("MEDIAWORKER_SIP__ENABLED=false" in done.stderr) == (arguments[0] == "serve")
 
 
