@@ -38,11 +38,14 @@ OTHER_LANES = {
     "asr/engines/": "tests/engine runs it with a real model",
     "mediaworker/cli/": "tests/process runs the command",
     "mediaworker/replay/": "tests/process replays recordings",
+    "sip/media/call_media.py": "tests/sip runs it above real sockets",
     "sip/pjsip/": "tests/sip runs it above PJSIP",
+    "mediaworker/ingress/sip/calls.py": "tests/sip runs it above PJSIP",
 }
 ALSO = ("config/load.py", "mediaworker/events/subscription.py", "mediaworker/events/search.py")
 """Modules that import one of `IO_MODULES` only for a type or an event, and hold logic."""
 SLOWEST_S = 300
+LARGE = 10
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add,
@@ -128,7 +131,7 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]
         case ast.Constant(value=bool(value)):
             yield node, str(not value), f"{value} → {not value}"
         case ast.Constant(value=int() | float() as number):
-            yield from ((node, str(number + by), f"{number} → {number + by}") for by in (1, -1) if number + by >= 0)
+            yield from ((node, str(other), f"{number} → {other}") for other in _others(number))
         case ast.Return(value=ast.expr() as result) if not (isinstance(result, ast.Constant) and result.value is None):
             yield node, "return None", f"{ast.unparse(node)} → return None"
         case ast.Expr(value=ast.Call() as call) if not re.match(r"(self\.)?_?log\.", ast.unparse(call.func)):
@@ -137,6 +140,14 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]
             yield node, "pass", f"{ast.unparse(node)} → pass"
         case ast.If(test=test) | ast.IfExp(test=test):
             yield from ((test, forced, f"if {ast.unparse(test)} → if {forced}") for forced in ("True", "False"))
+
+
+def _others(number: float) -> tuple[float, ...]:
+    """A small number is off by one, as loops and bounds go wrong. A large one is a time, a size or a rate, for which
+    one more or less means nothing: it is off by a factor of two."""
+    if number < LARGE:
+        return tuple(number + by for by in (1, -1) if number + by >= 0)
+    return 2 * number, number // 2 if isinstance(number, int) else number / 2
 
 
 def pick(paths: list[str], count: int, seed: int) -> list[Mutant]:

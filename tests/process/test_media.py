@@ -7,14 +7,11 @@ import contextlib
 import os
 import shutil
 import socket
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from config import Endpointing
 from config.settings import Files
@@ -22,7 +19,6 @@ from mediaworker.files import decoder_process
 from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.media import RATE_HZ, MediaFile
 from mediaworker.files.messages import Chunk, Ended, Opened
-from mediaworker.files.timeline import BACK_S, TOLERANCE_S, SourceTimeline
 from tests.support import hostile_media, material
 from tests.support.material import LAG_S, LATE_S
 
@@ -258,54 +254,6 @@ async def test_a_file_may_not_be_longer_than_is_allowed(tmp_path: Path) -> None:
     with pytest.raises(FileRefused) as refused:
         await read(path, settings=Files(max_hours=0.1))
     assert refused.value.fault == "too_long" and "0.1 h are allowed" in refused.value.reason
-
-
-# -- timeline ---------------------------------------------------------------------------------------------------------
-
-FRAMES = st.lists(
-    st.tuples(
-        st.one_of(st.none(), st.floats(-100, 1e6), st.floats(0, 20)), st.integers(1, 5000),
-        st.sampled_from([8000, 44_100, 48_000]),
-    ),
-    max_size=40,
-)  # fmt: skip
-
-
-@given(FRAMES)
-def test_a_timeline_goes_forward_and_never_by_more_than_a_gap(frames: list[tuple[float | None, int, int]]) -> None:
-    timeline, before = SourceTimeline(longest_gap_s=3600.0), 0.0
-    for time_s, samples, rate in frames:
-        place = timeline.place(time_s, samples, rate)
-        assert place.silence >= 0 and 0 <= place.skip <= samples and not (place.silence and place.skip)
-        assert place.silence <= 3600.0 * rate + 1
-        after = before + (place.silence + samples - place.skip) / rate
-        assert timeline.position_s == pytest.approx(after)
-        before = timeline.position_s
-
-
-@given(st.lists(st.floats(0, 5), max_size=30), st.sampled_from([8000, 44_100]), st.integers(100, 4000))
-def test_gaps_become_silence_of_their_length(gaps: list[float], rate: int, samples: int) -> None:
-    timeline, at, silence = SourceTimeline(longest_gap_s=3600.0), Fraction(0), 0
-    for gap in gaps:
-        at += Fraction(gap)
-        place = timeline.place(float(at), samples, rate)
-        silence += place.silence
-        at += Fraction(samples, rate)
-        # What comes next is where its source says, but for what is too small to be meant.
-        assert abs(timeline.position_s - float(at)) <= TOLERANCE_S + 1 / rate
-        assert place.skip == 0
-
-
-def test_a_clock_that_starts_over_is_no_gap() -> None:
-    timeline = SourceTimeline(longest_gap_s=3600.0)
-    for second in range(20):
-        timeline.place(float(second), 8000, 8000)
-    assert timeline.place(0.5, 8000, 8000).silence == 0
-    assert timeline.jumps == 1 and timeline.position_s == 21.0
-    assert timeline.place(1.5, 8000, 8000).silence == 0
-    assert timeline.place(4.5, 8000, 8000).silence == 16_000
-    assert timeline.place(2.0, 8000, 8000).skip == 8000  # within BACK_S: it overlaps
-    assert BACK_S > 3.0
 
 
 def test_what_is_there_twice_is_heard_once(tmp_path: Path) -> None:

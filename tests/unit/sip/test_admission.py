@@ -1,0 +1,156 @@
+"""What becomes of a SIP request before PJSIP knows of it: statuses, headers, counters, and what is asked of whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.access_list import AccessList
+from sip.admission import RETRY_AFTER_S, Admission, FilterVerdict
+from sip.errors import NotAcceptable, PeerError
+from sip.protocol.digest import Challenger
+from sip.request_filter import DROP, PASS, RequestHead
+from tests.unit.sip.test_credentials import answer
+
+FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
+
+
+class Door:
+    """An `Admission` and what it has asked."""
+
+    def __init__(self, **options: object) -> None:
+        self.refusal, self.ready, self.now = 0, True, 0.0
+        self.refused: list[int] = []
+        self.asked: list[str] = []
+        self.body_error: PeerError | None = None
+        arguments: dict[str, object] = {
+            "invites_per_s": 5.0, "max_tcp": 64, "refusal": lambda: self.refusal, "in_dialog": self.in_dialog,
+            "body": self.body, "on_refused": self.refused.append, "clock": lambda: self.now,
+            "ready": lambda: self.ready,
+        } | options  # fmt: skip
+        self.admission = Admission(AccessList([FRIEND], key="sip.allow"), **arguments)  # type: ignore[arg-type]
+
+    def in_dialog(self, request: RequestHead, cseq: int, text: object) -> int:
+        self.asked.append(f"{request.method} {cseq}")
+        return 481
+
+    def body(self, request: RequestHead, packet: bytes) -> None:
+        self.asked.append(packet.decode())
+        if self.body_error is not None:
+            raise self.body_error
+
+    def check(
+        self, method: str = "INVITE", source: str = FRIEND, *, tag: str = "", packet: str = "x", number: int = 0
+    ) -> FilterVerdict:
+        head = RequestHead(method, f"call-{number}", f"z9hG4bK{method}{number}", tag, source)
+        return self.admission.check(head, 7, packet.encode)
+
+
+def test_a_friend_gets_in_when_the_body_can_be_used() -> None:
+    door = Door()
+    assert door.check(packet="sdp").status == PASS and door.asked == ["sdp"] and door.refused == []
+    door.body_error = NotAcceptable("no codec", 305)
+    verdict = door.check(number=1)
+    assert verdict.status == 488 and verdict.headers == door.body_error.headers and door.refused == [488]
+    assert door.check("ACK", tag="t").status == 481, "in a dialog"
+    assert door.check("UPDATE", tag="t", number=2).status == 481 and door.asked[-1] == "UPDATE 7"
+
+
+def test_nobody_answers_an_ack_with_a_bad_body() -> None:
+    door = Door(in_dialog=lambda request, cseq, text: PASS)
+    door.body_error = PeerError("bad")
+    assert door.check("ACK", tag="t").status == PASS
+    assert door.check("INVITE", tag="t", number=1).status == 400 and door.refused == [], "no call was refused"
+
+
+def test_a_stranger_is_refused_counted_and_then_not_answered() -> None:
+    door = Door()
+    assert door.check(source=STRANGER).status == 403 and door.refused == [403]
+    assert door.check("OPTIONS", STRANGER, number=1).status == 403
+    assert door.refused == [403] and door.admission.counters.refused == 1
+    statuses = [door.check(source=STRANGER, number=number).status for number in range(2, 40)]
+    assert statuses[-1] == DROP and door.admission.counters.unanswered == statuses.count(DROP)
+
+
+def test_a_full_worker_says_when_to_come_again() -> None:
+    door = Door()
+    door.refusal = 503
+    verdict = door.check()
+    assert (verdict.status, verdict.headers) == (503, (("Retry-After", str(RETRY_AFTER_S)),)) and door.refused == [503]
+    door.refusal = 486
+    assert door.check(number=1) == FilterVerdict(486)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "ready", "status"), [(0, True, PASS), (486, True, 503), (503, True, 503), (0, False, 503)]
+)
+def test_options_say_whether_a_call_would_be_taken(refusal: int, ready: bool, status: int) -> None:
+    door = Door()
+    door.refusal, door.ready = refusal, ready
+    assert door.check("OPTIONS").status == status
+    door.refusal = 0
+    assert door.check(number=1).status == PASS, "readiness concerns OPTIONS alone"
+
+
+@pytest.mark.parametrize(
+    ("method", "tag", "status"),
+    [("REGISTER", "", 501), ("REGISTER", "t", 501), ("PUBLISH", "", 501), ("SUBSCRIBE", "", 489), ("NOTIFY", "", 481)],
+)
+def test_what_is_not_served(method: str, tag: str, status: int) -> None:
+    door = Door()
+    assert door.check(method, tag=tag).status == status and door.asked == []
+
+
+def test_credentials_open_the_door_to_a_stranger() -> None:
+    door = Door(challenger=Challenger({"sbc": "secret"}, "mediaworker"))
+    uri = "sip:1000@worker"
+    packet = f"INVITE {uri} SIP/2.0\r\n\r\n"
+    verdict = door.check(source=STRANGER, packet=packet)
+    assert verdict.status == 401 and door.admission.counters.challenged == 1 and door.refused == []
+    assert [name for name, _ in verdict.headers] == ["WWW-Authenticate"] * 2
+
+    def with_credentials(password: str, number: int) -> FilterVerdict:
+        credentials = answer(verdict.headers[0][1], "sbc", password, uri=uri, nc=number)
+        text = f"INVITE {uri} SIP/2.0\r\nAuthorization: {credentials}\r\n\r\n"
+        return door.check(source=STRANGER, packet=text, number=number)
+
+    assert with_credentials("secret", 1).status == PASS
+    assert door.admission.user_of("call-1", STRANGER) == "sbc" and door.admission.user_of("call-1", FRIEND) is None
+    assert with_credentials("wrong", 2).status == 403 and door.refused == [403]
+    counters = door.admission.counters
+    assert counters.credentials_bad == 1 and dict(counters.auth_failures) == {"password": 1}
+    door.now += 301
+    stale = with_credentials("secret", 3)
+    assert stale.status == 401 and all("stale=true" in value for _, value in stale.headers)
+    again = door.check(source=STRANGER, packet=packet, number=4)
+    assert again.status == 401 and not any("stale" in value for _, value in again.headers)
+    assert door.check(source=STRANGER, packet="no header line", number=5).status == 401
+    assert door.check(number=6).status == PASS, "a friend is not asked"
+
+
+def test_everybody_may_be_asked() -> None:
+    door = Door(challenger=Challenger({"sbc": "secret"}, "mediaworker"), unasked=lambda source: False)
+    assert door.check(packet="INVITE sip:a SIP/2.0\r\n\r\n").status == 401
+
+
+def test_an_error_of_ours_refuses_and_few_are_answered() -> None:
+    door = Door()
+    statuses = [door.admission.on_error() for _ in range(200)]
+    assert statuses[0] == 500 and statuses[-1] == DROP and door.admission.counters.errors == 200
+    assert statuses == sorted(statuses, key=lambda status: status != 500)
+
+
+def test_connections_are_counted_and_close_without_a_message() -> None:
+    door = Door(max_tcp=4)
+    admission = door.admission
+    assert [admission.on_connected(handle, FRIEND) for handle in range(5)] == [True] * 4 + [False]
+    assert admission.connections == 5 and admission.counters.tcp_refused == 1, "counted until it is gone"
+    assert admission.on_disconnected(4) and not admission.on_disconnected(4) and admission.connections == 4
+    admission.on_message(0)
+    door.now = 60.0
+    assert sorted(admission.expired()) == [1, 2, 3] and admission.counters.tcp_expired == 3
+    admission.limit_connections(2)
+    admission.limit_connections(10)
+    assert admission.on_disconnected(1) and admission.on_disconnected(2)
+    assert not admission.on_connected(9, FRIEND) and admission.on_disconnected(9), "a limit is only lowered"
+    assert admission.on_disconnected(0)
+    assert admission.on_connected(10, FRIEND) and not admission.on_connected(11, FRIEND)

@@ -1,0 +1,45 @@
+"""Queries, and the link that opens the page once."""
+
+from __future__ import annotations
+
+import pytest
+
+from mediaworker.http.page_sessions import MAX_SESSIONS, PageSessions
+from mediaworker.http.problem import Problem
+from mediaworker.http.query import LIMIT_DEFAULT, LIMIT_MAX, choice, page_limit
+
+
+@pytest.mark.parametrize(("text", "limit"), [(None, LIMIT_DEFAULT), ("1", 1), ("007", 7), (str(LIMIT_MAX), LIMIT_MAX)])
+def test_a_limit(text: str | None, limit: int) -> None:
+    assert page_limit(text) == limit
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.0", "٣", " 5", str(LIMIT_MAX + 1), "00001", "x"])
+def test_no_limit(text: str) -> None:
+    with pytest.raises(Problem, match="limit must be a number from 1 to 500") as wrong:
+        page_limit(text)
+    assert wrong.value.status == 400
+
+
+def test_a_choice() -> None:
+    assert choice("state", None, ("a", "b")) is None and choice("state", "b", ("a", "b")) == "b"
+    with pytest.raises(Problem, match="state must be one of a, b") as wrong:
+        choice("state", "c", ("a", "b"))
+    assert wrong.value.status == 400
+
+
+def test_a_link_opens_the_page_once() -> None:
+    sessions, used = PageSessions(), []
+    sessions.on_used = lambda: used.append(sessions.token)
+    token = sessions.token
+    assert len(token) == 32 and sessions.keys == ()
+    assert sessions.redeem("") is sessions.redeem(token[:-1]) is sessions.redeem("ä") is None and not used
+    key = sessions.redeem(token)
+    assert key is not None and len(key) == 32 and key != token and sessions.keys == (key,)
+    assert used == [sessions.token] and sessions.token != token and sessions.redeem(token) is None
+
+
+def test_the_oldest_page_is_forgotten() -> None:
+    sessions = PageSessions()
+    keys = [sessions.redeem(sessions.token) for _ in range(MAX_SESSIONS + 2)]
+    assert list(sessions.keys) == keys[2:] and MAX_SESSIONS == 16
