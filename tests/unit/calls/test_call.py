@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from asr.utterance import Hypothesis, Utterance
@@ -291,3 +292,85 @@ async def test_hold_is_when_nobody_can_be_heard() -> None:
     assert said == [("CallHeld", "1"), ("CallHeld", "2"), ("CallResumed", "1"), ("CallHeld", None)]
     assert desk.of(events.Metrics)[-1].hold_ms == 2000
     assert [leg.leg for leg in desk.of(events.CallEnded)[0].legs] == ["1", "2", "3"]
+
+
+async def test_a_leg_may_join_and_be_renamed_and_digits_may_come_beside_the_media() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="asterisk-ws", legs=[LegSpec("a", Codec.PCMU)])
+    desk.now += 1.5
+    leg = call.add_leg(LegSpec("b", Codec.PCMA))
+    assert call.legs["b"] is leg and desk.detector.legs == 2
+    call.dtmf("b", "5", 80)
+    call.rename("b", "Dora")
+    with pytest.raises(KeyError):
+        call.rename("c", "Nobody")
+    assert [(body.leg, body.name, body.codec) for body in desk.of(events.LegUpdated)] == [
+        ("b", "", "PCMA"), ("b", "Dora", "PCMA"),
+    ]  # fmt: skip
+    assert desk.of(events.Dtmf) == [events.Dtmf("b", "5", 80)]
+    assert call.elapsed_ms() == 1500 and call.leg_ms(leg, 16_000) == 2000
+
+
+async def test_a_listener_that_fails_does_not_end_the_call() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    heard: list[tuple[int, events.EventBody]] = []
+
+    def listen(at_ms: int, body: events.EventBody) -> None:
+        heard.append((at_ms, body))
+        raise RuntimeError("a listener's fault")
+
+    call.on_event = listen
+    desk.now += 0.25
+    call.dtmf("main", "1")
+    call.dtmf("main", "2")
+    assert [at_ms for at_ms, _ in heard] == [250, 250] and len(desk.of(events.Dtmf)) == 2
+
+
+async def test_a_hangup_ends_the_call_at_the_peer_and_here_once() -> None:
+    desk, said = Desk(), []
+    call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    call.on_hangup = lambda: said.append(call.ending)
+    call.hangup()
+    call.end("later")
+    call.held()
+    call.resumed()
+    call.left("main")
+    call.flush("main")
+    assert said == [False] and [body.reason for body in desk.of(events.CallEnded)] == ["api"]
+    assert not desk.of(events.CallHeld) and not desk.of(events.CallResumed) and not len(desk.registry)
+
+
+async def test_a_stream_that_is_taken_out_is_on_hold_until_it_is_back() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="siprec", legs=[LegSpec("1", Codec.PCMU), LegSpec("2", Codec.PCMU)])
+    desk.now += 1.0
+    call.left("2")
+    call.left("2")
+    desk.now += 1.0
+    call.left("1")
+    desk.now += 2.0
+    call.resumed("2")
+    desk.now += 1.0
+    call.end("hangup")
+    holds = [(type(body), body.leg, getattr(body, "left", None)) for body in desk.published if hasattr(body, "leg")]
+    assert holds == [
+        (events.CallHeld, "2", True), (events.CallHeld, "1", True), (events.CallResumed, "2", None),
+    ]  # fmt: skip
+    assert desk.of(events.Metrics)[-1].hold_ms == 2000, "while all legs are"
+
+
+async def test_a_changed_endpointing_ends_the_open_utterance() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="websocket", legs=[LegSpec("main", Codec.PCMU)])
+    await desk.play(ulaw_encode(speech("auth-thankyou")), 0, call.legs["main"].receive_rtp)
+    call.set_language("de")
+    assert call.members["main"].transcriber.language == "de"
+    call.retune({"context": "names"}, lambda endpointing: endpointing)
+    assert not desk.of(events.TranscriptFinal) and call.members["main"].transcriber.context == "names"
+    call.retune({}, lambda endpointing: msgspec.structs.replace(endpointing, min_silence_ms=2000))
+    assert [body.reason for body in desk.of(events.TranscriptFinal)] == ["flush"]
+    assert call.members["main"].transcriber.endpointing.min_silence_ms == 2000
+    call.end("hangup")
+    call.retune({"language": "fr"}, lambda endpointing: endpointing)
+    assert call.members["main"].transcriber.language == ""
