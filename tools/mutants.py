@@ -3,6 +3,10 @@
 Each mutant is one random change to one line of a module without I/O, in a temporary copy of the tree. Coverage says
 which files of tests run the line: they are tried first, and alone where no import, fixture or callback runs it too.
 The table says which file of tests failed, or that the mutant lives.
+
+- A module has I/O when it imports one of `IO_MODULES`, or when it only drives what does (`OTHER_LANES`).
+- A number below 10 is off by one, a larger one by a factor of two: of a time or a size, one more means nothing.
+- Annotations, decorators, f-strings, log lines and named numbers (`LIMIT_S = 30.0`) stay as they are.
 """
 
 from __future__ import annotations
@@ -102,12 +106,13 @@ def mutants(path: str) -> list[Mutant]:
 def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt, str, str, range]]:
     """Node, what replaces it, the two in words, and the lines of its statement.
 
-    Annotations, decorators, the options of classes, f-strings and log lines stay as they are.
+    Annotations, decorators, the options of classes, f-strings and log lines stay as they are, and so do named numbers
+    (`LIMIT_S = 30.0`): their values are choices, to which tests refer by name.
     """
     if isinstance(node, ast.stmt):
         inside = getattr(node, "body", None)
         lines = range(node.lineno, max(node.lineno + 1, inside[0].lineno if inside else (node.end_lineno or 0) + 1))
-    if isinstance(node, ast.JoinedStr) or ast.unparse(node).startswith("if TYPE_CHECKING:"):
+    if isinstance(node, ast.JoinedStr) or ast.unparse(node).startswith("if TYPE_CHECKING:") or _is_named_number(node):
         return
     yield from ((*change, lines) for change in _changes_of(node))
     skipped = ("annotation", "returns", "decorator_list", "keywords" if isinstance(node, ast.ClassDef) else "")
@@ -140,6 +145,15 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]
             yield node, "pass", f"{ast.unparse(node)} → pass"
         case ast.If(test=test) | ast.IfExp(test=test):
             yield from ((test, forced, f"if {ast.unparse(test)} → if {forced}") for forced in ("True", "False"))
+
+
+def _is_named_number(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id.isupper()
+        and isinstance(node.value, ast.Constant)
+    )
 
 
 def _others(number: float) -> tuple[float, ...]:

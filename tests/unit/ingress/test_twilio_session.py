@@ -236,6 +236,19 @@ def test_a_silent_peer_ends_the_call_and_a_talking_one_does_not():
     assert call.ends == ["media_timeout"]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"event": "dtmf", "streamSid": SID, "dtmf": {"track": "inbound_track", "digit": "5"}},
+        {"event": "mark", "streamSid": SID, "mark": {"name": "end"}},
+    ],
+)
+def test_whatever_the_peer_sends_shows_that_it_is_there(message):
+    session, _ = started(mode="connect", tracks=("inbound",))
+    play(session, [json.dumps({"sequenceNumber": "2", **message})], now=50.0)
+    assert session.deadline == 50.0 + SILENT_S
+
+
 def test_after_stop_the_peer_closes_first():
     session, call = started()
     assert play(session, [STOP], now=3.0) == []

@@ -559,6 +559,9 @@ def test_a_later_config_changes_what_it_names_and_nothing_else() -> None:
     )
     tell(made, {"type": "config", "language": "pt-BR"})
     assert call.tunings[-1][0]["language"] == "pt"
+    tell(made, {"type": "config", "context": "Paris"})
+    assert call.tunings[-1][0] == {"language": "pt", "context": "Paris", "role.main": "customer"}
+    tell(made, {"type": "config", "context": "Berlin"})
     tell(made, {"type": "config", "language": None, "profile": "bot"})
     assert call.tunings[-1][0] == {"context": "Berlin", "profile": "bot", "role.main": "customer"}
 

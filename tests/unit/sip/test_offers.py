@@ -107,3 +107,50 @@ def test_a_port_that_is_none_is_no_address_of_control() -> None:
         assert stream.control is None
     (stream,) = negotiate(SessionDescription.parse(described("m=audio 65535 RTP/AVP 0")), CODECS)
     assert stream.control is None and stream.remote == ("127.0.0.1", 65535)
+
+
+def test_pjsip_must_have_found_the_description_that_was_judged() -> None:
+    data = packet(described(PLAIN))
+    where = offer_check.described(data)
+    assert where is not None and data[where] == described(PLAIN).encode()
+    assert offer_check.is_described(data, where) is True
+    assert offer_check.is_described(data, slice(where.start, where.stop - 2)) is True, "only white space is left out"
+    assert offer_check.is_described(data, slice(where.start + 2, where.stop)) is False
+    assert offer_check.is_described(data, slice(where.start, where.stop - 20)) is False
+    assert offer_check.is_described(data, None) is True, "PJSIP has found none"
+    assert offer_check.is_described(packet(""), where) is False and offer_check.described(packet("")) is None
+    twice = packet(described(PLAIN), "application/sdp", "Content-Type: text/plain")
+    assert offer_check.is_described(twice, where) is False
+
+
+@pytest.mark.parametrize(
+    ("content_type", "headers", "to", "status"),
+    [
+        ("text/plain", (), "<sip:1>", 415),
+        ("text/plain", (), "<sip:1>;tag=x", 415),
+        ("application/sdp", ("Content-Encoding: gzip",), "<sip:1>", 415),
+        ("application/sdp", ("Content-Encoding: Identity",), "<sip:1>", 0),
+        ("application/rs-metadata+xml", (), "<sip:1>;tag=x", 0),
+        ("application/rs-metadata+xml", (), "<sip:1>", 415),
+        ("application/sdp", ("Content-Length: 5", "Content-Length: 6"), "<sip:1>", 400),
+    ],
+)
+def test_what_may_be_in_a_body(content_type: str, headers: tuple[str, ...], to: str, status: int) -> None:
+    data = packet(described(PLAIN), content_type, *headers, to=to)
+    if status:
+        with pytest.raises(PeerError) as refused:
+            offer_check.described(data)
+        assert refused.value.status == status
+    else:
+        offer_check.described(data)
+
+
+def test_a_content_length_says_where_the_body_ends() -> None:
+    body = described(PLAIN)
+    for length, found in ((len(body), body), (len(body) - 2, body[:-2]), (len(body) + 50, body)):
+        data = packet(body, "application/sdp", f"Content-Length: {length}")
+        where = offer_check.described(data)
+        assert where is not None and data[where].decode().rstrip() == found.rstrip()
+    for strange in ("-1", "x", "9999999999"):
+        where = offer_check.described(packet(body, "application/sdp", f"Content-Length: {strange}"))
+        assert where is not None
