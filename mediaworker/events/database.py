@@ -42,7 +42,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Database(SqliteFile):
-    """See `SqliteFile`. `on_damage` hears, on the thread of the connection, of each record that cannot be read."""
+    """See `SqliteFile`. `on_damage` is called on the connection's thread for each record that cannot be read."""
 
     def __init__(
         self, path: Path, *, read_only: bool = False, on_damage: Callable[[str], None] = lambda what: None
@@ -190,7 +190,7 @@ class Database(SqliteFile):
         return bool(self.free_pages) and self._pragma("auto_vacuum") == 2
 
     def checkpoint(self) -> None:
-        """Into the file with what the log holds, as far as no reader is in the way; nobody is waited for."""
+        """Write the log into the file as far as no reader is in the way, without waiting for any."""
         self.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _raise_floor(self, floor: int) -> None:
@@ -232,7 +232,7 @@ class Database(SqliteFile):
         return [(call_id, self.execute(rows, (call_id,)).fetchone()[0] or 0) for (call_id,) in found]
 
     def head(self) -> Head:
-        """Raises Unusable, too. Its time does not grow with what is stored."""
+        """Raises UnusableDatabase as well. Takes no longer when more is stored."""
         meta = dict(self.execute("SELECT key, value FROM meta").fetchall())
         store_id, floor, reserved = meta.get("store_id"), meta.get("floor", 0), meta.get("reserved", 0)
         row = self.execute("SELECT max(id) FROM events").fetchone()[0] or 0

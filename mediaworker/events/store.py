@@ -75,7 +75,7 @@ class EventStore:
         database, damage = open_file(self._real, self._made, Database.head)
         if damage is not None:
             self._note_renewal("damaged", f"{damage}: calls and events from before are not in the new store")
-        self._look_aside()
+        self._note_set_aside()
         sync_directory(self.directory)
         return database
 
@@ -139,7 +139,7 @@ class EventStore:
 
     async def check(self) -> None:
         """Raises StoreUnusable when the store has to be written anew."""
-        await self._run(lambda database: self._look_aside())
+        await self._run(lambda database: self._note_set_aside())
 
     async def renew(self, error: UnusableDatabase, store_id: str, records: Collection[CallRecord], floor: int) -> bool:
         """Go on in a new file of the same id, with the events of these calls as far as the old one still gives them.
@@ -182,7 +182,7 @@ class EventStore:
         except BaseException:
             database.close()
             raise
-        self._look_aside()
+        self._note_set_aside()
         sync_directory(self.directory)
         return database
 
@@ -201,7 +201,7 @@ class EventStore:
             os.close(self._lock)
         self._lock = fresh
 
-    def _look_aside(self) -> None:
+    def _note_set_aside(self) -> None:
         with contextlib.suppress(OSError):
             self.set_aside = tuple(path.name for path in files_set_aside(self._real))
 

@@ -57,7 +57,7 @@ _encoder = msgspec.json.Encoder()
 class JobDatabase(SqliteFile):
     """See `SqliteFile`; OSError, too, may be raised by the making of it. A commit survives a power cut.
 
-    `on_damage` hears, on the thread of the connection, of each record that cannot be read.
+    `on_damage` is called on the connection's thread for each record that cannot be read.
     """
 
     def __init__(self, path: Path, *, on_damage: Callable[[str], None] = lambda what: None) -> None:

@@ -50,8 +50,8 @@ class JobNotifier:
             on_attempt=self._on_attempt,
         )
 
-    def go_on(self) -> None:
-        """Take what has ended since the last time."""
+    def collect(self) -> None:
+        """Put the jobs that have ended since the last time into the outbox."""
         for job in self._store.open.values():
             if job.webhook is not None and not job.active and job.id not in self.outbox.lanes:
                 assert job.ended_s is not None

@@ -1,8 +1,8 @@
 """Which jobs run next. Pure.
 
-Keys have equal shares: who has the fewest in work is next, then whose last turn is longest ago, and of one key the
-oldest. What is in work takes turns in the engine, stretch by stretch, so a voicemail beside three films is done in a
-moment.
+Keys have equal shares: the key with the fewest running jobs is next, then the one whose last turn is longest ago, and
+within a key the oldest job. Running jobs take turns in the engine, segment by segment, so that a voicemail beside three
+films is done in a moment.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class JobRun:
         return self._store.open[self._id]
 
     def now(self, job: Job) -> Job:
-        """With what its file has become known to be meanwhile."""
+        """The job with what has been learned of its file so far."""
         work = self._work
         if work is None or not job.active:
             return job

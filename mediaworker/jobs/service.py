@@ -1,4 +1,4 @@
-"""The jobs of this worker: taken in, run, told of, and forgotten.
+"""The jobs of this worker: accepted, run, reported and erased.
 
 What is promised here: a job that was answered 201 ends, whatever is killed meanwhile, in `completed`, `failed` or
 `cancelled`; each stretch of its file is recognised once, but for those that were in work at a kill.
@@ -71,7 +71,7 @@ class JobService:
         create = asyncio.get_running_loop().create_task
         self._sweeper = create(self._sweep(), name="jobs-sweeper")
         self._watcher = create(self._watch(), name="jobs-watch")
-        self._go_on()
+        self._advance()
 
     async def pause(self) -> None:
         """Nothing more is worked on; what ran goes on at the next start."""
@@ -126,7 +126,7 @@ class JobService:
         finally:
             self._arriving[job.owner] -= 1
         log.info("job queued", job=job.id, file=job.source.filename, bytes=job.source.bytes)
-        self._go_on()
+        self._advance()
 
     async def get(self, job_id: str) -> Job | None:
         """As it is now. Raises StoreError."""
@@ -162,7 +162,7 @@ class JobService:
         except (StoreError, OSError) as error:
             if job is not None:
                 self.store.open[job_id] = job
-                self._notifier.go_on()
+                self._notifier.collect()
             raise error if isinstance(error, StoreError) else StoreError(say(error)) from error
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class JobService:
         _, run = self._running.get(job.id, (None, None))
         return job if run is None else run.now(job)
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         """Begin what may begin, and look again when that may be more."""
         if self._stopping:
             return
@@ -186,19 +186,19 @@ class JobService:
             run = JobRun(job.id, self.store, self._files, patience_s=limits.retry_hours * 3600)
             task = asyncio.get_running_loop().create_task(self._run(job.id, run), name=f"job {job.id}")
             self._running[job.id] = (task, run)
-        self._notifier.go_on()
+        self._notifier.collect()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         if (next_s := queue.next_s(queued, now_s)) is not None:
-            self._alarm = asyncio.get_running_loop().call_later(max(0.05, next_s - now_s), self._go_on)
+            self._alarm = asyncio.get_running_loop().call_later(max(0.05, next_s - now_s), self._advance)
 
     async def _run(self, job_id: str, run: JobRun) -> None:
         try:
             await run.go()
         finally:
             del self._running[job_id]
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._advance)
 
     async def _cancel(self, job_id: str) -> Job | None:
         try:
@@ -216,7 +216,7 @@ class JobService:
             raise
         finally:
             del self._cancelling[job_id]
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._advance)
 
     async def _sweep(self) -> None:
         while True:
@@ -237,7 +237,7 @@ class JobService:
             try:
                 if not self.store.is_open:
                     await self.store.start()
-                    self._go_on()
+                    self._advance()
                 elif lost is None:
                     await self.store.check()
                 else:
@@ -260,10 +260,10 @@ class JobService:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         self.store.begin_anew(anew)
-        self._go_on()
+        self._advance()
 
     async def _forget(self, ended_before_s: float) -> None:
-        """Those that ended before, and whoever was to be told of them is told no more."""
+        """Erase those that ended before; webhooks that are still owed for them are given up."""
         while old := await self.store.read(lambda database: database.ended_before(ended_before_s, SWEPT)):
             for job_id in old:
                 await self.erase(job_id)

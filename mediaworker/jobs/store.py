@@ -89,7 +89,7 @@ class JobStore:
         database, damage = open_file(self._path, self._made, JobDatabase.probe)
         if damage is not None:
             self._note_renewal("damaged", f"{damage}: results from before are not in the new one")
-        self._look_aside()
+        self._note_set_aside()
         return database
 
     def _made(self, path: Path) -> JobDatabase:
@@ -144,7 +144,7 @@ class JobStore:
 
     async def check(self) -> None:
         """Raises StoreUnusable when the file has to be written anew."""
-        await self.read(lambda database: self._look_aside())
+        await self.read(lambda database: self._note_set_aside())
 
     async def renew(self, error: UnusableDatabase) -> set[str]:
         """Go on in a new file, with the open jobs. Those whose segments are lost, which begin anew. Raises StoreError;
@@ -182,7 +182,7 @@ class JobStore:
         except BaseException:
             database.close()
             raise
-        self._look_aside()
+        self._note_set_aside()
         return database
 
     def begin_anew(self, job_ids: Collection[str]) -> None:
@@ -191,7 +191,7 @@ class JobStore:
             if (job := self.open.get(job_id)) is not None and job.active:
                 self.open[job_id] = _from_the_beginning(job)
 
-    def _look_aside(self) -> None:
+    def _note_set_aside(self) -> None:
         with contextlib.suppress(OSError):
             self.set_aside = tuple(path.name for path in files_set_aside(self._path))
 

@@ -111,7 +111,7 @@ class SqliteFile:
     # -- the file under the connection --------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises Unusable when the file or its log has been deleted, replaced or emptied since it was opened.
+        """Raises UnusableDatabase when the file or its log has been deleted, replaced or emptied since it was opened.
 
         SQLite would go on writing to what has no name any more, and all of that would be gone with the process.
         """
@@ -144,7 +144,7 @@ class SqliteFile:
         return found
 
     def checkpoint_all(self) -> None:
-        """Into the file with all that the log holds. Raises Unusable when a reader is in the way."""
+        """Write all of the log into the file. Raises UnusableDatabase when a reader is in the way."""
         busy, _, _ = self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise UnusableDatabase("damaged", "the log is still being read")

@@ -31,7 +31,7 @@ LOOKUPS = 4
 
 
 class ForbiddenTarget(OSError):
-    """Nothing that this name stands for may be connected to."""
+    """The name stands for no address that may be connected to."""
 
 
 def is_public(address: Address) -> bool:

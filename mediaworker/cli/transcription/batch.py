@@ -118,7 +118,7 @@ class Batch:
                 self._print()
 
     async def _transcribe(self, file: _File, service: FileService) -> None:
-        """Raises Refused, EngineUnavailable, OSError."""
+        """Raises FileRefused, EngineUnavailable, OSError."""
         try:
             descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:

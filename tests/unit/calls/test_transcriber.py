@@ -17,6 +17,7 @@ from audio import Codec, Detector
 from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
 from mediaworker.calls.transcriber import LegTranscriber, TranscriberStats
+from mediaworker.calls.word_timestamps import FinalText
 from mediaworker.events import schema as events
 from tests.support.speech import speech
 
@@ -317,3 +318,35 @@ def test_a_fault_costs_one_utterance_and_leaves_nothing_open(call: str, monkeypa
     assert whole.text and whole.error is None
     assert len(stage.of(events.SpeechStarted)) == len(stage.of(events.SpeechEnded)) == 2
     assert stage.transcriber.open_utterances == 0
+
+
+class Words:
+    """Takes over every final."""
+
+    wanted = True
+
+    def __init__(self) -> None:
+        self.finals: list[FinalText] = []
+        self.published: list[str] = []
+
+    def align(self, final: FinalText) -> bool:
+        self.finals.append(final)
+        return True
+
+    def on_final_published(self, utterance_id: str) -> None:
+        self.published.append(utterance_id)
+
+
+def test_times_of_words_are_asked_for_from_where_the_audio_begins() -> None:
+    stage = Stage(np.concatenate([np.zeros(8000, np.int16), speech("auth-thankyou")]), at_once=True)
+    words = stage.transcriber.words = Words()  # type: ignore[assignment]
+    stage.play()
+    for detection in stage.detector.finishing(stage.leg, "hangup"):
+        stage.transcriber.on_detection(detection)
+    (final,) = words.finals
+    (started,) = [body for body in stage.published if isinstance(body, events.SpeechStarted)]
+    (said,) = [body for body in stage.published if isinstance(body, events.TranscriptFinal)]
+    assert (final.utterance_id, final.text) == (said.utterance_id, said.text) and words.published == [said.utterance_id]
+    assert (final.start_ms, final.end_ms) == (started.start_ms, said.end_ms)
+    assert 0 < final.start_ms - final.audio_ms <= 332, "the pre-roll, and as much of a window as may be silent"
+    assert stage.engine.closed == [], "its audio is still wanted"
