@@ -456,12 +456,12 @@ async def come_and_go(directory: Path, chance: random.Random, actions: list[str]
         source = talk(chance, numbers)  # the calls of the old process are over
     async with running_hub(directory) as current:
         hub = current
-        before = -1
-        while len(seen) > before:
-            before = len(seen)
-            await read(10**6)
+        await hub.flush()
         rows = await hub.read(lambda database: database.page(0, 2**62, -1))
         events = [decode(frame) for _, frame in rows]
+        async with asyncio.timeout(30):
+            while len(seen) < len(events):
+                await read(10**6)
         assert seen == [(event.call_id, event.seq) for event in events]
         finals = [e.body.utterance_id for e in events if isinstance(e.body, TranscriptFinal)]
         begun = [e.body.utterance_id for e in events if e.body.__struct_config__.tag == "speech.started"]
