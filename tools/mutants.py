@@ -6,7 +6,8 @@ The table says which file of tests failed, or that the mutant lives.
 
 - A module has I/O when it imports one of `IO_MODULES`, or when it only drives what does (`OTHER_LANES`).
 - A number below 10 is off by one, a larger one by a factor of two: of a time or a size, one more means nothing.
-- Annotations, decorators, f-strings, log lines and named numbers (`LIMIT_S = 30.0`) stay as they are.
+- Annotations, decorators, f-strings, log lines, named numbers (`LIMIT_S = 30.0`, `LIMIT = 64 * 1024`), tables of
+  numbers and the `strict` of `zip` stay as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from coverage import CoverageData
+import coverage
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("config", "audio", "sip", "asr", "mediaworker")
@@ -48,7 +50,7 @@ OTHER_LANES = {
 }
 ALSO = ("config/load.py", "mediaworker/events/subscription.py", "mediaworker/events/search.py")
 """Modules that import one of `IO_MODULES` only for a type or an event, and hold logic."""
-SLOWEST_S = 300
+SLOWEST_S = 150
 LARGE = 10
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -107,12 +109,14 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
     """Node, what replaces it, the two in words, and the lines of its statement.
 
     Annotations, decorators, the options of classes, f-strings and log lines stay as they are, and so do named numbers
-    (`LIMIT_S = 30.0`): their values are choices, to which tests refer by name.
+    (`LIMIT_S = 30.0`): their values are choices, to which tests refer by name. A negative number is a sentinel.
     """
     if isinstance(node, ast.stmt):
         inside = getattr(node, "body", None)
         lines = range(node.lineno, max(node.lineno + 1, inside[0].lineno if inside else (node.end_lineno or 0) + 1))
-    if isinstance(node, ast.JoinedStr) or ast.unparse(node).startswith("if TYPE_CHECKING:") or _is_named_number(node):
+    if isinstance(node, ast.JoinedStr) or _is_named_number(node) or _is_negative_number(node) or _is_table(node):
+        return
+    if ast.unparse(node).startswith("if TYPE_CHECKING:") or (isinstance(node, ast.keyword) and node.arg == "strict"):
         return
     yield from ((*change, lines) for change in _changes_of(node))
     skipped = ("annotation", "returns", "decorator_list", "keywords" if isinstance(node, ast.ClassDef) else "")
@@ -148,12 +152,27 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]
 
 
 def _is_named_number(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id.isupper()
-        and isinstance(node.value, ast.Constant)
-    )
+    if isinstance(node, ast.Assign):
+        name, value = node.targets[0], node.value
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        name, value = node.target, node.value
+    else:
+        return False
+    return isinstance(name, ast.Name) and name.id.strip("_").isupper() and _is_arithmetic(value)
+
+
+def _is_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_arithmetic(node.left) and _is_arithmetic(node.right)
+    return isinstance(node, ast.Constant | ast.Name) or _is_negative_number(node)
+
+
+def _is_negative_number(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
+
+
+def _is_table(node: ast.AST) -> bool:
+    return isinstance(node, ast.Tuple | ast.List) and len(node.elts) > LARGE and all(map(_is_arithmetic, node.elts))
 
 
 def _others(number: float) -> tuple[float, ...]:
@@ -182,31 +201,34 @@ class Tests:
         files = sorted(path.relative_to(tree).as_posix() for path in (tree / UNIT).rglob("test_*.py"))
         self._house = [name for name in files if name.startswith(f"{UNIT}/house/")]
         self._files = [name for name in files if name not in self._house]
-        rules = f"[run]\nsource = {','.join(PACKAGES)}\ndynamic_context = test_function\ndata_file = .mutants\n"
-        (tree / "mutants.coveragerc").write_text(rules)
+        (tree / "mutants.coveragerc").write_text(f"[run]\nsource = {','.join(PACKAGES)}\ndata_file = .mutants\n")
         measured = "coverage", "run", "--rcfile=mutants.coveragerc", "-m"
         if failed := _failure(tree, self._files, *measured) or _failure(tree, self._house):
             raise SystemExit(f"mutants: {failed} fails without a mutant")
-        self._data = CoverageData(str(tree / ".mutants"))
+        self._data = coverage.CoverageData(str(tree / ".mutants"))
         self._data.read()
 
     def batches(self, mutant: Mutant) -> list[list[str]]:
-        """Nearest first. All files where the line also runs outside a test: in an import, a fixture or a callback."""
+        """Nearest first. All files where the line also runs outside a test, as in an import."""
         runs = self._data.contexts_by_lineno(str(self._tree / mutant.path))
         of_line = {each for line in mutant.lines for each in runs.get(line, ())}
         of_module = {each for contexts in runs.values() for each in contexts}
-        near, through = (
-            [name for name in self._files if any(each.startswith(_module(name) + ".") for each in contexts)]
-            for contexts in (of_line, of_module)
-        )
+        near = [name for name in self._files if name in of_line]
         if "" not in of_line:
             return [near, self._house] if near else []
-        return [near, [name for name in through if name not in near],
-                [name for name in self._files if name not in through and name not in near], self._house]  # fmt: skip
+        through = [name for name in self._files if name in of_module and name not in near]
+        others = [name for name in self._files if name not in near and name not in through]
+        return [near, through, others, self._house]
 
 
-def _module(name: str) -> str:
-    return name.removesuffix(".py").replace("/", ".")
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Coverage attributes the lines that run from now on to this test's file, whoever calls them.
+
+    Its own `dynamic_context` goes by the name of the outermost `test_…` function, which in a property is hypothesis's.
+    """
+    measuring = coverage.Coverage.current()
+    if measuring is not None:
+        measuring.switch_context(item.nodeid.partition("::")[0])
 
 
 def run(tree: Path, mutant: Mutant, tests: Tests) -> str | None:
@@ -222,7 +244,8 @@ def run(tree: Path, mutant: Mutant, tests: Tests) -> str | None:
 
 def _failure(tree: Path, files: list[str], *under: str) -> str | None:
     limit_s = SLOWEST_S * (4 if under else 1)
-    command = [sys.executable, "-m", *under, "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb", "no", *files]
+    plugins = ["-p", "no:cacheprovider", *(("-p", "tools.mutants") if under else ())]
+    command = [sys.executable, "-m", *under, "pytest", "-x", "-q", *plugins, "--tb", "no", *files]
     # A file of the same size that was written in the same second would look unchanged to a cache of byte code.
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
