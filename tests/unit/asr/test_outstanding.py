@@ -506,3 +506,46 @@ def test_a_pulled_model_is_found_where_the_hub_library_keeps_it(tmp_path: Path) 
     assert weights.find("../etc", where) is None
     assert weights.hub({"HF_HOME": "/x"}) == Path("/x/hub")
     assert weights.hub({}) == Path("~/.cache/huggingface/hub").expanduser()
+
+
+def test_a_refused_utterance_says_so_in_its_final() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.outstanding.refuse("a", "no Klingon here")
+    pair.outstanding.append("a", b"\x01" * 500)
+    assert pair.outstanding.audio_bytes == 0, "nobody listens"
+    pair.outstanding.final("a", 1, commit=True)
+    (delivery,) = pair.outstanding.take_deliveries()
+    assert (delivery[1].error, delivery[1].refused, delivery[1].died) == ("no Klingon here", True, False)
+    assert len(pair.outstanding) == 0
+
+
+def test_what_is_closed_is_forgotten_on_both_sides() -> None:
+    pair = Pair()
+    pair.open("a")
+    assert "a" in pair.outstanding and "b" not in pair.outstanding
+    pair.outstanding.append("a", b"\x01" * 500)
+    pair.send()
+    pair.outstanding.close("a")
+    pair.outstanding.close("a")
+    assert pair.outstanding.next_message() == messages.CloseUtterance("a")
+    assert pair.outstanding.next_message() is None and pair.outstanding.audio_bytes == 0
+    pair.outstanding.on_hypothesis(Hypothesis("a", 1, "late", "en", 4, final=True))
+    assert not pair.outstanding.has_deliveries and pair.outstanding.counters.stale == 1
+
+
+def test_answers_are_counted_by_what_they_are() -> None:
+    pair = Pair()
+    for name, audio in (("good", b"\x01" * 300), ("bad", b"\xee" * 150)):
+        pair.open(name)
+        pair.outstanding.append(name, audio)
+    pair.outstanding.partial("good", 1)
+    pair.send()
+    pair.work()
+    for name in ("good", "bad"):
+        pair.outstanding.final(name, 2, commit=True)
+    pair.send()
+    pair.work()
+    counters = pair.outstanding.counters
+    assert (counters.utterances, counters.partials, counters.finals, counters.errors) == (2, 1, 2, 1)
+    assert (counters.stale, counters.crashes, counters.replayed) == (0, 0, 0)

@@ -55,3 +55,14 @@ def test_a_histogram_has_one_row_per_label() -> None:
     text = metrics.exposition()[0].decode()
     assert 'mediaworker_x_seconds_count{part="b"} 1.0' in text and 'mediaworker_x_seconds_count{part="a"} 0.0' in text
     assert list(metrics.table()) == [("mediaworker_x_seconds", "histogram", "part", "X")]
+
+
+def test_a_stall_is_how_late_a_tick_begins_and_a_lag_how_late_its_windows_are_through() -> None:
+    latency = LatencyParts()
+    latency.tick(10.0, 10.25)
+    latency.tick(11.0, 10.5)
+    latency.ticked(10.0, 10.5)
+    latency.ticked(11.0, 10.5)
+    assert (latency.stall.sum, latency.vad_lag.sum) == (0.25, 0.5) and sum(latency.stall.counts) == 2
+    without_tick = LatencyParts().endpoint(speech_end_s=1.0, window_end_s=2.0, now_s=2.5)
+    assert (without_tick.silence_s, without_tick.reorder_s, without_tick.vad_s) == (1.0, 0.5, 0.0)

@@ -19,6 +19,7 @@ from config import Endpointing
 from mediaworker.calls.transcriber import LegTranscriber, TranscriberStats
 from mediaworker.calls.word_timestamps import FinalText
 from mediaworker.events import schema as events
+from mediaworker.ops.latency import LatencyParts
 from tests.support.speech import speech
 
 
@@ -75,7 +76,15 @@ class Engine:
 
 
 class Stage:
-    def __init__(self, samples: np.ndarray, *, at_once: bool = False, **limits: float) -> None:
+    def __init__(
+        self,
+        samples: np.ndarray,
+        *,
+        at_once: bool = False,
+        latency: LatencyParts | None = None,
+        takes_partial: Callable[[], bool] = lambda: True,
+        **limits: float,
+    ) -> None:
         self.detector = Detector()
         profile = Endpointing(**limits)  # type: ignore[arg-type]
         self.leg = self.detector.open(Codec.PCMU, profile, transport="stream")
@@ -100,6 +109,8 @@ class Stage:
             clock=lambda: self.now,
             drained=self._on_drained,
             stats=self.stats,
+            latency=latency,
+            takes_partial=takes_partial,
         )
         self.leg.start(0.0)
 
@@ -350,3 +361,61 @@ def test_times_of_words_are_asked_for_from_where_the_audio_begins() -> None:
     assert (final.start_ms, final.end_ms) == (started.start_ms, said.end_ms)
     assert 0 < final.start_ms - final.audio_ms <= 332, "the pre-roll, and as much of a window as may be silent"
     assert stage.engine.closed == [], "its audio is still wanted"
+
+
+def test_a_final_says_how_long_each_part_of_it_took() -> None:
+    latency = LatencyParts()
+    stage = Stage(WORDS, latency=latency)
+    request = stage.play_until("guess")
+    asked_s = stage.now
+    stage.play()
+    final = (stage.now - asked_s) + 0.5
+    stage.now += 0.5
+    name, revision = request[1:]
+    stage.engine.heard[name](Hypothesis(name, revision, "thank you", "en", 9, True, None, queue_s=0.125))
+    (said,) = stage.of(events.TranscriptFinal)
+    assert latency.queue.sum == 0.125 and latency.decode.sum == pytest.approx(final - 0.125)
+    assert round(latency.final.sum * 1000) == said.latency_ms
+    assert latency.parts["endpoint"].sum >= 0.5 and sum(map(float, latency.parts["engine"].counts)) == 1
+    assert said.latency_ms == pytest.approx(1000 * (stage.now - said.end_ms / 1000), abs=1)
+
+
+def test_a_hang_up_has_a_latency_and_no_endpoint() -> None:
+    latency = LatencyParts()
+    stage = Stage(WORDS, latency=latency)
+    stage.play_until("partial")
+    stage.hang_up()
+    stage.engine.answer(stage.engine.requests[-1], "tha")
+    assert sum(latency.final.counts) == 1 and not any(sum(part.counts) for part in latency.parts.values())
+
+
+def test_what_is_counted() -> None:
+    stage = Stage(np.concatenate([WORDS, WORDS]))
+    stage.engine.answer(stage.play_until("partial"), "thank")
+    stage.engine.answer(stage.play_until("guess"), "thank you")
+    second = stage.play_until("guess")
+    stage.play()
+    stage.engine.answer(second, "")
+    stats = stage.stats
+    assert (stats.utterances, stats.finals, stats.empty_finals, stats.failed_finals) == (2, 2, 1, 0)
+    assert (stats.partials, stats.speculative_hits, stats.resumed) == (2, 1, 0)
+
+
+def test_an_overloaded_worker_asks_for_finals_alone() -> None:
+    stage = Stage(WORDS, takes_partial=lambda: False, at_once=True).play()
+    assert [kind for kind, _, _ in stage.engine.requests] == ["guess"]
+    (final,) = stage.of(events.TranscriptFinal)
+    assert not final.error and stage.engine.audio[final.utterance_id]
+
+
+def test_partials_are_asked_for_soon_and_then_at_intervals() -> None:
+    words = speech("demo-congrats")[: 6 * 8000]
+    stage = Stage(np.concatenate([gap(0.5), words]))
+    asked = []
+    while len(asked) < 3:
+        stage.play_until("partial")
+        asked.append(stage.leg.position)
+    (started,) = stage.of(events.SpeechStarted)
+    assert 0 <= asked[0] - (started.start_ms + 300) * 8 < 2 * 256
+    assert all(0 <= later - earlier - 500 * 8 < 256 for earlier, later in zip(asked, asked[1:], strict=False))
+    assert stage.transcriber.speaking_since_ms == started.start_ms

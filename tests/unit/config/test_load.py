@@ -147,3 +147,48 @@ def test_secret_masks_its_repr() -> None:
 
 def test_the_key_of_watch_is_no_setting() -> None:
     assert load(environ={"MEDIAWORKER_KEY": "some-key-123", "MEDIAWORKER_HTTP__PORT": "81"}).http.port == 81
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml.*cannot read the file: No such file"):
+        load(tmp_path / "none.toml", {})
+    with pytest.raises(ConfigError, match=r"none\.toml.*cannot read the file: No such file"):
+        load(environ={"MEDIAWORKER_CONFIG": str(tmp_path / "none.toml")})
+    (tmp_path / "wrong.toml").write_text("[sip\n")
+    with pytest.raises(ConfigError, match=r"wrong\.toml.*not TOML"):
+        load(tmp_path / "wrong.toml", {})
+    (tmp_path / "latin.toml").write_bytes(b'data_dir = "\xe9"')
+    with pytest.raises(ConfigError, match=r"latin\.toml.*not TOML"):
+        load(tmp_path / "latin.toml", {})
+
+
+def test_the_file_of_the_folder_is_read_when_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(environ={}).sip.port == 5060
+    (tmp_path / "mediaworker.toml").write_text("[sip]\nport = 5070\n")
+    (tmp_path / "other.toml").write_text("[sip]\nport = 5071\n")
+    assert load(environ={}).sip.port == 5070
+    assert load(environ={"MEDIAWORKER_CONFIG": "other.toml", "MEDIAWORKER_CACHE": "/x"}).sip.port == 5071
+
+
+def test_the_environment_cannot_put_a_section_where_a_value_is(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("sip = 3\n")
+    with pytest.raises(ConfigError, match="MEDIAWORKER_SIP__PORT.*`sip` is not a section"):
+        load(tmp_path / "a.toml", {"MEDIAWORKER_SIP__PORT": "1"})
+    assert load(environ={"MEDIAWORKER_SIP__CODECS": "PCMU, PCMA"} | {"MEDIAWORKER_SIP__CODECS": '["PCMA"]'}).sip.codecs
+
+
+def test_a_secret_is_not_shown_where_something_else_stands() -> None:
+    for tree in ({"twilio": {"auth_token": 12345}}, {"auth": {"api_keys": "abcdefgh"}}, {"webhooks": ["secret-x"]}):
+        with pytest.raises(ConfigError) as caught:
+            parse(tree)
+        assert not {"12345", "abcdefgh", "secret-x"} & set(str(caught.value).replace("'", " ").split())
+    with pytest.raises(ConfigError, match="99999"):
+        parse({"sip": {"port": 99999}})
+
+
+def test_a_description_has_a_section_for_each_table() -> None:
+    tree = {"sip": {"accounts": [{"registrar": "sip:a", "user": "1"}, {"registrar": "sip:b", "user": "2"}]}}
+    text = describe(parse(tree))
+    assert text.count("[[sip.accounts]]") == 2 and not text.startswith("\n") and text.endswith("\n")
+    assert [each["user"] for each in tomllib.loads(text)["sip"]["accounts"]] == ["1", "2"]

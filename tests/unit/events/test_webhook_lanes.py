@@ -65,3 +65,71 @@ def test_a_wrong_webhook_is_a_wrong_configuration(wrong: dict[str, Any], key: st
         module.check(parse({"webhooks": [right | wrong]}))
     with pytest.raises(ConfigError, match="two webhooks"):
         module.check(parse({"webhooks": [right, right]}))
+
+
+def message(name: str, lane: str, time_s: float = 0.0) -> OutgoingMessage:
+    return OutgoingMessage(name, lane, "", str, time_s)
+
+
+def test_the_lane_that_is_due_longest_goes_first_and_only_once() -> None:
+    lanes = Lanes()
+    for due_s, name in ((3.0, "late"), (1.0, "early"), (2.0, "middle"), (9.0, "not yet")):
+        lanes.add(message(name, name, 100.0 + due_s), due_s)
+    lanes.add(message("second", "early"), 0.0)
+    assert lanes.next_due_s() == 1.0 and lanes.oldest_s == 101.0
+    assert [each.id for each in lanes.ready(3.0, 2)] == ["early", "middle"]
+    assert lanes.next_due_s() == 3.0, "what is out is not due"
+    assert [each.id for each in lanes.ready(3.0, 5)] == ["late"]
+    assert not list(lanes.ready(3.0, 5))
+
+
+def test_a_lane_goes_on_when_its_first_is_done_and_waits_when_it_is_not() -> None:
+    lanes = Lanes()
+    first, second = message("first", "a"), message("second", "a")
+    lanes.add(first, 0.0)
+    lanes.add(second, 0.0)
+    assert list(lanes.ready(0.0, 5)) == [first]
+    lanes.again(first, 7.0)
+    assert not list(lanes.ready(6.9, 5)) and lanes.next_due_s() == 7.0
+    assert list(lanes.ready(7.0, 5)) == [first]
+    lanes.done(first, 8.0)
+    assert lanes.next_due_s() == 8.0 and list(lanes.ready(8.0, 5)) == [second]
+    lanes.done(second, 9.0)
+    assert "a" not in lanes and lanes.next_due_s() is None and lanes.oldest_s is None and not lanes.untried
+
+
+def test_untried_is_what_has_never_been_sent_or_is_being_sent() -> None:
+    lanes = Lanes()
+    only = message("only", "a")
+    lanes.add(only, 0.0)
+    assert lanes.untried
+    assert list(lanes.ready(0.0, 1)) == [only]
+    only.tries = 1
+    assert lanes.untried, "it is out"
+    lanes.again(only, 5.0)
+    assert not lanes.untried
+
+
+def test_a_lane_can_be_dropped_as_a_whole() -> None:
+    lanes = Lanes()
+    both = [message("first", "a"), message("second", "a")]
+    for each in both:
+        lanes.add(each, 0.0)
+    assert lanes.forget("a") == both and "a" not in lanes and lanes.forget("a") == []
+
+
+def test_a_feed_is_full_at_its_limit_and_never_goes_back() -> None:
+    place = FeedPlace(5, 2)
+    place.add(6)
+    assert not place.full
+    place.add(9)
+    assert place.full and len(place) == 2 and place.done_row == 5 and place.read_row == 9
+    place.skip_to(3)
+    assert place.read_row == 9
+    place.skip_to(20)
+    place.done(6)
+    assert (place.read_row, place.done_row, place.full) == (20, 6, False)
+    place.done(9)
+    assert place.done_row == 20
+    with pytest.raises(AssertionError):
+        place.add(20)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+import structlog
+
 from mediaworker.ingress.auth_failures import FREE, GUESSES_PER_S, MAX_DELAY_S, MAX_SOURCES, AuthFailures
 
 
@@ -29,3 +32,23 @@ def test_many_sources_do_not_fill_the_memory() -> None:
         failures.record("unknown_key", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "/", 1000.0)
     assert failures.record("unknown_key", "192.0.2.1", "/", 1000.0) > 0, "those beyond share one place"
     assert failures.record("unknown_key", "192.0.2.1", "/", 2000.0) == 0
+
+
+def test_wrong_signatures_are_slowed_by_the_work_that_they_are() -> None:
+    failures = AuthFailures()
+    for _ in range(FREE):
+        assert failures.record("signature", "192.0.2.1", "/twilio/voice", 5.0) == 0
+    assert failures.record("signature", "192.0.2.1", "/twilio/voice", 5.0) == pytest.approx(0.02)
+    assert failures.record("unknown_key", "192.0.2.1", "/", 5.0) == 0, "each reason has its own count"
+    assert failures.record("signature", "192.0.2.1", "/twilio/voice", 6.0) == 0
+
+
+def test_a_failure_is_logged_unless_the_caller_does_it() -> None:
+    failures = AuthFailures()
+    with structlog.testing.capture_logs() as lines:
+        failures.record("scope", "192.0.2.1", "/v1/calls", 0.0, logged=True)
+        assert not lines
+        failures.record("scope", "192.0.2.1", "/v1/calls", 0.0)
+        failures.record("scope", "192.0.2.1", "/v1/calls", 1.0)
+    assert len(lines) == 1 and "/v1/calls: the key lacks the scope" in str(lines[0])
+    assert failures.counts["scope"] == 3

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+
+import pytest
+
 from config.addresses import peer_key
-from mediaworker.ingress.connections import ConnectionLimit, affordable
+from mediaworker.ingress.connections import ConnectionLimit, affordable, raise_open_files
 
 
 def test_places_are_counted_in_total_and_by_peer() -> None:
@@ -33,3 +37,17 @@ def test_calls_come_first_when_files_are_few() -> None:
     assert [limit.enter("192.0.2.1") for _ in range(51)][-2:] == ["", "peer"]
     limit.lower(5000)
     assert sum(not limit.enter(f"192.0.2.{n}") for n in range(2, 200)) == 50
+
+
+def test_a_connection_may_use_all_descriptors_that_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1024, 4096]
+
+    def setrlimit(which: int, limits: tuple[int, int]) -> None:
+        assert which == resource.RLIMIT_NOFILE
+        now[:] = limits
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: tuple(now))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    assert affordable(100) == affordable(100, files=1024)
+    raise_open_files()
+    assert now == [4096, 4096] and affordable(100) == affordable(100, files=4096)

@@ -806,3 +806,13 @@ def test_the_number_of_channels_is_that_of_the_first_configuration() -> None:
     tell(made, {"type": "config", "channels": 3})
     (error,) = told(made)
     assert isinstance(error, dict) and error["code"] == "bad_value"
+
+
+def test_a_hangup_completes_the_last_half_sample() -> None:
+    made, call = asr()
+    data = pcm(3).astype("<i2").tobytes()
+    tell(made, data)
+    call.on_hangup()
+    assert call.leg.audio == data + b"\0\0" and made.state is StreamState.FINISHING
+    call.on_hangup()
+    assert call.leg.audio == data + b"\0\0", "once"

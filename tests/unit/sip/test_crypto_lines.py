@@ -78,3 +78,29 @@ def test_a_packet_is_opened_once_and_only_with_its_key() -> None:
     assert here.open(sealed) == packet and here.open(sealed) is None, "a repetition"
     assert here.open(packet) is None and here.open(b"") is None and here.open(bytes(5000)) is None
     assert SrtpContext(ours, ours).open(sealed) is None
+
+
+def test_rtcp_is_opened_once_and_only_with_its_key() -> None:
+    ours, theirs = Crypto(1, LONG, KEY), Crypto(1, LONG, KEY[::-1])
+    here, there = SrtpContext(theirs, ours), SrtpContext(ours, theirs)
+    report = b"\x80\xc9\x00\x01\x00\x00\x00\x07"
+    sealed = there.close_rtcp(report)
+    assert len(sealed) == len(report) + 4 + 10, "an index, and a tag of 80 bits with either suite (RFC 4568)"
+    assert here.open_rtcp(sealed) == report and here.open_rtcp(sealed) is None, "a repetition"
+    assert here.open_rtcp(b"") is None and SrtpContext(ours, ours).open_rtcp(sealed) is None
+    assert there.open_rtcp(here.close_rtcp(report)) == report
+
+
+def test_a_suite_decides_how_long_a_tag_is() -> None:
+    ours, theirs = Crypto(1, SHORT, KEY), Crypto(1, SHORT, KEY[::-1])
+    packet = b"\x80\x00\x00\x01" + bytes(8) + b"\x55" * 160
+    sealed = SrtpContext(ours, theirs).close(packet)
+    assert len(sealed) == len(packet) + 4 and SrtpContext(theirs, ours).open(sealed) == packet
+
+
+def test_the_answer_has_the_offers_suite_and_tag_and_a_key_of_its_own() -> None:
+    offered = Crypto(7, SHORT, KEY)
+    own = offered.own()
+    assert (own.tag, own.suite) == (7, SHORT) and own.key != KEY and len(own.key) == 30
+    assert Crypto.parse(str(own)) == own
+    assert own.own().key != own.key and "inline" not in repr(own)

@@ -75,3 +75,22 @@ def test_any_packets_are_rtcp_or_not(packets: list[tuple[int, int, bytes]], cut:
     ours = reporter()
     ours.receive(data[: len(data) - cut], 0.0)
     ours.report(5.0, Reception(1, 1, 0, 0), NOTHING)
+
+
+def test_a_round_trip_counts_the_fractions_of_a_second_and_never_backwards() -> None:
+    ours = reporter()
+    base = 1000.0 - 0.0
+    middle = round((base + 2_208_988_800) * 65536) & 0xFFFFFFFF
+    ours._reported_on((0x11223344, 0, 0, 0, middle, 65536 // 4), base + 1.0)
+    assert ours.round_trip_s == pytest.approx(0.75, abs=0.001)
+    ours._reported_on((0x11223344, 0, 0, 0, middle, 65536 * 2), base + 1.0)
+    assert ours.round_trip_s == 0.0, "the peer's delay is longer than the way there and back"
+    ours._reported_on((7, 0, 0, 0, middle, 0), base + 3.0)
+    ours._reported_on((0x11223344, 0, 0, 0, 0, 0), base + 3.0)
+    assert ours.round_trip_s == 0.0, "about another source, or before it has heard from us"
+
+
+def test_a_report_says_so_when_everything_is_lost() -> None:
+    ours = reporter()
+    ours.report(0.0, Reception(7, 10, 0, 0), NOTHING)
+    assert block(ours.report(5.0, Reception(7, 20, 10_000_000, 0), NOTHING))[:3] == (7, 255 / 256, 0x7FFFFF)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sip.media.latching import PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
+from sip.media.latching import MAX_CANDIDATES, PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
 
 PEER = ("192.0.2.9", 4000)
 
@@ -139,3 +139,59 @@ def test_no_datagram_is_delivered_twice_or_invented(steps: list[tuple[bytes, tup
         assert latch.refused + len(heard) <= len(sent)
     for datagram in heard:
         sent.remove(datagram)
+
+
+def test_a_flood_of_strangers_does_not_keep_the_caller_out() -> None:
+    latch = SourceLatch()
+    latch.expect(None, 0.0)
+    for sequence in range(SEQUENTIAL - 1):
+        assert accept(latch, rtp(sequence), NAT, 0.0) == ()
+    for port in range(MAX_CANDIDATES + 5):
+        assert accept(latch, rtp(0, ssrc=port), ("203.0.113.5", port), 0.0) == ()
+    assert latch.refused == 6, "each beyond the limit took the place of one that had come no further"
+    assert len(accept(latch, rtp(SEQUENTIAL - 1), NAT, 0.0)) == SEQUENTIAL
+    assert latch.source == NAT and latch.refused == MAX_CANDIDATES + 5
+
+
+def test_the_shortest_packet_is_a_header() -> None:
+    latch = SourceLatch()
+    latch.expect(None, 0.0)
+    for sequence in range(SEQUENTIAL):
+        accept(latch, rtp(sequence)[:11], NAT, 0.0)
+    assert latch.source is None and latch.refused == SEQUENTIAL
+    for sequence in range(SEQUENTIAL):
+        accept(latch, rtp(sequence)[:12], NAT, 0.0)
+    assert latch.source == NAT
+
+
+def test_the_address_in_the_sdp_takes_its_place_back() -> None:
+    latch = locked(NAT)
+    assert latch.welcome == {NAT, PEER} and latch.expected == PEER
+    for sequence in range(SEQUENTIAL - 1):
+        assert accept(latch, rtp(sequence, ssrc=2), PEER, 0.1) == ()
+        assert accept(latch, rtp(SEQUENTIAL + sequence), NAT, 0.1) != ()
+    assert len(accept(latch, rtp(SEQUENTIAL - 1, ssrc=2), PEER, 0.1)) == SEQUENTIAL
+    assert latch.source == PEER and latch.welcome == {PEER}
+    assert accept(latch, rtp(50), NAT, 0.2) == () and latch.refused == 1
+
+
+def test_the_first_source_takes_its_place_back_from_one_that_came_in_a_silence() -> None:
+    latch = locked(NAT)
+    for sequence in range(SEQUENTIAL):
+        accept(latch, rtp(sequence, ssrc=9), INTRUDER, SILENCE_S)
+    assert latch.source == INTRUDER and latch.welcome == {INTRUDER, NAT, PEER}
+    for sequence in range(SEQUENTIAL):
+        accept(latch, rtp(sequence), NAT, SILENCE_S + 0.1)
+    assert latch.source == NAT
+
+
+def test_a_new_offer_begins_probation_and_forgets_candidates() -> None:
+    latch = SourceLatch()
+    assert latch.target is None and latch.welcome == frozenset()
+    latch.expect(PEER, 0.0)
+    for sequence in range(SEQUENTIAL - 1):
+        accept(latch, rtp(sequence), NAT, 0.0)
+    latch.expect(PEER, 1.0)
+    assert latch.refused == SEQUENTIAL - 1
+    assert accept(latch, rtp(SEQUENTIAL - 1), NAT, 1.0) == (), "counted from the beginning"
+    assert accept(latch, rtp(1), PEER, 1.5) != () and latch.last_packet_s == 1.5

@@ -110,3 +110,59 @@ def test_messages_name_the_field_and_read_well(fields: dict[str, str], message: 
 @pytest.mark.parametrize("name", ["gpt-4o-mini-transcribe-2025-12-15", "whisper-2", "gpt-6-transcribe", "tiny"])
 def test_names_of_models_that_transcribe_are_taken(name: str) -> None:
     assert form(model=name).format == "json"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"response_format": "xml"},
+            "response_format: must be one of json, text, srt, vtt, verbose_json, diarized_json",
+        ),
+        ({"timestamp_granularities": "char"}, "timestamp_granularities: must be one of word, segment, not 'char'"),
+        ({"timestamp_granularities": "word"}, "timestamp_granularities: can only be combined with response_format=ver"),
+        ({"temperature": "hot"}, "temperature: must be a number from 0 to 1"),
+        ({"temperature": "-0.1"}, "temperature: must be a number from 0 to 1"),
+        ({"prompt": "x" * 8001}, "prompt: must be at most 8000 characters long"),
+        ({"prompt": "x" * 7999, "keywords": "yz"}, "keywords: must be at most 8000 characters long, together with"),
+        ({"chunking_strategy": "none"}, "chunking_strategy: must be auto or an object of type server_vad"),
+        ({"chunking_strategy": "{"}, "chunking_strategy: must be auto or a JSON object of type server_vad"),
+        ({"chunking_strategy": '{"type": "vad"}'}, "chunking_strategy: must be auto or an object of type server_vad"),
+        (
+            {"chunking_strategy": '{"type": "server_vad", "threshold": "high"}'},
+            "chunking_strategy: threshold must be a number",
+        ),
+        (
+            {"chunking_strategy": '{"type": "server_vad", "threshold": 1.5}'},
+            "chunking_strategy: Expected `float` <= 1.0 - at `$.enter`",
+        ),
+        ({"languages[]": ["xx", "yy"]}, "languages: the engine does not know 'xx', 'yy'; it knows de, en, zh"),
+    ],
+)
+def test_a_field_out_of_its_range_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(OpenAIError) as raised:
+        form(**fields)
+    assert raised.value.error["message"].startswith(message)
+    assert raised.value.status == 400 and raised.value.error["code"] == "invalid_value"
+    assert raised.value.error["param"] == message.partition(":")[0]
+
+
+def test_fields_at_their_limits_are_taken() -> None:
+    assert form(prompt="x" * 8000).options.prompt == "x" * 8000
+    assert form(prompt="x" * 7997, keywords="yz").options.prompt == "x" * 7997 + " yz"
+    assert form(temperature="1").options == form(temperature="0").options == form().options
+    assert form(chunking_strategy="auto").options.endpointing is None
+    assert form(stream="1", response_format="text").stream and not form(stream="false").stream
+    assert form(condition_on_previous_text="true").options.condition_on_previous_text
+
+
+def test_speakers_are_told_apart_by_channel_where_they_are_shown() -> None:
+    shown = form(response_format="diarized_json", **{"known_speaker_names[]": ["Ann", "Bob"]}).options
+    assert (shown.channels, shown.speakers) == ("split", ["Ann", "Bob"])
+    assert form(response_format="diarized_json", channels="mix").options.channels == "mix"
+
+
+def test_an_unknown_model_is_not_found() -> None:
+    with pytest.raises(OpenAIError) as raised:
+        form(model="gpt-5")
+    assert (raised.value.status, raised.value.error["code"]) == (404, "model_not_found")
