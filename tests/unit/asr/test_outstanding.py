@@ -549,3 +549,13 @@ def test_answers_are_counted_by_what_they_are() -> None:
     counters = pair.outstanding.counters
     assert (counters.utterances, counters.partials, counters.finals, counters.errors) == (2, 1, 2, 1)
     assert (counters.stale, counters.crashes, counters.replayed) == (0, 0, 0)
+
+
+def test_audio_is_sent_as_it_comes_before_anything_is_asked() -> None:
+    pair = Pair()
+    pair.open("a")
+    assert isinstance(pair.outstanding.next_message(), messages.Open)
+    assert pair.outstanding.next_message() is None
+    pair.outstanding.append("a", b"\x01" * 100)
+    assert isinstance(pair.outstanding.next_message(), messages.Append)
+    assert pair.outstanding.next_message() is None

@@ -576,3 +576,26 @@ def test_any_order_gives_the_same_timeline(order, lost):
 @given(st.from_type(messages.SendMark) | st.from_type(messages.SendMedia))
 def test_what_is_sent_reads_back(message):
     assert msgspec.json.decode(messages.render(message), type=type(message)) == message
+
+
+@pytest.mark.parametrize("text", [media(sid="MZ0"), STOP.replace(SID, "MZ0")], ids=["media", "stop"])
+def test_a_message_of_another_stream_is_a_problem_and_nothing_else(text):
+    problems, desk = [], Desk()
+    session = new_session(desk, problems=problems)
+    assert play(session, [start(), text, media(0)]) == []
+    assert session.counters.wrong_stream == 1 and session.counters.media == 1
+    assert [what for what, _ in problems] == ["Twilio message of another stream"]
+    assert problems[0][1] == json.loads(text)["event"] and desk.calls[0].ends == []
+
+
+def test_what_is_no_use_is_a_problem_that_says_what_it_was():
+    problems, desk = [], Desk()
+    session = new_session(desk, problems=problems)
+    play(session, [start(tracks=["inbound"]), start(), media(track="outbound"), media(10_000_000)])
+    assert [what for what, _ in problems] == [
+        "unexpected Twilio message",
+        "Twilio media of a track that was not announced",
+        "Twilio media with an implausible timestamp",
+    ]
+    assert [detail for _, detail in problems] == ["start", "outbound", "10000000"]
+    assert (session.counters.unexpected, session.counters.wrong_track, session.counters.implausible) == (1, 1, 1)

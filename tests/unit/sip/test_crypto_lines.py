@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from audio.codecs.codec import Codec
 from sip.errors import NotAcceptable
-from sip.protocol.offer_answer import negotiate
-from sip.protocol.sdp import SessionDescription
+from sip.protocol.offer_answer import make_answer, negotiate, same_media
+from sip.protocol.sdp import Origin, SessionDescription
 from sip.protocol.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext, choose
 
 KEY = bytes(range(KEY_BYTES))
@@ -104,3 +104,20 @@ def test_the_answer_has_the_offers_suite_and_tag_and_a_key_of_its_own() -> None:
     assert (own.tag, own.suite) == (7, SHORT) and own.key != KEY and len(own.key) == 30
     assert Crypto.parse(str(own)) == own
     assert own.own().key != own.key and "inline" not in repr(own)
+
+
+def test_an_answer_has_our_key_where_the_offer_had_theirs() -> None:
+    secure, plain = line(4000, f"1 {LONG} inline:{INLINE}"), line(4002, protocol="RTP/AVP", direction="sendonly")
+    text = "v=0\no=- 1 1 IN IP4 192.0.2.1\ns=-\nc=IN IP4 192.0.2.1\nt=0 0\n" + "\n".join((secure, plain))
+    offer = SessionDescription.parse(text)
+    streams = negotiate(offer, (Codec.PCMU,), streams=2)
+    assert [stream.crypto for stream in streams] == [Crypto(1, LONG, KEY), None]
+    own = Crypto(1, LONG, KEY[::-1])
+    origin = Origin("-", 1, 1, "192.0.2.7")
+    answer = make_answer(offer, streams, {0: 5000, 1: 5002}, address="192.0.2.7", origin=origin, keys={0: own})
+    assert [media.attribute("crypto") for media in answer.media] == [str(own), None]
+    assert [media.port for media in answer.media] == [5000, 5002]
+    assert [answer.direction_of(media).value for media in answer.media] == ["sendrecv", "recvonly"]
+    assert same_media(answer, SessionDescription.parse(str(answer)))
+    moved = make_answer(offer, streams, {0: 5000, 1: 5004}, address="192.0.2.7", origin=origin, keys={0: own})
+    assert not same_media(answer, moved)

@@ -94,3 +94,10 @@ def test_a_report_says_so_when_everything_is_lost() -> None:
     ours = reporter()
     ours.report(0.0, Reception(7, 10, 0, 0), NOTHING)
     assert block(ours.report(5.0, Reception(7, 20, 10_000_000, 0), NOTHING))[:3] == (7, 255 / 256, 0x7FFFFF)
+
+
+def test_a_packet_out_of_order_takes_nothing_back() -> None:
+    ours = reporter()
+    ours.report(0.0, Reception(7, 100, 0, 0), NOTHING)
+    assert block(ours.report(5.0, Reception(7, 90, 0, 0), NOTHING))[3] == 100
+    assert block(ours.report(9.0, Reception(7, 100 + 0x7FFF, 0, 0), NOTHING))[3] == 100 + 0x7FFF
