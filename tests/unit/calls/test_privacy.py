@@ -389,3 +389,21 @@ def test_any_phrase_is_found_in_itself_or_refused(text: str) -> None:
 def test_a_pattern_that_always_matches_is_refused() -> None:
     with pytest.raises(PatternError):
         pattern("x?")
+
+
+def test_a_fault_costs_the_text_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    privacy, _ = private()
+
+    def fault(*args: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(privacy, "_screened", fault)
+    said = privacy.screen(0, final("4242 4242 4242 4242"))
+    assert (said.text, said.stable_chars, said.utterance_id) == ("", 0, "u1")
+    assert privacy.screen(0, partial("4242", 4)).text == ""
+    key = privacy.screen(0, events.Dtmf("main", "5", 80))
+    assert isinstance(key, events.Dtmf) and (key.digit, key.masked) == ("X", True)
+    words = events.TranscriptWords("u1", [events.Word("5", 0, 1)])
+    assert privacy.screen(0, words).words == []  # type: ignore[union-attr]
+    held = events.CallHeld("main")
+    assert privacy.screen(0, held) is held

@@ -192,3 +192,10 @@ def test_a_description_has_a_section_for_each_table() -> None:
     text = describe(parse(tree))
     assert text.count("[[sip.accounts]]") == 2 and not text.startswith("\n") and text.endswith("\n")
     assert [each["user"] for each in tomllib.loads(text)["sip"]["accounts"]] == ["1", "2"]
+
+
+def test_a_value_of_the_environment_that_is_no_toml_is_shown_as_it_is() -> None:
+    with pytest.raises(ConfigError, match="'soon'"):
+        load(environ={"MEDIAWORKER_ASR__PARTIAL_MS": "soon"})
+    with pytest.raises(ConfigError, match=r"`str`"):
+        load(environ={"MEDIAWORKER_SIP__CODECS": "[1]"})

@@ -496,3 +496,59 @@ async def test_who_may_connect() -> None:
     assert ingress.counters.refused == {"unauthorized": 3, "forbidden": 1, "no_start": 2} and ingress.channels == 0
     ingress.use(configured({}))
     assert ask(None) == 401 and ask(None, "127.0.0.1") == 401, "the Host is somebody else's"
+
+
+def test_asterisks_formats_are_their_rates() -> None:
+    rates = {name: form.rate_hz for name, form in FORMATS.items() if name.startswith("slin")}
+    assert rates == {
+        "slin": 8000, "slin12": 12000, "slin16": 16000, "slin24": 24000, "slin32": 32000, "slin44": 44100,
+        "slin48": 48000, "slin96": 96000, "slin192": 192000,
+    }  # fmt: skip
+    assert {name: FORMATS[name].encoding for name in ("ulaw", "alaw", "slin")} == {
+        "ulaw": "mulaw", "alaw": "alaw", "slin": "pcm_s16le",
+    }  # fmt: skip
+
+
+def test_each_problem_is_counted_and_says_what_came_on_a_channel() -> None:
+    problems: list[tuple[str, str]] = []
+    desk = GrowingDesk()
+    policy = AsteriskPolicy(owner="pbx", start_timeout_s=5.0, answers=True)
+    made = AsteriskSession(
+        policy, AsteriskCalls(desk), 0.0, on_problem=lambda what, detail: problems.append((what, detail))
+    )
+    made.receive('{"event":"DTMF_END","digit":"1"}', 0.0)
+    made.receive(start(), 0.0)
+    for text in (start(), '{"event":"ERROR","error_text":"no such thing"}', "{", '{"event":"NEW_THING"}'):
+        made.receive(text, 0.1)
+    made.receive('{"event":"DTMF_END","digit":"X"}', 0.2)
+    assert [what for what, _ in problems] == [
+        "unexpected message of Asterisk's",
+        "Asterisk reports an error",
+        "malformed message of Asterisk's",
+        "unknown message of Asterisk's",
+        "malformed digit of Asterisk's",
+    ]
+    assert problems[0][1] == "MEDIA_START again" and problems[1][1] == "no such thing" and "NEW_THING" in problems[3][1]
+    counters = made.counters
+    assert (counters.unexpected, counters.unknown, counters.events, counters.started) == (3, 1, 7, 1)
+    made.expire(SILENT_S + 0.2)
+    made.expire(SILENT_S + 0.2 + PROBE_S)
+    assert problems[-1] == ("Asterisk is silent", f"no answer within {PROBE_S:g} s") and counters.silent == 1
+    assert counters.probes == 1 and desk.calls[0].ends == ["media_timeout"]
+
+
+def test_a_channel_that_is_refused_says_why() -> None:
+    problems: list[tuple[str, str]] = []
+    for refusal, code in ((CallRefused(503, "full"), 1013), (CallRefused(403, "not yours"), 1008)):
+        desk = GrowingDesk()
+        desk.refusal = refusal
+        policy = AsteriskPolicy(owner="pbx", start_timeout_s=5.0, answers=True)
+        made = AsteriskSession(
+            policy, AsteriskCalls(desk), 0.0, on_problem=lambda what, detail: problems.append((what, detail))
+        )
+        made.receive(start(), 0.0)
+        assert told(made) == [(code, refusal.reason)] and made.counters.refused == {"capacity": 1}
+    other = session()
+    other.receive(start("opus"), 0.0)
+    assert told(other) == [(1003, "format 'opus' is not supported")] and other.counters.refused == {"format": 1}
+    assert problems == [("channel of Asterisk's refused", "full"), ("channel of Asterisk's refused", "not yours")]

@@ -297,3 +297,44 @@ def test_nothing_raises_and_a_call_ends_once(story: list[Any], greeted: bool) ->
     made.connection_lost(now, broken=True)
     assert made.closed and len(desk.calls) <= 1
     assert all(len(call.ends) == 1 for call in desk.calls)
+
+
+def test_each_problem_is_counted_and_says_what_came() -> None:
+    problems: list[tuple[str, str]] = []
+    made, call = begun(problems=problems)
+    made.receive(HELLO + frame(ERROR, b"\x01") + frame(0x77, b"abc") + frame(DTMF, b"X") + frame(SLIN, b"\1\2\3"), 0.1)
+    made.receive(frame(SLIN, b""), 0.2)
+    assert problems == [
+        ("unexpected AudioSocket frame", f"kind 0x01 {NAME.hex}"),
+        ("unexpected AudioSocket frame", "kind 0xff 01"),
+        ("unknown AudioSocket frame", "kind 0x77 of 3 bytes"),
+        ("malformed AudioSocket digit", "1 characters"),
+        ("malformed AudioSocket frame", "3 bytes of samples of two"),
+        ("malformed AudioSocket frame", "0 bytes of samples of two"),
+    ]
+    counters = made.counters
+    assert (counters.unexpected, counters.unknown, counters.malformed, counters.started) == (2, 1, 3, 1)
+    assert call.ends == [] and not made.closed
+
+
+def test_what_is_refused_says_why() -> None:
+    problems: list[tuple[str, str]] = []
+    wrong = session(problems=problems)
+    wrong.receive(frame(SLIN, bytes(320)), 0.0)
+    late = session(problems=problems)
+    assert late.deadline == 5.0
+    late.expire(4.9)
+    late.expire(5.0)
+    desk = Desk()
+    desk.refusal = CallRefused(503, "all 1 calls are taken")
+    full = session(desk, problems=problems)
+    full.receive(HELLO, 0.0)
+    assert problems == [
+        ("AudioSocket connection refused", "kind 0x10 of 320 bytes, where the UUID comes"),
+        ("AudioSocket connection refused", "no UUID within 5 s"),
+        ("AudioSocket call refused", "all 1 calls are taken"),
+    ]
+    assert [each.data_to_send() for each in (wrong, late, full)] == [frame(ERROR), frame(ERROR), b""]
+    assert wrong.closed and late.closed and full.closed and wrong.deadline is None
+    refused = [each.counters.refused for each in (wrong, late, full)]
+    assert refused == [{"first_frame": 1}, {"start_timeout": 1}, {"capacity": 1}]
