@@ -772,3 +772,23 @@ def test_a_packet_may_be_of_any_length(detector: Detector) -> None:
     detector.finish(leg, "hangup")
     assert leg.read(0, len(whole)) == whole and leg.jumps == 0
     detector.close(leg)
+
+
+def test_a_telephone_event_that_is_cut_off_is_malformed(detector: Detector) -> None:
+    leg = opened(detector)
+    leg.receive_rtp(packet(0, bytes(SIZE)), 0.0)
+    for number, payload in enumerate((b"", b"\5", b"\5\x8a\0"), 1):
+        leg.receive_rtp(packet(number, payload, payload_type=EVENT), 0.02 * number)
+    assert (leg.malformed, leg.wrong_payload) == (3, 0)
+    assert not [d for d in detector.finish(leg, "hangup") if isinstance(d, Digit)]
+    detector.close(leg)
+
+
+def test_a_report_is_about_the_stream_that_is_believed(detector: Detector) -> None:
+    leg = opened(detector)
+    assert leg.reception_report is None
+    leg.receive_rtp(packet(0, bytes(SIZE), ssrc=0), 0.0)
+    assert leg.reception_report == (0, 100, 0, 0), "0 is an SSRC like any other"
+    leg.receive_rtp(packet(3, bytes(SIZE), ssrc=0), 0.06)
+    assert leg.reception_report == (0, 103, 2, 0)
+    detector.close(leg)

@@ -40,6 +40,7 @@ def test_text_keys_take_text_as_it_is(text: str) -> None:
     assert load(environ=environ).twilio.auth_token == text.strip('"')
 
 
+USER = {"user": "phone", "password": "wonderland"}
 CORPUS = [
     ({"sip": {"port": 99999}}, "sip.port", ["99999", "65535"]),
     ({"sip": {"port": "x"}}, "sip.port", ["'x'", "int"]),
@@ -81,6 +82,15 @@ CORPUS = [
     ({"sip": {"accounts": [{"user": "a"}]}}, "sip.accounts[0].registrar", ["required"]),
     ({"twilio": {"auth_token": "t"}}, "twilio.public_url", ["required"]),
     ({"twilio": {"stream_url": "https://x"}}, "twilio.stream_url", ["wss://"]),
+    ({"twilio": {"public_url": "wss://x"}}, "twilio.public_url", ["must start with https://"]),
+    ({"sip": {"users": [USER, USER]}}, "sip.users[1].user", ["'phone'", "is there twice"]),
+    ({"sip": {"challenge": "everybody"}}, "sip.users", ["required", "everybody"]),
+    ({"sip": {"tls_clients": "verified"}}, "sip.tls_ca", ["required", "verified"]),
+    ({"sip": {"tls_key": "key.pem"}}, "sip.tls_cert", ["required with sip.tls_key"]),
+    ({"http": {"tls_key": "key.pem"}}, "http.tls_cert", ["required with http.tls_key"]),
+    ({"http": {"cors_origins": ["*", "https://a/b"]}}, "http.cors_origins[1]", ["'https://a/b'", "https://host"]),
+    ({"rtp": {"port_min": 10000, "port_max": 10000}}, "rtp.port_max", ["must be above rtp.port_min (10000)"]),
+    ({"endpointing": {"bot": {"min_silence_ms": 100}}}, "endpointing.bot.speculate_ms", ["above", "(100)"]),
 ]
 
 
@@ -199,3 +209,20 @@ def test_a_value_of_the_environment_that_is_no_toml_is_shown_as_it_is() -> None:
         load(environ={"MEDIAWORKER_ASR__PARTIAL_MS": "soon"})
     with pytest.raises(ConfigError, match=r"`str`"):
         load(environ={"MEDIAWORKER_SIP__CODECS": "[1]"})
+
+
+def test_values_at_their_limits_are_taken() -> None:
+    settings = parse({
+        "endpointing": {"bot": {"enter": 0.5, "exit": 0.5, "min_silence_ms": 160, "speculate_ms": 160}},
+        "rtp": {"port_min": 10000, "port_max": 10001},
+        "http": {"cors_origins": ["*", "https://a.example:8443"], "tls_cert": "a.pem"},
+        "sip": {"users": [USER, {**USER, "user": "b"}], "challenge": "everybody", "tls_cert": "a", "tls_key": "b"},
+    })  # fmt: skip
+    assert settings.endpointing.bot.exit == 0.5 and settings.rtp.port_max == 10001 and len(settings.sip.users) == 2
+
+
+def test_a_reason_begins_small_and_loses_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"expected `int` <= 65535"):
+        parse({"sip": {"port": 65536}})
+    with pytest.raises(ConfigError, match=r"expected one of 'PCMU', 'PCMA', 'G722', 'OPUS'"):
+        parse({"sip": {"codecs": ["PCMU", "G729"]}})

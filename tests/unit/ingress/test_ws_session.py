@@ -816,3 +816,26 @@ def test_a_hangup_completes_the_last_half_sample() -> None:
     assert call.leg.audio == data + b"\0\0" and made.state is StreamState.FINISHING
     call.on_hangup()
     assert call.leg.audio == data + b"\0\0", "once"
+
+
+def test_a_sample_that_is_cut_by_another_encoding_does_not_shift_it() -> None:
+    made, call = asr(channels=2)
+    data = np.arange(1, 9).astype("<i2").tobytes()
+    tell(made, data + b"\1\2\3")
+    tell(made, {"type": "config", "encoding": "pcm_f32le"})
+    tell(made, np.array([0.5, -0.5, 0.25, -0.25], "<f4").tobytes())
+    tell(made, {"type": "flush"})
+    left = np.frombuffer(call.legs["left"].audio, "<i2").tolist()
+    right = np.frombuffer(call.legs["right"].audio, "<i2").tolist()
+    assert left == [1, 3, 5, 7, 16384, 8192] and right == [2, 4, 6, 8, -16384, -8192]
+    assert told(made) == []
+
+
+def test_half_a_frame_of_two_channels_is_dropped_at_a_flush() -> None:
+    made, call = asr(channels=2)
+    tell(made, b"\1\0\2\0\3\0")
+    tell(made, {"type": "flush"})
+    tell(made, b"\4\0\5\0\6\0\7\0")
+    tell(made, {"type": "flush"})
+    left = np.frombuffer(call.legs["left"].audio, "<i2").tolist()
+    assert [each for each in left if each] == [1, 4, 6]

@@ -491,3 +491,19 @@ def test_headers_made_to_be_slow_are_read_at_once(piece: str) -> None:
     assert time.perf_counter() - started < 0.5
     assert address_uri('"a <sip:b@c>') == "sip:b@c", "of a string that nobody closes"
     assert tag_of('"a;tag=x\\"" <sip:b@c;tag=y>;tag=z') == "z"
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [("IN IP7 192.0.2.1", 301), ("IN ip4 192.0.2.1", 301), ("ATM NSAP 47.0091.8100", 300)],
+)
+def test_a_connection_of_another_kind_is_refused_with_its_warning(text: str, warning: int) -> None:
+    with pytest.raises(NotAcceptable) as raised:
+        ConnectionLine.parse(text)
+    assert raised.value.warning == warning
+
+
+@pytest.mark.parametrize("text", ["", "IN", "IN IP4", "IN IP4 192.0.2.1 x"])
+def test_a_connection_that_is_none_is_an_error(text: str) -> None:
+    with pytest.raises(SdpError, match="bad connection"):
+        ConnectionLine.parse(text)

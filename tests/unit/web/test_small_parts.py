@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+
 import pytest
 
+from config.counters import counter, counter_by
 from mediaworker.http.page_sessions import MAX_SESSIONS, PageSessions
 from mediaworker.http.problem import Problem
 from mediaworker.http.query import LIMIT_DEFAULT, LIMIT_MAX, choice, page_limit
+from mediaworker.ops.metrics import Histogram, MetricsRegistry, histogram
 
 
 @pytest.mark.parametrize(("text", "limit"), [(None, LIMIT_DEFAULT), ("1", 1), ("007", 7), (str(LIMIT_MAX), LIMIT_MAX)])
@@ -43,3 +48,33 @@ def test_the_oldest_page_is_forgotten() -> None:
     sessions = PageSessions()
     keys = [sessions.redeem(sessions.token) for _ in range(MAX_SESSIONS + 2)]
     assert list(sessions.keys) == keys[2:] and MAX_SESSIONS == 16
+
+
+def test_every_field_with_a_help_text_is_in_a_scrape() -> None:
+    @dataclass
+    class Figures:
+        calls: int = counter("Counts calls.")
+        refused: Counter[str] = counter_by("reason", "Counts refusals.", name="refusals")
+        wait: Histogram = histogram("wait_seconds", "Measures waits.", (0.5, 1.0))
+        private: int = 7
+
+    figures, registry = Figures(calls=3), MetricsRegistry()
+    figures.refused["full"] += 2
+    figures.wait.observe(0.25)
+    figures.wait.observe(9.0)
+    registry.counters("door", figures)
+    registry.gauge("open", "Shows what is open.", lambda: 5)
+    text = registry.exposition()[0].decode()
+    for line in (
+        "mediaworker_door_calls_total 3.0", 'mediaworker_refusals_total{reason="full"} 2.0', "mediaworker_open 5.0",
+        'mediaworker_wait_seconds_bucket{le="0.5"} 1.0', 'mediaworker_wait_seconds_bucket{le="1.0"} 1.0',
+        'mediaworker_wait_seconds_bucket{le="+Inf"} 2.0', "mediaworker_wait_seconds_sum 9.25",
+    ):  # fmt: skip
+        assert line in text.splitlines(), line
+    assert "private" not in text
+    assert sorted(registry.table()) == [
+        ("mediaworker_door_calls_total", "counter", "", "Counts calls."),
+        ("mediaworker_open", "gauge", "", "Shows what is open."),
+        ("mediaworker_refusals_total", "counter", "reason", "Counts refusals."),
+        ("mediaworker_wait_seconds", "histogram", "", "Measures waits."),
+    ]
