@@ -141,7 +141,7 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]
             yield node, str(not value), f"{value} → {not value}"
         case ast.Constant(value=int() | float() as number):
             yield from ((node, str(other), f"{number} → {other}") for other in _others(number))
-        case ast.Return(value=ast.expr() as result) if not (isinstance(result, ast.Constant) and result.value is None):
+        case ast.Return(value=ast.expr() as result) if not _is_nothing(result):
             yield node, "return None", f"{ast.unparse(node)} → return None"
         case ast.Expr(value=ast.Call() as call) if not re.match(r"(self\.)?_?log\.", ast.unparse(call.func)):
             yield node, "pass", f"{ast.unparse(node)} → pass"
@@ -149,6 +149,11 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]
             yield node, "pass", f"{ast.unparse(node)} → pass"
         case ast.If(test=test) | ast.IfExp(test=test):
             yield from ((test, forced, f"if {ast.unparse(test)} → if {forced}") for forced in ("True", "False"))
+
+
+def _is_nothing(node: ast.expr) -> bool:
+    """None, or False, which says as much where it is asked for."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _is_named_number(node: ast.AST) -> bool:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.engines.aligner import TOGETHER, AlignRequest
+from asr.server.alignments import Alignments
 from asr.server.inference import PASSED_OVER, Inference
-from asr.server.scheduler import Lane
+from asr.server.scheduler import Lane, Request, Scheduler
 from asr.utterance import BYTES_PER_S, Alignment, Hypothesis, TimedWord, Utterance
 from audio.codecs.g711 import ulaw_encode
 from config.framing import encode
@@ -503,3 +504,42 @@ async def test_a_call_does_not_wait_for_ever() -> None:
     assert desk.aligner.cancelled == list(desk.aligner.asked)
     desk.answer()
     assert "transcript.words" not in desk.kinds()
+
+
+def test_audio_is_kept_for_utterances_whose_words_are_wanted_and_no_longer() -> None:
+    alignments = Alignments(HashAligner())
+    alignments.open(Utterance("plain", "PCMU"))
+    alignments.open(Utterance("wanted", "PCMU", words=True))
+    for name in ("plain", "wanted", "unknown"):
+        alignments.append(name, b"\x01" * SECOND)
+    assert list(alignments._open) == ["wanted"] and len(alignments._open["wanted"].audio) == SECOND
+    alignments.close("wanted")
+    alignments.close("wanted")
+    assert not alignments._open and alignments.languages == ("en", "zh")
+    without = Alignments(None)
+    without.open(Utterance("wanted", "PCMU", words=True))
+    without.append("wanted", b"\x01" * SECOND)
+    assert not without._open["wanted"].audio and without.languages == ()
+
+
+def test_what_is_aligned_together_is_bounded_by_its_length() -> None:
+    alignments, scheduler = Alignments(HashAligner()), Scheduler()
+    for number, seconds in enumerate((20, 15, 10, 1)):
+        name = f"u{number}"
+        alignments.open(Utterance(name, "PCMU", words=True))
+        alignments.append(name, bytes(seconds * SECOND))
+        alignments.request(messages.Align(name, 1, "a word", "en", seconds * SECOND))
+        scheduler.submit(Request(name, 1, Lane.WORDS, True, seconds * SECOND, 0.0, align=True))
+    assert [each.utterance_id for each in alignments.choose(scheduler, Lane.WORDS)] == ["u0", "u2"], "30 s in all"
+    assert [each.utterance_id for each in alignments.choose(scheduler, Lane.WORDS)] == ["u1", "u3"]
+    assert alignments.choose(scheduler, Lane.WORDS) == []
+
+
+def test_one_that_is_longer_than_all_together_is_aligned_alone() -> None:
+    alignments, scheduler = Alignments(HashAligner()), Scheduler()
+    for name, seconds in (("long", 100), ("short", 1)):
+        alignments.open(Utterance(name, "PCMU", words=True))
+        alignments.append(name, bytes(seconds * SECOND))
+        alignments.request(messages.Align(name, 1, "a word", "en", seconds * SECOND))
+        scheduler.submit(Request(name, 1, Lane.WORDS, True, seconds * SECOND, 0.0, align=True))
+    assert [each.utterance_id for each in alignments.choose(scheduler, Lane.WORDS)] == ["long"]

@@ -183,3 +183,16 @@ def test_no_field_of_a_console_line_can_look_like_another_line(fields: dict[str,
     first, *blocks = line.split("\n")
     assert first.isprintable()
     assert all(block.startswith("    | ") and block.isprintable() for block in blocks)
+
+
+def test_texts_of_several_lines_are_set_below_their_line_in_order() -> None:
+    fields = {"exception": "Traceback\n  ValueError", "message": "INVITE\r\nVia", "stack": "here", "call_id": "c1"}
+    line = ConsoleRenderer()(None, "info", {**fields, "event": "said", "level": "info"})
+    first, *blocks = line.split("\n")
+    assert "said" in first and "c1" in first and "Traceback" not in first
+    assert blocks == ["    | INVITE", "    | Via", "    | here", "    | Traceback", "    |   ValueError"]
+
+
+def test_numbers_stay_numbers_and_odd_texts_are_quoted() -> None:
+    line = ConsoleRenderer()(None, "info", {"event": "a\tb", "level": "info", "count": 3, "name": "x\ny", "plain": "z"})
+    assert "a\\tb" in line and "3" in line and repr("x\ny") in line and "z" in line and "'z'" not in line

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
 from config import Settings
 from config.load import parse
-from config.reload import merge
+from config.reload import RELOADABLE, merge
+from config.sections.section import Section
 
 
 def test_what_may_change_changes_and_the_rest_is_named() -> None:
@@ -32,3 +38,47 @@ def test_a_port_does_not_change_its_protocol_while_it_is_open() -> None:
     assert merged.settings == plain and set(merged.waiting) == {"http.tls_cert", "http.tls_key", "media.host"}
     moved = parse({"http": {"tls_cert": "b.pem", "tls_key": "k.pem"}, "media": {"host": "::1"}})
     assert merge(tls, moved).changed == ("http.tls_cert",)
+
+
+def other(value: Any) -> Any:
+    """A value of the same kind that is not this one, where that is simple."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+    return None
+
+
+def test_every_number_and_switch_changes_at_once_or_waits_as_its_key_says() -> None:
+    old = Settings()
+
+    def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+        for field in msgspec.structs.fields(node):
+            value, key = getattr(node, field.name), f"{path}{field.name}"
+            if isinstance(value, Section):
+                yield from leaves(value, f"{key}.")
+            elif (changed := other(value)) is not None:
+                yield key, changed
+
+    def replaced(node: Any, steps: list[str], value: Any) -> Any:
+        new = value if len(steps) == 1 else replaced(getattr(node, steps[0]), steps[1:], value)
+        return msgspec.structs.replace(node, **{steps[0]: new})
+
+    seen = set()
+    for key, value in leaves(old):
+        new = replaced(old, key.split("."), value)
+        merged = merge(old, new)
+        at_once = any(key == each or key.startswith(f"{each}.") for each in RELOADABLE)
+        assert (merged.changed, merged.waiting) == (((key,), ()) if at_once else ((), (key,))), key
+        assert merged.settings == (new if at_once else old)
+        seen.add(at_once)
+    assert seen == {True, False}
+
+
+def test_a_certificate_that_is_only_renewed_is_taken_at_once() -> None:
+    old = parse({"media": {"tls_cert": "a.pem", "tls_key": "k.pem"}})
+    new = parse({"media": {"tls_cert": "b.pem", "tls_key": "l.pem"}})
+    assert merge(old, new).settings == new
+    gone = merge(old, Settings())
+    assert gone.settings == old and set(gone.waiting) == {"media.tls_cert", "media.tls_key"} and gone.changed == ()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import tracemalloc
 from itertools import count
 
+import pytest
+
 from config.log_rate_limit import LogRateLimit
+from sip import request_filter as request_filter_module
 from sip.request_filter import (
     DROP,
     FIRST_MESSAGE_S,
@@ -16,6 +19,7 @@ from sip.request_filter import (
     ConnectionTable,
     RequestFilter,
     RequestHead,
+    TokenBuckets,
 )
 
 FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
@@ -139,3 +143,23 @@ def test_what_is_remembered_of_calls_does_not_grow_with_their_names() -> None:
         assert tracemalloc.get_traced_memory()[0] < 2_000_000, "60 MB of names"
     finally:
         tracemalloc.stop()
+
+
+def test_a_bucket_is_filled_with_time_up_to_its_burst() -> None:
+    buckets = TokenBuckets(2.0, 3.0)
+    assert "a" not in buckets and buckets.level("a", 0.0) == 3.0
+    assert [buckets.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert "a" in buckets and buckets.level("a", 0.25) == 0.5 and not buckets.take("a", 0.25)
+    assert buckets.take("a", 0.5) and not buckets.take("a", 0.5)
+    assert buckets.level("a", 100.0) == 3.0 and buckets.level("b", 0.5) == 3.0
+
+
+def test_a_full_table_gives_newcomers_nothing_until_a_bucket_is_full_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_filter_module, "_MAX_SOURCES", 3)
+    buckets = TokenBuckets(1.0, 2.0)
+    for at, source in enumerate("abc"):
+        assert buckets.take(source, at / 10)
+    assert not buckets.take("d", 0.5) and "d" not in buckets and buckets.level("d", 0.5) == 0.0
+    assert buckets.take("a", 0.5), "who is in the table keeps the place"
+    assert buckets.level("d", 1.15) == 2.0 and "b" not in buckets, "its bucket is full again"
+    assert buckets.take("d", 1.15) and "d" in buckets and "a" in buckets
