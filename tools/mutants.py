@@ -163,7 +163,10 @@ def _is_named_number(node: ast.AST) -> bool:
         name, value = node.target, node.value
     else:
         return False
-    return isinstance(name, ast.Name) and name.id.strip("_").isupper() and _is_arithmetic(value)
+    names = name.elts if isinstance(name, ast.Tuple) else [name]
+    values = value.elts if isinstance(value, ast.Tuple) else [value]
+    named = all(isinstance(each, ast.Name) and each.id.strip("_").isupper() for each in names)
+    return named and all(map(_is_arithmetic, values))
 
 
 def _is_arithmetic(node: ast.AST) -> bool:

@@ -559,3 +559,19 @@ def test_audio_is_sent_as_it_comes_before_anything_is_asked() -> None:
     pair.outstanding.append("a", b"\x01" * 100)
     assert isinstance(pair.outstanding.next_message(), messages.Append)
     assert pair.outstanding.next_message() is None
+
+
+def test_audio_that_is_added_counts_to_what_the_engine_holds() -> None:
+    pair = Pair(max_bytes=1000)
+    for name in "ab":
+        pair.open(name)
+    pair.outstanding.append("a", b"\x01" * 100)
+    assert isinstance(pair.outstanding.next_message(), messages.Open)
+    assert isinstance(pair.outstanding.next_message(), messages.Open)
+    pair.open("c")
+    pair.outstanding.append("a", b"\x01" * 900)
+    sent = [type(message).__name__ for message in iter(pair.outstanding.next_message, None)]
+    assert sent and "Open" not in sent, "the third waits until the first is over"
+    pair.outstanding.close("a")
+    sent = [type(message).__name__ for message in iter(pair.outstanding.next_message, None)]
+    assert sent == ["CloseUtterance", "Open"]

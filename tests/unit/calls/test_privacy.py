@@ -407,3 +407,18 @@ def test_a_fault_costs_the_text_and_nothing_else(monkeypatch: pytest.MonkeyPatch
     assert privacy.screen(0, words).words == []  # type: ignore[union-attr]
     held = events.CallHeld("main")
     assert privacy.screen(0, held) is held
+
+
+@pytest.mark.parametrize(
+    ("begin", "card"),
+    [
+        ("4", True), ("34", True), ("36", True), ("37", True), ("38", True), ("50", True), ("69", True), ("62", True),
+        ("2221", True), ("2720", True), ("3000", True), ("3059", True), ("3528", True), ("3589", True),
+        ("35", False), ("33", False), ("39", False), ("49", True), ("70", False), ("2220", False), ("2721", False),
+        ("3060", False), ("3527", False), ("3590", False), ("1", False), ("9", False),
+    ],
+)  # fmt: skip
+def test_numbers_of_the_large_networks_are_cards(begin: str, card: bool) -> None:
+    body = begin + "0" * (15 - len(begin))
+    number = next(body + str(last) for last in range(10) if digits.luhn(body + str(last)))
+    assert digits.is_card(number) is card

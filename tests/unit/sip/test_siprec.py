@@ -286,3 +286,26 @@ def test_roles_are_configured() -> None:
     assert speaker(settings, [ann, bob], "1") == ("agent", "Desk 11, 4712")
     assert speaker(settings, [ann, cleo], "1") == ("unknown", "Desk 11, Cleo"), "a stream of both sides has no role"
     assert speaker(settings, [], "inbound") == ("customer", "") and speaker(settings, [], "1") == ("unknown", "")
+
+
+def test_a_complete_document_forgets_who_sent_what() -> None:
+    made = document(people("ann", "bob"), streams("1", "2"), sends(ann=["1"], bob=["2"]))
+    made.update(parse(f"<recording>{people('cleo', 'dan')}{streams('1', '2')}</recording>"))
+    assert names(made, "1") == ["cleo"] and names(made, "2") == ["dan"]
+
+
+def test_everybody_who_is_named_is_an_identity_once() -> None:
+    made = recording(DRAFT)
+    assert made.identities() == ("sip:4711@192.0.2.1", "4711", "Ann", "tel:+4930123456", "+4930123456")
+    assert Recording().identities() == ()
+
+
+def test_metadata_may_be_in_base64() -> None:
+    def invite(body: str) -> SipMessage:
+        head = "INVITE sip:x@y SIP/2.0\r\nCall-ID: 1\r\nContent-Type: application/rs-metadata+xml"
+        return SipMessage.parse(f"{head}\r\n\r\n{body}")
+
+    encoded = base64.b64encode(RFC.encode()).decode()
+    for body in (RFC, encoded, "\r\n".join(encoded[at : at + 76] for at in range(0, len(encoded), 76))):
+        assert metadata_of(invite(body)).strip() == RFC.strip()
+    assert metadata_of(invite("not base64!")) == "not base64!" and not metadata_of(invite(" ")).strip()

@@ -106,3 +106,17 @@ def test_without_keys_an_offer_is_answered_all_the_same() -> None:
 
 
 OPEN = {"/healthz", "/readyz", *(page.path_of(name) for name in page.names())}
+
+
+def test_without_keys_the_workers_own_page_is_let_in_and_nobody_else() -> None:
+    def asked(token: str | None, *sessions: str) -> tuple[int, str]:
+        headers = [("Host", "worker.example")]
+        headers += [("Authorization", f"Bearer {token}")] if token is not None else []
+        found = decide(headers, peer="192.0.2.1", scope="admin", keys=(), direct=False, sessions=sessions)
+        return found.status, found.name
+
+    assert asked("session-key-1", "session-key-0", "session-key-1") == (200, "page")
+    assert asked("session-key-2", "session-key-0", "session-key-1") == (401, "")
+    assert asked("session-key-2") == (401, "") and asked(None, "session-key-1") == (401, "")
+    found = decide([HOST], peer="192.0.2.1", scope="admin", keys=(), direct=False, sessions=())
+    assert (found.status, found.challenge) == (401, "Bearer") and "configure auth.api_keys" in found.reason
