@@ -116,7 +116,9 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
         lines = range(node.lineno, max(node.lineno + 1, inside[0].lineno if inside else (node.end_lineno or 0) + 1))
     if isinstance(node, ast.JoinedStr) or _is_named_number(node) or _is_negative_number(node) or _is_table(node):
         return
-    if ast.unparse(node).startswith("if TYPE_CHECKING:") or (isinstance(node, ast.keyword) and node.arg == "strict"):
+    if ast.unparse(node).startswith(("if TYPE_CHECKING:", "if __name__ ==")) or (
+        isinstance(node, ast.keyword) and node.arg == "strict"
+    ):
         return
     yield from ((*change, lines) for change in _changes_of(node))
     skipped = ("annotation", "returns", "decorator_list", "keywords" if isinstance(node, ast.ClassDef) else "")

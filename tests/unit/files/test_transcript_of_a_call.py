@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -88,3 +89,25 @@ def test_a_speaker_is_named_by_the_best_that_is_known() -> None:
     assert segments(record(), [frame])[0].speaker == "third"
     frame = encode(Event("s:1", "c1", 1, 0, "", final("u1", leg="outbound", role="agent")))
     assert segments(record(), [frame])[0].speaker == "agent"
+
+
+def test_the_json_of_a_call_has_every_final_and_who_said_it() -> None:
+    record = None
+    said = [
+        final("u1", "hello", leg="outbound", role="agent", start_ms=900, end_ms=1200),
+        final("u2", "", start_ms=100),
+    ]
+    bodies = [started(), *said]
+    for seq, body in enumerate(bodies, 1):
+        record = apply(record, Event("s:1", "c1", seq, seq * 100, timestamp(seq), body))
+    assert record is not None
+    frames = [encode(Event("s:1", "c1", seq, 0, timestamp(seq), body)) for seq, body in enumerate(said, 2)]
+    found = segments(record, [*frames, "damaged"])
+    document = json.loads(render(record, found, "json"))
+    assert (document["call_id"], document["state"]) == ("c1", "live")
+    (told,) = [value for value in document.values() if isinstance(value, list)]
+    assert [(each["utterance_id"], each["speaker"], each["text"]) for each in told] == [
+        ("u2", "Bea", ""), ("u1", "agent", "hello"),
+    ]  # fmt: skip
+    assert "hello" in render(record, found, "txt") and "-->" in render(record, found, "srt")
+    assert render(record, found, "vtt").startswith("WEBVTT")
