@@ -173,3 +173,37 @@ def test_a_suspect_shares_no_step() -> None:
         inference.receive(messages.FinalRequest(name, 1, 8000, commit=True), 0.0)
     done(inference)
     assert sorted(map(sorted, engine.steps)) == [["a", "b"], ["s"]]
+
+
+def test_what_is_closed_is_neither_asked_nor_answered() -> None:
+    inference = Inference(Engine())
+    opened(inference, "a", "b")
+    for name in "ab":
+        inference.receive(messages.FinalRequest(name, 1, len(CODES), commit=True), 0.0)
+    inference.receive(messages.CloseUtterance("a"), 0.0)
+    inference.receive(messages.CloseUtterance("a"), 0.0)
+    inference.receive(messages.Append("a", len(CODES), b"late"), 0.0)
+    inference.receive(messages.PartialRequest("a", 2, len(CODES)), 0.0)
+    assert len(inference.scheduler) == 1
+    (heard,) = done(inference)
+    assert isinstance(heard, messages.Heard) and heard.hypothesis.utterance_id == "b"
+    assert not len(inference.scheduler) and inference.engine.heard == {}  # type: ignore[attr-defined]
+
+
+def test_a_hypothesis_says_how_long_its_request_waited() -> None:
+    inference = Inference(Engine())
+    opened(inference, "a")
+    inference.receive(messages.PartialRequest("a", 1, len(CODES)), 2.0)
+    work = inference.choose(5.0)
+    assert work is not None
+    (heard,) = inference.perform(work, 5.5)
+    assert isinstance(heard, messages.Heard) and heard.hypothesis.queue_s == 3.5
+
+
+def test_partials_that_wait_are_as_many_as_eight_steps_take_and_at_least_256() -> None:
+    for batch, most in ((4, 256), (100, 800)):
+        inference = Inference(Engine(Capabilities(batch=batch)))
+        for number in range(most + 1):
+            opened(inference, str(number))
+            inference.receive(messages.PartialRequest(str(number), 1, 8), 0.0)
+        assert (len(inference.scheduler), inference.scheduler.counters.shed) == (most, 1)

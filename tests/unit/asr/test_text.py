@@ -174,3 +174,24 @@ def test_stable_prefix_is_common_and_grows_with_agreement(previous: str, current
     stable = stable_prefix(previous, current)
     assert previous[:stable] == current[:stable]
     assert stable <= stable_prefix(current, current) <= len(current)
+
+
+def test_a_loop_of_forty_characters_is_cut_and_a_shorter_text_is_left() -> None:
+    assert cut_repetitions("ha" * 20) == "ha" and cut_repetitions("ha" * 19 + "h") == "ha" * 19 + "h"
+    assert cut_repetitions("no " * 20) == "no "
+    assert cut_repetitions("12" * 40) == "12" * 32, "it may have been said"
+    assert cut_repetitions("x" * 21) == "x" and cut_repetitions("x" * 20) == "x" * 20
+
+
+def test_words_faster_than_anybody_speaks_are_an_echo() -> None:
+    previous = " ".join(f"word{number}" for number in range(20))
+    for count, echo in ((17, False), (18, True)):
+        said = " ".join(previous.split()[:count])
+        assert is_echo(said, previous, Evidence(2.0, -20.0)) is echo
+    assert Evidence(1.0, -50.1).quiet and not Evidence(1.0, -50.0).quiet
+    assert Evidence(1.0, -56.1).silent and not Evidence(1.0, -56.0).silent
+
+
+def test_a_context_of_four_words_is_recited_when_all_of_it_is_said() -> None:
+    assert clean("one two three four", context="One, two: three four", evidence=SPOKEN) == ""
+    assert clean("one two three", context="One two three", evidence=SPOKEN) == "one two three"

@@ -56,3 +56,14 @@ def test_progress(state: State, done_s: float, duration_s: float | None, ratio: 
 def test_which_states_are_active() -> None:
     states: tuple[State, ...] = ("queued", "running", "completed", "failed", "cancelled")
     assert [msgspec.structs.replace(JOB, state=state).active for state in states] == [True, True, False, False, False]
+
+
+def test_what_a_record_does_not_say_is_as_it_was_in_the_beginning() -> None:
+    """Defaults are left out on the disk: another one would change what is there."""
+    assert msgspec.json.decode(msgspec.json.encode(JOB), type=Job) == JOB
+    assert set(msgspec.json.decode(msgspec.json.encode(JOB))) == {"id", "owner", "source", "options", "created_s"}
+    assert (JOB.channels, JOB.chunks, JOB.failed_chunks, JOB.damaged) == (1, 0, 0, 0)
+    assert (JOB.done_s, JOB.not_before_s, JOB.waits_since_s, JOB.state) == (0.0, 0.0, 0.0, "queued")
+    webhook = Webhook("https://x.example")
+    assert (webhook.state, webhook.attempts, webhook.next_s, webhook.error) == ("waiting", 0, 0.0, "")
+    assert (JOB.source.mtime_ns, JOB.source.path) == (0, "")

@@ -315,6 +315,8 @@ def test_each_problem_is_counted_and_says_what_came() -> None:
     counters = made.counters
     assert (counters.unexpected, counters.unknown, counters.malformed, counters.started) == (2, 1, 3, 1)
     assert call.ends == [] and not made.closed
+    made.receive(frame(HANGUP), 0.3)
+    assert call.ends == ["hangup"] and call.on_hangup is None
 
 
 def test_what_is_refused_says_why() -> None:
