@@ -374,3 +374,27 @@ async def test_a_changed_endpointing_ends_the_open_utterance() -> None:
     call.end("hangup")
     call.retune({"language": "fr"}, lambda endpointing: endpointing)
     assert call.members["main"].transcriber.language == ""
+
+
+async def test_alerts_are_raised_by_events_and_by_the_clock_and_without_rules_by_nothing() -> None:
+    desk = Desk()
+    call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
+    call._alerts = None
+    call.check_alerts()
+    raised = events.Alert("dead-air", "main", "", "", 0, 500, "info")
+    asked: list[tuple[str, int]] = []
+
+    def on_event(at_ms: int, body: events.EventBody) -> list[events.Alert]:
+        asked.append((type(body).__name__, at_ms))
+        return [raised]
+
+    def check(now_ms: int) -> list[events.Alert]:
+        asked.append(("check", now_ms))
+        return [raised, raised]
+
+    call._alerts = SimpleNamespace(on_event=on_event, check=check)  # type: ignore[assignment]
+    desk.now += 1.25
+    call.dtmf("main", "1")
+    desk.now += 0.25
+    call.check_alerts()
+    assert asked == [("Dtmf", 1250), ("check", 1500)] and desk.of(events.Alert) == [raised] * 3

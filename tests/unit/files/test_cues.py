@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mediaworker.events.schema import Word
 from mediaworker.transcripts.subtitles.cues import GAP_MS, LINE, LONGEST_MS, SHORT, SHORTEST_MS, SPEED, Cue, cues
-from mediaworker.transcripts.subtitles.places import columns
+from mediaworker.transcripts.subtitles.places import atoms, columns
 
 
 def timed(text: str, *, every_ms: int = 300, pause: str = "", pause_ms: int = 900) -> list[Word]:
@@ -328,3 +328,20 @@ def test_every_word_once_in_order_in_two_short_lines(parts: list[str], every_ms:
     for cue, after in zip(found, [*found[1:], None], strict=True):
         assert cue.start_ms < cue.end_ms <= (after.start_ms if after else cue.end_ms)
         assert cue.end_ms - cue.start_ms <= LONGEST_MS
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("你好吗", ["你", "好", "吗"]),
+        ("用iPhone打", ["用", "iPhone", "打"]),
+        ("你好。再见", ["你", "好。", "再", "见"]),
+        ("（你）好", ["（你）", "好"]),
+        ("ab cd", ["ab", "cd"]),
+        ("naïve é", ["naïve", "é"]),
+        ('说"好"', ['说"好"']),
+    ],
+)
+def test_where_a_line_may_end_in_scripts_without_spaces(text: str, parts: list[str]) -> None:
+    found = atoms(text, line=LINE, first_line=LINE)
+    assert [text[atom.start : atom.end] for atom in found] == parts

@@ -195,3 +195,13 @@ def test_a_new_offer_begins_probation_and_forgets_candidates() -> None:
     assert latch.refused == SEQUENTIAL - 1
     assert accept(latch, rtp(SEQUENTIAL - 1), NAT, 1.0) == (), "counted from the beginning"
     assert accept(latch, rtp(1), PEER, 1.5) != () and latch.last_packet_s == 1.5
+
+
+def test_the_locked_source_is_heard_as_long_as_it_speaks() -> None:
+    latch = locked()
+    for tick in range(1, 10):
+        now = tick * SILENCE_S / 2
+        assert accept(latch, rtp(tick), PEER, now) == (rtp(tick),) and latch.last_packet_s == now
+        for sequence in range(SEQUENTIAL):
+            assert accept(latch, rtp(sequence), INTRUDER, now) == ()
+    assert latch.source == PEER
