@@ -22,21 +22,28 @@ def decode(format: Format, audio: bytes) -> npt.NDArray[np.int16]:
 
 
 class Loudness:
-    """RMS per 100 ms of an utterance, counted from its start, so that it does not depend on how the bytes arrive."""
+    """RMS per 100 ms of an utterance, counted from its start, so that it does not depend on how the bytes arrive.
 
-    __slots__ = ("_dbfs", "_format", "_pending", "_window_bytes")
+    Nothing is measured behind the first window that is as loud as `enough_dbfs`: for who asks no further.
+    """
 
-    def __init__(self, format: Format) -> None:
-        self._format = format
+    __slots__ = ("_dbfs", "_enough_dbfs", "_format", "_pending", "_window_bytes")
+
+    def __init__(self, format: Format, *, enough_dbfs: float = 0.0) -> None:
+        self._format, self._enough_dbfs = format, enough_dbfs
         self._window_bytes = BYTES_PER_S[format] // 10
-        self._pending: list[bytes] = []
+        self._pending: list[bytes] | None = []
+        """None: what was measured is enough."""
         self._dbfs: list[float] = []
 
     def feed(self, audio: bytes) -> None:
         """Kept until somebody asks: audio comes in many small pieces."""
-        self._pending.append(audio)
+        if self._pending is not None:
+            self._pending.append(audio)
 
     def _measure(self) -> None:
+        if self._pending is None:
+            return
         data = b"".join(self._pending)
         whole = len(data) // self._window_bytes * self._window_bytes
         self._pending = [data[whole:]]
@@ -44,10 +51,12 @@ class Loudness:
             samples = decode(self._format, data[:whole]).astype(np.float64)
             power = (samples.reshape(whole // self._window_bytes, -1) ** 2).mean(axis=1) / 32768.0**2
             self._dbfs += (10.0 * np.log10(np.maximum(power, 1e-12))).tolist()
+            if max(self._dbfs) >= self._enough_dbfs:
+                self._pending = None
 
     def peak_dbfs(self, end: int) -> float:
-        """Of the loudest whole window in the first `end` bytes: 0 is full scale, -120 digital silence. 0 when there is
-        no whole window: too little to judge by."""
+        """Of the loudest whole window in the first `end` bytes, as far as they were measured: 0 is full scale, -120
+        digital silence. 0 when there is no whole window: too little to judge by."""
         self._measure()
         return max(self._dbfs[: end // self._window_bytes], default=0.0)
 

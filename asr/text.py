@@ -50,7 +50,9 @@ def parse_output(raw: str, forced: str = "") -> tuple[str, str]:
         if found:
             code = languages.code(found[1])
     # A tag in the middle is the model starting over; the words on both sides are kept, the tag is not.
-    return code, _SPECIAL.sub("", _TAGGED.sub("", text)).strip()
+    if "<" in text:
+        text = _SPECIAL.sub("", _TAGGED.sub("", text))
+    return code, text.strip()
 
 
 def cut_repetitions(text: str) -> str:
@@ -59,7 +61,8 @@ def cut_repetitions(text: str) -> str:
     been said. Not prefix-stable: for live text an engine stops generating instead.
     """
     text = _CHARACTER_RUN.sub(r"\1", text)
-    if len(text) < LOOP_MIN_CHARS:
+    # The search costs more than all else here. What is said 20 times has characters that are there 20 times.
+    if len(text) < LOOP_MIN_CHARS or all(text.count(character) < LOOP_REPEATS for character in set(text)):
         return text
     return _LOOP.sub(_one_copy, text)
 

@@ -93,7 +93,8 @@ class Inference:
             case messages.Open():
                 utterance = message.utterance
                 assert utterance.id not in self._open, f"{utterance.id} is open"
-                loudness, longest = Loudness(utterance.format), self._longest(utterance)
+                loudness = Loudness(utterance.format, enough_dbfs=text.QUIET_DBFS)
+                longest = self._longest(utterance)
                 self._open[utterance.id] = _Open(utterance, loudness, longest, suspect=message.suspect)
                 self.alignments.open(utterance)
                 self.engine.open(utterance)
