@@ -19,7 +19,9 @@ def _half_band() -> NDArray[np.float32]:
     return np.asarray(taps * (0.5 / taps.sum()), np.float32)
 
 
-_TAPS = _half_band()
+TAPS = _half_band()
+MEMORY = 2 * _TAPS_ABOUT - 1
+"""Input samples that stand before what an interpolated one may be made of."""
 
 
 class Upsampler:
@@ -28,7 +30,7 @@ class Upsampler:
     __slots__ = ("_memory",)
 
     def __init__(self) -> None:
-        self._memory = np.zeros(2 * _TAPS_ABOUT - 1, np.float32)
+        self._memory = np.zeros(MEMORY, np.float32)
 
     def feed(self, samples: NDArray[np.int16]) -> NDArray[np.float32]:
         """int16 of shape (n,) → float32 in [-1, 1) of shape (2n,). Bit for bit the same however the stream is cut."""
@@ -38,7 +40,7 @@ class Upsampler:
         out = np.empty(2 * count, np.float32)
         out[::2] = held[_TAPS_ABOUT - 1 : _TAPS_ABOUT - 1 + count]
         between, pair = np.zeros(count, np.float32), np.empty(count, np.float32)
-        for index, tap in enumerate(_TAPS):
+        for index, tap in enumerate(TAPS):
             low, high = _TAPS_ABOUT - 1 - index, _TAPS_ABOUT + index
             np.add(held[low : low + count], held[high : high + count], out=pair)
             pair *= tap

@@ -17,7 +17,8 @@ from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.packed import PackedRow
-from asr.engines.qwen.session import MODEL_HZ, QwenSession
+from asr.engines.qwen.session import QwenSession
+from asr.engines.qwen.sound import MODEL_HZ
 from asr.server.scheduler import Request
 from asr.utterance import BYTES_PER_S
 from benchmarks.engine.native import UNFIXED_CHUNKS, UNFIXED_TOKENS, Refeed
@@ -60,6 +61,9 @@ class DrivenEngine(QwenEngine):
     def _said(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> list[list[int]]:
         super()._said(sessions, rows)  # all of it, and waited for
         self._rows += len(rows)
+        return self._scripted(sessions, rows)
+
+    def _scripted(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> list[list[int]]:
         return [self._instead(session, row) for session, row in zip(sessions, rows, strict=True)]
 
     def _instead(self, session: QwenSession, row: PackedRow) -> list[int]:

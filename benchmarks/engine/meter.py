@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from asr.engines.interface import Answer
 from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.encoder import Audio, Encoder, Encoding
@@ -23,9 +25,9 @@ class _Encoder(Encoder):
 
     spent: dict[int, Spent]
 
-    def _convolve(self, todo: Sequence[tuple[Encoding, int]]) -> None:
+    def _convolve(self, todo: Sequence[tuple[Encoding, int]], pages: Tensor) -> None:
         before = {id(encoding.audio): (encoding.audio, dict(encoding.audio.chunks)) for encoding, _ in todo}
-        super()._convolve(todo)
+        super()._convolve(todo, pages)
         for encoding, window in todo:
             spent = self.spent[id(encoding.audio)]
             spent.windows += 1

@@ -74,3 +74,28 @@ def test_a_finished_window_keeps_no_more_than_itself() -> None:
         for window in windows.values():
             kept = window.tokens
             assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
+
+
+def test_the_head_of_a_prompt_is_read_once_as_long_as_its_slot_is_kept() -> None:
+    reference, context = random_model(), "names " * 40
+    made = QwenEngine(loaded(random_model()), Shape(slots=1, batch=1))
+    made.prompts.read = lambda tokens, prompt: ("", " ".join(map(str, tokens)))  # type: ignore[method-assign]
+    sound = noise(1.5, seed=5)
+    made.open(Utterance("a", "PCMU", language="en", context=context))
+    prompt = made.prompts.build(language="en", context=context)
+    head = len(prompt.head)
+    assert head > 40
+    fed = []
+    for revision, end in enumerate((4000, 8000, 12000)):
+        made.append("a", sound[end - 4000 : end])
+        if revision == 2:
+            made._sessions["a"].evict()
+            made._give("a")
+        before, answers = made.packed.positions, []
+        request = Request("a", revision, Lane.FINAL, True, end, 0.0)
+        while not answers:
+            answers = made.step([request])
+        said = [int(token) for token in answers[0].text.split()]
+        check_said(said, reference, sound[:end], prompt, len(said))
+        fed.append(made.packed.positions - before)
+    assert fed[1] < head < fed[0] and fed[2] > head, "and again when the slot was another's meanwhile"

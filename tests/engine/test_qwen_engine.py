@@ -8,19 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr import messages
 from asr.engines.interface import EngineError
 from asr.engines.qwen import session
+from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.model.mel import Features, Mel, normalise
+from asr.engines.qwen.model.mel import FrontEnd, normalise
 from asr.engines.qwen.session import longest
+from asr.engines.qwen.sound import Pages, Sound, look
 from asr.repetition import is_loop, once
+from asr.samples import Wideband
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
-from asr.utterance import Utterance
+from asr.utterance import BYTES_PER_S, Format, Utterance
+from audio.codecs.g711 import alaw_encode, ulaw_encode
 from tests.support.qwen_models import check_said, loaded, noise, random_model, tokenizer
 
 BOUNDARIES = (0.0125, 0.3, 0.49, 0.51, 0.99, 1.0, 1.01, 7.9, 7.98, 8.0, 8.0125, 8.1, 15.95, 16.05, 30.0)
@@ -58,26 +64,64 @@ def answer(made: QwenEngine, request: Request) -> int:
 # -- mel ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("format", ["L16", "PCMU", "PCMA"])
 @pytest.mark.parametrize("seconds", BOUNDARIES)
-def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float) -> None:
-    extractor = Qwen3ASRFeatureExtractor()
-    samples = np.random.default_rng(3).standard_normal(int(seconds * 16000)).astype(np.float32) * 0.05
-    samples *= np.linspace(0.1, 1, len(samples), dtype=np.float32)
-    mel, rng, at = Mel(extractor), random.Random(7), 0
-    features = Features(mel)
-    while at < len(samples):
-        size = rng.choice((1, 160, 333, 4000, 16000))
-        features.append(samples[at : at + size])
-        at = min(len(samples), at + size)
-        end = at if at == len(samples) else rng.randint(1, at)  # not always all that is there
-        view = features.view(end, mel(features.segments(end)))
+def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format: Format) -> None:
+    extractor, rng, at = Qwen3ASRFeatureExtractor(), random.Random(7), 0
+    front = FrontEnd(extractor, torch.device("cpu"), Direct())
+    pages, sound = Pages(100, front.bins, torch.device("cpu")), Sound(format)
+    length = int(seconds * BYTES_PER_S[format])
+    audio = loudening(length // 2 if format == "L16" else length, format)
+    samples, width = Wideband(format).feed(audio), 32000 // BYTES_PER_S[format]
+    while at < len(audio):
+        size = rng.choice((2, 160, 334, 4000, 16000))
+        sound.append(audio[at : at + size])
+        at = min(len(audio), at + size)
+        end = (at if at == len(audio) else rng.randrange(2, at + 1, 2)) * width // 2  # not always all that is there
+        (view,) = look(front, pages, Direct(), [(sound, end)])
         theirs = extractor(
             [samples[:end]], sampling_rate=16000, padding="longest", return_tensors="pt", return_attention_mask=True
         )
         count = int(theirs["attention_mask"].sum())
-        assert len(view.frames) == count and view.settled <= count
-        difference = normalise(view.frames, torch.tensor(view.maximum)).T - theirs["input_features"][0, :, :count]
+        assert view.count == count and view.settled <= count
+        frames = pages.frames[list(view.pages)].flatten(0, 1)[:count]
+        difference = normalise(frames, torch.tensor(view.maximum)).T - theirs["input_features"][0, :, :count]
         assert difference.abs().max() < 2e-5
+    free = len(pages._free)
+    sound.close(pages)
+    assert len(pages._free) == len(pages.frames) >= free
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9000)), min_size=1, max_size=12), st.integers(0, 99))
+@settings(max_examples=30)
+def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[str, int]], seed: int) -> None:
+    front = FrontEnd(Qwen3ASRFeatureExtractor(), torch.device("cpu"), Direct())
+    formats: dict[str, Format] = {"a": "PCMU", "b": "PCMA", "c": "L16"}
+    audio = {name: loudening(60_000, format, seed) for name, format in formats.items()}
+    pages, sounds = Pages(100, front.bins, torch.device("cpu")), {name: Sound(formats[name]) for name in "abc"}
+    for name, size in steps:
+        begin = len(sounds[name].audio)
+        sounds[name].append(audio[name][begin : begin + size // 2 * 2])
+        wanted = [(each, each.samples) for each in sounds.values() if each.samples]
+        if not wanted:
+            continue
+        for (sound, end), view in zip(wanted, look(front, pages, Direct(), wanted), strict=True):
+            alone, other = Sound(sound.format), Pages(100, front.bins, torch.device("cpu"))
+            alone.append(bytes(sound.audio))
+            (expected,) = look(front, other, Direct(), [(alone, end)])
+            assert (view.count, view.settled) == (expected.count, expected.settled)
+            mine, theirs = (
+                held.frames[list(which.pages)].flatten(0, 1)[: view.count]
+                for held, which in ((pages, view), (other, expected))
+            )
+            assert torch.allclose(mine, theirs, atol=1e-5) and view.maximum == pytest.approx(expected.maximum, abs=1e-5)
+
+
+def loudening(count: int, format: Format, seed: int = 3) -> bytes:
+    """Noise that grows louder."""
+    noise = np.random.default_rng(seed).standard_normal(count) * 0.05 * np.linspace(0.1, 1, count)
+    samples = (noise * 32767).astype(np.int16)
+    return {"PCMU": ulaw_encode, "PCMA": alaw_encode}[format](samples) if format != "L16" else samples.tobytes()
 
 
 # -- one utterance -----------------------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def _work(made: QwenEngine, codes: dict[str, bytes], step: Callable[[list[Reques
 
 
 @ways
-def test_the_host_waits_once_a_step(make: Callable[[], Execution], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_waits_twice_a_step_at_most(make: Callable[[], Execution], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "longest", lambda seconds: 12)
     means = make()
     made = QwenEngine(loaded(random_model()), Shape(slots=4, batch=4, captured_positions=96), means)
@@ -185,7 +185,7 @@ def test_the_host_waits_once_a_step(make: Callable[[], Execution], monkeypatch: 
     def step(requests: list[Request]) -> Any:
         before = means.staging.waits
         answers = made.step(requests)
-        assert means.staging.waits - before <= 1
+        assert means.staging.waits - before <= 2, "how loud the new sound is, and the tokens"
         return answers
 
     codes = {f"{kind}-{n}": noise(1.3 + 2.9 * n, seed=n) for n in range(2) for kind in ("live", "file")}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import session
@@ -16,8 +17,10 @@ from asr.engines.qwen.device import selfcheck
 from asr.engines.qwen.device.attention import Attention, Sdpa, Varlen
 from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.device.graphs import Eager, Graphs
+from asr.engines.qwen.device.selfcheck import hear
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine
+from asr.engines.qwen.model.mel import FrontEnd
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.engine.test_qwen_engine import engine, said  # noqa: F401
@@ -106,3 +109,16 @@ def test_a_device_on_which_nothing_is_right_is_refused(said: list[list[int]]) ->
     wrong = Execution(Crossed(), Eager(), Direct())
     with pytest.raises(EngineUnusable, match="self check: sdpa without graphs is wrong .* set qwen.device = 'cpu'"):
         selfcheck.settle(made._make, wrong, torch.float32)
+
+
+def test_sound_that_comes_out_wrong_is_refused() -> None:
+    extractor, host = Qwen3ASRFeatureExtractor(), torch.device("cpu")
+    plain = FrontEnd(extractor, host, Direct())
+    hear(FrontEnd(extractor, host, Direct()), plain)
+
+    class Late(FrontEnd):
+        def _upsampled(self, sound: Tensor) -> Tensor:
+            return super()._upsampled(sound).roll(1)
+
+    with pytest.raises(EngineUnusable, match="frames of sound differ"):
+        hear(Late(extractor, host, Direct()), plain)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from torch import Tensor
+
 from asr import messages, text
 from asr.engines.qwen.encoder import Encoder, Encoding
 from asr.engines.qwen.engine import QwenEngine, Shape
@@ -69,9 +71,9 @@ class WatchedPacked(Packed):
 class WatchedEncoder(Encoder):
     """Notes whose windows went through."""
 
-    def run(self, work: Sequence[tuple[Encoding, int]]) -> None:
+    def run(self, work: Sequence[tuple[Encoding, int]], pages: Tensor) -> None:
         self.worked = [(encoding.audio, min(limit, self.missing(encoding))) for encoding, limit in work]
-        super().run(work)
+        super().run(work, pages)
 
 
 class WatchedEngine(QwenEngine):

@@ -19,8 +19,9 @@ from asr.engines.qwen.aligner.words import split
 from asr.engines.qwen.encoder import Audio, Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
-from asr.engines.qwen.model.mel import Features, Mel, normalise, views
+from asr.engines.qwen.model.mel import normalise
 from asr.engines.qwen.prompt import audio_tokens
+from asr.engines.qwen.sound import Sound, look
 from asr.server.inference import Inference
 from asr.utterance import Utterance
 from tools.reference.cases import Case, Talk
@@ -46,13 +47,11 @@ class Engine:
     shape: Shape = field(default_factory=Shape)
     _engine: QwenEngine = field(init=False)
     _inference: Inference = field(init=False)
-    _mel: Mel = field(init=False)
     _tokens: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         loaded = load(self.folder)
         engine = self._engine = QwenEngine(loaded, self.shape)
-        self._mel = Mel(loaded.extractor)
         read = engine.prompts.read
 
         def noted(tokens: list[int], prompt: Any) -> tuple[str, str]:
@@ -88,19 +87,20 @@ class Engine:
     @torch.inference_mode()
     def seen(self, case: Case) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Mel (bins, frames) as the encoder takes it, and what the encoder makes of it: (tokens, width)."""
-        features = Features(self._mel)
-        features.append(case.samples)
-        (view,) = views(self._mel, [(features, len(case.samples))])
-        encoder = self._engine.encoder
+        engine, sound = self._engine, Sound(case.talk.sound.format)
+        sound.append(case.talk.sound.audio)
+        (view,) = look(engine.front, engine.pages, engine.execution.staging, [(sound, len(case.samples))])
+        encoder = engine.encoder
         encoding = encoder.begin(Audio(), view, Settling.EXACT)
-        encoder.run([(encoding, encoder.missing(encoding))])
-        mel = normalise(view.frames, torch.tensor(view.maximum)).T
+        encoder.run([(encoding, encoder.missing(encoding))], engine.pages.frames)
+        frames = engine.pages.frames[list(view.pages)].flatten(0, 1)[: view.count]
+        mel = normalise(frames, torch.tensor(view.maximum)).T
         return mel.numpy(), torch.cat(encoder.finish(encoding)).numpy()
 
     def prompt(self, case: Case) -> list[int]:
         """Its ids, with a placeholder for every token of audio."""
         built = self._engine.prompts.build(context=case.talk.context, language=case.talk.language)
-        frames = max(len(case.samples), self._mel.least) // self._mel.hop
+        frames = self._engine.front.frames(len(case.samples))
         return [*built.head, *[self.placeholder] * audio_tokens(frames), *built.tail]
 
     @property

@@ -18,8 +18,8 @@ from torch import Tensor
 from asr.engines.qwen.device.attention import Attention
 from asr.engines.qwen.device.graphs import Graphs
 from asr.engines.qwen.device.staging import Staging
-from asr.engines.qwen.model.mel import View
 from asr.engines.qwen.model.tower import Tower
+from asr.engines.qwen.sound import View
 
 CONV_CHUNKS = 32
 """In one pass of the convolutions: they need 60 times the memory of what they take."""
@@ -113,8 +113,8 @@ class Encoder:
         """Windows still to be computed."""
         return self._windows(encoding.view) - len(encoding.done)
 
-    def run(self, work: Sequence[tuple[Encoding, int]]) -> None:
-        """Compute the first so many missing windows of each, all of them together."""
+    def run(self, work: Sequence[tuple[Encoding, int]], pages: Tensor) -> None:
+        """Compute the first so many missing windows of each, all of them together. `pages`: see `sound.Pages`."""
         todo = [
             (encoding, number)
             for encoding, limit in work
@@ -122,7 +122,7 @@ class Encoder:
         ]
         if not todo:
             return
-        self._convolve(todo)
+        self._convolve(todo, pages)
         embedded = self.tower.attend([self._tokens(encoding, number) for encoding, number in todo])
         self.counters.windows += len(todo)
         self.counters.tokens += sum(each.shape[0] for each in embedded)
@@ -144,7 +144,7 @@ class Encoder:
         first, stop = window * self.window, min((window + 1) * self.window, view.count)
         return range(first // self.chunk, -(-stop // self.chunk))
 
-    def _convolve(self, todo: Sequence[tuple[Encoding, int]]) -> None:
+    def _convolve(self, todo: Sequence[tuple[Encoding, int]], pages: Tensor) -> None:
         """Have the convolutions of every chunk of these windows."""
         missing = [
             (encoding, chunk)
@@ -156,17 +156,19 @@ class Encoder:
         ]
         for first in range(0, len(missing), CONV_CHUNKS):
             part = missing[first : first + CONV_CHUNKS]
-            made = self.tower.convolve([self._input(encoding.view, chunk) for encoding, chunk in part])
-            for (encoding, chunk), tokens in zip(part, made, strict=True):
+            lengths = [min(self.chunk, encoding.view.count - chunk * self.chunk) for encoding, chunk in part]
+            made = self.tower.convolve(
+                pages,
+                [encoding.view.pages[chunk] for encoding, chunk in part],
+                [encoding.view.maximum for encoding, _ in part],
+                lengths,
+            )
+            for (encoding, chunk), length, tokens in zip(part, lengths, made, strict=True):
                 view = encoding.view
-                length = min(self.chunk, view.count - chunk * self.chunk)
                 # One that still grows is of use in this pass only: no maximum equals NaN.
                 maximum = view.maximum if (chunk + 1) * self.chunk <= view.settled else math.nan
                 encoding.audio.chunks[chunk] = _Made(maximum, tokens[: -(-length // 8)])
         self.counters.chunks += len(missing)
-
-    def _input(self, view: View, chunk: int) -> tuple[Tensor, float]:
-        return view.frames[chunk * self.chunk : (chunk + 1) * self.chunk], view.maximum
 
     def _tokens(self, encoding: Encoding, window: int) -> list[Tensor]:
         """Of each of its chunks, (tokens, width)."""

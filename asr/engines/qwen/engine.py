@@ -11,14 +11,17 @@ import torch
 from asr.engines.interface import Answer, Capabilities, EngineError, EngineExhausted, first_line
 from asr.engines.qwen.device import memory, selfcheck
 from asr.engines.qwen.device.execution import Execution, for_device
+from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.encoder import Encoder, Settling
+from asr.engines.qwen.eviction import Victims
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import LoadedModel
-from asr.engines.qwen.model.mel import Features, Mel, views
+from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompts
 from asr.engines.qwen.session import QwenSession
 from asr.engines.qwen.slots import Slots
+from asr.engines.qwen.sound import Pages, look
 from asr.engines.runtime import Runtime
 from asr.server.scheduler import LIVE, Request
 from asr.utterance import Utterance
@@ -59,6 +62,7 @@ class QwenEngine:
 
     name = "qwen"
 
+    _front_class: type[FrontEnd] = FrontEnd
     _encoder_class: type[Encoder] = Encoder
     _packed_class: type[Packed] = Packed
 
@@ -73,22 +77,26 @@ class QwenEngine:
         self.slots = Slots(text, slots=shape.slots, positions=shape.positions, device=weight.device, dtype=weight.dtype)
         self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
         fuse(model)
-        self._model = model
+        self._model, self._extractor = model, loaded.extractor
         self.execution = execution if execution is not None else for_device(weight.device, weight.dtype)
         self.checked = NOT_CHECKED
         """What the self check has found."""
         self.warnings: tuple[str, ...] = ()
         self._make(self.execution)
-        self._mel = Mel(loaded.extractor)
         self._sessions: dict[str, QwenSession] = {}
-        self._used: dict[str, None] = {}
+        self._used: dict[str, QwenSession] = {}
         """Owners of slots, the one that nothing was done for for longest first."""
+        self._files = 0
+        """How many of them are no calls."""
 
     def _make(self, means: Execution) -> tuple[Encoder, Packed]:
         """The parts that compute, so from now on."""
+        device = self.slots.keys.device
+        self.front = self._front_class(self._extractor, device, means.staging)
         self.encoder = self._encoder_class(
             self._model, means.attention, means.graphs, means.staging, window_s=self.shape.window_s
         )
+        self.pages = Pages(self.encoder.chunk, self.front.bins, device)
         self.packed = self._packed_class(
             self._model, self.slots, means.attention, means.graphs, means.staging,
             never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,
@@ -123,13 +131,13 @@ class QwenEngine:
     def open(self, utterance: Utterance) -> None:
         assert utterance.id not in self._sessions, f"{utterance.id} is open"
         prompt = self.prompts.build(context=utterance.context, language=utterance.language)
-        self._sessions[utterance.id] = QwenSession(utterance, prompt, Features(self._mel))
+        self._sessions[utterance.id] = QwenSession(utterance, prompt)
 
     def append(self, utterance_id: str, audio: bytes) -> None:
-        self._sessions[utterance_id].append(audio)
+        self._sessions[utterance_id].sound.append(audio)
 
     def close(self, utterance_id: str) -> None:
-        del self._sessions[utterance_id]
+        self._sessions.pop(utterance_id).sound.close(self.pages)
         self._give(utterance_id)
 
     def has(self, utterance_id: str) -> bool:
@@ -147,42 +155,39 @@ class QwenEngine:
 
     def runnable(self, request: Request) -> bool:
         name = request.utterance_id
-        return self.slots.of(name) is not None or self.slots.free > 0 or self._victim(name, ()) is not None
+        if self.slots.of(name) is not None or self.slots.free or self._sessions[name].utterance.live:
+            return True
+        return self._victims(()).take(live=False) is not None
 
-    def _victim(self, name: str, working: Collection[str]) -> str | None:
-        """Whose slot `name` may have, of those nothing was done for for longest the first. `working`: in this step.
+    def _victims(self, working: Collection[str]) -> Victims:
+        owners = list(self._used.values())
+        files = [owner for owner in owners if not owner.utterance.live] if self._files else []
+        return Victims(owners, files, working, only=self.shape.slots == 1)
 
-        A call takes that of a file, or else of another call. Files have what nothing is asked about: that of a file, or
-        when they have none that of a call; and calls leave them the last one as long as a call has one to spare.
-        """
-        sessions, only = self._sessions, self.shape.slots == 1
-        files = [owner for owner in self._used if not sessions[owner].utterance.live]
-        calls = [owner for owner in self._used if sessions[owner].utterance.live and owner not in working]
-        spare = [owner for owner in calls if sessions[owner].now is None]
-        if sessions[name].utterance.live:
-            candidates = spare if len(files) == 1 and spare and not only else [*files, *calls]
-        elif files or only:
-            candidates = [owner for owner in files if sessions[owner].now is None and owner not in working]
-        else:
-            candidates = spare
-        return next(iter(candidates), None)
-
-    def _slot(self, name: str, working: Collection[str]) -> int | None:
-        slot = self.slots.of(name)
-        if slot is None:
-            if not self.slots.free:
-                victim = self._victim(name, working)
-                if victim is None:
-                    return None
-                self._sessions[victim].evict()
-                self._give(victim)
-            slot = self.slots.take(name)
-            self._used[name] = None
-        return slot
+    def _place(self, names: Sequence[str]) -> list[int | None]:
+        """The slot of each, if it has or gets one."""
+        victims = None
+        found: list[int | None] = []
+        for name in names:
+            slot, session = self.slots.of(name), self._sessions[name]
+            if slot is None and not self.slots.free:
+                victims = victims or self._victims(frozenset(names))
+                if (victim := victims.take(live=session.utterance.live)) is not None:
+                    self._sessions[victim].evict()
+                    self._give(victim)
+            if slot is None and self.slots.free:
+                slot = self.slots.take(name)
+                self._used[name] = session
+                self._files += not session.utterance.live
+                if victims is not None and not session.utterance.live:
+                    victims.add_file(session)
+            found.append(slot)
+        return found
 
     def _give(self, name: str) -> None:
         self.slots.give(name)
-        self._used.pop(name, None)
+        if (owner := self._used.pop(name, None)) is not None:
+            self._files -= not owner.utterance.live
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -197,17 +202,17 @@ class QwenEngine:
             raise EngineExhausted(first_line(error)) from None
 
     def _step(self, requests: Sequence[Request]) -> list[Answer]:
-        names = {request.utterance_id for request in requests}
         working: list[tuple[QwenSession, int]] = []
-        for request in requests:
-            slot = self._slot(request.utterance_id, names)
+        slots = self._place([request.utterance_id for request in requests])
+        for request, slot in zip(requests, slots, strict=True):
             if slot is not None:
                 session = self._sessions[request.utterance_id]
                 session.begin(request)
                 working.append((session, slot))
         # What files may have of a step goes first to the one that has had nothing of it for longest.
-        turns = {name: turn for turn, name in enumerate(self._used)}
-        working.sort(key=lambda each: 0 if each[0].utterance.live else 1 + turns[each[0].utterance.id])
+        if self._files:
+            turns = {name: turn for turn, name in enumerate(self._used)}
+            working.sort(key=lambda each: 0 if each[0].utterance.live else 1 + turns[each[0].utterance.id])
         self._encode([session for session, _ in working])
         return self._decode(working)
 
@@ -231,7 +236,7 @@ class QwenEngine:
             if missing:
                 self._used_now(session)
             todo.append((encoding, missing))
-        self.encoder.run(todo)
+        self.encoder.run(todo, self.pages.frames)
         for (session, _), (encoding, _) in zip(encodings, todo, strict=True):
             if self.encoder.missing(encoding):
                 continue
@@ -243,10 +248,9 @@ class QwenEngine:
 
     def _look(self, sessions: Sequence[QwenSession]) -> None:
         """Make the frames of what they have been asked about, all of them together."""
-        for session in sessions:
-            session.hear()
-        wanted = [(session.features, session.end(session.work.request)) for session in sessions]
-        for session, view in zip(sessions, views(self._mel, wanted), strict=True):
+        wanted = [(session.sound, session.end(session.work.request)) for session in sessions]
+        views = look(self.front, self.pages, self.execution.staging, wanted)
+        for session, view in zip(sessions, views, strict=True):
             settling = Settling.EXACT if session.work.request.final else self.shape.settling
             session.work.encoding = self.encoder.begin(session.audio, view, settling)
 
@@ -283,8 +287,8 @@ class QwenEngine:
         return self.packed(rows)
 
     def _used_now(self, session: QwenSession) -> None:
-        self._used.pop(session.utterance.id)
-        self._used[session.utterance.id] = None
+        name = session.utterance.id
+        self._used[name] = self._used.pop(name)
 
     def _cut(self, session: QwenSession, limit: int) -> None:
         """A draft is verified in one piece, of at most `limit` positions; the rest of it is said anew."""
@@ -307,6 +311,7 @@ class QwenEngine:
 
     def _warm_up(self) -> None:
         if self.slots.keys.device.type != "cpu" or not self.execution.plain:
+            selfcheck.hear(self.front, FrontEnd(self._extractor, torch.device("cpu"), Direct()))
             settled = selfcheck.settle(self._make, self.execution, self.slots.keys.dtype)
             self.execution, self.checked = settled.execution, settled.sentence
         utterance = Utterance("warm-up", "PCMU", live=True)

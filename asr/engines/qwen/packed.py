@@ -38,7 +38,7 @@ FEW, PER_ROW = 8, 8
 for all of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Input:
     """Positions on their way into the text model: tokens, and embeddings of audio between them."""
 
@@ -59,7 +59,7 @@ class Input:
         return Input(self.ids[low:high], audio)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PackedRow:
     """The next positions of one utterance."""
 
@@ -161,9 +161,10 @@ class Packed:
         """The order in which the rows were taken; of that the hidden states, (positions, width), which the next forward
         overwrites; where the wanted ones are; and their tokens."""
         # Those of one position first: a kind of attention may take them all at once.
-        order = sorted(range(len(rows)), key=lambda at: len(rows[at]) > 1)
+        counts = [len(row) for row in rows]
+        order = sorted(range(len(rows)), key=lambda at: counts[at] > 1)
         mine = [rows[at] for at in order]
-        lengths = np.array([len(row) for row in mine])
+        lengths = np.array([counts[at] for at in order])
         self.forwards += 1
         self.positions += int(lengths.sum())
         size = self._size(mine, lengths)

@@ -12,15 +12,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from asr.engines.qwen.encoder import Audio, Encoding
-from asr.engines.qwen.model.mel import Features
 from asr.engines.qwen.packed import AUDIO, Input, PackedRow
 from asr.engines.qwen.prompt import Prompt, Prompts
+from asr.engines.qwen.sound import MODEL_HZ, Sound
 from asr.repetition import is_loop, once
-from asr.samples import Wideband
 from asr.server.scheduler import Request
 from asr.utterance import BYTES_PER_S, Utterance
-
-MODEL_HZ = 16000
 
 
 def longest(seconds: float) -> int:
@@ -50,26 +47,17 @@ class _Decoding:
 class QwenSession:
     """See the module. Used by `QwenEngine`, which decides whose turn it is and runs what is asked for here."""
 
-    def __init__(self, utterance: Utterance, prompt: Prompt, features: Features) -> None:
+    def __init__(self, utterance: Utterance, prompt: Prompt) -> None:
         self.utterance, self.prompt = utterance, prompt
-        self.features = features
+        self.sound = Sound(utterance.format)
         self.audio = Audio()
         self.now: _Decoding | None = None
-        self._samples = Wideband(utterance.format)
-        self._pending: list[bytes] = []
         self._kept: list[Tensor] = []
         """Embeddings of the windows whose positions are in the slot, right behind the head."""
+        self._headed = False
+        """The head is in the slot."""
         self.drafted: list[int] = []
         """The hypothesis before."""
-
-    def append(self, audio: bytes) -> None:
-        """Kept until an answer is asked for: audio comes in many small pieces."""
-        self._pending.append(audio)
-
-    def hear(self) -> None:
-        """Make samples of what has come."""
-        self.features.append(self._samples.feed(b"".join(self._pending)))
-        self._pending = []
 
     def end(self, request: Request) -> int:
         """Samples at 16 kHz that a request may hear."""
@@ -103,7 +91,7 @@ class QwenSession:
     def evict(self) -> None:
         """The slot is gone, and with it all that was in it; drafts and embeddings stay."""
         self.drop()
-        self._kept = []
+        self._kept, self._headed = [], False
 
     def prefill(self, windows: Sequence[Tensor], positions: int) -> None:
         """The audio is through the encoder. `positions`: of a slot."""
@@ -120,17 +108,17 @@ class QwenSession:
             raise ValueError(f"{audio} tokens of audio do not fit into {positions} positions")
         now.limit = min(now.limit, positions - len(head) - audio - len(tail))
         now.draft = self.drafted[: now.limit - 1]
-        now.start = len(head) + sum(len(window) for window in windows[:known]) if known else 0
-        ids, parts = [] if known else list(head), []
+        now.start = len(head) + sum(len(window) for window in windows[:known]) if self._headed else 0
+        ids, parts = [] if self._headed else list(head), []
         for window in windows[known:]:
             parts.append((len(ids), window))
             ids += [AUDIO] * len(window)
         now.input = Input([*ids, *tail, *now.draft], parts)
 
     def _keep(self, now: _Decoding) -> None:
-        """Note how much of the audio is in the slot."""
+        """Note how much of the prompt is in the slot."""
         stop = len(self.prompt.head)
-        self._kept = []
+        self._kept, self._headed = [], now.start >= stop
         for window in now.windows:
             stop += len(window)
             if stop > now.start:
@@ -151,9 +139,10 @@ class QwenSession:
         """What the forward said of `row`: a token for each wanted position. The answer's when it is complete."""
         now = self.work
         assert now.input is not None
-        now.start += len(row)
-        now.input = now.input[len(row) :]
-        if len(now.input):
+        count = len(row)
+        now.start += count
+        if count < len(now.input):
+            now.input = now.input[count:]
             return None
         agreed = next((at for at, token in enumerate(now.draft) if said[at] != token), len(now.draft))
         # The rejected rest of the draft is in the slot, past what is valid.
@@ -169,7 +158,9 @@ class QwenSession:
         if over or looped or len(now.tokens) >= now.limit:
             self._keep(now)
             self.drafted, self.now = now.tokens, None
-            cut = once(now.tokens) if looped else now.tokens
+            if not looped:
+                return now.tokens
+            cut = once(now.tokens)
             # What was said again and again may be a number if it has no letters.
             return cut if prompts.has_letters(now.tokens[len(cut) :]) else now.tokens
         now.input = Input([following])

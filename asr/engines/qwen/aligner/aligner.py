@@ -21,9 +21,9 @@ from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.encoder import Audio, Encoder, Settling
 from asr.engines.qwen.model.fused import fuse_audio
-from asr.engines.qwen.model.mel import Features, Mel, views
+from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.prompt import AUDIO_END, AUDIO_PAD, AUDIO_START
-from asr.samples import Wideband
+from asr.engines.qwen.sound import Pages, Sound, look
 from asr.utterance import TimedWord
 from config.settings import Asr, Qwen
 
@@ -50,7 +50,8 @@ class QwenAligner:
         self.together_s = 0.0 if cpu else TOGETHER_S
         self._text, self._score = model.model.language_model, model.score
         self._encoder = Encoder(model, means.attention, means.graphs, means.staging)
-        self._mel = Mel(loaded.extractor)
+        self._front = FrontEnd(loaded.extractor, weight.device, means.staging)
+        self._staging, self._device = means.staging, weight.device
         self._tokenizer, self._class_ms = loaded.tokenizer, loaded.class_ms
         self._pad, self._timestamp = model.config.audio_token_id, model.config.timestamp_token_id
 
@@ -67,13 +68,15 @@ class QwenAligner:
 
     def _hear(self, spoken: Sequence[AlignRequest]) -> list[Tensor]:
         """Embeddings of the audio of each, all of them in one pass of the encoder."""
+        pages = Pages(self._encoder.chunk, self._front.bins, self._device)
         wanted = []
         for each in spoken:
-            features, samples = Features(self._mel), Wideband(each.format).feed(each.audio)
-            features.append(samples)
-            wanted.append((features, len(samples)))
-        encodings = [self._encoder.begin(Audio(), view, Settling.EXACT) for view in views(self._mel, wanted)]
-        self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings])
+            sound = Sound(each.format)
+            sound.append(each.audio)
+            wanted.append((sound, sound.samples))
+        views = look(self._front, pages, self._staging, wanted)
+        encodings = [self._encoder.begin(Audio(), view, Settling.EXACT) for view in views]
+        self._encoder.run([(encoding, self._encoder.missing(encoding)) for encoding in encodings], pages.frames)
         return [torch.cat(self._encoder.finish(encoding)) for encoding in encodings]
 
     def _read(self, heard: Sequence[Tensor], placed: Sequence[Sequence[PlacedWord]]) -> list[Tensor]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import structlog
 import torch
 from torch import Tensor
@@ -21,7 +22,9 @@ from asr.engines.qwen.device.attention import Sdpa
 from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.device.graphs import Eager
 from asr.engines.qwen.encoder import Encoder
+from asr.engines.qwen.model.mel import FrontEnd, Stretch
 from asr.engines.qwen.packed import Input, Packed, PackedRow
+from asr.utterance import Format
 
 COUNTS = (1, 2, 4, 8, 12, 16, 32)
 """Rows together. FlashAttention-2 splits keys, which is a known error, for two to twelve of them."""
@@ -32,6 +35,11 @@ LIMITS = {torch.float32: 0.01, torch.float16: 0.03, torch.bfloat16: 0.12}
 """Largest difference of a hidden state, relative to its length, that is put down to rounding. Measured on a CPU between
 two ways to compute the same, with three layers: 5e-6 in float32, 0.005 in float16, 0.012 in bfloat16. A wrong row is
 off by around 1."""
+FRAMES_APART = 0.01
+"""Largest difference of a frame of noise, in powers of ten: 2e-6 between orders of summation, around 1 for a wrong
+sample."""
+HEARD = 1234
+"""Codes beyond a second."""
 REFUSED = 3.0
 """So many times that limit before the last resort is refused: there is nothing to fall back to."""
 
@@ -80,6 +88,25 @@ def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dt
         f"self check: {'; '.join(troubles)}. This device does not compute what the model says: update its driver and "
         "torch, or set qwen.device = 'cpu'"
     )
+
+
+@torch.inference_mode()
+def hear(front: FrontEnd, plain: FrontEnd) -> None:
+    """`plain`: on the host. Raises EngineUnusable when the two do not make the same frames."""
+    rng = np.random.default_rng(0)
+    length = 8000 + HEARD
+    ends: dict[Format, int] = {"PCMU": 2 * length, "PCMA": 2 * length - 100, "L16": length // 2}
+    stretches = [
+        Stretch(rng.integers(0, 256, length, np.uint8).tobytes(), format, 0, front.frames(end), end)
+        for format, end in ends.items()
+    ]
+    (found, order), (expected, other) = front(stretches), plain(stretches)
+    apart = float((found.cpu() - expected).abs().max())
+    if order.tolist() != other.tolist() or not apart <= FRAMES_APART:
+        raise EngineUnusable(
+            f"self check: frames of sound differ by {apart:.2g} from those made on the host. This device does not "
+            "compute what the model says: update its driver and torch, or set qwen.device = 'cpu'"
+        )
 
 
 def _steps(wanted: Execution) -> Iterator[Execution]:
@@ -135,9 +162,9 @@ class _Expected:
             torch.randn(1 + 31 * at % tower.window, tower.width, generator=rng).to(packed.memory.keys)
             for at in range(WINDOWS[-1])
         ]
-        self._frames = [(torch.randn(100, tower.bins, generator=rng), 0.5) for _ in range(3)]
+        self._frames = torch.randn(3, encoder.chunk, tower.bins, generator=rng).to(packed.memory.keys.device)
         self._embedded = [tower.attend([[window]])[0] for window in self._windows]
-        self._convolved = [tower.convolve([each])[0] for each in self._frames]
+        self._convolved = [tower.convolve(self._frames, [each], [0.5], [encoder.chunk])[0] for each in range(3)]
 
     def compare(self, encoder: Encoder, packed: Packed, limit: float) -> str | None:
         """What differs beyond rounding."""
@@ -149,7 +176,8 @@ class _Expected:
             worst = max(_apart(*pair) for pair in zip(found, self._embedded, strict=False))
             if not worst <= limit:
                 return f"of {count} windows of audio together one differs by {worst:.2g} from itself alone"
-        worst = max(map(_apart, encoder.tower.convolve(self._frames), self._convolved))
+        together = encoder.tower.convolve(self._frames, range(3), [0.5] * 3, [encoder.chunk] * 3)
+        worst = max(map(_apart, together, self._convolved))
         return None if worst <= limit else f"three seconds of audio differ by {worst:.2g} from each alone"
 
     def _compare_rows(self, packed: Packed, count: int, limit: float) -> str | None:

@@ -1,8 +1,9 @@
-"""Log-mel frames of growing utterances, equal to those the model's feature extractor makes of the whole.
+"""From the bytes of calls to log-mel frames: many utterances at once, on the device that computes everything else.
 
-A frame covers 25 ms around its centre, so all but the last are final as soon as their samples are there; the last one
-sees the reflected right edge and is made anew for every end that is asked for. Frames here are rows: (frames, 128),
-log10 of the power before the extractor's clamp at (maximum - 8), for the maximum may still grow.
+Bytes go down as they came, with as much before each stretch of frames as its filters look at: nothing of an utterance
+is kept here. What is made of them is what the model's own feature extractor makes of the whole utterance, except that
+frames are rows, (frames, 128), log10 of the power before the extractor's clamp at (maximum - 8), for the maximum may
+still grow.
 """
 
 from __future__ import annotations
@@ -16,145 +17,160 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Samples = NDArray[np.float32]
+from asr.engines.qwen.device.staging import Staging
+from asr.samples import decode
+from asr.utterance import Format
+from audio.resample import MEMORY, TAPS
+
+_NOTHING = 256
+"""In the place of a code: silence before the beginning."""
+_ALAW = 257
+"""Where the table of A-law begins, behind that of µ-law."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """The frames of an utterance's first samples."""
+class Stretch:
+    """Frames `first` to `stop` of one utterance, which is heard up to `end`: there it is mirrored."""
 
-    frames: Tensor
-    """(frames, bins), float32; of the utterance's newest view. An older one has lost those that were not settled."""
-    settled: int
-    """So many of them no later sample can change."""
-    maximum: float
-
-    @property
-    def count(self) -> int:
-        return self.frames.shape[0]
+    audio: bytes | bytearray
+    format: Format
+    first: int
+    stop: int
+    end: int
+    """In samples at 16 kHz."""
 
 
-class Mel:
-    """The filters: rows of samples in, rows of log-mel out, for many utterances at once."""
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Stretches one behind the other."""
 
-    def __init__(self, extractor: Any) -> None:
+    codes: NDArray[np.int16]
+    samples: NDArray[np.int16]
+    inner: NDArray[np.int64]
+    """Where the frames begin that are whole."""
+    edge: NDArray[np.int64]
+    """Of the others, (4, frames): the first sample, where sample 0 is, the end, and where the sound is mirrored."""
+    order: NDArray[np.int64]
+    """The places of the whole ones, then of the others."""
+
+
+class FrontEnd:
+    """Decoding, resampling and the mel filters."""
+
+    def __init__(self, extractor: Any, device: torch.device, staging: Staging) -> None:
         """`extractor`: the library's `Qwen3ASRFeatureExtractor`."""
         self.size: int = extractor.n_fft
         self.hop: int = extractor.hop_length
         self.least: int = extractor.min_length
-        """Samples; shorter ones are padded with zeros."""
-        self._window = torch.hann_window(self.size)
-        self._filters = torch.from_numpy(extractor.mel_filters).float()
+        """Samples; shorter utterances are filled up with zeros."""
+        self._staging, self._device = staging, device
+        self._window = torch.hann_window(self.size, device=device)
+        self._filters = torch.from_numpy(extractor.mel_filters).double().to(device)
+        """In 64 bits, since matrices of 32 are multiplied in TF32 on a GPU."""
         self.bins = self._filters.shape[1]
+        codes = bytes(range(256))
+        tables = [np.append(decode(law, codes), 0) for law in ("PCMU", "PCMA")]
+        self._table = torch.from_numpy(np.concatenate(tables).astype(np.float32) * np.float32(1 / 32768)).to(device)
+        self._within = torch.arange(self.size, device=device)
 
-    def __call__(self, segments: Sequence[Samples]) -> list[Tensor]:
-        """Of each segment the frames that lie in it whole: (len - size) // hop + 1 of them."""
-        if not segments:
-            return []
-        cut = [torch.from_numpy(segment).unfold(0, self.size, self.hop) for segment in segments]
-        counts = [each.shape[0] for each in cut]
-        windowed = torch.empty(sum(counts), self.size)
-        for each, part in zip(cut, torch.split(windowed, counts), strict=True):
-            torch.mul(each, self._window, out=part)
-        spectrum = torch.fft.rfft(windowed)
+    def frames(self, samples: int) -> int:
+        """Of an utterance of so many samples at 16 kHz."""
+        return max(samples, self.least) // self.hop
+
+    def settled(self, samples: int) -> int:
+        """How many of them no later sample can change."""
+        if samples < self.least:
+            return 0
+        return min(self.frames(samples), max(0, (samples - self.size // 2) // self.hop + 1))
+
+    def __call__(self, stretches: Sequence[Stretch]) -> tuple[Tensor, NDArray[np.int64]]:
+        """Frames, (frames, bins), on the device, and the place of each in the order of the stretches."""
+        layout = self._lay_out(stretches)
+        return self._compute(layout), layout.order
+
+    def _lay_out(self, stretches: Sequence[Stretch]) -> _Layout:
+        """On the host: what goes down, and where each frame looks."""
+        half = self.size // 2
+        first, stop, end = np.array([(each.first, each.stop, each.end) for each in stretches], np.int64).T
+        # What the frames look at: up to half a frame on either side, and what is mirrored at the beginning.
+        low = np.maximum(0, first * self.hop - half)
+        high = np.minimum(end, np.maximum((stop - 1) * self.hop + half, half + 1))
+        wide = np.array([each.format == "L16" for each in stretches])
+        narrow = np.flatnonzero(~wide)
+        before = low[narrow] // 2 - MEMORY
+        codes, at = _together([stretches[each] for each in narrow.tolist()], before, (high[narrow] + 1) // 2, "u1")
+        begin = np.empty(len(stretches), np.int64)
+        begin[narrow] = 2 * (at - before - MEMORY)
+        chosen = np.flatnonzero(wide)
+        samples, at = _together([stretches[each] for each in chosen.tolist()], low[chosen], high[chosen], "<i2")
+        begin[chosen] = 2 * max(0, len(codes) - MEMORY) + at - low[chosen]
+        count = stop - first
+        owner = np.repeat(np.arange(len(stretches)), count)
+        start = (np.arange(len(owner)) - (count.cumsum() - count - first)[owner]) * self.hop - half
+        whole = (start >= 0) & (start + self.size <= end[owner])
+        inner, outer = np.flatnonzero(whole), np.flatnonzero(~whole)
+        theirs = owner[outer]
+        edge = start[outer], begin[theirs], end[theirs], np.maximum(end, self.least)[theirs]
+        order = np.concatenate([inner, outer])
+        return _Layout(codes, samples, begin[owner[inner]] + start[inner], np.stack(edge), order)
+
+    def _compute(self, layout: _Layout) -> Tensor:
+        """On the device."""
+        down = self._staging.down
+        count = len(layout.inner)
+        places = down(np.concatenate([layout.inner, layout.edge.reshape(-1)]))
+        # Never shorter than a frame.
+        sound = torch.cat([
+            self._upsampled(self._table[down(layout.codes).int()]),
+            down(layout.samples).float() * (1 / 32768),
+            torch.zeros(self.size, device=self._device),
+        ])  # fmt: skip
+        rows = torch.cat([
+            sound.unfold(0, self.size, 1)[places[:count]], self._mirrored(sound, places[count:].view(4, -1)),
+        ])  # fmt: skip
+        spectrum = torch.fft.rfft(rows.mul_(self._window))
         power = spectrum.real.square() + spectrum.imag.square()
-        frames = (power @ self._filters).clamp(min=1e-10).log10()
-        return list(torch.split(frames, counts))
+        frames: Tensor = (power.double() @ self._filters).float().clamp_(min=1e-10).log10_()
+        return frames
+
+    def _mirrored(self, sound: Tensor, edge: Tensor) -> Tensor:
+        """Samples of the frames at either end, (frames, size)."""
+        start, begin, end, mirror = edge[:, :, None]
+        place = (start + self._within).abs()
+        place = torch.where(place >= mirror, 2 * (mirror - 1) - place, place)
+        found = sound[(begin + place).clamp(max=len(sound) - 1)]
+        return torch.where(place < end, found, 0.0)
+
+    def _upsampled(self, sound: Tensor) -> Tensor:
+        """8 kHz, (n,) → 16 kHz, (2 (n - MEMORY),). The same operations as of `audio.resample.Upsampler`, so the same
+        bits however a stream is cut."""
+        count, about = max(0, len(sound) - MEMORY), len(TAPS)
+        out = sound.new_empty(count, 2)
+        out[:, 0] = sound[about - 1 : about - 1 + count]
+        between, pair = sound.new_zeros(count), sound.new_empty(count)
+        for index, tap in enumerate(TAPS.tolist()):
+            low, high = about - 1 - index, about + index
+            torch.add(sound[low : low + count], sound[high : high + count], out=pair)
+            between += pair.mul_(tap)
+        out[:, 1] = between
+        return out.view(-1)
 
 
-class Features:
-    """The samples of one utterance and its frames so far."""
-
-    def __init__(self, mel: Mel) -> None:
-        self._mel = mel
-        self._samples = np.zeros(0, np.float32)
-        self._count = 0
-        self._frames = torch.zeros(0, mel.bins)
-        """Room for more than there are. Those that are not settled stand behind the settled ones."""
-        self._settled = 0
-        self._maxima = np.zeros(0, np.float32)
-        """Of each settled frame and all before it."""
-
-    def append(self, samples: Samples) -> None:
-        """float32 in [-1, 1) at 16 kHz."""
-        need = self._count + len(samples)
-        if need > len(self._samples):
-            grown = np.zeros(max(need, 2 * len(self._samples), 32768), np.float32)
-            grown[: self._count] = self._samples[: self._count]
-            self._samples = grown
-        self._samples[self._count : need] = samples
-        self._count = need
-
-    def _final(self, end: int) -> int:
-        """Frames that need nothing past `end`."""
-        return max(0, (end - self._mel.size // 2) // self._mel.hop + 1)
-
-    def segments(self, end: int) -> list[Samples]:
-        """What `Mel` must see before `view(end)`: the new settled frames, and the frames at the edge."""
-        mel = self._mel
-        if end < mel.least:
-            padded = np.pad(self._samples[:end], (0, mel.least - end))
-            reflected = np.pad(padded, mel.size // 2, mode="reflect")
-            return [reflected[: (self._total(end) - 1) * mel.hop + mel.size]]
-        out: list[Samples] = []
-        first, final = self._settled, self._final(self._count)
-        if final > first:
-            stop = (final - 1) * mel.hop + mel.size // 2
-            if first == 0:
-                left = self._samples[1 : mel.size // 2 + 1][::-1]
-                out.append(np.concatenate([left, self._samples[:stop]]))
-            else:
-                out.append(self._samples[first * mel.hop - mel.size // 2 : stop])
-        if (total := self._total(end)) > (final := self._final(end)):
-            low = final * mel.hop - mel.size // 2
-            edge = np.pad(self._samples[low:end], (0, mel.size // 2), mode="reflect")
-            out.append(edge[: (total - 1 - final) * mel.hop + mel.size])
-        return out
-
-    def _total(self, end: int) -> int:
-        return max(end, self._mel.least) // self._mel.hop
-
-    def view(self, end: int, made: Sequence[Tensor]) -> View:
-        """`made`: what `Mel` gave for `segments(end)`; nothing has been appended since."""
-        total, made = self._total(end), list(made)
-        if end < self._mel.least:
-            return View(made[0], 0, float(made[0].max()))
-        if self._final(self._count) > self._settled:
-            self._keep(made.pop(0))
-        settled = min(self._final(end), total)
-        maximum = float(self._maxima[settled - 1]) if settled else -np.inf
-        if not made:
-            return View(self._frames[:total], settled, maximum)
-        if settled < self._settled:  # an answer about less than has come: the edge is not at the end
-            frames = torch.cat([self._frames[:settled], made[0]])
-        else:
-            self._write(settled, made[0])
-            frames = self._frames[:total]
-        return View(frames, settled, max(maximum, float(made[0].max())))
-
-    def _write(self, at: int, frames: Tensor) -> None:
-        need = at + frames.shape[0]
-        if need > self._frames.shape[0]:
-            grown = torch.zeros(max(need, 2 * self._frames.shape[0], 256), self._mel.bins)
-            grown[:at] = self._frames[:at]
-            self._frames = grown
-        self._frames[at:need] = frames
-
-    def _keep(self, frames: Tensor) -> None:
-        self._write(self._settled, frames)
-        self._settled += frames.shape[0]
-        before = self._maxima[-1:] if len(self._maxima) else np.full(1, -np.inf, np.float32)
-        grown = np.maximum.accumulate(np.concatenate([before, frames.amax(dim=1).numpy()]))[1:]
-        self._maxima = np.concatenate([self._maxima, grown])
-
-
-def views(mel: Mel, wanted: Sequence[tuple[Features, int]]) -> list[View]:
-    """Of each utterance's first so many samples; the frames that are missing are made all together."""
-    segments = [features.segments(end) for features, end in wanted]
-    made = iter(mel([segment for each in segments for segment in each]))
-    return [
-        features.view(end, [next(made) for _ in each]) for (features, end), each in zip(wanted, segments, strict=True)
-    ]
+def _together(
+    stretches: Sequence[Stretch], low: NDArray[np.int64], high: NDArray[np.int64], kind: str
+) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """`low` to `high` of each, one behind the other, and where each begins."""
+    length = high - low
+    at = length.cumsum() - length
+    out = np.full(int(length.sum()), _NOTHING, np.int16)
+    width = np.dtype(kind).itemsize
+    for each, first, stop, place in zip(stretches, low.tolist(), high.tolist(), at.tolist(), strict=True):
+        begin = max(0, first)
+        into = out[place + begin - first : place + stop - first]
+        into[:] = np.frombuffer(each.audio, kind, stop - begin, begin * width)
+        if each.format == "PCMA":
+            into += _ALAW
+    return out, at
 
 
 def normalise(frames: Tensor, maximum: Tensor) -> Tensor:

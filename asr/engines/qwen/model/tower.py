@@ -47,21 +47,20 @@ class Tower:
 
     # -- convolutions -----------------------------------------------------------------------------------------------
 
-    def convolve(self, chunks: Sequence[tuple[Tensor, float]]) -> Tensor:
-        """Frames of seconds, (frames, bins), on the host and not clamped, and the maximum of each → (chunks, tokens,
-        width). Where there are fewer frames than in a second the last tokens mean nothing."""
-        count = len(chunks)
+    def convolve(self, pages: Tensor, chosen: Sequence[int], maxima: Sequence[float], lengths: Sequence[int]) -> Tensor:
+        """Frames of seconds, (pages, frames, bins), on the device and not clamped; which of the pages, the maximum that
+        they are clamped by, and how many frames they have → (chosen, tokens, width). Where there are fewer frames than
+        in a second the last tokens mean nothing."""
+        count = len(chosen)
         size = bucket(count, self._chunks) if self._graphs.fixed else count
         assert size is not None, "more chunks than in a pass"
-        frames = np.zeros((size, self._chunk, self.bins), np.float32)
         about = np.zeros((size, 2), np.float32)
-        for at, (each, maximum) in enumerate(chunks):
-            frames[at, : len(each)] = each.numpy()
-            about[at] = maximum, len(each)
+        about[:count] = np.column_stack([maxima, lengths])
+        frames = pages[self._staging.down(np.array(chosen))]
         if not self._graphs.fixed:
-            return self._convolve(self._staging.down(frames), self._staging.down(about))
+            return self._convolve(frames, self._staging.down(about))
         into, beside = self._frames[:size], self._about[:size]
-        self._staging.down(frames, into)
+        into[:count].copy_(frames)
         self._staging.down(about, beside)
         made = self._graphs.run(("chunks", size), lambda: self._convolve(into, beside))
         return made[:count].clone()
@@ -120,7 +119,7 @@ class Tower:
         if not self._graphs.fixed:
             return 0
         for size in reversed(self._chunks):
-            self.convolve([(torch.zeros(1, self.bins), 0.0)] * size)
+            self.convolve(self._frames[:1], [0] * size, [0.0] * size, [1] * size)
         for size in reversed(self._tokens):
             self._staging.down(np.array([0, *[size] * (WINDOWS + 1)], np.int32), self._bounds)
             self._of_size(size)
