@@ -38,6 +38,9 @@ def add_parser(subparsers: Any) -> None:
     weights.add_argument(
         "--random-weights", choices=("0.6B", "1.7B", "tiny"), help="a model of these dimensions, its answers driven"
     )
+    weights.add_argument(
+        "--host", action="store_true", help="what the host does for each answer, without the models' arithmetic"
+    )
     said = "what is said (default: tests/data/digits of a checkout; for moonshine Asterisk's prompts if installed)"
     engine.add_argument("--audio", nargs="+", default=[], metavar="FILE", help=said)
     pieces = "pieces of it in one utterance (default 1)"
@@ -62,6 +65,7 @@ def add_parser(subparsers: Any) -> None:
         kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
 
+_NOT_HOST = ("audio", "join", "clock", "threads", "partial_ms")
 _RANDOM = (
     "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "window_s",
     "start", "bound", "limit_s", "files", "slots", "batch", "batch_tokens",
@@ -69,7 +73,7 @@ _RANDOM = (
 )  # fmt: skip
 """Options that only --random-weights has."""
 _NOT_RANDOM = ("audio", "join", "threads")
-_NOT_MOONSHINE = ("model", "random_weights", "join", *(name for name in _RANDOM if name != "partial_ms"))
+_NOT_MOONSHINE = ("model", "random_weights", "host", "join", *(name for name in _RANDOM if name != "partial_ms"))
 
 
 def _add_random(engine: argparse.ArgumentParser) -> None:
@@ -180,6 +184,9 @@ def run(args: argparse.Namespace) -> int:
 def _engine(args: argparse.Namespace) -> int:
     if args.engine == "moonshine":
         others, reason = _NOT_MOONSHINE, "does not go with --engine moonshine"
+    elif args.host:
+        others = tuple(name for name in (*_RANDOM, *_NOT_HOST) if name not in ("batch", "slots"))
+        reason = "does not go with --host"
     elif args.random_weights is None:
         others, reason = (*_RANDOM, "threads"), "goes with --random-weights only"
     else:
@@ -193,6 +200,8 @@ def _engine(args: argparse.Namespace) -> int:
         return 2
     if args.engine == "moonshine":
         return _moonshine(args)
+    if args.host:
+        return _host(args)
     return _recorded(args) if args.random_weights is None else _random(args)
 
 
@@ -219,6 +228,23 @@ def _moonshine(args: argparse.Namespace) -> int:
     cadence = f"partials every {partial_ms} ms" if partial_ms else "finals alone"
     print(f"people who all talk → {cadence}, threads: {threads}, {_machine()}; a final's wait begins at its endpoint")
     print(_aligned(engine.moonshine_table(rows)), end="\n\n")
+    _write(args.json, rows, top=rows[0])
+    return 0
+
+
+def _host(args: argparse.Namespace) -> int:
+    from benchmarks.engine import run as engine
+
+    rows = []
+    for streams in args.calls or [1000]:
+        print(f"{streams} streams for {args.seconds:g} s …", file=sys.stderr, flush=True)
+        try:
+            rows.append(engine.host(streams, args.seconds, batch=args.batch or 128, slots=args.slots or 256))
+        except engine.BenchError as error:
+            print(f"mediaworker: {error}", file=sys.stderr)
+            return 2
+    print(f"people who never pause, a partial every 0.5 s → the host's part of the engine, one core, {_machine()}")
+    print(_aligned(engine.host_table(rows)))
     _write(args.json, rows, top=rows[0])
     return 0
 

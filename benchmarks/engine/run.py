@@ -116,6 +116,25 @@ def random_weights(options: dict[str, Any], keep: Callable[[dict[str, Any]], Non
     return loads.measure(keep)
 
 
+def host(streams: int, seconds: float, *, batch: int, slots: int) -> dict[str, Any]:
+    """What the host does for so many streams. Raises BenchError."""
+    if not MODEL.is_dir():
+        raise BenchError(f"{MODEL} is not there, only a checkout has it: --host takes its tokenizer")
+    try:
+        from benchmarks.engine.host import Options, measure
+    except ImportError:
+        raise BenchError("the engine needs the extra `qwen`: pip install 'mediaworker[qwen]'") from None
+    return measure(Options(streams, batch, slots, seconds), MODEL)
+
+
+def host_table(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = [("streams", "batch", "slots", "answers", "steps", "µs/answer", "CPU s/s")]
+    for row in rows:
+        counts = (str(row[name]) for name in ("streams", "batch", "slots", "answers", "steps"))
+        lines.append((*counts, _number(row["host_us_per_answer"], ".0f"), _number(row["host_cpu_s_per_s"], ".2f")))
+    return lines
+
+
 _EXACT = ("finals equal", "partials changed")
 """In both tables: how fast says nothing without how right."""
 _SPENT = ("forwards", "tokens", "windows", "chunks")
