@@ -51,3 +51,13 @@ def test_loudness_is_that_of_the_loudest_whole_window_so_far() -> None:
     silent = Loudness("PCMU")
     silent.feed(b"\xff" * 800)
     assert silent.peak_dbfs(800) == -120.0
+
+
+def test_no_more_is_measured_than_is_asked_for() -> None:
+    quiet, loud = np.full(800, 40, np.int16), np.full(800, 16384, np.int16)
+    loudness = Loudness("PCMU", enough_dbfs=-50.0)
+    for samples in (quiet, loud, np.full(800, 32000, np.int16)):
+        loudness.feed(ulaw_encode(samples))
+        loudness.peak_dbfs(0)
+    assert loudness.peak_dbfs(800) < -50.0, "the loud window is not heard yet"
+    assert loudness.peak_dbfs(1600) == loudness.peak_dbfs(2400) == pytest.approx(-6.02, abs=0.3)
