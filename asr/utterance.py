@@ -27,7 +27,7 @@ class Utterance:
     previous: str = ""
     """The last final of the same leg or file: refused when it is only repeated in silence."""
     stream: str = ""
-    """The job it belongs to: batch takes turns between streams."""
+    """The leg or the job it belongs to: of several inference processes a leg has one, and files take turns."""
     synchronous: bool = False
     """Batch with a client waiting on its HTTP request: goes before the other jobs."""
     words: bool = False

@@ -248,6 +248,7 @@ class Worker:
             certificate.check(files)
         if why := self.recognizer.unknown(settings.asr.language):
             raise ConfigError("asr.language", settings.asr.language, why)
+        self.recognizer.check(settings)
 
     def use(self, settings: Settings, changed: Collection[str]) -> None:
         """Take over settings that `check` has passed; the names of the changed ones are in `changed`.
@@ -266,6 +267,7 @@ class Worker:
         for holder in (self.api, self.files, self.jobs, self.readiness, self):
             holder.settings = settings
         self.retention.settings = settings.retention
+        self.recognizer.use(settings)
         if self.sip is not None:
             self.sip.allow(settings.sip.allow)
             self.sip.control.ignore_mixed = settings.siprec.ignore_mixed

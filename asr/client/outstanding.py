@@ -1,28 +1,30 @@
 """What the media process owes its callers and has not got back yet: audio, requests, and who is to blame for a crash.
 
-Bookkeeping for `asr.client.recognizer`, which calls two methods. `next_message` returns the next message to the
-inference process. The audio itself is the only queue, and a replay after a crash is no special case, because after
-`on_death` nothing counts as sent. `take_deliveries` returns the answers for callers.
+Bookkeeping for `asr.client.recognizer`. Each inference process has a `SendQueue`, and each utterance is placed in one
+of them, or waits for a process to be ready; when one dies, its utterances are placed again. `take_deliveries` returns
+the answers for callers.
 
 Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
-There, no further utterance is sent while the process holds `max_bytes` of earlier ones.
+There, no further utterance is sent while a process holds `max_bytes` of earlier ones.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
 from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance, RecognizerCounters
+from asr.client.placement import Placement
+from asr.client.send_queue import SendQueue
 from asr.client.spill import Spill, SpillError, UtteranceAudio
-from asr.messages import Align, CloseUtterance, FinalRequest, PartialRequest, ToEngine
+from asr.messages import Align, FinalRequest, PartialRequest
 from asr.utterance import Alignment, Hypothesis, Utterance
 
 CRASHES_ALLOWED = 1
-"""How often the engine may die over an utterance that was alone in the step, before the utterance is given up."""
+"""How often processes may die over an utterance, without an answer to it in between, before it is given up if it was
+alone in the last step. Kills that have nothing to do with it rarely hit it twice so."""
 CRASHES_IN_COMPANY = 3
-"""The same for an utterance that was not alone: another one in the step may be to blame."""
+"""How often processes may die over an utterance that was not alone: another one in the step may be to blame."""
 
 Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 """A caller's callback, and its argument."""
@@ -31,22 +33,19 @@ Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 class OutstandingWork:
     """Beyond `max_bytes` of audio it refuses partials and alignments, but never finals."""
 
-    def __init__(self, *, max_bytes: int, spill: Spill) -> None:
+    def __init__(self, *, max_bytes: int, spill: Spill, processes: int = 1) -> None:
         self.counters = RecognizerCounters()
         self.audio_bytes = 0
         """The audio of open utterances, in memory and on disk."""
-        self.working: tuple[str, ...] = ()
-        """Utterances that the engine is working on: they are blamed if it dies."""
+        self.queues = tuple(SendQueue(max_bytes=max_bytes, lose=self._lose) for _ in range(processes))
+        """One for each inference process."""
         self._max_bytes, self._spill = max_bytes, spill
-        self._begun_bytes = 0
-        """Audio of the utterances that this life of the inference process has been sent."""
+        self._placement = Placement(self.queues)
         self._open: dict[str, PendingUtterance] = {}
-        self._unsent: OrderedDict[str, None] = OrderedDict()
-        """Utterances with something to send."""
-        self._held: OrderedDict[str, None] = OrderedDict()
-        """Utterances that wait for room in the inference process."""
-        self._closed: deque[str] = deque()
-        """Utterances that the process still has to close."""
+        self._placed: dict[str, SendQueue] = {}
+        """Utterance → where it is."""
+        self._waiting: dict[str, PendingUtterance] = {}
+        """Utterances that no process is ready for."""
         self._deliveries: list[Delivery] = []
 
     def __len__(self) -> int:
@@ -65,9 +64,10 @@ class OutstandingWork:
 
     def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
         assert utterance.id not in self._open, f"{utterance.id} is open"
-        self._open[utterance.id] = PendingUtterance(utterance, on_hypothesis, UtteranceAudio(self._spill))
+        pending = PendingUtterance(utterance, on_hypothesis, UtteranceAudio(self._spill))
+        self._open[utterance.id] = pending
         self.counters.utterances += 1
-        self._unsent[utterance.id] = None
+        self._place(pending)
 
     def refuse(self, utterance_id: str, reason: str) -> None:
         """The engine cannot recognise this utterance, which has just been opened: its final carries the reason."""
@@ -80,9 +80,9 @@ class OutstandingWork:
         if pending.failed is None:
             pending.audio.append(audio)
             self.audio_bytes += len(audio)
-            self._mark_unsent(utterance_id)
-            if pending.opened:
-                self._count_begun(pending)
+            if (queue := self._placed.get(utterance_id)) is not None:
+                queue.count(pending)
+                queue.mark(utterance_id)
             self._move_to_disk(pending)
 
     def partial(self, utterance_id: str, revision: int) -> None:
@@ -108,7 +108,7 @@ class OutstandingWork:
         pending = self._open[utterance_id]
         if isinstance(pending.request, FinalRequest) and not pending.request.commit and pending.failed is None:
             pending.withdrawn = True
-            self._mark_unsent(utterance_id)
+            self._mark(pending)
 
     def align(self, utterance_id: str, text: str, language: str, on_alignment: OnAlignment) -> None:
         """The final is taken, and the times of its words are wanted. The utterance is over with the answer, which comes
@@ -129,12 +129,12 @@ class OutstandingWork:
 
     def close(self, utterance_id: str) -> None:
         """Forget an utterance that was committed or cancelled. Does nothing if it has ended."""
-        pending = self._open.pop(utterance_id, None)
-        if pending is None:
-            return
-        self._drop_audio(pending)
-        if pending.opened:
-            self._closed.append(utterance_id)
+        if (pending := self._open.get(utterance_id)) is not None:
+            self._end(pending, tell=True)
+
+    def release(self, stream: str) -> None:
+        """The leg is over: its process has one less. Utterances that are open go on."""
+        self._placement.release(stream)
 
     def drop_spilled(self) -> None:
         """Delete all audio on disk, at the worker's end."""
@@ -151,71 +151,54 @@ class OutstandingWork:
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 
-    # -- to and from the inference process --------------------------------------------------------------------------
+    # -- from the inference processes -------------------------------------------------------------------------------
 
-    def next_message(self) -> ToEngine | None:
-        """The next message to write; it counts as sent."""
-        if self._closed:
-            return CloseUtterance(self._closed.popleft())
-        room = self._begun_bytes < self._max_bytes
-        if room and self._held:
-            self._unsent[self._held.popitem(last=False)[0]] = None
-        while self._unsent:
-            name = next(iter(self._unsent))
-            pending = self._open[name]
-            if not room and not pending.opened and pending.failed is None:
-                del self._unsent[name]
-                self._held[name] = None
-            elif (message := self._next_of(pending)) is not None:
-                self._unsent.move_to_end(name)
-                return message
-            else:
-                self._unsent.pop(name, None)
-        return None
+    def on_ready(self, queue: SendQueue) -> None:
+        """The process takes utterances from now on."""
+        queue.available = True
+        waiting, self._waiting = self._waiting, {}
+        for pending in waiting.values():
+            self._place(pending)
 
-    def on_hypothesis(self, hypothesis: Hypothesis) -> None:
-        """Deliver the hypothesis if it is still wanted."""
+    def on_hypothesis(self, queue: SendQueue, hypothesis: Hypothesis) -> None:
+        """Deliver the hypothesis if it is still wanted, from this process."""
         pending = self._open.get(hypothesis.utterance_id)
-        if pending is None or not pending.waits_for(hypothesis):
+        if pending is None or not self._is_at(queue, pending) or not pending.waits_for(hypothesis):
             self.counters.stale += 1
             return
+        pending.unanswered_crashes = 0  # the engine can live with it
         self._answer(pending, hypothesis)
 
-    def on_alignment(self, alignment: Alignment) -> None:
-        """Deliver the alignment if it is still wanted."""
+    def on_alignment(self, queue: SendQueue, alignment: Alignment) -> None:
+        """Deliver the alignment if it is still wanted, from this process."""
         pending = self._open.get(alignment.utterance_id)
-        if pending is None or not isinstance(pending.request, Align) or pending.request.revision != alignment.revision:
+        request = pending.request if pending is not None and self._is_at(queue, pending) else None
+        if pending is None or not isinstance(request, Align) or request.revision != alignment.revision:
             self.counters.stale += 1
             return
-        pending.opened = False  # the process closes it too, on the same message
-        self._end_aligned(pending, alignment)
+        self._end_aligned(pending, alignment, tell=False)
 
-    def on_death(self, reason: str) -> None:
-        """The inference process has died. Everything is to be sent again, except for utterances that it died over too
-        often: they fail."""
+    def on_death(self, queue: SendQueue, reason: str) -> None:
+        """The process has died. Everything that it had is sent to others, or to the next one, except for utterances
+        that processes have died over too often: they fail."""
         self.counters.crashes += 1
-        self.counters.replayed += len(self._open)
-        allowed = CRASHES_ALLOWED if len(self.working) == 1 else CRASHES_IN_COMPANY
-        for name in self.working:
-            if (pending := self._open.get(name)) is None:
+        self.counters.replayed += len(queue.utterances)
+        alone = len(queue.working) == 1
+        for name in queue.working:
+            if (pending := queue.utterances.get(name)) is None:
                 continue
-            pending.crashes += 1
-            if pending.crashes > allowed:
+            pending.unanswered_crashes += 1
+            pending.crashes_in_company += not alone
+            to_blame = alone and pending.unanswered_crashes > CRASHES_ALLOWED
+            if to_blame or pending.crashes_in_company > CRASHES_IN_COMPANY:
                 pending.died = pending.failed is None
                 self._give_up(pending, reason)
-        self.forget_process()
+        self.forget_process(queue)
 
-    def forget_process(self) -> None:
-        """The inference process is gone, by a crash or by request: the next one has been sent nothing."""
-        self.working = ()
-        self._closed.clear()
-        self._held.clear()
-        self._unsent.clear()
-        self._begun_bytes = 0
-        for name, pending in self._open.items():
-            pending.forget_process()
-            if pending.failed is None:
-                self._unsent[name] = None
+    def forget_process(self, queue: SendQueue) -> None:
+        """The process is gone, by a crash or by request."""
+        for pending in queue.clear():
+            self._place(pending)
 
     def fail_waiting(self, reason: str) -> None:
         """There is no engine: finals that wait for one get an error, and alignments no words. Their utterances stay
@@ -228,27 +211,23 @@ class OutstandingWork:
 
     def _request(self, pending: PendingUtterance, request: PartialRequest | FinalRequest | Align) -> None:
         pending.ask(request)
-        self._mark_unsent(pending.utterance.id)
+        self._mark(pending)
 
-    def _mark_unsent(self, name: str) -> None:
-        if name not in self._held:
-            self._unsent[name] = None
+    def _place(self, pending: PendingUtterance) -> None:
+        queue = self._placement.choose(pending.utterance)
+        if queue is None:
+            self._placed.pop(pending.utterance.id, None)
+            self._waiting[pending.utterance.id] = pending
+        else:
+            self._placed[pending.utterance.id] = queue
+            queue.put(pending)
 
-    def _next_of(self, pending: PendingUtterance) -> ToEngine | None:
-        if pending.failed is not None:
-            return None
-        if not pending.opened:
-            self._count_begun(pending)
-        try:
-            return pending.next_message()
-        except SpillError as error:
-            self._lose(pending, str(error))
-            return None
+    def _is_at(self, queue: SendQueue, pending: PendingUtterance) -> bool:
+        return self._placed.get(pending.utterance.id) is queue
 
-    def _count_begun(self, pending: PendingUtterance) -> None:
-        """All of its audio is at the process, or about to be."""
-        self._begun_bytes += len(pending.audio) - pending.begun_bytes
-        pending.begun_bytes = len(pending.audio)
+    def _mark(self, pending: PendingUtterance) -> None:
+        if (queue := self._placed.get(pending.utterance.id)) is not None:
+            queue.mark(pending.utterance.id)
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
         """Move its audio to disk while too much is in memory."""
@@ -260,15 +239,20 @@ class OutstandingWork:
                 batch = (other for other in self._open.values() if other.audio.on_disk and not other.utterance.live)
                 self._lose(next(batch, pending), str(error))
 
-    def _drop_audio(self, pending: PendingUtterance) -> None:
+    def _end(self, pending: PendingUtterance, *, tell: bool) -> None:
+        """It is over. `tell`: as for `SendQueue.drop`."""
+        del self._open[pending.utterance.id]
+        self._drop(pending, tell=tell)
+        if not pending.utterance.stream:
+            self._placement.release(pending.utterance.id)
+
+    def _drop(self, pending: PendingUtterance, *, tell: bool = True) -> None:
         """Drop its audio, sent or not."""
-        name = pending.utterance.id
         self.audio_bytes -= len(pending.audio)
-        self._begun_bytes -= pending.begun_bytes
-        pending.begun_bytes = 0
+        if (queue := self._placed.pop(pending.utterance.id, None)) is not None:
+            queue.drop(pending, tell=tell)
+        self._waiting.pop(pending.utterance.id, None)
         pending.audio.drop()
-        self._unsent.pop(name, None)
-        self._held.pop(name, None)
 
     # -- inside: what is answered -----------------------------------------------------------------------------------
 
@@ -284,16 +268,16 @@ class OutstandingWork:
         if pending.request is not None and pending.request.revision == hypothesis.revision:
             pending.request = None
         if over:
-            pending.opened = False  # the process closes it too, on the same message
-            self.close(pending.utterance.id)
+            self._end(pending, tell=False)  # the process closes it too, on the same message
         self._deliveries.append((pending.on_hypothesis, hypothesis))
 
-    def _end_aligned(self, pending: PendingUtterance, alignment: Alignment) -> None:
+    def _end_aligned(self, pending: PendingUtterance, alignment: Alignment, *, tell: bool = True) -> None:
+        """`tell`: the process has not closed it by itself, on the same message."""
         assert pending.on_alignment is not None
         self.counters.alignments += bool(alignment.words)
         self.counters.words += len(alignment.words)
         self.counters.failed_alignments += alignment.error is not None
-        self.close(pending.utterance.id)
+        self._end(pending, tell=tell)
         self._deliveries.append((pending.on_alignment, alignment))
 
     def _lose(self, pending: PendingUtterance, reason: str) -> None:
@@ -306,15 +290,11 @@ class OutstandingWork:
         name = pending.utterance.id
         if pending.failed is None:
             pending.failed = reason
-            self._drop_audio(pending)
-            if pending.opened:
-                self._closed.append(name)
+            self._drop(pending)
         match pending.request:
             case Align(revision=revision):
-                pending.opened = False
                 self._end_aligned(pending, Alignment(name, revision, (), pending.failed, died=pending.died))
             case FinalRequest(revision=revision):
-                pending.opened = False
                 error, died, refused = pending.failed, pending.died, pending.refused
                 self._answer(pending, Hypothesis(name, revision, "", "", 0, True, error, died=died, refused=refused))
             case _:

@@ -70,7 +70,9 @@ class PendingUtterance:
     """The request has been withdrawn, and the process has not been sent that."""
     begun_bytes: int = 0
     """How much of the audio is counted as being at the process."""
-    crashes: int = 0
+    unanswered_crashes: int = 0
+    """How many processes have died over it since its last answer."""
+    crashes_in_company: int = 0
     failed: str | None = None
     died: bool = False
     """It failed because the process died over it."""
@@ -90,7 +92,7 @@ class PendingUtterance:
         """The next message to send; it counts as sent. Raises SpillError."""
         if not self.opened:
             self.opened = True
-            return Open(self.utterance, suspect=self.crashes > 0)
+            return Open(self.utterance, suspect=self.unanswered_crashes > 0)
         if self.withdrawn:
             self.withdrawn = False
             if self.asked:

@@ -1,29 +1,30 @@
-"""The media process's side of recognition: it starts one inference process when needed, and replaces it when it dies.
+"""The media process's side of recognition: it starts inference processes when needed, and replaces those that die.
 
 Loads no engine. Everything here runs on one asyncio loop; nothing blocks, and only `start` and `stop` wait.
 
 - `outstanding.OutstandingWork` holds the answers that callers wait for and the messages to send. No I/O.
-- `engine_process.EngineProcess` is one life of the inference process.
-- `Recognizer` joins them: it starts processes, and delivers answers.
+- `engine_server.EngineServer` is one inference process over all its lives; there are `asr.processes` of them.
+- `Recognizer` joins them: it says when they are wanted, and delivers answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
 from asr import languages, messages
-from asr.client.engine_health import FinalOutcomes, RestartPolicy
-from asr.client.engine_process import EngineProcess
+from asr.client.engine_health import FinalOutcomes
+from asr.client.engine_server import EngineServer
 from asr.client.outstanding import OutstandingWork
 from asr.client.pending import OnAlignment, OnHypothesis, RecognizerCounters
 from asr.client.spill import Spill
+from asr.engines import weights
+from asr.engines.devices import has_gpu, shares
 from asr.engines.plugin import find
-from asr.engines.runtime import Runtime, has_gpu
+from asr.engines.runtime import Runtime
 from asr.engines.selection import missing, select, select_words, unknown_language
 from asr.utterance import EngineStatus, Hypothesis, Utterance
 from config.settings import Settings
@@ -39,9 +40,9 @@ class Recognizer:
     """Recognition for the media process.
 
     Every `final` gets exactly one `Hypothesis(final=True)` with its revision, unless the utterance is cancelled or
-    asked something newer first. That holds when the inference process dies: what was open is replayed to the next one.
-    An utterance it dies over twice ends in a final with `error`. Callbacks run on the loop, never inside a call to this
-    object.
+    asked something newer first. That holds when an inference process dies: what it had is sent to another one, or to
+    the next. An utterance that two die over ends in a final with `error`. Callbacks run on the loop, never inside a
+    call to this object.
 
     Args:
         on_state: takes the engine's new state and a line with the reason.
@@ -53,7 +54,6 @@ class Recognizer:
         self._on_state = on_state
         self._selection = select(settings.asr)
         spill = Spill(settings.data_dir, max_bytes=settings.asr.max_spill_mb * MB)
-        self._outstanding = OutstandingWork(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
         self.state = EngineStatus.IDLE
         self.engine: str = self._selection.engine
         self._plugin = find(self.engine)
@@ -62,15 +62,24 @@ class Recognizer:
         self._timing = select_words(settings.asr, self.engine)
         self.words: tuple[str, ...] = self._timing.languages
         """Languages whose words can be given timestamps."""
-        self.runtime: Runtime | None = None
-        """Where the latest ready engine computes."""
+        configured = self._configure(settings)
+        self._outstanding = OutstandingWork(
+            max_bytes=settings.asr.max_backlog_mb * MB, spill=spill, processes=len(configured)
+        )
         self._outcomes = FinalOutcomes()
         self._busy = False
         self._wanted = asyncio.Event()
-        self._supervisor: asyncio.Task[None] | None = None
+        self.servers = tuple(
+            EngineServer(
+                number, configure, self._outstanding, queue, self, wanted=self._wanted, needed=lambda: self._needed
+            )
+            for number, (configure, queue) in enumerate(zip(configured, self._outstanding.queues, strict=True))
+        )
+        """The inference processes, whether they run or not."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._renewal: asyncio.Task[None] | None = None
+        self._built_from = self._builds_from(settings)
         self._idle: asyncio.TimerHandle | None = None
-        self._process: EngineProcess | None = None
-        """The newest process; it may have ended."""
 
     async def start(self) -> None:
         """Log the engine's name. The inference process starts with the first call, or now if `asr.preload` says so."""
@@ -80,19 +89,22 @@ class Recognizer:
             log.info("times of words", reason=self._timing.reason)
         elif self._timing.reason:
             log.warning("no times of words", reason=self._timing.reason)
-        self._supervisor = asyncio.create_task(self._supervise(), name="asr-supervisor")
-        self._supervisor.add_done_callback(_report)
+        idle = f"no call or job for {self._settings.asr.idle_s:g} s"
+        for server in self.servers:
+            task = asyncio.create_task(server.run(idle), name=f"asr-server-{server.number}")
+            task.add_done_callback(_report)
+            self._tasks.append(task)
         self.keep_alive(self._busy)
 
     async def stop(self) -> None:
-        """End the inference process; open utterances get no more answers."""
+        """End the inference processes; open utterances get no more answers."""
         if self._idle is not None:
             self._idle.cancel()
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._supervisor
-            self._supervisor = None
+        tasks = [*self._tasks, *([self._renewal] if self._renewal is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks, self._renewal = [], None
         self._outstanding.drop_spilled()
 
     # -- utterances -------------------------------------------------------------------------------------------------
@@ -114,13 +126,11 @@ class Recognizer:
     def append(self, utterance_id: str, audio: bytes) -> None:
         """The next bytes in the utterance's format. They are kept until the utterance is over."""
         self._outstanding.append(utterance_id, audio)
-        self._deliver_soon()
-        self._wake()
+        self.deliver_soon()
 
     def partial(self, utterance_id: str, revision: int) -> None:
         """Request a partial in place of any earlier request. Under load it may not be answered."""
         self._outstanding.partial(utterance_id, revision)
-        self._wake()
 
     def final(self, utterance_id: str, revision: int, *, commit: bool, wanted_in_ms: int = 0) -> None:
         """Ask for the final text of the audio appended so far. With `commit` the utterance ends with the answer;
@@ -132,7 +142,6 @@ class Recognizer:
     def withdraw(self, utterance_id: str) -> None:
         """The utterance continues: the final requested without `commit` need not be answered."""
         self._outstanding.withdraw(utterance_id)
-        self._wake()
 
     def align(self, utterance_id: str, text: str, language: str, on_words: OnAlignment) -> None:
         """The final of an utterance with `words` is taken, and their times are wanted: exactly one `Alignment`, with
@@ -148,8 +157,12 @@ class Recognizer:
         """Forget the utterance; nothing more is delivered for it."""
         self._close(utterance_id)
 
+    def release(self, stream: str) -> None:
+        """The leg is over, and there will be no more utterances of it: the next leg may have its place."""
+        self._outstanding.release(stream)
+
     def keep_alive(self, busy: bool) -> None:
-        """True: calls or jobs are open, so start the engine now and keep it. False: they are over."""
+        """True: calls or jobs are open, so start the processes now and keep them. False: they are over."""
         self._busy = busy or self.preloads
         if self._busy:
             self._want()
@@ -162,7 +175,7 @@ class Recognizer:
         preload = self._settings.asr.preload
         if preload != "auto":
             return preload
-        return self.engine == "qwen" and self._settings.qwen.device != "cpu" and has_gpu()
+        return self.engine == "qwen" and set(self._settings.asr.devices) != {"cpu"} and has_gpu()
 
     @property
     def trouble(self) -> str | None:
@@ -199,36 +212,92 @@ class Recognizer:
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Utterances that the engine is working on, by its latest report."""
-        return self._outstanding.working
+        """Utterances that the processes are working on, by their latest reports."""
+        return tuple(name for queue in self._outstanding.queues for name in queue.working)
 
     @property
-    def pid(self) -> int | None:
-        """The process id of the inference process, while there is one."""
-        return self._process.pid if self._process is not None else None
+    def runtime(self) -> Runtime | None:
+        """Where the first process computes that has been ready."""
+        return next((server.runtime for server in self.servers if server.runtime is not None), None)
 
-    # -- life of the inference process ------------------------------------------------------------------------------
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the inference processes that there are."""
+        return tuple(server.pid for server in self.servers if server.pid is not None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of the engines that are ready, and of processes that do not start while others serve."""
+        found = dict.fromkeys(
+            warning for server in self.servers if server.runtime is not None for warning in server.runtime.warnings
+        )
+        if self.state is EngineStatus.READY:
+            for server in self.servers:
+                if server.state is EngineStatus.FAILED:
+                    found[f"inference process {server.number} does not start: {server.reason}"] = None
+        return tuple(found)
+
+    # -- renewal ----------------------------------------------------------------------------------------------------
+
+    def check(self, settings: Settings) -> None:
+        """Raises ConfigError where the engine could not start with these settings."""
+        if (lacking := missing(self.engine, settings.asr)) is not None:
+            raise lacking
+
+    def use(self, settings: Settings) -> None:
+        """Take over settings that `check` has passed. If those that an engine is built from are others than before, or
+        the model's files, the processes are replaced one by one: their calls go on at the others, or wait when there is
+        only one."""
+        before, self._settings = self._built_from, settings
+        self._built_from = self._builds_from(settings)
+        for server, configure in zip(self.servers, self._configure(settings), strict=True):
+            server.configure = configure
+        if self._built_from == before:
+            return
+        self._selection = select(settings.asr)
+        self._renewal = asyncio.create_task(self._renew(self._renewal), name="asr-renewal")
+        self._renewal.add_done_callback(_report)
+
+    async def _renew(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        log.info("renewing the inference processes", processes=len(self.servers))
+        for server in self.servers:
+            await server.renew()
+            if server.state is EngineStatus.FAILED and self.state is EngineStatus.READY:
+                log.error("renewal stopped: the other processes go on as they are", reason=server.reason)
+                return
+        log.info("inference processes renewed")
+
+    def _configure(self, settings: Settings) -> list[messages.Configure]:
+        """The first message to each process. How many there are is settled at the start."""
+        return [
+            messages.Configure(self.engine, asr, settings.qwen, settings.log.level, settings.log.format)
+            for asr in shares(settings.asr, self.engine)
+        ]
+
+    def _builds_from(self, settings: Settings) -> tuple[object, ...]:
+        """What an engine depends on that may change while the worker runs."""
+        asr = settings.asr
+        models = [model for model in (asr.model, asr.partials_model) if model] if self.engine == "qwen" else []
+        files = tuple(map(weights.fingerprint, models))
+        return asr.model, asr.partials_model, asr.attention, asr.threads, settings.qwen, files
+
+    # -- life of the inference processes ------------------------------------------------------------------------------
 
     @property
     def _needed(self) -> bool:
         """Whether calls, jobs or utterances are open."""
         return self._busy or len(self._outstanding) > 0
 
-    def _wake(self) -> None:
-        """There may be something to send."""
-        if self._process is not None:
-            self._process.wake()
-
     def _after_request(self) -> None:
         """A final or an alignment has been requested."""
         if self.state is EngineStatus.FAILED:
             asyncio.get_running_loop().call_soon(self._fail_waiting, "the engine does not start")
-        self._deliver_soon()
-        self._wake()
+        self.deliver_soon()
 
     def _close(self, utterance_id: str) -> None:
         self._outstanding.close(utterance_id)
-        self._wake()
         self._rest()
 
     def _want(self) -> None:
@@ -236,7 +305,6 @@ class Recognizer:
             self._idle.cancel()
             self._idle = None
         self._wanted.set()
-        self._wake()
 
     def _rest(self) -> None:
         """Start counting `asr.idle_s` if nobody needs the engine."""
@@ -249,98 +317,34 @@ class Recognizer:
         if self._needed:
             return
         self._wanted.clear()
-        if self._process is not None:
-            self._process.retire()
+        for server in self.servers:
+            server.retire()
 
-    async def _supervise(self) -> None:
-        restarts = RestartPolicy()
-        while True:
-            if not self._wanted.is_set():
-                self._enter(EngineStatus.IDLE, f"no call or job for {self._settings.asr.idle_s:g} s")
-            await self._wanted.wait()
-            if self.state is not EngineStatus.FAILED:
-                self._enter(EngineStatus.WARMING_UP, "starting the inference process")
-            self._process = process = self._new_process()
-            reason = await process.run()
-            self._outstanding.counters.hangs += process.hung is not None
-            if process.retired:
-                self._outstanding.forget_process()
-                restarts.on_retirement()
-                continue
-            self._on_death(process, reason, restarts)
-            await asyncio.sleep(restarts.backoff_s)
+    # -- from the servers -------------------------------------------------------------------------------------------
 
-    def _new_process(self) -> EngineProcess:
-        settings = self._settings
-        return EngineProcess(
-            messages.Configure(self.engine, settings.asr, settings.qwen, settings.log.level, settings.log.format),
-            next_message=self._next_message,
-            needed=lambda: self._needed,
-            on_message=self._on_message,
-        )
-
-    def _on_death(self, process: EngineProcess, reason: str, restarts: RestartPolicy) -> None:
-        ready_s = process.ready_s
-        restarts.on_death(
-            answered=process.answered,
-            lived_s=asyncio.get_running_loop().time() - ready_s if ready_s is not None else 0.0,
-            blamed=any(name in self._outstanding for name in self._outstanding.working),
-            # Callers have waited long enough for a process that hangs while it starts.
-            hopeless=process.unusable is not None or (process.hung is not None and ready_s is None),
-        )
-        deaths = f"{restarts.deaths:g}"
-        log.error("engine died", reason=reason, deaths=deaths, open_utterances=len(self._outstanding))
-        self._outstanding.on_death(reason)
-        self._deliver()
-        if restarts.failed:
-            self._enter(EngineStatus.FAILED, process.unusable or f"{reason}, {deaths} times in a row")
-            self._fail_waiting(reason)
-
-    def _next_message(self) -> messages.ToEngine | None:
-        message = self._outstanding.next_message()
-        self._deliver_soon()  # utterances that could not be read back from the disk have failed
-        return message
-
-    def _on_message(self, message: messages.FromEngine) -> None:
-        match message:
-            case messages.EngineReady():
-                self._on_ready(message)
-            case messages.Working():
-                self._outstanding.working = message.utterance_ids
-            case messages.Heard():
-                self._outstanding.on_hypothesis(message.hypothesis)
-                self._deliver()
-            case messages.Words():
-                self._outstanding.on_alignment(message.alignment)
-                self._deliver()
-            case messages.Dropped():
-                self._outstanding.counters.shed_partials += message.partials
-                self._outstanding.counters.exhausted_steps += message.exhausted
-                if message.exhausted:
-                    log.warning("the engine ran out of memory", steps=message.exhausted, shed=message.partials)
-
-    def _on_ready(self, ready: messages.EngineReady) -> None:
+    def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None:
         if not self._plugin.words:
             self.words = ready.words
-        self.runtime = ready.runtime
-        log.info("engine ready", engine=self.engine, **ready.runtime.shown())
-        for warning in ready.runtime.warnings:
-            log.warning(warning)
-        self._enter(EngineStatus.READY, self._selection.reason)
 
-    def _enter(self, state: EngineStatus, reason: str) -> None:
+    def on_state(self, server: EngineServer) -> None:
+        """One that is ready is enough; all must have failed."""
+        states = {each.state for each in self.servers}
+        order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
+        state = next(each for each in order if each in states)
         if state is not self.state:
             self.state = state
-            self._on_state(state, reason)
+            self._on_state(state, self._selection.reason if state is EngineStatus.READY else server.reason)
+        if state is EngineStatus.FAILED:
+            self._fail_waiting(server.last_end)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def _deliver_soon(self) -> None:
+    def deliver_soon(self) -> None:
         """Callbacks are never run inside a call of a caller."""
         if self._outstanding.has_deliveries:
-            asyncio.get_running_loop().call_soon(self._deliver)
+            asyncio.get_running_loop().call_soon(self.deliver)
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         deliveries = self._outstanding.take_deliveries()
         if not deliveries:
             return
@@ -353,12 +357,11 @@ class Recognizer:
             except Exception:
                 # One caller's mistake must not end recognition for the others.
                 log.exception("an answer was not taken", utterance_id=answer.utterance_id)
-        self._wake()  # what is over has made room for the next
         self._rest()
 
     def _fail_waiting(self, reason: str) -> None:
         self._outstanding.fail_waiting(reason)
-        self._deliver()
+        self.deliver()
 
 
 def _report(supervisor: asyncio.Task[None]) -> None:

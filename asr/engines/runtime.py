@@ -1,13 +1,9 @@
-"""Where and how an engine computes, for the log, `/readyz` and metrics; and whether this machine has a GPU at all."""
+"""Where and how an engine computes, for the log, `/readyz` and metrics."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-
-GPU_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Of the drivers of NVIDIA and AMD, and of Windows below WSL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,3 @@ class Runtime:
         fields = asdict(self)
         del fields["warnings"]
         return {key: value for key, value in fields.items() if value is False or value not in ("", 0, None)}
-
-
-def has_gpu() -> bool:
-    """Whether a driver shows one; whether torch can use it is for the inference process to say."""
-    return any(node.exists() for node in GPU_NODES)

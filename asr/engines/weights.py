@@ -44,6 +44,15 @@ def find(model: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     return snapshot if _whole(snapshot) else None
 
 
+def fingerprint(model: str) -> tuple[tuple[str, int, int], ...]:
+    """Which files they are: path, size and time of each. Another one after an update; empty when they are not here."""
+    folder = find(model)
+    if folder is None:
+        return ()
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+
+
 def _kept(model: str, environ: Mapping[str, str]) -> Path:
     return hub(environ) / f"models--{model.replace('/', '--')}"
 

@@ -64,6 +64,9 @@ class Locked:
     def cancel(self, utterance_id: str) -> None:
         self._recognizer.cancel(utterance_id)
 
+    def release(self, stream: str) -> None:
+        self._recognizer.release(stream)
+
     def _ask(self, name: str, revision: int, commit: bool | None) -> None:
         waits = name in self._newest
         self._newest[name] = (revision, commit)

@@ -42,9 +42,9 @@ class World:
         self._stays = True
         self._in_work(0)
         await self._settled.wait()
-        if self.recognizer.state is EngineStatus.FAILED or self.recognizer.pid is None:
+        if self.recognizer.state is EngineStatus.FAILED or not self.recognizer.pids:
             raise BenchError(f"--model: {self._why}")
-        return self.recognizer.pid
+        return self.recognizer.pids[0]
 
     @contextlib.asynccontextmanager
     async def file(self, path: Path, stream: str) -> AsyncIterator[FileTranscription]:

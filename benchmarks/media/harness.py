@@ -59,6 +59,9 @@ class NoWords:
     def cancel(self, utterance_id: str) -> None:
         self._heard.pop(utterance_id, None)
 
+    def release(self, stream: str) -> None:
+        """There is one engine."""
+
     def _answer(self, utterance_id: str, revision: int, text: str, *, final: bool) -> None:
         heard = self._heard.get(utterance_id)
         if heard is not None:

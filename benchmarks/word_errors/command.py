@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         print_error("checking needs the extra `qwen`: pip install 'mediaworker[qwen]'")
         return 2
     try:
-        return check(args.name or settings.asr.model, spoken, settings.qwen)
+        return check(args.name or settings.asr.model, spoken, settings.asr, settings.qwen)
     except EngineUnusable as error:
         print_error(str(error))
         return 2

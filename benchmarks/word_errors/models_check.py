@@ -28,7 +28,7 @@ from asr.utterance import Utterance
 from benchmarks.word_errors.align import align
 from benchmarks.word_errors.normalise import words
 from benchmarks.word_errors.prompts import SpokenPrompt as Spoken
-from config.settings import Qwen
+from config.settings import Asr, Qwen
 
 FINE, WRONG, NOTHING = 0, 1, 2
 BAD_WORDS = 0.15
@@ -37,12 +37,12 @@ TIES = {torch.float32: 3e-4, torch.float16: 0.05, torch.bfloat16: 0.25}
 """Of logits: two tokens as near to each other fall either way, with the order in which a processor adds."""
 
 
-def check(name: str, spoken: Sequence[Spoken], settings: Qwen) -> int:
+def check(name: str, spoken: Sequence[Spoken], asr: Asr, settings: Qwen) -> int:
     """-> exit status. Raises EngineUnusable."""
     folder = weights.find(name)
     if folder is None:
         raise EngineUnusable(weights.missing(name))
-    device, dtype = place(settings)
+    device, dtype = place(asr, settings)
     start_s = time.perf_counter()
     loaded = load(folder, device=device, dtype=dtype)
     print(f"{folder}: loaded in {time.perf_counter() - start_s:.1f} s, {device}, {dtype}, peak {_peak_mb(device)} MB")

@@ -36,9 +36,16 @@ class Asr(Section, frozen=True, kw_only=True):
     """The inference process starts together with the worker and stays, so that no call waits for the model; the worker
     is ready only when the model is loaded. `auto` does this for Qwen3-ASR on a GPU, where loading takes up to a
     minute."""
+    devices: tuple[str, ...] = ()
+    """Qwen3-ASR computes on these devices: `cpu`, `cuda` or `cuda:1`. If there are none, it takes every GPU of this
+    machine, or the CPU."""
+    processes: Annotated[int, Meta(ge=0, le=64)] = 0
+    """This many inference processes share the calls, on the devices in turn. When one of them dies, the others go on
+    with its utterances at once. 0 means one for each device; Moonshine, which computes on the CPU, has one for every
+    four cores."""
     threads: Annotated[int, Meta(ge=0, le=256)] = 0
-    """Moonshine runs on this many threads, each of which recognises one utterance at a time. 0 means one less than the
-    number of cores, or than the CPU limit of the container."""
+    """On the CPU the inference processes compute with this many threads, all together. With Moonshine, each recognises
+    one utterance at a time. 0 means one less than the number of cores, or than the CPU limit of the container."""
     max_backlog_mb: Positive = 256
     """Audio of utterances that have no final yet takes at most this many MB of memory; beyond that, partials stop and
     audio is kept on disk."""
@@ -62,8 +69,6 @@ class Asr(Section, frozen=True, kw_only=True):
 class Qwen(Section, frozen=True, kw_only=True):
     """The engine Qwen3-ASR: where it runs, and how much it does at once."""
 
-    device: str = "auto"
-    """Qwen3-ASR runs on this device: `cpu`, `cuda` or `cuda:1`; `auto` takes a GPU if there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The model computes in this precision; `auto` means float32 on a CPU, bfloat16 on a GPU, and float16 on a GPU
     without bfloat16."""
@@ -74,8 +79,6 @@ class Qwen(Section, frozen=True, kw_only=True):
     graphs: bool = True
     """A GPU replays recorded sequences of kernels (CUDA graphs) instead of launching each kernel, at the cost of some
     memory and seconds of warm-up."""
-    threads: Annotated[int, Meta(ge=1, le=256)] = 1
-    """On a CPU, the model computes with this many threads."""
     slots: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Keys and values of at most this many utterances are kept; those of files are dropped first and computed again
     when needed. 0 means 32 on a CPU, and on a GPU as many as fit into half of its free memory, up to 256."""

@@ -319,6 +319,8 @@ class Call:
                 self._later(self._words_wait_s, self._without_words)
             return
         self._ended = True
+        for member in self.members.values():
+            member.transcriber.release()
         self.publish_metrics(durable=True)
         body = events.CallEnded(reason=self._ending, duration_ms=self._duration_ms, legs=self._media)
         self.publish(self.elapsed_ms(), body)

@@ -108,6 +108,10 @@ class LegTranscriber:
     def speaking_since_ms(self) -> int | None:
         return self._current.start_ms if self._current else None
 
+    def release(self) -> None:
+        """The call is over: the recognizer may give the leg's place to another."""
+        self._recognizer.release(self._prefix)
+
     # -- from the detector ------------------------------------------------------------------------------------------
 
     def on_detection(self, detection: Detection) -> None:
@@ -268,6 +272,7 @@ class LegTranscriber:
             context=self.context,
             live=True,
             previous=self._previous,
+            stream=self._prefix,
             words=self.words is not None and self.words.wanted,
         )
         utterance.words = request.words

@@ -173,18 +173,45 @@ def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer) -> None:
     )
     metrics.gauge(
         "asr_state",
-        "Is 1 for the state that the engine is in, and 0 for the other states.",
+        "Is 1 for the state that the engine is in, and 0 for the other states; ready while one process is.",
         lambda: {state.value: state is recognizer.state for state in EngineStatus},
         "state",
     )
+    _add_inference_processes(metrics, recognizer)
+
+
+def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -> None:
+    metrics.gauge(
+        "asr_process_state",
+        "Is 1 for the state that each inference process is in, and 0 for the other states.",
+        lambda: {
+            (str(server.number), state.value): state is server.state
+            for server in recognizer.servers
+            for state in EngineStatus
+        },
+        "process", "state",
+    )  # fmt: skip
+    metrics.gauge(
+        "asr_process_legs",
+        "Shows how many legs of calls have their place at each inference process.",
+        lambda: {str(server.number): server.queue.legs for server in recognizer.servers},
+        "process",
+    )
+    metrics.gauge(
+        "asr_process_open_utterances",
+        "Shows how many utterances each inference process has.",
+        lambda: {str(server.number): len(server.queue.utterances) for server in recognizer.servers},
+        "process",
+    )
     metrics.gauge(
         "asr_device_info",
-        (
-"Is 1, and its labels say where the engine computes; absent until the engine has been"
-" ready once."
-),
-        lambda: {_device_labels(runtime): 1} if (runtime := recognizer.runtime) is not None else {},
-        "device", "name", "dtype", "attention", "graphs", "torch", "cuda",
+        "Is 1, and its labels say where the engine computes; absent until it has been ready once.",
+        lambda: {
+            _device_labels(server.number, server.runtime): 1
+            for server in recognizer.servers
+            if server.runtime is not None
+        },
+        "process", "device", "name", "dtype", "attention", "graphs", "torch", "cuda",
     )  # fmt: skip
     metrics.gauge(
         "asr_device_memory_bytes",
@@ -192,13 +219,19 @@ def add_recognizer(metrics: MetricsRegistry, recognizer: Recognizer) -> None:
             "Shows the memory of the engine's GPU: total, free when the engine was last ready, "
             "and reserved for keys and values (slots)."
         ),
-        lambda: _device_memory(runtime) if (runtime := recognizer.runtime) is not None else {},
-        "kind",
-    )
+        lambda: {
+            (str(server.number), kind): value
+            for server in recognizer.servers
+            if server.runtime is not None
+            for kind, value in _device_memory(server.runtime).items()
+        },
+        "process", "kind",
+    )  # fmt: skip
     metrics.gauge(
         "asr_process_resident_memory_bytes",
-        "Shows the resident memory of the inference process, 0 while there is none.",
-        lambda: _rss_bytes(recognizer.pid) if recognizer.pid else 0.0,
+        "Shows the resident memory of each inference process, 0 while there is none.",
+        lambda: {str(server.number): _rss_bytes(server.pid) if server.pid else 0.0 for server in recognizer.servers},
+        "process",
     )
 
 
@@ -312,10 +345,11 @@ def add_sip(metrics: MetricsRegistry, sip: SipEndpoint) -> None:
     metrics.counter("rtp_truncated", "Counts datagrams that were too long for RTP.", lambda: sip.receiver.truncated)
 
 
-def _device_labels(runtime: Runtime) -> tuple[str, ...]:
+def _device_labels(number: int, runtime: Runtime) -> tuple[str, ...]:
     graphs = "on" if runtime.graphs else "off"
     return (
-        runtime.device, runtime.device_name, runtime.dtype, runtime.attention, graphs, runtime.torch, runtime.cuda,
+        str(number), runtime.device, runtime.device_name, runtime.dtype, runtime.attention, graphs, runtime.torch,
+        runtime.cuda,
     )  # fmt: skip
 
 

@@ -61,17 +61,18 @@ class Readiness:
         """Conditions that keep no call from being taken now, and that somebody has to look at."""
         lacking = self._recognizer.lacking
         found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
-        if self._recognizer.runtime is not None:
-            found += self._recognizer.runtime.warnings
+        found += self._recognizer.warnings
         return [*found, *self._unknown_languages(), *self._jobs.warnings]
 
     def engine_status(self) -> Mapping[str, Any]:
-        """The engine's name and state, and on which device the last one that was ready computes."""
+        """The engine's name and state, on which device it computes, and each inference process if there are several."""
         runtime = self._recognizer.runtime
+        processes = [{"state": each.state.value, "device": each.device} for each in self._recognizer.servers]
         return {
             "name": self._recognizer.engine,
             "state": self._recognizer.state.value,
             **(runtime.shown() if runtime is not None else {}),
+            **({"processes": processes} if len(processes) > 1 else {}),
         }
 
     def sip_status(self) -> list[Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -126,7 +127,7 @@ def test_what_is_configured_is_what_is_used(native: Path) -> None:
     assert (aligner.longest_s, aligner.together_s) == (30.0, 0.0), "on a CPU"
     aligner.warm_up()
     with pytest.raises(EngineUnusable, match="torch sees"):
-        create_aligner(asr, Qwen(device="cuda:7"))
+        create_aligner(msgspec.structs.replace(asr, devices=("cuda:7",)), Qwen())
 
 
 def test_what_is_not_wanted_or_not_here_is_not_used(native: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from asr import messages
 from asr.client.recognizer import Recognizer
-from asr.engines import runtime
+from asr.engines import devices
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device import placement
 from asr.engines.runtime import Runtime
@@ -41,19 +41,19 @@ def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_that_is_too_old_is_said(cuda_build: None) -> None:
-    assert placement.place(Qwen()) == ("cpu", torch.float32)
-    (warning,) = placement.warnings(Qwen(), "cpu")
+    assert placement.place(Asr(), Qwen()) == ("cpu", torch.float32)
+    (warning,) = placement.warnings(Asr(), "cpu")
     assert warning.startswith("Qwen3-ASR computes on the CPU") and "for CUDA 13.0 cannot use a GPU" in warning
     assert "driver on your system is too old (found version 12020)" in warning and "elsewhere" not in warning
-    assert placement.warnings(Qwen(device="cpu"), "cpu") == () == placement.warnings(Qwen(), "cuda")
-    with pytest.raises(EngineUnusable, match=r"qwen.device = 'cuda', and torch sees no GPU here: .* too old"):
-        placement.place(Qwen(device="cuda"))
+    assert placement.warnings(Asr(devices=("cpu",)), "cpu") == () == placement.warnings(Asr(), "cuda")
+    with pytest.raises(EngineUnusable, match=r"asr.devices: 'cuda', and torch sees no GPU here: .* too old"):
+        placement.place(Asr(devices=("cuda",)), Qwen())
 
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_build_for_cpus_is_said(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(runtime, "GPU_NODES", (tmp_path if there else tmp_path / "none",))
+    monkeypatch.setattr(devices, "GPU_NODES", (tmp_path if there else tmp_path / "none",))
     why = placement.why_no_gpu()
     assert "is a build for CPUs" in why and ("this machine has a GPU" in why) is there
 
@@ -65,8 +65,9 @@ def test_precision_is_that_of_the_chosen_device(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda chosen: capabilities[chosen.index])
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda kind: None)
-    assert placement.place(Qwen(device="cuda:1")) == ("cuda:1", torch.float16)
-    assert placement.place(Qwen()) == ("cuda", torch.bfloat16)
+    assert placement.place(Asr(devices=("cuda:1",)), Qwen()) == ("cuda:1", torch.float16)
+    assert placement.place(Asr(), Qwen()) == ("cuda", torch.bfloat16)
+    assert placement.place(Asr(devices=("auto:1",)), Qwen()) == ("cuda:1", torch.float16), "one of several"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +85,9 @@ async def test_a_gpu_is_not_started_for_a_call(
     preload: Any, engine: str, place: str, there: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`asr.preload`, which also keeps it when no call has come for `asr.idle_s`."""
-    monkeypatch.setattr(runtime, "GPU_NODES", (Path("/"),) if there else ())
-    settings = Settings(asr=Asr(engine=engine, model=str(TINY), preload=preload), qwen=Qwen(device=place))
+    monkeypatch.setattr(devices, "GPU_NODES", (Path("/"),) if there else ())
+    where = () if place == "auto" else (place,)
+    settings = Settings(asr=Asr(engine=engine, model=str(TINY), preload=preload, devices=where))
     recognizer = Recognizer(settings, on_state=lambda *_: None)
     assert recognizer.preloads is expected
 
@@ -113,6 +115,7 @@ def test_a_worker_shows_where_its_engine_computes(tmp_path: Path) -> None:
         engine = shown["engine"]
         assert (engine["name"], engine["state"], engine["device"]) == ("qwen", "ready", "cpu")
         assert (engine["dtype"], engine["attention"], engine["graphs"]) == ("float32", "sdpa", False)
+        assert "processes" not in engine, "there is one"
         assert engine["torch"] == torch.__version__ and engine["slots_bytes"] > 2**20
         (warning,) = shown["warnings"]
         assert warning.startswith("Qwen3-ASR computes on the CPU")
@@ -120,7 +123,9 @@ def test_a_worker_shows_where_its_engine_computes(tmp_path: Path) -> None:
         (line,) = re.findall(r"^mediaworker_asr_device_info\{.*", metrics, re.MULTILINE)
         labels = {"device": "cpu", "dtype": "float32", "attention": "sdpa", "graphs": "off", "torch": torch.__version__}
         assert all(f'{name}="{value}"' in line for name, value in labels.items()) and line.endswith("} 1.0")
-        (slots,) = re.findall(r'^mediaworker_asr_device_memory_bytes\{kind="slots"\} (.*)', metrics, re.MULTILINE)
+        (slots,) = re.findall(
+            r'^mediaworker_asr_device_memory_bytes\{kind="slots",process="0"\} (.*)', metrics, re.MULTILINE
+        )
         assert float(slots) == engine["slots_bytes"]
         log = running.log.read_text()
         assert re.search(r"engine ready.*device\W+cpu", log) and "computes on the CPU" in log

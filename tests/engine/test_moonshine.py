@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from asr.engines.moonshine import guards, pieces, plugin
+from asr.engines import devices
+from asr.engines.moonshine import guards, pieces
 from asr.engines.moonshine.engine import MoonshineEngine, build
 from asr.engines.moonshine.model import RATE_HZ
 from asr.engines.moonshine.pieces import cuts
@@ -346,7 +347,7 @@ def test_a_thread_for_each_core_but_one_or_as_the_container_may(
     limit: str | None, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
-    monkeypatch.setattr(plugin, "CPU_MAX", tmp_path / "cpu.max")
+    monkeypatch.setattr(devices, "CPU_MAX", tmp_path / "cpu.max")
     if limit is not None:
         (tmp_path / "cpu.max").write_text(f"{limit}\n")
-    assert plugin.default_threads() == threads
+    assert devices.usual_threads() == threads

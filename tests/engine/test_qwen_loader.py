@@ -154,26 +154,26 @@ def test_a_model_that_is_not_here_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("devices", "settings", "says"),
     [
-        (Qwen(device="cuda"), "sees no GPU here"),
-        (Qwen(device="gpu"), "qwen.device = 'gpu' is no device"),
-        (Qwen(window_s=0.5), "qwen.window_s"),
+        (("cuda",), Qwen(), "sees no GPU here"),
+        (("gpu",), Qwen(), "asr.devices: 'gpu' is no device"),
+        ((), Qwen(window_s=0.5), "qwen.window_s"),
     ],
 )
 def test_what_this_machine_cannot_do_is_said(
-    native: Path, settings: Qwen, says: str, monkeypatch: pytest.MonkeyPatch
+    native: Path, devices: tuple[str, ...], settings: Qwen, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # where there is one, too
     with pytest.raises(EngineUnusable, match=says):
-        build(Asr(model=str(native)), settings)
+        build(Asr(model=str(native), devices=devices), settings)
 
 
 def test_a_gpu_that_is_not_there_is_said(native: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(EngineUnusable, match="qwen.device = 'cuda:2', and torch sees 2 GPUs here"):
-        build(Asr(model=str(native)), Qwen(device="cuda:2"))
+    with pytest.raises(EngineUnusable, match="asr.devices: 'cuda:2', and torch sees 2 GPUs here"):
+        build(Asr(model=str(native), devices=("cuda:2",)), Qwen())
 
 
 def test_the_configuration_reaches_the_engine(native: Path) -> None:
@@ -197,4 +197,4 @@ def test_pulling_without_a_network_says_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["varlen", "flash"])
 def test_attention_that_this_machine_cannot_compute_is_said(native: Path, name: Any) -> None:
     with pytest.raises(EngineUnusable, match=f"asr.attention = '{name}' needs a GPU, and the engine is on 'cpu'"):
-        build(Asr(model=str(native), attention=name), Qwen(device="cpu"))
+        build(Asr(model=str(native), attention=name, devices=("cpu",)), Qwen())

@@ -107,7 +107,9 @@ def check_together(made: QwenEngine) -> None:
 def test_a_device_on_which_nothing_is_right_is_refused(said: list[list[int]]) -> None:  # noqa: F811
     made = engine(said)
     wrong = Execution(Crossed(), Eager(), Direct())
-    with pytest.raises(EngineUnusable, match="self check: sdpa without graphs is wrong .* set qwen.device = 'cpu'"):
+    with pytest.raises(
+        EngineUnusable, match=r"self check: sdpa without graphs is wrong .* set asr.devices = \['cpu'\]"
+    ):
         selfcheck.settle(made._make, wrong, torch.float32)
 
 

@@ -20,7 +20,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     folder = tmp_path_factory.mktemp("readiness")
     model = folder / "model"
     shutil.copytree(TINY, model)
-    with worker(folder, ASR__ENGINE="qwen", ASR__MODEL=str(model), QWEN__DEVICE="cpu", SIP__ENABLED="false") as started:
+    with worker(
+        folder, ASR__ENGINE="qwen", ASR__MODEL=str(model), ASR__DEVICES='["cpu"]', SIP__ENABLED="false"
+    ) as started:
         yield started
 
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from asr import messages
@@ -63,9 +64,14 @@ class Client:
     async def ready(self) -> None:
         await self.until(lambda: self.recognizer.state is EngineStatus.READY)
 
+    @property
+    def pid(self) -> int | None:
+        """Of the first inference process."""
+        return self.recognizer.servers[0].pid
+
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        assert self.recognizer.pid is not None
-        os.kill(self.recognizer.pid, number)
+        assert self.pid is not None
+        os.kill(self.pid, number)
 
     def finals(self, name: str) -> list[Hypothesis]:
         return [h for h in self.heard if h.utterance_id == name and h.final]
@@ -79,7 +85,7 @@ async def client(settings: Settings = SETTINGS) -> AsyncIterator[Client]:
         yield made
     finally:
         await made.recognizer.stop()
-        assert made.recognizer.pid is None
+        assert made.recognizer.pids == ()
         assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("asr")] == []
 
 
@@ -100,7 +106,7 @@ async def test_a_call_is_heard(expected: str) -> None:
     """Partials, a speculative final, speech that goes on, a committed final; then a second utterance."""
     audio = codes(PROMPT)
     async with client() as c:
-        assert c.recognizer.state is EngineStatus.IDLE and c.recognizer.pid is None
+        assert c.recognizer.state is EngineStatus.IDLE and c.pid is None
         c.recognizer.keep_alive(True)
         c.say("a", audio[: len(audio) // 2])
         c.recognizer.partial("a", 1)
@@ -133,7 +139,7 @@ async def test_a_kill_loses_nothing(expected: str, when: str) -> None:
     async with client() as c:
         c.recognizer.keep_alive(True)
         if when == "starting":
-            await c.until(lambda: c.recognizer.pid)
+            await c.until(lambda: c.pid)
             c.kill()
             c.say("a", audio)
             c.recognizer.final("a", 1, commit=True)
@@ -206,7 +212,7 @@ async def test_long_work_is_no_hang() -> None:
 async def test_a_start_that_hangs_fails_the_finals_and_is_tried_again(expected: str) -> None:
     async with client(Settings(asr=Asr(engine="moonshine", threads=1, start_timeout_s=8.0))) as c:
         c.recognizer.keep_alive(True)
-        await c.until(lambda: c.recognizer.pid)
+        await c.until(lambda: c.pid)
         c.kill(signal.SIGSTOP)
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
@@ -244,12 +250,12 @@ async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
     async with client(Settings(asr=Asr(engine="moonshine", threads=1, idle_s=0.1))) as c:
         c.recognizer.keep_alive(True)
         await c.ready()
-        pid = c.recognizer.pid
+        pid = c.pid
         await asyncio.sleep(0.3)
-        assert c.recognizer.pid == pid, "a call is open"
+        assert c.pid == pid, "a call is open"
         c.recognizer.keep_alive(False)
         await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
-        assert c.recognizer.pid is None and c.recognizer.counters.crashes == 0
+        assert c.pid is None and c.recognizer.counters.crashes == 0
         c.say("a", b"\xff" * 1600)
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
@@ -261,20 +267,21 @@ async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
 async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
     async with client(Settings(asr=Asr(engine="moonshine", threads=1, idle_s=0.1, preload=True))) as c:
         await c.until(lambda: c.recognizer.state is EngineStatus.READY)
-        pid = c.recognizer.pid
+        pid = c.pid
         c.recognizer.keep_alive(True)
         c.recognizer.keep_alive(False)
         c.say("a", b"\xff" * 1600)
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
         await asyncio.sleep(0.3)
-        assert c.recognizer.pid == pid
+        assert c.pid == pid
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
 
 
 async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> None:
     async with client() as c:
-        c.recognizer.engine = "no such engine"
+        (server,) = c.recognizer.servers
+        server.configure = msgspec.structs.replace(server.configure, engine="no such engine")
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
@@ -406,7 +413,7 @@ import asyncio
 from asr.client.recognizer import Recognizer
 from config.settings import Settings
 async def main():
-    recognizer = Recognizer(Settings(), on_state=lambda state, reason: print(state, recognizer.pid, flush=True))
+    recognizer = Recognizer(Settings(), on_state=lambda state, reason: print(state, *recognizer.pids, flush=True))
     await recognizer.start()
     recognizer.keep_alive(True)
     await asyncio.sleep(60)

@@ -133,6 +133,7 @@ class Engine:
         self._open[utterance_id](Hypothesis(utterance_id, revision, "x", "en", 1, True))
 
     def withdraw(self, utterance_id: str) -> None: ...
+    def release(self, stream: str) -> None: ...
 
     def commit(self, utterance_id: str) -> None:
         self._open.pop(utterance_id, None)

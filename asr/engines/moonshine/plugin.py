@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asr.engines.devices import usual_threads
 from config.settings import Asr, Qwen
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ class _Moonshine:
 
         folder = assets()
         assert folder is not None
-        return build(folder, asr.threads or default_threads())
+        return build(folder, asr.threads or usual_threads())
 
 
 plugin = _Moonshine()
@@ -56,17 +54,3 @@ def assets() -> Path | None:
         if (folder / "decoder_model_merged.ort").is_file():
             return folder
     return None
-
-
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-"""Of a container: microseconds of CPU time in each period, or `max`, and the length of the period (cgroup v2)."""
-
-
-def default_threads() -> int:
-    """All cores that this process may use but one, which is the media process's."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = CPU_MAX.read_text().split()
-        if quota != "max":
-            cores = min(cores, math.ceil(int(quota) / int(period)))
-    return max(1, cores - 1)

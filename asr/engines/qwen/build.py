@@ -31,7 +31,7 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     folder = weights.find(model)
     if folder is None:
         raise EngineUnusable(weights.missing(model))
-    device, dtype = devices.place(settings)
+    device, dtype = devices.place(asr, settings)
     means = for_device(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
     loaded = load(folder, device=device, dtype=dtype)
     if settings.quantise != "none":
@@ -49,7 +49,7 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     )
     try:
         made = QwenEngine(loaded, shape, means)
-        made.warnings = devices.warnings(settings, device)
+        made.warnings = devices.warnings(asr, device)
         return made
     except ValueError as error:
         raise EngineUnusable(f"qwen.window_s = {settings.window_s:g}: {error}") from None

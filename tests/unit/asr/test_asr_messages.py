@@ -71,7 +71,12 @@ FIELDS = {
         warnings=st.lists(text, max_size=2).map(tuple),
     ),
     Asr: st.builds(Asr, model=text, threads=st.integers(0, 256)),
-    Qwen: st.builds(Qwen, device=text, slots=st.integers(1, 4096), quantise=st.sampled_from(["none", "int8", "fp8"])),
+    Qwen: st.builds(
+        Qwen,
+        dtype=st.sampled_from(["auto", "float32"]),
+        slots=st.integers(1, 4096),
+        quantise=st.sampled_from(["none", "int8", "fp8"]),
+    ),
 }
 
 

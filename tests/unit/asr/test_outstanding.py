@@ -75,36 +75,41 @@ class Pair:
     def __init__(self, max_bytes: int = 1 << 20, max_spill: int = 1 << 20, folder: str = tempfile.gettempdir()) -> None:
         self.spill = Spill(folder, max_bytes=max_spill, block_bytes=64)
         self.outstanding = OutstandingWork(max_bytes=max_bytes, spill=self.spill)
-        self.inference = Inference(HashEngine())
+        (self.queue,) = self.outstanding.queues
+        self.start()
         self.got: dict[str, list[Hypothesis]] = {}
+
+    def start(self) -> None:
+        self.inference = Inference(HashEngine())
+        self.outstanding.on_ready(self.queue)
 
     def open(self, name: str, *, live: bool = True) -> None:
         self.got.setdefault(name, [])
         self.outstanding.open(Utterance(name, "PCMU", live=live), self.got[name].append)
 
     def send(self, count: int = 1 << 30) -> None:
-        while count and (message := self.outstanding.next_message()) is not None:
+        while count and (message := self.queue.next_message()) is not None:
             body = framing.encode(message)[4:]
             self.inference.receive(messages.decode_to_engine(body), 0.0)
             count -= 1
 
     def work(self, count: int = 1 << 30, *, die: bool = False) -> None:
         while count and (work := self.inference.choose()) is not None:
-            self.outstanding.working = work.utterance_ids
+            self.queue.working = work.utterance_ids
             if die and count == 1:
                 self.die()
                 return
             for message in self.inference.perform(work):
                 self.receive(message)
             count -= 1
-        self.outstanding.working = ()
+        self.queue.working = ()
 
     def receive(self, message: messages.FromEngine) -> None:
         match message:
             case messages.Heard():
-                self.outstanding.on_hypothesis(message.hypothesis)
+                self.outstanding.on_hypothesis(self.queue, message.hypothesis)
             case messages.Words():
-                self.outstanding.on_alignment(message.alignment)
+                self.outstanding.on_alignment(self.queue, message.alignment)
         self.deliver()
 
     def deliver(self) -> None:
@@ -112,9 +117,9 @@ class Pair:
             callback(answer)
 
     def die(self) -> None:
-        self.outstanding.on_death("it died")
+        self.outstanding.on_death(self.queue, "it died")
         self.deliver()
-        self.inference = Inference(HashEngine())
+        self.start()
 
     def finals(self, name: str) -> list[Hypothesis]:
         return [hypothesis for hypothesis in self.got[name] if hypothesis.final]
@@ -211,17 +216,17 @@ def test_a_death_in_company_costs_the_one_who_is_to_blame(live: bool) -> None:
     def poisoned() -> bool:
         """Work until the step that kills; False: there was none."""
         while (work := pair.inference.choose()) is not None:
-            pair.outstanding.working = work.utterance_ids
+            pair.queue.working = work.utterance_ids
             if "b" in work.utterance_ids:
                 pair.die()
                 return True
             for message in pair.inference.perform(work):
                 pair.receive(message)
-        pair.outstanding.working = ()
+        pair.queue.working = ()
         return False
 
     pair.send()
-    assert poisoned() and len(pair.outstanding.working) == 0
+    assert poisoned() and len(pair.queue.working) == 0
     pair.send()
     assert poisoned()
     pair.send()
@@ -256,7 +261,7 @@ def test_those_who_die_together_only_are_given_up_in_the_end() -> None:
             pair.send()
         work = pair.inference.choose()
         assert work is not None and set(work.utterance_ids) == {"a", "b"}
-        pair.outstanding.working = work.utterance_ids
+        pair.queue.working = work.utterance_ids
         pair.die()
     assert pair.outstanding.counters.crashes == 4
 
@@ -528,9 +533,9 @@ def test_what_is_closed_is_forgotten_on_both_sides() -> None:
     pair.send()
     pair.outstanding.close("a")
     pair.outstanding.close("a")
-    assert pair.outstanding.next_message() == messages.CloseUtterance("a")
-    assert pair.outstanding.next_message() is None and pair.outstanding.audio_bytes == 0
-    pair.outstanding.on_hypothesis(Hypothesis("a", 1, "late", "en", 4, final=True))
+    assert pair.queue.next_message() == messages.CloseUtterance("a")
+    assert pair.queue.next_message() is None and pair.outstanding.audio_bytes == 0
+    pair.outstanding.on_hypothesis(pair.queue, Hypothesis("a", 1, "late", "en", 4, final=True))
     assert not pair.outstanding.has_deliveries and pair.outstanding.counters.stale == 1
 
 
@@ -554,11 +559,11 @@ def test_answers_are_counted_by_what_they_are() -> None:
 def test_audio_is_sent_as_it_comes_before_anything_is_asked() -> None:
     pair = Pair()
     pair.open("a")
-    assert isinstance(pair.outstanding.next_message(), messages.Open)
-    assert pair.outstanding.next_message() is None
+    assert isinstance(pair.queue.next_message(), messages.Open)
+    assert pair.queue.next_message() is None
     pair.outstanding.append("a", b"\x01" * 100)
-    assert isinstance(pair.outstanding.next_message(), messages.Append)
-    assert pair.outstanding.next_message() is None
+    assert isinstance(pair.queue.next_message(), messages.Append)
+    assert pair.queue.next_message() is None
 
 
 def test_audio_that_is_added_counts_to_what_the_engine_holds() -> None:
@@ -566,12 +571,29 @@ def test_audio_that_is_added_counts_to_what_the_engine_holds() -> None:
     for name in "ab":
         pair.open(name)
     pair.outstanding.append("a", b"\x01" * 100)
-    assert isinstance(pair.outstanding.next_message(), messages.Open)
-    assert isinstance(pair.outstanding.next_message(), messages.Open)
+    assert isinstance(pair.queue.next_message(), messages.Open)
+    assert isinstance(pair.queue.next_message(), messages.Open)
     pair.open("c")
     pair.outstanding.append("a", b"\x01" * 900)
-    sent = [type(message).__name__ for message in iter(pair.outstanding.next_message, None)]
+    sent = [type(message).__name__ for message in iter(pair.queue.next_message, None)]
     assert sent and "Open" not in sent, "the third waits until the first is over"
     pair.outstanding.close("a")
-    sent = [type(message).__name__ for message in iter(pair.outstanding.next_message, None)]
+    sent = [type(message).__name__ for message in iter(pair.queue.next_message, None)]
     assert sent == ["CloseUtterance", "Open"]
+
+
+def test_kills_between_answers_are_not_the_fault_of_an_utterance() -> None:
+    pair = Pair()
+    pair.open("a")
+    for revision in range(1, 6):
+        pair.outstanding.append("a", b"\x01" * 50)
+        pair.outstanding.partial("a", 2 * revision)
+        pair.send()
+        pair.work(1, die=True)
+        pair.send()
+        pair.work()
+    pair.outstanding.final("a", 99, commit=True)
+    pair.send()
+    pair.work()
+    assert [final.text for final in pair.finals("a")] == [text_of(b"\x01" * 250)]
+    assert pair.outstanding.counters.crashes == 5

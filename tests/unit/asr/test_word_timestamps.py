@@ -257,7 +257,7 @@ def test_words_that_come_with_the_final_are_told_at_once_whatever_dies() -> None
     body = encode(messages.Heard(told))[4:]
     heard = messages.decode_from_engine(body)
     assert isinstance(heard, messages.Heard)
-    pair.outstanding.on_hypothesis(heard.hypothesis)
+    pair.outstanding.on_hypothesis(pair.queue, heard.hypothesis)
     assert pair.outstanding.has_deliveries
     pair.die()
     pair.ask("a")

@@ -62,6 +62,9 @@ class Engine:
     def cancel(self, utterance_id: str) -> None:
         self.closed.append(utterance_id)
 
+    def release(self, stream: str) -> None:
+        self.released.append(stream)
+
     def _ask(self, kind: str, utterance_id: str, revision: int) -> None:
         asked = [r for _, name, r in self.requests if name == utterance_id]
         assert not asked or revision > asked[-1], "revisions increase"

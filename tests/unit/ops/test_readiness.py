@@ -23,6 +23,12 @@ class Registration:
 
 
 @dataclass
+class Server:
+    device: str
+    state: EngineStatus = EngineStatus.READY
+
+
+@dataclass
 class Parts:
     """What is asked of the calls, the recognizer, the jobs and the SIP endpoint."""
 
@@ -36,6 +42,7 @@ class Parts:
     warnings: list[str] = field(default_factory=list)
     full: bool = False
     registrations: list[Registration] = field(default_factory=list)
+    servers: tuple[Server, ...] = ()
 
     def refusal(self) -> CallRefused | None:
         return self.refused
@@ -59,6 +66,15 @@ def test_a_worker_that_is_well() -> None:
         worker = readiness(sip=sip)
         assert worker.refusal() is None and worker.unfit() == worker.reasons() == worker.warnings() == []
         assert worker.engine_status() == {"name": "qwen", "state": "ready"} and worker.sip_status() == []
+
+
+def test_of_several_inference_processes_each_is_shown() -> None:
+    servers = (Server("cuda:0"), Server("cuda:1", EngineStatus.FAILED))
+    shown = readiness(runtime=Runtime(device="cuda:0"), servers=servers).engine_status()
+    assert (shown["state"], shown["device"]) == ("ready", "cuda:0")
+    assert shown["processes"] == [
+        {"state": "ready", "device": "cuda:0"}, {"state": "failed", "device": "cuda:1"},
+    ]  # fmt: skip
 
 
 def test_refusals() -> None:
@@ -97,14 +113,14 @@ def test_registrations_concern_readiness_and_not_options() -> None:
 
 
 def test_warnings_keep_no_call_away() -> None:
-    runtime = Runtime(device="cuda", warnings=("on the CPU by mistake",))
+    warnings = ["on the CPU by mistake"]
     routes = [{"language": "en"}, {"language": "tlh"}]
-    worker = readiness({"routes": routes}, lacking="torch is gone", runtime=runtime, jobs=["jobs are not stored"])
+    worker = readiness({"routes": routes}, lacking="torch is gone", warnings=warnings, jobs=["jobs are not stored"])
     assert worker.warnings() == [
         "the engine is loaded and would not start again: torch is gone", "on the CPU by mistake",
         "the calls of routes[1] will get no text: it knows no Klingon", "jobs are not stored",
     ]  # fmt: skip
-    assert worker.unfit() == [] and worker.engine_status()["device"] == "cuda"
+    assert worker.unfit() == []
 
 
 def test_routes_that_get_no_text_are_logged(capsys: pytest.CaptureFixture[str]) -> None:

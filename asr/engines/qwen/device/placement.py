@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from asr.engines.devices import has_gpu, usual_threads
 from asr.engines.interface import EngineUnusable, first_line
-from asr.engines.runtime import has_gpu
-from config.settings import Qwen
+from config.settings import Asr, Qwen
 
 
-def place(settings: Qwen) -> tuple[str, torch.dtype]:
+def place(asr: Asr, settings: Qwen) -> tuple[str, torch.dtype]:
     """Device and precision, and torch told of both. Raises EngineUnusable."""
-    torch.set_num_threads(settings.threads)
-    device = _device(settings.device)
+    torch.set_num_threads(asr.threads or usual_threads())
+    device = _device(_wanted(asr))
     kind: str = settings.dtype
     if kind == "auto":
         kind = "float32" if device == "cpu" else "bfloat16" if _has_bfloat16(device) else "float16"
@@ -27,19 +27,25 @@ def _has_bfloat16(device: str) -> bool:
     return torch.version.hip is not None or torch.cuda.get_device_capability(torch.device(device)) >= (8, 0)
 
 
+def _wanted(asr: Asr) -> str:
+    """Of an inference process there is one."""
+    return asr.devices[0] if asr.devices else "auto"
+
+
 def _device(wanted: str) -> str:
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+    """`auto:1`: the second GPU, or the CPU where torch can use none."""
+    if wanted.partition(":")[0] == "auto":
+        return wanted.replace("auto", "cuda") if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(wanted)
     except RuntimeError:
-        raise EngineUnusable(f"qwen.device = {wanted!r} is no device: auto, cpu, cuda, cuda:1") from None
+        raise EngineUnusable(f"asr.devices: {wanted!r} is no device: cpu, cuda, cuda:1") from None
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
             seen = f"{count} GPUs" if count > 1 else "one GPU" if count else "no GPU"
             why = "" if count else f": {why_no_gpu()}"
-            raise EngineUnusable(f"qwen.device = {wanted!r}, and torch sees {seen} here{why}")
+            raise EngineUnusable(f"asr.devices: {wanted!r}, and torch sees {seen} here{why}")
     return wanted
 
 
@@ -56,11 +62,11 @@ def why_no_gpu() -> str:
     return f"{build} sees no GPU"
 
 
-def warnings(settings: Qwen, device: str) -> tuple[str, ...]:
+def warnings(asr: Asr, device: str) -> tuple[str, ...]:
     """What nobody has asked for: a CPU."""
-    if device != "cpu" or settings.device == "cpu":
+    if device != "cpu" or _wanted(asr) == "cpu":
         return ()
     return (
         f"Qwen3-ASR computes on the CPU, for a call or two at a time: {why_no_gpu()}. "
-        "qwen.device = 'cpu' says that this is meant",
+        "asr.devices = ['cpu'] says that this is meant",
     )

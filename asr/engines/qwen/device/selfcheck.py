@@ -86,7 +86,7 @@ def settle(make: Callable[[Execution], Made], wanted: Execution, dtype: torch.dt
         troubles.append(f"{_named(execution)} is wrong on this device: {trouble}")
     raise EngineUnusable(
         f"self check: {'; '.join(troubles)}. This device does not compute what the model says: update its driver and "
-        "torch, or set qwen.device = 'cpu'"
+        "torch, or set asr.devices = ['cpu']"
     )
 
 
@@ -105,7 +105,7 @@ def hear(front: FrontEnd, plain: FrontEnd) -> None:
     if order.tolist() != other.tolist() or not apart <= FRAMES_APART:
         raise EngineUnusable(
             f"self check: frames of sound differ by {apart:.2g} from those made on the host. This device does not "
-            "compute what the model says: update its driver and torch, or set qwen.device = 'cpu'"
+            "compute what the model says: update its driver and torch, or set asr.devices = ['cpu']"
         )
 
 

@@ -1,0 +1,69 @@
+"""How many inference processes there are, what device each computes on, and its share of the cores. Loads nothing:
+whether torch can use a GPU is for the inference process to say."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from config.settings import Asr
+
+GPU_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Of the drivers of NVIDIA and AMD, and of Windows below WSL."""
+NVIDIA = re.compile(r"nvidia[0-9]+")
+"""Of one GPU each, beside the first of those."""
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""Of a container: microseconds of CPU time in each period, or `max`, and the length of the period (cgroup v2)."""
+CORES_PER_PROCESS = 4
+
+
+def has_gpu() -> bool:
+    """Whether a driver shows one."""
+    return any(node.exists() for node in GPU_NODES)
+
+
+def gpus() -> int:
+    """How many of them this process may use; 1 where only a driver says so, 0 without any."""
+    if not has_gpu():
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return max(1, sum(1 for node in GPU_NODES[0].parent.iterdir() if NVIDIA.fullmatch(node.name)))
+
+
+def cores() -> int:
+    """How many this process may use at once."""
+    found = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = CPU_MAX.read_text().split()
+        if quota != "max":
+            found = min(found, math.ceil(int(quota) / int(period)))
+    return max(1, found)
+
+
+def usual_threads() -> int:
+    """All cores but one, which is the media process's."""
+    return max(1, cores() - 1)
+
+
+def shares(settings: Asr, engine: str) -> list[Asr]:
+    """The settings of each inference process: one device, and its share of the threads.
+
+    A batch amortises the weights of Qwen3-ASR, so one process a device is best; Moonshine recognises utterances one by
+    one, and of several processes one can be lost without the others.
+    """
+    found = gpus() if engine == "qwen" else 0
+    devices = settings.devices or tuple(f"auto:{number}" for number in range(found)) or ("auto",)
+    usual = max(1, cores() // CORES_PER_PROCESS) if engine == "moonshine" else len(devices)
+    count = settings.processes or usual
+    threads = max(1, (settings.threads or usual_threads()) // count)
+    return [
+        msgspec.structs.replace(settings, devices=(devices[number % len(devices)],), processes=1, threads=threads)
+        for number in range(count)
+    ]

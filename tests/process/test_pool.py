@@ -1,0 +1,187 @@
+"""Two inference processes behind one recogniser: shared calls, deaths, and a change of weights while people talk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from asr.client.recognizer import EngineStatus, Utterance
+from audio.codecs.g711 import ulaw_encode
+from benchmarks.offline import transcribe
+from config import ConfigError
+from config.settings import Asr, Settings
+from tests.process.test_recognizer import Client, client
+from tests.support.peers import TINY, until, worker
+from tests.support.speech import speech
+
+PAIR = Settings(asr=Asr(engine="moonshine", processes=2, threads=2))
+PROMPT = "agent-loggedoff"
+
+
+@pytest.fixture(scope="module")
+def audio() -> bytes:
+    return ulaw_encode(speech(PROMPT))
+
+
+@pytest.fixture(scope="module")
+def expected(audio: bytes) -> str:
+    text = transcribe(PAIR, "PCMU", audio)
+    assert text
+    return text
+
+
+async def ready(c: Client, count: int = 2) -> None:
+    c.recognizer.keep_alive(True)
+    await c.until(lambda: sum(server.state is EngineStatus.READY for server in c.recognizer.servers) == count)
+
+
+def say(c: Client, leg: str, number: int, audio: bytes) -> str:
+    """Speech of a leg and its final. -> the utterance's id."""
+    name = f"{leg}/{number}"
+    c.recognizer.open(Utterance(name, "PCMU", stream=leg), c.heard.append)
+    c.recognizer.append(name, audio)
+    c.recognizer.final(name, 1, commit=True)
+    return name
+
+
+def home(c: Client, name: str) -> int | None:
+    placed = [server.number for server in c.recognizer.servers if name in server.queue.utterances]
+    return placed[0] if placed else None
+
+
+async def test_a_leg_keeps_its_process_and_the_death_of_one_is_heard_by_nobody(audio: bytes, expected: str) -> None:
+    async with client(PAIR) as c:
+        await ready(c)
+        names = [say(c, leg, 1, audio) for leg in "abcd"]
+        homes = [home(c, name) for name in names]
+        assert sorted(homes) == [0, 0, 1, 1]
+        await c.until(lambda: all(c.finals(name) for name in names))
+        more = [say(c, leg, 2, audio) for leg in "abcd"]
+        assert [home(c, name) for name in more] == homes, "each leg where it was"
+        victim = c.recognizer.servers[0]
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        await c.until(lambda: c.recognizer.counters.crashes == 1)
+        assert all(home(c, name) in (1, None) for name in more), "at the other one, at once"
+        await c.until(lambda: all(c.finals(name) for name in more))
+        await c.until(lambda: victim.state is EngineStatus.READY)
+        last = [say(c, leg, 3, audio) for leg in "abcd"]
+        await c.until(lambda: all(c.finals(name) for name in last))
+        assert [server.queue.legs for server in c.recognizer.servers] == [2, 2], "evened out again"
+        assert {h.text for h in c.heard if h.final} == {expected} and not any(h.error for h in c.heard)
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY], "there was one all the time"
+        for leg in "abcd":
+            c.recognizer.release(leg)
+        assert [server.queue.legs for server in c.recognizer.servers] == [0, 0]
+
+
+async def test_one_that_hangs_is_replaced_while_the_other_serves(audio: bytes, expected: str) -> None:
+    async with client(Settings(asr=Asr(engine="moonshine", processes=2, threads=2, hang_s=2.0))) as c:
+        await ready(c)
+        names = [say(c, leg, 1, audio) for leg in "ab"]
+        stopped = c.recognizer.servers[1]
+        assert stopped.pid is not None
+        os.kill(stopped.pid, signal.SIGSTOP)
+        await c.until(lambda: all(c.finals(name) for name in names))
+        assert {c.finals(name)[0].text for name in names} == {expected}
+        await c.until(lambda: stopped.state is EngineStatus.READY)
+        assert c.recognizer.state is EngineStatus.READY
+
+
+async def test_processes_are_renewed_one_by_one_while_people_talk(audio: bytes, expected: str) -> None:
+    async with client(PAIR) as c:
+        await ready(c)
+        before = c.recognizer.pids
+        names: list[str] = []
+        c.recognizer.use(PAIR)
+        assert not renewal(c), "nothing has changed"
+        other = Settings(asr=Asr(engine="moonshine", processes=2, threads=4))
+        c.recognizer.use(other)
+        while renewal(c):
+            assert c.recognizer.state is EngineStatus.READY
+            names += (new := [say(c, leg, len(names), audio) for leg in "ab"])
+            await c.until(lambda new=new: all(c.finals(name) for name in new))
+        assert len(c.recognizer.pids) == 2 and not set(before) & set(c.recognizer.pids)
+        assert names and {c.finals(name)[0].text for name in names} == {expected}
+        assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == 0
+        assert [server.configure.asr.threads for server in c.recognizer.servers] == [2, 2]
+
+
+def renewal(c: Client) -> bool:
+    return any(task.get_name() == "asr-renewal" and not task.done() for task in asyncio.all_tasks())
+
+
+async def test_a_device_that_is_not_there_costs_a_warning_and_no_call() -> None:
+    settings = Settings(asr=Asr(engine="qwen", model=str(TINY), devices=("cpu", "cuda:9")))
+    async with client(settings) as c:
+        await ready(c, 1)
+        await c.until(lambda: c.recognizer.servers[1].state is EngineStatus.FAILED)
+        assert c.recognizer.state is EngineStatus.READY and c.recognizer.trouble is None
+        assert any("inference process 1 does not start: asr.devices: 'cuda:9'" in w for w in c.recognizer.warnings)
+        names = [say(c, leg, 1, b"\xff" * 8000) for leg in "ab"]
+        await c.until(lambda: all(c.finals(name) for name in names))
+        assert not any(h.error for h in c.heard)
+
+
+async def test_weights_that_do_not_load_stop_the_renewal_at_the_first_process(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    settings = Settings(asr=Asr(engine="qwen", model=str(model), devices=("cpu",), processes=2))
+    async with client(settings) as c:
+        await ready(c)
+        kept = c.recognizer.servers[1].pid
+        (model / "model.safetensors").write_bytes(b"nothing")
+        c.recognizer.use(settings)
+        await c.until(lambda: c.recognizer.servers[0].state is EngineStatus.FAILED)
+        await c.until(lambda: not renewal(c))
+        assert c.recognizer.state is EngineStatus.READY and c.recognizer.servers[1].pid == kept
+        assert any("inference process 0 does not start" in warning for warning in c.recognizer.warnings)
+        name = say(c, "a", 1, b"\xff" * 8000)
+        await c.until(lambda: c.finals(name))
+        assert c.finals(name)[0].error is None
+        with pytest.raises(ConfigError, match="is no folder with a model"):
+            c.recognizer.check(Settings(asr=Asr(engine="qwen", model=str(tmp_path / "nowhere"))))
+
+
+def test_sighup_brings_new_weights_to_a_worker_that_stays_ready(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    environment = {
+        "ASR__ENGINE": "qwen", "ASR__MODEL": str(model), "ASR__PRELOAD": "true", "ASR__DEVICES": '["cpu"]',
+        "ASR__PROCESSES": "2", "SIP__ENABLED": "false",
+    }  # fmt: skip
+    with worker(tmp_path, **environment) as running:
+
+        def log() -> str:
+            return running.log.read_text()
+
+        until(lambda: log().count("engine ready") == 2, 60)
+        running.process.send_signal(signal.SIGHUP)
+        until(lambda: "configuration reloaded" in log(), 10)
+        os.utime(model / "config.json")
+        running.process.send_signal(signal.SIGHUP)
+        while "inference processes renewed" not in log():
+            shown = running.get("/readyz")
+            assert shown["engine"]["state"] == "ready" and len(shown["engine"]["processes"]) == 2
+        assert log().count("engine ready") == 4 and log().count("renewing the inference processes") == 1
+        metrics = running.get("/metrics")
+        for number in range(2):
+            assert f'mediaworker_asr_process_state{{process="{number}",state="ready"}} 1.0' in metrics
+            assert f'mediaworker_asr_process_legs{{process="{number}"}} 0.0' in metrics
+
+
+async def test_what_no_engine_is_built_from_renews_nothing(audio: bytes) -> None:
+    async with client(PAIR) as c:
+        await ready(c)
+        before = c.recognizer.pids
+        log = msgspec.structs.replace(PAIR.log, level="debug")
+        asr = msgspec.structs.replace(PAIR.asr, language="en", partial_ms=800)
+        c.recognizer.use(msgspec.structs.replace(PAIR, asr=asr, log=log))
+        assert not renewal(c) and c.recognizer.pids == before
+        assert {server.configure.log_level for server in c.recognizer.servers} == {"debug"}, "of the next ones"

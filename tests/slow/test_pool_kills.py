@@ -1,0 +1,110 @@
+"""Two hundred kills over two inference processes: the words are those without kills, and a second late at most."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
+from audio.codecs.g711 import ulaw_encode
+from benchmarks.offline import transcribe
+from config.settings import Asr, Settings
+from tests.support.speech import speech
+
+KILLS, SEED, LEGS = 200, 200, 4
+LATE_S = 1.0
+"""The most that the death of a process may cost an utterance."""
+PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin", "queue-thankyou", "vm-youhave")
+SETTINGS = Settings(asr=Asr(engine="moonshine", processes=2, threads=2))
+
+
+class Leg:
+    """Says one prompt after the other in real time, with partials, until it is told to stop."""
+
+    def __init__(self, number: int, recognizer: Recognizer, spoken: dict[str, bytes], expected: dict[str, str]) -> None:
+        self.name, self._rng = f"leg-{number}", random.Random(SEED + number)
+        self._recognizer, self._spoken, self._expected = recognizer, spoken, expected
+        self.stop = False
+        self.finals = 0
+        self.waits_s: list[tuple[float, float]] = []
+        """When each final was asked for, and how long it took."""
+
+    async def talk(self) -> None:
+        while not self.stop:
+            await self._say(self._rng.choice(PROMPTS))
+            await asyncio.sleep(self._rng.uniform(0, 0.3))
+        self._recognizer.release(self.name)
+
+    async def _say(self, prompt: str) -> None:
+        name, audio = f"{self.name}/{self.finals}", self._spoken[prompt]
+        heard: asyncio.Queue[Hypothesis] = asyncio.Queue()
+        self._recognizer.open(Utterance(name, "PCMU", stream=self.name), heard.put_nowait)
+        revision = 0
+        for at in range(0, len(audio), 800):
+            self._recognizer.append(name, audio[at : at + 800])
+            if at % 4000 == 3200:
+                revision += 1
+                self._recognizer.partial(name, revision)
+            await asyncio.sleep(0.1)
+        asked_s = time.monotonic()
+        self._recognizer.final(name, revision + 1, commit=True)
+        while not (hypothesis := await asyncio.wait_for(heard.get(), 30)).final:
+            assert hypothesis.revision <= revision
+        self.waits_s.append((asked_s, time.monotonic() - asked_s))
+        assert (hypothesis.text, hypothesis.error) == (self._expected[prompt], None), prompt
+        self.finals += 1
+        await asyncio.sleep(0)
+        assert heard.empty(), "its final came once, and nothing after it"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - the other process is killed as soon as this one is back
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.timeout(600)
+async def test_two_hundred_kills_cost_no_word_and_no_second() -> None:
+    spoken = {prompt: bytes(ulaw_encode(speech(prompt))) for prompt in PROMPTS}
+    expected = {prompt: transcribe(SETTINGS, "PCMU", audio) for prompt, audio in spoken.items()}
+    states: list[EngineStatus] = []
+    recognizer = Recognizer(SETTINGS, on_state=lambda state, why: states.append(state))
+    rng, kills_s = random.Random(SEED), []
+    await recognizer.start()
+    try:
+        recognizer.keep_alive(True)
+        servers = recognizer.servers
+        await until(lambda: all(server.state is EngineStatus.READY for server in servers))
+        legs = [Leg(number, recognizer, spoken, expected) for number in range(LEGS)]
+        async with asyncio.TaskGroup() as talk:
+            talking = [talk.create_task(leg.talk()) for leg in legs]
+            for kill in range(KILLS):
+                await asyncio.sleep(rng.uniform(0, 0.4))
+                # One that works, or any: while it works is when most can be lost.
+                victim = rng.choice([server for server in servers if server.queue.working] or servers)
+                assert victim.pid is not None
+                kills_s.append(time.monotonic())
+                os.kill(victim.pid, signal.SIGKILL)
+                await until(lambda kill=kill: recognizer.counters.crashes == kill + 1)
+                await until(lambda: all(server.state is EngineStatus.READY for server in servers))
+            for leg in legs:
+                leg.stop = True
+            await asyncio.wait(talking)
+        waits = sorted((wait_s, asked_s) for leg in legs for asked_s, wait_s in leg.waits_s)
+        print(  # noqa: T201 - shown when it fails
+            f"{len(waits)} finals, {recognizer.counters.replayed} utterances sent again; "
+            f"waits: median {1000 * waits[len(waits) // 2][0]:.0f} ms, longest {1000 * waits[-1][0]:.0f} ms"
+        )
+        assert waits[-1][0] <= LATE_S
+        assert recognizer.counters.crashes == KILLS and recognizer.counters.replayed > KILLS / 2
+        assert recognizer.counters.errors == 0 and recognizer.open_utterances == recognizer.backlog_bytes == 0
+        assert states == [EngineStatus.WARMING_UP, EngineStatus.READY], "one process was ready all the time"
+        assert [server.queue.legs for server in servers] == [0, 0]
+    finally:
+        await recognizer.stop()
