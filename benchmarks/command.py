@@ -50,6 +50,9 @@ def add_parser(subparsers: Any) -> None:
         choices=("real", "cpu"),
         help="what a step took: time, or CPU time, which others on the machine change less (default real)",
     )
+    engine.add_argument(
+        "--processes", type=_counts, metavar="N[,N…]", help="inference processes that share the calls, in real time"
+    )
     engine.add_argument("--threads", type=_number, metavar="N", help="moonshine: as asr.threads (default 1)")
     cadence = "between partials (default 500); moonshine: 0 for finals alone; else with --random-weights"
     engine.add_argument("--partial-ms", type=_cadence, metavar="MS", help=cadence)
@@ -65,14 +68,15 @@ def add_parser(subparsers: Any) -> None:
         kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
 
-_NOT_HOST = ("audio", "join", "clock", "threads", "partial_ms")
+_NOT_HOST = ("audio", "join", "clock", "threads", "partial_ms", "processes")
+_NOT_PROCESSES = ("join", "clock", "threads")
 _RANDOM = (
     "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "window_s",
     "start", "bound", "limit_s", "files", "slots", "batch", "batch_tokens",
     "attention", "graphs", "quantise",
 )  # fmt: skip
 """Options that only --random-weights has."""
-_NOT_RANDOM = ("audio", "join", "threads")
+_NOT_RANDOM = ("audio", "join", "threads", "processes")
 _NOT_MOONSHINE = ("model", "random_weights", "host", "join", *(name for name in _RANDOM if name != "partial_ms"))
 
 
@@ -198,6 +202,8 @@ def _engine(args: argparse.Namespace) -> int:
         reason = "goes with --engine moonshine only" if given[0] == "threads" else reason
         print(f"mediaworker: --{given[0].replace('_', '-')} {reason}", file=sys.stderr)
         return 2
+    if args.processes:
+        return _processes(args)
     if args.engine == "moonshine":
         return _moonshine(args)
     if args.host:
@@ -229,6 +235,37 @@ def _moonshine(args: argparse.Namespace) -> int:
     print(f"people who all talk → {cadence}, threads: {threads}, {_machine()}; a final's wait begins at its endpoint")
     print(_aligned(engine.moonshine_table(rows)), end="\n\n")
     _write(args.json, rows, top=rows[0])
+    return 0
+
+
+def _processes(args: argparse.Namespace) -> int:
+    from benchmarks.engine import processes
+    from benchmarks.engine import run as engine
+    from config.settings import Asr, Settings
+
+    model = args.model or ("" if args.engine == "moonshine" else str(engine.MODEL))
+    asr = Asr(engine=args.engine, model=model, devices=("cpu",) if args.engine == "qwen" else ())
+    try:
+        rows = processes.measure(
+            Settings(asr=asr),
+            engine.clips(args.audio or (engine.prompts() if args.engine == "moonshine" else [])),
+            processes=args.processes,
+            calls=args.calls or [4, 8, 12, 16],
+            seconds=args.seconds,
+            partial_ms=args.partial_ms or 500,
+            progress=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    except engine.BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    print(f"people who all talk → recognizer → inference processes of one thread each, {_machine()}, in real time")
+    print(_aligned(processes.table(rows)))
+    for count in args.processes:
+        print(
+            f"{count} inference processes: {processes.followed(rows, count)} people, "
+            "99 in 100 finals in 500 ms and 95 in 100 partials"
+        )
+    _write(args.json, rows, top={})
     return 0
 
 
