@@ -94,7 +94,12 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--utterance-s", type=_utterance, metavar="S", help="mean length of an utterance, which vary (default 5)"
     )
-    group.add_argument("--window-s", type=_positive, metavar="S", help="of the encoder (default: as published, 8)")
+    group.add_argument(
+        "--window-s",
+        type=_positive,
+        metavar="S",
+        help="of the encoder (default: as published, 8; short_windows of qwen.experimental has 2)",
+    )
     group.add_argument("--start", type=_number, metavar="N", help="streams that the search begins with")
     group.add_argument("--bound", type=_number, metavar="N", help="streams at which it ends")
     group.add_argument("--limit-s", type=_positive, metavar="S", help="time for each search (default: no limit)")
@@ -103,7 +108,9 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument("--batch", type=_number, metavar="N", help="as qwen.batch (default 128 on a GPU, else 16)")
     group.add_argument("--attention", choices=("auto", "flash", "varlen", "sdpa"), help="as asr.attention")
     group.add_argument("--graphs", choices=("on", "off"), help="as qwen.graphs (default on)")
-    group.add_argument("--quantise", choices=("none", "int8", "fp8"), help="as qwen.quantise (default none)")
+    group.add_argument(
+        "--quantise", choices=("none", "int8", "fp8"), help="8 bits, as in qwen.experimental (default none)"
+    )
     group.add_argument("--batch-tokens", type=_number, metavar="N", help="as qwen.batch_tokens (default 128)")
 
 

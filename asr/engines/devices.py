@@ -19,6 +19,8 @@ NVIDIA = re.compile(r"nvidia[0-9]+")
 """Of one GPU each, beside the first of those."""
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 """Of a container: microseconds of CPU time in each period, or `max`, and the length of the period (cgroup v2)."""
+CGROUP = Path("/sys/fs/cgroup")
+"""Of a container, with the limits of its memory (cgroup v2)."""
 CORES_PER_PROCESS = 4
 
 
@@ -47,6 +49,26 @@ def cores() -> int:
     return max(1, found)
 
 
+def cpu_flags() -> set[str]:
+    """What the processor can, in the words of /proc/cpuinfo."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, flags = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return set(flags.split())
+    return set()
+
+
+def free_memory_bytes() -> int:
+    """That this machine could give, or the container as far as its limit goes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    with contextlib.suppress(OSError, ValueError):  # no limit: the file says `max`
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        free = min(free, max(0, limit - used))
+    return free
+
+
 def usual_threads() -> int:
     """All cores but one, which is the media process's."""
     return max(1, cores() - 1)
@@ -64,6 +86,6 @@ def shares(settings: Asr, engine: str) -> list[Asr]:
     count = settings.processes or usual
     threads = max(1, (settings.threads or usual_threads()) // count)
     return [
-        msgspec.structs.replace(settings, devices=(devices[number % len(devices)],), processes=1, threads=threads)
+        msgspec.structs.replace(settings, devices=(devices[number % len(devices)],), processes=count, threads=threads)
         for number in range(count)
     ]

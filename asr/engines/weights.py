@@ -53,6 +53,11 @@ def fingerprint(model: str) -> tuple[tuple[str, int, int], ...]:
     return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
 
 
+def size_bytes(folder: Path) -> int:
+    """Of the weights."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
 def _kept(model: str, environ: Mapping[str, str]) -> Path:
     return hub(environ) / f"models--{model.replace('/', '--')}"
 

@@ -42,7 +42,7 @@ def check(name: str, spoken: Sequence[Spoken], asr: Asr, settings: Qwen) -> int:
     folder = weights.find(name)
     if folder is None:
         raise EngineUnusable(weights.missing(name))
-    device, dtype = place(asr, settings)
+    device, dtype = place(asr, settings, folder)
     start_s = time.perf_counter()
     loaded = load(folder, device=device, dtype=dtype)
     print(f"{folder}: loaded in {time.perf_counter() - start_s:.1f} s, {device}, {dtype}, peak {_peak_mb(device)} MB")

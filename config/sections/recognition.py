@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from config.errors import ConfigError
 from config.sections.section import Name, Positive, Seconds, Section
 
 
@@ -70,23 +71,29 @@ class Qwen(Section, frozen=True, kw_only=True):
     """The engine Qwen3-ASR: where it runs, and how much it does at once."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """The model computes in this precision; `auto` means float32 on a CPU, bfloat16 on a GPU, and float16 on a GPU
-    without bfloat16."""
-    quantise: Literal["none", "int8", "fp8"] = "none"
-    """`int8` and `fp8` store linear layers in 8 bits, half the memory of 16: `int8` on a CPU or any NVIDIA GPU, `fp8`
-    on a GPU from Ada or Hopper on (on a CPU it works, slowly). A word here and there may change
-    (docs/performance.md)."""
+    """The model computes in this precision; `auto` means bfloat16 on a GPU, or float16 on one without it, and on a
+    CPU that has instructions for it; elsewhere, and for small models on any CPU, float32."""
     graphs: bool = True
     """A GPU replays recorded sequences of kernels (CUDA graphs) instead of launching each kernel, at the cost of some
     memory and seconds of warm-up."""
     slots: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Keys and values of at most this many utterances are kept; those of files are dropped first and computed again
-    when needed. 0 means 32 on a CPU, and on a GPU as many as fit into half of its free memory, up to 256."""
+    when needed. 0 means as many as fit into half of a GPU's free memory, up to 256, or into a sixteenth of the
+    machine's, up to 32."""
     batch: Annotated[int, Meta(ge=0, le=1024)] = 0
-    """One step serves at most this many requests. 0 means 32, or, on a GPU with more than 32 slots, half the number of
-    slots up to 128."""
+    """One step serves at most this many requests. 0 means one for each slot, up to 32, or, on a GPU with more than 32
+    slots, half the number of slots up to 128."""
     batch_tokens: Annotated[int, Meta(ge=16, le=8192)] = 128
     """Files take at most this many positions of one step, which bounds how long a live request waits."""
-    window_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
-    """Audio is encoded in windows of this many whole seconds; the model was trained with 1 to 8, and 0 means the
-    published value (8)."""
+    experimental: tuple[Literal["int8", "fp8", "short_windows"], ...] = ()
+    """Faster ways to compute, of which nobody has counted the word errors with published weights. `int8` and `fp8`
+    store linear layers in 8 bits, half the memory of 16: `int8` on a CPU or any NVIDIA GPU, `fp8` on a GPU from Ada or
+    Hopper on. `short_windows` encodes audio in windows of 2 s instead of 8."""
+
+    @property
+    def quantise(self) -> Literal["none", "int8", "fp8"]:
+        return "int8" if "int8" in self.experimental else "fp8" if "fp8" in self.experimental else "none"
+
+    def check(self, key: str) -> None:
+        if {"int8", "fp8"} <= set(self.experimental):
+            raise ConfigError(f"{key}.experimental", list(self.experimental), "has int8 and fp8; take one of them")

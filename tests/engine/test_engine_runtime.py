@@ -41,13 +41,13 @@ def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_that_is_too_old_is_said(cuda_build: None) -> None:
-    assert placement.place(Asr(), Qwen()) == ("cpu", torch.float32)
+    assert placement.place(Asr(), Qwen(), TINY) == ("cpu", torch.float32)
     (warning,) = placement.warnings(Asr(), "cpu")
     assert warning.startswith("Qwen3-ASR computes on the CPU") and "for CUDA 13.0 cannot use a GPU" in warning
     assert "driver on your system is too old (found version 12020)" in warning and "elsewhere" not in warning
     assert placement.warnings(Asr(devices=("cpu",)), "cpu") == () == placement.warnings(Asr(), "cuda")
     with pytest.raises(EngineUnusable, match=r"asr.devices: 'cuda', and torch sees no GPU here: .* too old"):
-        placement.place(Asr(devices=("cuda",)), Qwen())
+        placement.place(Asr(devices=("cuda",)), Qwen(), TINY)
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -65,9 +65,9 @@ def test_precision_is_that_of_the_chosen_device(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda chosen: capabilities[chosen.index])
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda kind: None)
-    assert placement.place(Asr(devices=("cuda:1",)), Qwen()) == ("cuda:1", torch.float16)
-    assert placement.place(Asr(), Qwen()) == ("cuda", torch.bfloat16)
-    assert placement.place(Asr(devices=("auto:1",)), Qwen()) == ("cuda:1", torch.float16), "one of several"
+    assert placement.place(Asr(devices=("cuda:1",)), Qwen(), TINY) == ("cuda:1", torch.float16)
+    assert placement.place(Asr(), Qwen(), TINY) == ("cuda", torch.bfloat16)
+    assert placement.place(Asr(devices=("auto:1",)), Qwen(), TINY) == ("cuda:1", torch.float16), "one of several"
 
 
 @pytest.mark.parametrize(
@@ -129,3 +129,27 @@ def test_a_worker_shows_where_its_engine_computes(tmp_path: Path) -> None:
         assert float(slots) == engine["slots_bytes"]
         log = running.log.read_text()
         assert re.search(r"engine ready.*device\W+cpu", log) and "computes on the CPU" in log
+
+
+def test_a_large_model_computes_in_bfloat16_on_a_cpu_that_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(int(placement.LARGE_BYTES))
+    cpu = Asr(devices=("cpu",))
+    for flags, expected in (("avx512_bf16", torch.bfloat16), ("amx_bf16", torch.bfloat16), ("avx2", torch.float32)):
+        monkeypatch.setattr(placement, "cpu_flags", lambda flags=flags: {"fpu", flags})
+        assert placement.place(cpu, Qwen(), tmp_path) == ("cpu", expected)
+        assert placement.place(cpu, Qwen(), TINY) == ("cpu", torch.float32), "a small one"
+        assert placement.place(cpu, Qwen(dtype="float32"), tmp_path) == ("cpu", torch.float32)
+    assert devices.cpu_flags(), "this processor says what it can"
+
+
+def test_the_memory_of_a_container_is_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = devices.free_memory_bytes()
+    assert 2**28 < free < 2**50
+    monkeypatch.setattr(devices, "CGROUP", tmp_path)
+    (tmp_path / "memory.current").write_text("300\n")
+    for limit, expected in (("1000\n", 700), ("200\n", 0)):
+        (tmp_path / "memory.max").write_text(limit)
+        assert devices.free_memory_bytes() == expected
+    (tmp_path / "memory.max").write_text("max\n")
+    assert devices.free_memory_bytes() > 2**28

@@ -158,7 +158,6 @@ def test_a_model_that_is_not_here_says_what_to_do() -> None:
     [
         (("cuda",), Qwen(), "sees no GPU here"),
         (("gpu",), Qwen(), "asr.devices: 'gpu' is no device"),
-        ((), Qwen(window_s=0.5), "qwen.window_s"),
     ],
 )
 def test_what_this_machine_cannot_do_is_said(
@@ -177,7 +176,7 @@ def test_a_gpu_that_is_not_there_is_said(native: Path, monkeypatch: pytest.Monke
 
 
 def test_the_configuration_reaches_the_engine(native: Path) -> None:
-    settings = Qwen(slots=3, batch=2, window_s=2, dtype="bfloat16")
+    settings = Qwen(slots=3, batch=2, experimental=("short_windows",), dtype="bfloat16")
     engine = build(Asr(model=str(native)), settings)
     assert engine.slots.free == 3 and engine.slots.positions == 1024 and engine.slots.keys.dtype == torch.bfloat16
     assert engine.capabilities.batch == 2 and engine.encoder.window == 200

@@ -91,7 +91,7 @@ def answer_logits(model: Any, codes: bytes, prompt: Prompt, said: list[int]) -> 
 @pytest.mark.parametrize(("kind", "dtype"), [("int8", "float32"), ("int8", "bfloat16"), ("fp8", "bfloat16")])
 def test_digits_are_read_as_in_32_bits(kind: Kind, dtype: Any) -> None:
     expected, _ = heard(Qwen())
-    said, texts = heard(Qwen(quantise=kind, dtype=dtype))
+    said, texts = heard(Qwen(experimental=(kind,), dtype=dtype))
     equal = sum(mine == theirs for mine, theirs in zip(said, expected, strict=True))
     assert equal >= len(expected) - 1, f"{equal} of {len(expected)} have the same tokens"
     right = sum(text == known.strip() for text, known in zip(texts, SAID * 2, strict=True))
@@ -128,7 +128,7 @@ def test_what_is_multiplied_takes_a_byte_a_weight(kind: Kind) -> None:
 
 def test_the_setting_reaches_the_engine() -> None:
     for kind, made in LAYERS.items():
-        layer = build(Asr(model=str(TINY)), Qwen(quantise=kind)).packed._layers._layers[0]
+        layer = build(Asr(model=str(TINY)), Qwen(experimental=(kind,))).packed._layers._layers[0]
         assert type(layer.mlp.gate_up_proj) is type(layer.self_attn.qkv_proj) is made
 
 
@@ -213,8 +213,12 @@ print(adds_in_32_bits(torch.device("cpu")), *off, largest)
 @pytest.mark.parametrize(
     ("kind", "device", "says"),
     [
-        ("fp8", "cuda:0", "qwen.quantise = 'fp8' needs a GPU of compute capability 8.9 .* cuda:0 has 8.0: 'int8'"),
-        ("int8", "mps", "qwen.quantise = 'int8' works on a CPU and on NVIDIA GPUs, and this is mps"),
+        (
+            "fp8",
+            "cuda:0",
+            r"qwen.experimental = \['fp8'\] needs a GPU of compute capability 8.9 .* cuda:0 has 8.0: 'int8'",
+        ),
+        ("int8", "mps", r"qwen.experimental = \['int8'\] works on a CPU and on NVIDIA GPUs, and this is mps"),
     ],
 )
 def test_what_a_device_cannot_do_is_said(kind: Kind, device: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,5 +233,7 @@ def test_what_a_device_cannot_do_is_said(kind: Kind, device: str, says: str, mon
 def test_sides_that_do_not_fit_are_said() -> None:
     model = random_model()
     model.model.language_model.layers[1].mlp.up_proj = nn.Linear(48, 100)
-    with pytest.raises(EngineUnusable, match="qwen.quantise = 'fp8': up_proj is 100 × 48, and multiples of 16 can be"):
+    with pytest.raises(
+        EngineUnusable, match=r"qwen.experimental = \['fp8'\]: up_proj is 100 × 48, and multiples of 16 can be"
+    ):
         quantise(model, "fp8")

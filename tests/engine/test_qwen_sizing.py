@@ -11,6 +11,7 @@ from asr.engines.qwen.device.sizing import MOST_REQUESTS, MOST_SLOTS, Sizes, siz
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
+from config.settings import Qwen
 from tests.support.qwen_models import loaded, random_model
 
 GIB = 2**30
@@ -29,25 +30,31 @@ SLOT = 1024 * 112 * 1024
     ],
 )
 def test_a_gpu_is_used_by_its_size(gpu: str, gib: float, weights_gib: float, expected: Sizes) -> None:
-    assert sizes(int((gib - weights_gib) * GIB), SLOT) == expected
+    assert sizes(int((gib - weights_gib) * GIB), SLOT, Qwen(), cpu=False) == expected
 
 
-def test_a_cpu_has_what_it_had() -> None:
-    assert sizes(None, SLOT) == Sizes(32, 32, 80 * 32)
-    assert sizes(None, SLOT, slots=4) == Sizes(4, 4, 2048)
+@pytest.mark.parametrize(("gib", "slot", "slots"), [(4, SLOT, 4), (20, SLOT, 11), (20, 2 * SLOT, 5), (500, SLOT, 32)])
+def test_a_cpu_keeps_as_much_as_the_host_can_spare(gib: int, slot: int, slots: int) -> None:
+    assert sizes(gib * GIB, slot, Qwen(), cpu=True) == Sizes(slots, slots, max(2048, 80 * slots))
+    assert sizes(gib * GIB, slot, Qwen(slots=7), cpu=True) == Sizes(7, 7, 2048)
+    assert sizes(gib * GIB, slot, Qwen(batch=40), cpu=True) == Sizes(40, 40, 3200)
+
+
+def test_a_small_model_has_all_its_slots() -> None:
+    assert sizes(GIB, SLOT // 100, Qwen(), cpu=True) == Sizes(32, 32, 80 * 32)
 
 
 @given(
-    free=st.none() | st.integers(0, 300 * GIB), slot=st.integers(1000, GIB), slots=st.integers(0, 400),
+    free=st.integers(0, 300 * GIB), cpu=st.booleans(), slot=st.integers(1000, GIB), slots=st.integers(0, 400),
     batch=st.integers(0, 400),
 )  # fmt: skip
-def test_what_is_set_is_kept_and_the_rest_fits(free: int | None, slot: int, slots: int, batch: int) -> None:
-    found = sizes(free, slot, slots=slots, batch=batch)
+def test_what_is_set_is_kept_and_the_rest_fits(free: int, cpu: bool, slot: int, slots: int, batch: int) -> None:
+    found = sizes(free, slot, Qwen(slots=slots, batch=batch), cpu=cpu)
     assert (found.slots == slots or not slots) and (found.batch == batch or not batch)
     assert found.captured_positions >= 75 * found.batch
     assert slots or batch or 1 <= found.batch <= found.slots <= MOST_SLOTS and found.batch <= MOST_REQUESTS
-    if free is not None and not slots and not batch and found.slots > 8:
-        assert (found.slots + 1) * slot <= free / 2
+    if not slots and not batch and found.slots > (4 if cpu else 8):
+        assert (found.slots + (not cpu)) * slot <= free / (16 if cpu else 2)
 
 
 def test_partials_that_wait_are_bounded_by_the_batch() -> None:

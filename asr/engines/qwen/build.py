@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from asr.engines import weights
+from asr.engines.devices import free_memory_bytes
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device import memory
 from asr.engines.qwen.device import placement as devices
@@ -17,6 +18,8 @@ from asr.engines.qwen.model.quantise import quantise
 from asr.engines.qwen.pair import PairEngine
 from asr.engines.qwen.slots import slot_bytes
 from config.settings import Asr, Qwen
+
+SHORT_WINDOW_S = 2
 
 
 def build(asr: Asr, settings: Qwen) -> QwenEngine | PairEngine:
@@ -31,28 +34,26 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     folder = weights.find(model)
     if folder is None:
         raise EngineUnusable(weights.missing(model))
-    device, dtype = devices.place(asr, settings)
+    device, dtype = devices.place(asr, settings, folder)
     means = for_device(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
     loaded = load(folder, device=device, dtype=dtype)
     if settings.quantise != "none":
         fuse(loaded.model)
         quantise(loaded.model, settings.quantise)
-    free_bytes = torch.cuda.mem_get_info(device)[0] if torch.device(device).type == "cuda" else None
-    slot = slot_bytes(loaded.model.config.get_text_config(), POSITIONS, dtype)
-    size = sizes(free_bytes, slot, slots=settings.slots, batch=settings.batch)
+    cpu = torch.device(device).type == "cpu"
+    free = free_memory_bytes() // max(1, asr.processes) if cpu else torch.cuda.mem_get_info(device)[0]
+    size = sizes(free, slot_bytes(loaded.model.config.get_text_config(), POSITIONS, dtype), settings, cpu=cpu)
     shape = Shape(
         slots=size.slots,
         batch=size.batch,
         captured_positions=size.captured_positions,
         batch_tokens=settings.batch_tokens,
-        window_s=settings.window_s or None,
+        window_s=SHORT_WINDOW_S if "short_windows" in settings.experimental else None,
     )
     try:
         made = QwenEngine(loaded, shape, means)
         made.warnings = devices.warnings(asr, device)
         return made
-    except ValueError as error:
-        raise EngineUnusable(f"qwen.window_s = {settings.window_s:g}: {error}") from None
     except (MemoryError, RuntimeError) as error:
         if not memory.exhausted(error):
             raise

@@ -75,7 +75,7 @@ FIELDS = {
         Qwen,
         dtype=st.sampled_from(["auto", "float32"]),
         slots=st.integers(1, 4096),
-        quantise=st.sampled_from(["none", "int8", "fp8"]),
+        experimental=st.sampled_from([(), ("int8",), ("fp8", "short_windows")]),
     ),
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +14,11 @@ from asr.client.outstanding import OutstandingWork
 from asr.client.placement import Placement
 from asr.client.send_queue import SendQueue
 from asr.client.spill import Spill
+from asr.engines import devices
 from asr.server.inference import Inference
 from asr.utterance import Hypothesis, Utterance
 from config import framing
+from config.settings import Asr
 from tests.unit.asr.test_outstanding import HashEngine, text_of
 
 
@@ -250,3 +254,46 @@ def test_files_go_where_there_are_fewest_of_them_and_to_nobody_while_nobody_is_r
     two[0].available = two[1].available = False
     assert placement.choose(file) is None and placement.choose(leg("a")) is None
     assert two[1].legs == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "cores", "gpus", "expected"),
+    [
+        (Asr(), "moonshine", 2, 0, [("auto", 1)]),
+        (Asr(), "moonshine", 9, 0, [("auto", 4)] * 2),
+        (Asr(threads=2), "moonshine", 16, 4, [("auto", 1)] * 4),
+        (Asr(processes=3, threads=6), "moonshine", 2, 0, [("auto", 2)] * 3),
+        (Asr(), "qwen", 16, 0, [("auto", 15)]),
+        (Asr(), "qwen", 16, 1, [("auto:0", 15)]),
+        (Asr(), "qwen", 16, 2, [("auto:0", 7), ("auto:1", 7)]),
+        (Asr(processes=4), "qwen", 16, 2, [("auto:0", 3), ("auto:1", 3), ("auto:0", 3), ("auto:1", 3)]),
+        (Asr(devices=("cuda:1", "cpu")), "qwen", 4, 2, [("cuda:1", 1), ("cpu", 1)]),
+        (Asr(processes=2), "somebody-elses", 4, 2, [("auto", 1)] * 2),
+    ],
+)
+def test_each_process_has_a_device_and_its_share_of_the_threads(
+    settings: Asr, engine: str, cores: int, gpus: int, expected: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "cores", lambda: cores)
+    monkeypatch.setattr(devices, "gpus", lambda: gpus)
+    shares = devices.shares(settings, engine)
+    assert [(share.devices[0], share.threads) for share in shares] == expected
+    assert {share.processes for share in shares} == {len(expected)}
+
+
+def test_gpus_are_those_that_the_environment_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm", "nvidia-modeset"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(devices, "GPU_NODES", (tmp_path / "nvidiactl",))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.gpus() == 2
+    for visible, count in (("", 0), ("-1", 0), ("1", 1), ("0,1", 2), ("GPU-8932f937", 1)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert devices.gpus() == count, visible
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(devices, "GPU_NODES", (tmp_path / "kfd",))
+    assert devices.gpus() == 0
+    (tmp_path / "kfd").touch()
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).unlink()
+    assert devices.gpus() == 1, "a driver says so, and not how many"

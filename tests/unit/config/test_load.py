@@ -42,6 +42,8 @@ def test_text_keys_take_text_as_it_is(text: str) -> None:
 
 USER = {"user": "phone", "password": "wonderland"}
 CORPUS = [
+    ({"qwen": {"experimental": ["int8", "fp8"]}}, "qwen.experimental", ["int8", "take one of them"]),
+    ({"asr": {"processes": 65}}, "asr.processes", ["65", "64"]),
     ({"sip": {"port": 99999}}, "sip.port", ["99999", "65535"]),
     ({"sip": {"port": "x"}}, "sip.port", ["'x'", "int"]),
     ({"sip": {"prot": 1}}, "sip.prot", ["unknown key", "port"]),

@@ -116,7 +116,7 @@ def build(asr: Asr, settings: Qwen) -> QwenAligner:
     folder = weights.find(asr.aligner)
     if folder is None:
         raise EngineUnusable(weights.missing(asr.aligner))
-    device, dtype = place(asr, settings)
+    device, dtype = place(asr, settings, folder)
     # Texts and recordings have any length, and one forward is all there is: nothing to record.
     means = for_device(torch.device(device), dtype, name=asr.attention, graphs=False)
     return QwenAligner(load(folder, device=device, dtype=dtype), means)

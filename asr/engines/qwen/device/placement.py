@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
-from asr.engines.devices import has_gpu, usual_threads
+from asr.engines import weights
+from asr.engines.devices import cpu_flags, has_gpu, usual_threads
 from asr.engines.interface import EngineUnusable, first_line
 from config.settings import Asr, Qwen
 
+LARGE_BYTES = 200e6
+"""Weights of this size: what is smaller is fast enough on a CPU and stays exact."""
+BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags in /proc/cpuinfo of processors that multiply it (x86-64, x86-64, ARM); others only imitate it, slowly."""
 
-def place(asr: Asr, settings: Qwen) -> tuple[str, torch.dtype]:
-    """Device and precision, and torch told of both. Raises EngineUnusable."""
+
+def place(asr: Asr, settings: Qwen, folder: Path) -> tuple[str, torch.dtype]:
+    """Device and precision for the model in the folder, and torch told of both. Raises EngineUnusable."""
     torch.set_num_threads(asr.threads or usual_threads())
     device = _device(_wanted(asr))
     kind: str = settings.dtype
     if kind == "auto":
-        kind = "float32" if device == "cpu" else "bfloat16" if _has_bfloat16(device) else "float16"
+        exact = "float32" if device == "cpu" else "float16"
+        kind = "bfloat16" if _has_bfloat16(device, folder) else exact
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
     dtype: torch.dtype = getattr(torch, kind)
     return device, dtype
 
 
-def _has_bfloat16(device: str) -> bool:
+def _has_bfloat16(device: str, folder: Path) -> bool:
     """Of this device: `torch.cuda.is_bf16_supported` asks the current one."""
+    if device == "cpu":
+        return weights.size_bytes(folder) >= LARGE_BYTES and bool(BFLOAT16 & cpu_flags())
     return torch.version.hip is not None or torch.cuda.get_device_capability(torch.device(device)) >= (8, 0)
 
 

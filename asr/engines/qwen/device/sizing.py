@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from config.settings import Qwen
+
 SHARE = 0.5
 """Of the memory that is free once the model is loaded: for keys and values. The rest is for a second model or the
 aligner, for graphs and for what a forward needs, of which the copies of keys and values are the most."""
 MOST_SLOTS, MOST_REQUESTS = 256, 128
 """With more, a step takes longer than a partial may, and the host, which prepares each, is what limits the engine."""
-ON_A_CPU = 32
+SHARE_OF_A_HOST, ON_A_CPU, LEAST_ON_A_CPU = 1 / 16, 32, 4
+"""A CPU follows few people with a large model, and many with a small one, whose slots are small."""
 PARTIAL = 80
 """Positions of a partial, rounded up from 75: 5 s of audio, the prompt around it and the draft."""
 CAPTURED = 2048
@@ -23,13 +26,15 @@ class Sizes:
     """A step of `batch` partials fits in."""
 
 
-def sizes(free_bytes: int | None, slot_bytes: int, *, slots: int = 0, batch: int = 0) -> Sizes:
-    """`free_bytes`: of the device, with the model on it; None on a CPU. `slots`, `batch`: as they are set, or 0."""
-    if not slots:
-        slots = ON_A_CPU if free_bytes is None else _round(int(SHARE * free_bytes / slot_bytes) - 1, MOST_SLOTS)
-        slots = max(slots, batch)
+def sizes(free_bytes: int, slot_bytes: int, settings: Qwen, *, cpu: bool) -> Sizes:
+    """`free_bytes`: of the device, or of the host for each of its processes, with the model loaded."""
+    slots, batch = settings.slots, settings.batch
+    if not slots and cpu:
+        slots = max(LEAST_ON_A_CPU, min(ON_A_CPU, int(SHARE_OF_A_HOST * free_bytes / slot_bytes)), batch)
+    elif not slots:
+        slots = max(_round(int(SHARE * free_bytes / slot_bytes) - 1, MOST_SLOTS), batch)
     if not batch:
-        batch = min(slots, ON_A_CPU) if free_bytes is None or slots <= ON_A_CPU else _round(slots // 2, MOST_REQUESTS)
+        batch = min(slots, ON_A_CPU) if cpu or slots <= ON_A_CPU else _round(slots // 2, MOST_REQUESTS)
     return Sizes(slots, batch, max(CAPTURED, PARTIAL * batch))
 
 

@@ -112,25 +112,29 @@ def quantise(model: Any, kind: Kind) -> None:
                 continue
             if any(side % MULTIPLE for side in linear.weight.shape):
                 shape = " × ".join(map(str, linear.weight.shape))
-                raise EngineUnusable(f"qwen.quantise = {kind!r}: {name} is {shape}, and multiples of {MULTIPLE} can be")
+                raise EngineUnusable(
+                    f"qwen.experimental = [{kind!r}]: {name} is {shape}, and multiples of {MULTIPLE} can be"
+                )
             setattr(parent, name, Int8(linear, loudest) if kind == "int8" else Fp8(linear))
     try_out = next(module for module in model.modules() if isinstance(module, Quantised))
     try:
         try_out(torch.zeros(1, try_out.weight.shape[1], dtype=model.dtype, device=device))
     except RuntimeError as error:
-        raise EngineUnusable(f"qwen.quantise = {kind!r} does not work on {device}: {first_line(error)}") from error
+        raise EngineUnusable(
+            f"qwen.experimental = [{kind!r}] does not work on {device}: {first_line(error)}"
+        ) from error
 
 
 def check(kind: Kind, device: torch.device) -> None:
     """Raises EngineUnusable when a device cannot do it."""
     if device.type not in ("cpu", "cuda"):
-        raise EngineUnusable(f"qwen.quantise = {kind!r} works on a CPU and on NVIDIA GPUs, and this is {device}")
+        raise EngineUnusable(f"qwen.experimental = [{kind!r}] works on a CPU and on NVIDIA GPUs, and this is {device}")
     if kind == "fp8" and device.type == "cuda":
         found = torch.cuda.get_device_capability(device)
         if found < FP8_CAPABILITY:
             wanted, has = (".".join(map(str, each)) for each in (FP8_CAPABILITY, found))
             raise EngineUnusable(
-                f"qwen.quantise = 'fp8' needs a GPU of compute capability {wanted} (Ada, Hopper) or later,"
+                f"qwen.experimental = ['fp8'] needs a GPU of compute capability {wanted} (Ada, Hopper) or later,"
                 f" and {device} has {has}: 'int8' works there"
             )
 
