@@ -10,7 +10,7 @@ Everything that an engine's own module needs can be imported from here; docs/eng
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -61,6 +61,8 @@ class Capabilities:
     """Requests in one step."""
     partials: bool = True
     """Without them the engine is asked for finals alone."""
+    pipelined: bool = False
+    """It has the method `launch`, which returns while the device computes: the next step is prepared meanwhile."""
     longest_s: float = inf
     """Audio of one utterance. The engine gets no more, and a final about more fails without asking the engine."""
 
@@ -75,6 +77,10 @@ class Answer:
     """ISO 639 code, or empty."""
     words: tuple[TimedWord, ...] = ()
     """Of a final, by an engine whose plug-in promises them: the words of `text` in their order, with their times."""
+
+
+Collect = Callable[[], list[Answer]]
+"""Waits for what has been launched. Raises EngineExhausted."""
 
 
 class Engine(Protocol):
@@ -105,3 +111,11 @@ class Engine(Protocol):
 
     def warm_up(self) -> None:
         """Load what the first request needs. Raises EngineUnusable."""
+
+
+class PipelinedEngine(Engine, Protocol):
+    """One whose device computes while the host goes on. `step` does both."""
+
+    def launch(self, requests: Sequence[Request]) -> Collect:
+        """Begin a bounded piece of work. One more may be begun before the first is collected, about other utterances;
+        in between any of them may be appended to or closed. Raises EngineError, EngineExhausted."""

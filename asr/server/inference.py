@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import cast
 
 from asr import messages, text
 from asr.engines.aligner import Aligner
-from asr.engines.interface import Answer, Engine, EngineError, EngineExhausted
+from asr.engines.interface import Answer, Collect, Engine, EngineError, EngineExhausted, PipelinedEngine
 from asr.engines.runtime import Runtime
 from asr.messages import FromEngine, ToEngine
 from asr.samples import Loudness
@@ -54,7 +55,7 @@ class Work:
     """A bounded piece of work."""
 
     requests: tuple[Request, ...]
-    """Of the engine, or of the aligner: not of both."""
+    """Of the engine, or of the aligner: not of both. None: there is nothing to begin, and something to collect."""
 
     @property
     def utterance_ids(self) -> tuple[str, ...]:
@@ -65,10 +66,20 @@ class Work:
         return any(request.align for request in self.requests)
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A step of the engine, and how its answers are had."""
+
+    work: Work
+    collect: Collect
+
+
 class Inference:
     """Orders requests, drives the engine, and turns its raw words into hypotheses.
 
-    Loop of the owner: `receive` what has come, `choose`, announce the choice, `perform` it, send what it returns.
+    Loop of the owner: `receive` what has come, `choose`, announce the choice, `perform` it, send what it returns. With
+    an engine that is pipelined, `perform` begins the step and returns what has come of the one before: the device has
+    the next step when it ends one. The utterances of both are different ones.
     """
 
     def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int | None = None) -> None:
@@ -82,6 +93,8 @@ class Inference:
         self._shed = self._exhausted = 0
         self._passed_over = 0
         """Steps since one on words, while some wait."""
+        self._begun: _Begun | None = None
+        """Of an engine that is pipelined: what has not been collected."""
 
     def ready(self) -> messages.EngineReady:
         runtime = getattr(self.engine, "runtime", Runtime)
@@ -116,11 +129,13 @@ class Inference:
                 raise AssertionError("answered by the process itself")
 
     def choose(self, now: float = inf) -> Work | None:
-        """The next bounded piece of work at `now`; None when there is nothing to do.
+        """The next bounded piece of work at `now`; None when there is nothing to do, nor to collect.
 
         Live requests first, then words of calls, then batch, where the engine and the aligner take turns. Words that
         have been passed over go before all but finals, and so do suspects of the batch lane, which share no step.
         """
+        if any(self._open[name].suspect for name in self.begun if name in self._open):
+            return Work(())
         self._passed_over += 1
         work = None
         if self._passed_over > PASSED_OVER and not self.scheduler.final_due(now):
@@ -129,14 +144,26 @@ class Inference:
         work = work or self._choose(now)
         if work is None or work.align:
             self._passed_over = 0
+        if work is None and self._begun is not None:
+            return Work(())
         return work
 
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """Utterances of a step that has not been collected."""
+        return self._begun.work.utterance_ids if self._begun is not None else ()
+
+    def _runnable(self, request: Request) -> bool:
+        return request.utterance_id not in self.begun and self.engine.runnable(request)
+
     def _choose(self, now: float) -> Work | None:
-        engine, scheduler = self.engine, self.scheduler
-        limit = self.oom_backoff.limit
-        taken = scheduler.take(1, now_s=now, lanes=LIVE, runnable=engine.runnable)
+        scheduler, limit = self.scheduler, self.oom_backoff.limit
+        taken = scheduler.take(1, now_s=now, lanes=LIVE, runnable=self._runnable)
         if taken and self._open[taken[0].utterance_id].suspect:
-            return Work(tuple(taken))
+            if self._begun is None:
+                return Work(tuple(taken))
+            scheduler.put_back(taken[0])  # until it has the engine for itself
+            return Work(())
         taken += scheduler.take(limit - len(taken), now_s=now, lanes=LIVE, runnable=self._together)
         if not taken:
             if work := self._choose_words(Lane.WORDS, *[Lane.BATCH] * (self._passed_over > 1)):
@@ -149,36 +176,57 @@ class Inference:
 
     def _choose_suspect(self) -> Work | None:
         """One of the batch lane."""
+        if self._begun is not None:
+            return None
         taken = self.scheduler.take(1, lanes=(Lane.BATCH,), runnable=self._alone)
         return Work(tuple(taken)) if taken else None
 
     def _alone(self, request: Request) -> bool:
         suspect = self._open[request.utterance_id].suspect
-        return suspect and not request.align and self.engine.runnable(request)
+        return suspect and not request.align and self._runnable(request)
 
     def _together(self, request: Request) -> bool:
         """Whether it may share a step."""
         suspect = self._open[request.utterance_id].suspect
-        return not suspect and not request.align and self.engine.runnable(request)
+        return not suspect and not request.align and self._runnable(request)
 
     def _choose_words(self, *lanes: Lane) -> Work | None:
         taken = self.alignments.choose(self.scheduler, *lanes)
         return Work(tuple(taken)) if taken else None
 
     def perform(self, work: Work, now: float = 0.0) -> list[FromEngine]:
-        """Do what `choose` has just returned, beginning at `now`."""
+        """Do what `choose` has just returned, beginning at `now`. With a pipelined engine: begin it, and collect what
+        was begun before."""
         for request in work.requests:
             known = self._open[request.utterance_id]
             if known.begun != request.revision:
                 known.begun, known.queue_s = request.revision, max(0.0, now - known.asked_s)
-        if work.align:
-            return self._align(work.requests)
+        before, self._begun = self._begun, None
+        out = self._begin(work) if work.requests and not work.align else []
+        if before is not None:
+            out = [*self._collect(before.work, before.collect), *out]
+        return [*out, *self._align(work.requests), *self._dropped()] if work.align else [*out, *self._dropped()]
+
+    def _begin(self, work: Work) -> list[FromEngine]:
+        """Messages, if it comes to nothing or is done already."""
         for request in work.requests:
             known = self._open[request.utterance_id]
             if request.end > known.longest:
                 return self._fail(EngineError(request.utterance_id, self._too_long(known, request)), work, refused=True)
+        if not self.engine.capabilities.pipelined:
+            return self._collect(work, lambda: self.engine.step(work.requests))
+        engine = cast(PipelinedEngine, self.engine)
         try:
-            answers = self.engine.step(work.requests)
+            self._begun = _Begun(work, engine.launch(work.requests))
+        except EngineError as error:
+            return self._fail(error, work)
+        except EngineExhausted as error:
+            return self._relieve(error, work)
+        return []
+
+    def _collect(self, work: Work, collect: Collect) -> list[FromEngine]:
+        try:
+            answers = collect()
         except EngineError as error:
             return self._fail(error, work)
         except EngineExhausted as error:
@@ -192,7 +240,7 @@ class Inference:
                     self._committed(answer.request.utterance_id)
         for request in work.requests:
             self.scheduler.put_back(request)
-        return [*out, *self._dropped()]
+        return out
 
     def _dropped(self) -> list[FromEngine]:
         shed, exhausted = self.scheduler.counters.shed, self.oom_backoff.exhausted
@@ -307,12 +355,12 @@ class Inference:
         relief = self.oom_backoff.on_exhausted(work.requests)
         if relief.give_up is not None:
             failed = EngineError(relief.give_up.utterance_id, f"out of memory: {error}")
-            return [*self._fail(failed, work), *self._dropped()]
+            return self._fail(failed, work)
         for request in relief.shed:
             self.scheduler.shed(request)
         for request in work.requests:
             self.scheduler.put_back(request)
-        return self._dropped()
+        return []
 
     def _fail(self, error: EngineError, work: Work, *, refused: bool = False) -> list[FromEngine]:
         """One utterance is given up; the others of the step go on."""

@@ -111,7 +111,7 @@ def _infer(channel: socket.socket, inbox: SimpleQueue[ToEngine], inference: Infe
             else:
                 inference.receive(message, time.monotonic())
         work = inference.choose(time.monotonic())
-        touches = work.utterance_ids if work is not None else ()
+        touches = (*inference.begun, *work.utterance_ids) if work is not None else ()
         if touches != touched:
             touched = touches
             _send(channel, Working(touched))

@@ -5,7 +5,7 @@ Imports torch: loaded only when the engine is measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,16 +52,23 @@ class DrivenEngine(QwenEngine):
     def __init__(self, loaded: LoadedModel, shape: Shape, script: Script, execution: Execution | None = None) -> None:
         super().__init__(loaded, shape, execution)
         self._script = script
-        self._rows = self._drafted = self._accepted = 0
+        self._spoken = self._drafted = self._accepted = 0
 
     def close(self, utterance_id: str) -> None:
         super().close(utterance_id)
         self._script.forget(utterance_id)
 
-    def _said(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> list[list[int]]:
-        super()._said(sessions, rows)  # all of it, and waited for
-        self._rows += len(rows)
-        return self._scripted(sessions, rows)
+    def _start(
+        self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]
+    ) -> Callable[[], Sequence[Sequence[int]]]:
+        said = super()._start(sessions, rows)
+        self._spoken += len(rows)
+
+        def collect() -> list[list[int]]:
+            said()  # all of it, and waited for
+            return self._scripted(sessions, rows)
+
+        return collect
 
     def _scripted(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> list[list[int]]:
         return [self._instead(session, row) for session, row in zip(sessions, rows, strict=True)]
@@ -81,7 +88,7 @@ class DrivenEngine(QwenEngine):
 
     def spending(self) -> Spending:
         packed, staging = self.packed, self.packed.staging
-        done = packed.forwards, self._rows, packed.positions
+        done = packed.forwards, self._spoken, packed.positions
         return Spending(*done, self._drafted, self._accepted, staging.waits, staging.waited_s)
 
 

@@ -6,7 +6,7 @@ Imports torch: loaded only when the engine is measured.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -44,9 +44,9 @@ class _Packed(Packed):
 
     rows: list[PackedRow]
 
-    def __call__(self, rows: Sequence[PackedRow]) -> list[list[int]]:
+    def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[list[int]]]:
         self.rows = list(rows)
-        return super().__call__(rows)
+        return super().launch(rows)
 
 
 class MeteredEngine(QwenEngine):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from asr import messages
 from asr.engines.interface import EngineExhausted, EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.build import build
@@ -120,6 +121,40 @@ def test_together_they_say_what_each_says_alone(kind: str, count: int, recording
     for name in names:
         made.close(name)
     assert [texts[name] for name in names] == [alone[n % len(alone)] for n in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_cohorts_say_what_each_says_alone(kind: str, recordings: list[bytes]) -> None:
+    """As `Inference` drives it: a step is launched before the one before is collected, and calls that are over make
+    room for others in the midst of it."""
+    made = served(kind)
+    assert made.capabilities.pipelined
+    alone = []
+    for codes in recordings:
+        made.open(Utterance("alone", "PCMU"))
+        made.append("alone", codes)
+        alone += speak(made, ["alone"], 1, final=True, until=len(codes))
+        made.close("alone")
+    inference, texts, together = Inference(made), {}, 0
+    for n in range(200):
+        codes = recordings[n % len(recordings)]
+        inference.receive(messages.Open(Utterance(f"c{n}", "PCMU")), 0.0)
+        inference.receive(messages.Append(f"c{n}", 0, codes), 0.0)
+        inference.receive(messages.FinalRequest(f"c{n}", 1, len(codes), commit=True), 0.0)
+        if n % 9 == 8:
+            inference.receive(messages.CloseUtterance(f"c{n - 4}"), 0.0)
+        for _ in range(n % 3):
+            if (work := inference.choose()) is not None:
+                together += bool(inference.begun and work.requests)
+                texts |= heard(inference.perform(work))
+    while (work := inference.choose()) is not None:
+        texts |= heard(inference.perform(work))
+    assert together > 50 and len(texts) > 150 and made.slots.free == made.shape.slots
+    assert texts == {name: alone[int(name[1:]) % len(alone)] for name in texts}
+
+
+def heard(out: list[Any]) -> dict[str, str]:
+    return {each.hypothesis.utterance_id: each.hypothesis.text for each in out if isinstance(each, messages.Heard)}
 
 
 @cache

@@ -119,7 +119,7 @@ def test_a_final_is_told_though_the_small_model_has_no_room(monkeypatch: pytest.
     partial = Request("other", 1, Lane.FIRST_PARTIAL, False, len(codes), 0.0)
     for _ in range(9):
         assert made.step([final]) == []
-    monkeypatch.setattr(made.small, "step", exhausted)
+    monkeypatch.setattr(made.small, "launch", exhausted)
     (told,) = made.step([final, partial])
     assert told.request is final
     with pytest.raises(EngineExhausted):

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -62,10 +62,10 @@ def speech(number: int) -> bytes:
 class WatchedPacked(Packed):
     """Notes whose positions went through."""
 
-    def __call__(self, rows: Sequence[PackedRow]) -> list[Any]:
+    def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[Any]]:
         owners = {slot: owner for owner, slot in self.memory._owners.items()}
         self.worked = {owners[row.slot]: len(row) for row in rows}
-        return super().__call__(rows)
+        return super().launch(rows)
 
 
 class WatchedEncoder(Encoder):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from asr.engines.interface import Answer, Capabilities, EngineError, EngineExhausted, first_line
+from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted, first_line
 from asr.engines.qwen.device import memory, selfcheck
 from asr.engines.qwen.device.execution import Execution, for_device
 from asr.engines.qwen.device.staging import Direct
@@ -69,8 +69,6 @@ class QwenEngine:
     def __init__(self, loaded: LoadedModel, shape: Shape, execution: Execution | None = None) -> None:
         """Takes the model over: nobody else can use it any more. `execution`: other than what suits its device."""
         self.shape = shape
-        # Each request of a step must be able to have a slot.
-        self.capabilities = Capabilities(batch=min(shape.batch, shape.slots))
         model = loaded.model
         weight = model.get_input_embeddings().weight
         text = model.config.get_text_config()
@@ -79,6 +77,11 @@ class QwenEngine:
         fuse(model)
         self._model, self._extractor = model, loaded.extractor
         self.execution = execution if execution is not None else for_device(weight.device, weight.dtype)
+        self.capabilities = Capabilities(
+            # Each request of a step must be able to have a slot.
+            batch=min(shape.batch, shape.slots),
+            pipelined=self.execution.staging.asynchronous,
+        )
         self.checked = NOT_CHECKED
         """What the self check has found."""
         self.warnings: tuple[str, ...] = ()
@@ -88,6 +91,8 @@ class QwenEngine:
         """Owners of slots, the one that nothing was done for for longest first."""
         self._files = 0
         """How many of them are no calls."""
+        self._launched: set[str] = set()
+        """Utterances in a step that has not been collected: nobody gets their slots."""
 
     def _make(self, means: Execution) -> tuple[Encoder, Packed]:
         """The parts that compute, so from now on."""
@@ -160,7 +165,7 @@ class QwenEngine:
         return self._victims(()).take(live=False) is not None
 
     def _victims(self, working: Collection[str]) -> Victims:
-        owners = list(self._used.values())
+        owners = [owner for name, owner in self._used.items() if name not in self._launched]
         files = [owner for owner in owners if not owner.utterance.live] if self._files else []
         return Victims(owners, files, working, only=self.shape.slots == 1)
 
@@ -191,17 +196,20 @@ class QwenEngine:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def step(self, requests: Sequence[Request]) -> list[Answer]:
+        return self.launch(requests)()
+
+    @torch.inference_mode()
+    def launch(self, requests: Sequence[Request]) -> Collect:
         try:
-            return self._step(requests)
+            return self._launch(requests)
         except (MemoryError, RuntimeError) as error:
             if not memory.exhausted(error):
                 raise
             # Nothing has been taken yet from what the models said, so everything can be asked of them again.
             raise EngineExhausted(first_line(error)) from None
 
-    def _step(self, requests: Sequence[Request]) -> list[Answer]:
+    def _launch(self, requests: Sequence[Request]) -> Collect:
         working: list[tuple[QwenSession, int]] = []
         slots = self._place([request.utterance_id for request in requests])
         for request, slot in zip(requests, slots, strict=True):
@@ -214,7 +222,16 @@ class QwenEngine:
             turns = {name: turn for turn, name in enumerate(self._used)}
             working.sort(key=lambda each: 0 if each[0].utterance.live else 1 + turns[each[0].utterance.id])
         self._encode([session for session, _ in working])
-        return self._decode(working)
+        speaking, rows = self._rows(working)
+        said = self._start(speaking, rows) if rows else list[list[int]]
+        names = {session.utterance.id for session, _ in working}
+        self._launched |= names
+
+        def collect() -> list[Answer]:
+            self._launched -= names
+            return self._answers(speaking, rows, said())
+
+        return collect
 
     def _encode(self, sessions: Sequence[QwenSession]) -> None:
         """Bring their audio through the encoder: of live ones all of it, of one of the batch lane a window."""
@@ -249,12 +266,15 @@ class QwenEngine:
     def _look(self, sessions: Sequence[QwenSession]) -> None:
         """Make the frames of what they have been asked about, all of them together."""
         wanted = [(session.sound, session.end(session.work.request)) for session in sessions]
-        views = look(self.front, self.pages, self.execution.staging, wanted)
+        staging = self.execution.staging
+        with staging.beside():
+            views = look(self.front, self.pages, staging, wanted)
         for session, view in zip(sessions, views, strict=True):
             settling = Settling.EXACT if session.work.request.final else self.shape.settling
             session.work.encoding = self.encoder.begin(session.audio, view, settling)
 
-    def _decode(self, working: Sequence[tuple[QwenSession, int]]) -> list[Answer]:
+    def _rows(self, working: Sequence[tuple[QwenSession, int]]) -> tuple[list[QwenSession], list[PackedRow]]:
+        """The next positions of those whose audio is through the encoder."""
         rows, speaking = [], []
         batch_tokens = self.shape.batch_tokens
         for session, slot in working:
@@ -273,18 +293,25 @@ class QwenEngine:
             self._used_now(session)
             rows.append(row)
             speaking.append(session)
+        return speaking, rows
+
+    def _answers(
+        self, speaking: Sequence[QwenSession], rows: Sequence[PackedRow], said: Sequence[Sequence[int]]
+    ) -> list[Answer]:
         answers = []
-        for session, row, said in zip(speaking, rows, self._said(speaking, rows) if rows else (), strict=True):
+        for session, row, heard in zip(speaking, rows, said, strict=True):
             request = session.work.request
-            tokens = session.take(row, said, self.prompts)
+            tokens = session.take(row, heard, self.prompts)
             if tokens is not None:
                 language, text = self.prompts.read(tokens, session.prompt)
                 answers.append(Answer(request, text, language))
         return answers
 
-    def _said(self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]) -> list[list[int]]:
-        """The most likely token at each of the wanted positions of each row."""
-        return self.packed(rows)
+    def _start(
+        self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]
+    ) -> Callable[[], Sequence[Sequence[int]]]:
+        """The most likely token at each of the wanted positions of each row, once somebody waits for them."""
+        return self.packed.launch(rows)
 
     def _used_now(self, session: QwenSession) -> None:
         name = session.utterance.id

@@ -11,7 +11,7 @@ that nobody has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,11 +138,20 @@ class Packed:
 
     def __call__(self, rows: Sequence[PackedRow]) -> list[list[int]]:
         """The most likely next token at each of the wanted positions of each row."""
+        return self.launch(rows)()
+
+    def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[list[int]]]:
+        """The same; whoever wants the tokens waits for them."""
         order, _, _, said = self._run(rows)
-        out: list[list[int]] = [[] for _ in rows]
-        for at in order:
-            out[at], said = said[: rows[at].wanted], said[rows[at].wanted :]
-        return out
+
+        def collect() -> list[list[int]]:
+            out: list[list[int]] = [[] for _ in rows]
+            left = said()
+            for at in order:
+                out[at], left = left[: rows[at].wanted], left[rows[at].wanted :]
+            return out
+
+        return collect
 
     def observe(self, rows: Sequence[PackedRow]) -> tuple[Tensor, list[int]]:
         """The same with what the tokens are chosen from, for rows of which one token each is wanted: hidden states,
@@ -150,16 +159,16 @@ class Packed:
         assert all(row.wanted == 1 for row in rows)
         order, hidden, where, said = self._run(rows)
         back = np.argsort(order)
-        return hidden[torch.from_numpy(where).to(hidden.device)][back.tolist()].clone(), np.array(said)[back].tolist()
+        return hidden[torch.from_numpy(where).to(hidden.device)][back.tolist()].clone(), np.array(said())[back].tolist()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, width) → (…, vocabulary)"""
         found: Tensor = self._head(hidden).float()
         return found
 
-    def _run(self, rows: Sequence[PackedRow]) -> tuple[list[int], Tensor, NDArray[np.int64], list[int]]:
+    def _run(self, rows: Sequence[PackedRow]) -> tuple[list[int], Tensor, NDArray[np.int64], Callable[[], list[int]]]:
         """The order in which the rows were taken; of that the hidden states, (positions, width), which the next forward
-        overwrites; where the wanted ones are; and their tokens."""
+        overwrites; where the wanted ones are; and their tokens, once somebody waits for them."""
         # Those of one position first: a kind of attention may take them all at once.
         counts = [len(row) for row in rows]
         order = sorted(range(len(rows)), key=lambda at: counts[at] > 1)
@@ -171,10 +180,10 @@ class Packed:
         where = _wanted(mine, lengths)
         if size is None:
             hidden = self._free(mine, lengths)
-            said = self.staging.up(self._say(hidden, self.staging.down(where))) if len(where) else []
+            said = self.staging.lift(self._say(hidden, self.staging.down(where))) if len(where) else list[int]
         else:
             hidden = self._fixed(mine, lengths, size)
-            said = self._ask(where) if len(where) else []
+            said = self._ask(where) if len(where) else list[int]
         return order, hidden, where, said
 
     # -- any shapes -------------------------------------------------------------------------------------------------
@@ -241,13 +250,14 @@ class Packed:
         self._graphs.run(("text", size), forward)
         return out
 
-    def _ask(self, wanted: NDArray[np.int64]) -> list[int]:
+    def _ask(self, wanted: NDArray[np.int64]) -> Callable[[], list[int]]:
         out, count = self._out, bucket(len(wanted), self._buckets)
         assert count is not None, "not more than there are positions"
         where = self._wanted[count]
         self.staging.down(np.pad(wanted, (0, count - len(wanted))), where)
         said = self._graphs.run(("head", count), lambda: self._say(out, where))
-        return self.staging.up(said)[: len(wanted)]
+        lifted = self.staging.lift(said)
+        return lambda: lifted()[: len(wanted)]
 
     # -- both -------------------------------------------------------------------------------------------------------
 

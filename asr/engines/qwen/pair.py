@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from asr.engines.interface import Answer, EngineError, EngineExhausted
+from asr.engines.interface import Answer, Collect, EngineError, EngineExhausted
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.runtime import Runtime
 from asr.server.scheduler import Request
@@ -49,20 +49,29 @@ class PairEngine:
         return self._of(request).runnable(request)
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
+        return self.launch(requests)()
+
+    def launch(self, requests: Sequence[Request]) -> Collect:
         mine = [[request for request in requests if self._of(request) is engine] for engine in (self.large, self.small)]
-        answers = self.large.step(mine[0]) if mine[0] else []
+        large = self.large.launch(mine[0]) if mine[0] else list[Answer]
         if not mine[1]:
-            return answers
+            return large
         try:
-            partials = self.small.step(mine[1])
+            small = self.small.launch(mine[1])
         except (EngineError, EngineExhausted):
-            if not answers:
-                raise
-            return answers  # finals that have been decoded are told; the rest comes again
+            # Finals that have been decoded are told; the rest comes again.
+            if answers := large():
+                return lambda: answers
+            raise
+        return lambda: self._collect(large, small)
+
+    def _collect(self, large: Collect, small: Collect) -> list[Answer]:
+        answers, partials = large(), small()
         if self.same_tokens:
             for answer in partials:
                 name = answer.request.utterance_id
-                self.large.suggest(name, self.small.said(name))
+                if self.large.has(name):  # it may have been closed meanwhile
+                    self.large.suggest(name, self.small.said(name))
         return [*answers, *partials]
 
     def runtime(self) -> Runtime:

@@ -43,6 +43,8 @@ class Pages:
     def take(self, count: int) -> list[int]:
         while len(self._free) < count:
             more = len(self.frames)
+            if self.frames.is_cuda:  # a step that has been launched may still read the old ones
+                torch.cuda.synchronize(self.frames.device)
             self.frames = torch.cat([self.frames, torch.zeros_like(self.frames)])
             self._free += range(more, 2 * more)
         return [self._free.pop() for _ in range(count)]
@@ -142,5 +144,5 @@ def _make(
     into, order_there = staging.down(np.stack([place[order], order]))
     pages.frames.view(-1, front.bins).index_copy_(0, into, frames)
     maxima = torch.empty(len(order), device=frames.device)
-    found: list[float] = staging.up(maxima.index_copy_(0, order_there, frames.amax(dim=1)))
+    found: list[float] = staging.lift(maxima.index_copy_(0, order_there, frames.amax(dim=1)))()
     return found

@@ -19,7 +19,7 @@ from asr.client.recognizer import Hypothesis, Utterance
 from asr.client.spill import Spill
 from asr.client.watchdog import Watchdog, WatchdogVerdict
 from asr.engines import weights
-from asr.engines.interface import Answer, Capabilities, EngineError
+from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted
 from asr.engines.selection import select
 from asr.server.inference import Inference
 from asr.server.scheduler import Request
@@ -65,6 +65,28 @@ class HashEngine:
     def warm_up(self) -> None: ...
 
 
+class PipelinedHashEngine(HashEngine):
+    """What has been launched is computed when it is collected, and may have been closed by then."""
+
+    capabilities = Capabilities(batch=3, pipelined=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: set[str] = set()
+
+    def launch(self, requests: Sequence[Request]) -> Collect:
+        names = {request.utterance_id for request in requests}
+        assert not self.launched & names, "one step for each utterance"
+        assert len(self.launched) <= 3, "two steps at a time"
+        self.launched |= names
+
+        def collect() -> list[Answer]:
+            self.launched -= names
+            return self.step(left) if (left := [each for each in requests if each.utterance_id in self.audio]) else []
+
+        return collect
+
+
 def text_of(audio: bytes) -> str:
     return f"{len(audio)} {sha1(audio).hexdigest()[:8]}"
 
@@ -72,7 +94,14 @@ def text_of(audio: bytes) -> str:
 class Pair:
     """Outstanding work and, on the other side, an inference that can die at any moment."""
 
-    def __init__(self, max_bytes: int = 1 << 20, max_spill: int = 1 << 20, folder: str = tempfile.gettempdir()) -> None:
+    def __init__(
+        self,
+        max_bytes: int = 1 << 20,
+        max_spill: int = 1 << 20,
+        folder: str = tempfile.gettempdir(),
+        engine: type[HashEngine] = HashEngine,
+    ) -> None:
+        self.engine = engine
         self.spill = Spill(folder, max_bytes=max_spill, block_bytes=64)
         self.outstanding = OutstandingWork(max_bytes=max_bytes, spill=self.spill)
         (self.queue,) = self.outstanding.queues
@@ -80,7 +109,7 @@ class Pair:
         self.got: dict[str, list[Hypothesis]] = {}
 
     def start(self) -> None:
-        self.inference = Inference(HashEngine())
+        self.inference = Inference(self.engine())
         self.outstanding.on_ready(self.queue)
 
     def open(self, name: str, *, live: bool = True) -> None:
@@ -95,7 +124,7 @@ class Pair:
 
     def work(self, count: int = 1 << 30, *, die: bool = False) -> None:
         while count and (work := self.inference.choose()) is not None:
-            self.queue.working = work.utterance_ids
+            self.queue.working = (*self.inference.begun, *work.utterance_ids)
             if die and count == 1:
                 self.die()
                 return
@@ -136,10 +165,11 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from([1 << 20, 300]))
-def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes: int) -> None:
-    """Also with most of the audio on disk, and utterances waiting for room in the inference process."""
-    pair = Pair(max_bytes)
+@given(STEPS, st.sampled_from([1 << 20, 300]), st.sampled_from([HashEngine, PipelinedHashEngine]))
+def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes: int, engine: type[HashEngine]) -> None:
+    """Also with most of the audio on disk, utterances waiting for room in the inference process, and two steps of the
+    engine begun at a time."""
+    pair = Pair(max_bytes, engine=engine)
     sent = {name: b"" for name in "abc"}
     revision = dict.fromkeys("abc", 0)
     asked: dict[str, dict[int, bytes]] = {name: {} for name in "abc"}
@@ -185,6 +215,7 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
     assert pair.outstanding.audio_bytes == pair.outstanding.spilled_bytes == 0
     pair.send()
     assert pair.inference.engine.audio == {} and len(pair.inference.scheduler) == 0
+    assert pair.inference.begun == ()
 
 
 def test_two_deaths_over_an_utterance_end_it_and_not_the_others() -> None:
@@ -597,3 +628,57 @@ def test_kills_between_answers_are_not_the_fault_of_an_utterance() -> None:
     pair.work()
     assert [final.text for final in pair.finals("a")] == [text_of(b"\x01" * 250)]
     assert pair.outstanding.counters.crashes == 5
+
+
+def test_the_next_step_of_a_pipelined_engine_begins_before_the_one_before_is_collected() -> None:
+    pair = Pair(engine=PipelinedHashEngine)
+    for name in "abcdef":
+        pair.open(name)
+        pair.outstanding.append(name, name.encode() * 50)
+        pair.outstanding.final(name, 1, commit=True)
+    pair.send()
+    inference = pair.inference
+    first = inference.choose()
+    assert first is not None and len(first.requests) == 3
+    assert inference.perform(first) == [] and set(inference.begun) == set("abc")
+    second = inference.choose()
+    assert second is not None and set(second.utterance_ids) == set("def")
+    answers = inference.perform(second)
+    assert {each.hypothesis.utterance_id for each in answers if isinstance(each, messages.Heard)} == set("abc")
+    third = inference.choose()
+    assert third is not None and third.requests == (), "there is something to collect"
+    inference.receive(messages.CloseUtterance("d"), 0.0)
+    answers = inference.perform(third)
+    assert {each.hypothesis.utterance_id for each in answers if isinstance(each, messages.Heard)} == set("ef")
+    assert inference.choose() is None and inference.begun == ()
+
+
+def test_a_suspect_has_a_pipelined_engine_for_itself() -> None:
+    pair = Pair(engine=PipelinedHashEngine)
+    for name in "ab":
+        pair.inference.receive(messages.Open(Utterance(name, "PCMU"), suspect=name == "b"), 0.0)
+        pair.inference.receive(messages.Append(name, 0, b"\x01" * 50), 0.0)
+        pair.inference.receive(messages.FinalRequest(name, 1, 50, commit=True), 0.0 if name == "a" else 1.0)
+    alone = []
+    while (work := pair.inference.choose()) is not None:
+        alone.append({*pair.inference.begun, *work.utterance_ids})
+        pair.inference.perform(work)
+    assert {"a", "b"} not in alone and {"a"} in alone and {"b"} in alone
+
+
+def test_a_pipelined_engine_that_is_exhausted_does_it_again_with_less() -> None:
+    class Narrow(PipelinedHashEngine):
+        def launch(self, requests: Sequence[Request]) -> Collect:
+            if len(requests) > 1:
+                raise EngineExhausted("no room")
+            return super().launch(requests)
+
+    pair = Pair(engine=Narrow)
+    for name in "abc":
+        pair.open(name)
+        pair.outstanding.append(name, name.encode() * 50)
+        pair.outstanding.final(name, 1, commit=True)
+    pair.send()
+    pair.work()
+    assert all(pair.finals(name)[0].text == text_of(name.encode() * 50) for name in "abc")
+    assert pair.inference.oom_backoff.exhausted > 0

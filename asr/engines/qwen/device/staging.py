@@ -1,12 +1,14 @@
 """The way between the host and the device: down once for the inputs of a piece of work, up once for its result.
 
-`down` does not wait. `up` does: it is the only place where the host waits for the device.
+`down` and `lift` do not wait. What `lift` returns does: it is the only place where the host waits for the device.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +29,15 @@ class Staging(Protocol):
     def down(self, values: NDArray[Any], out: Tensor | None = None) -> Tensor:
         """`values` on the device, in `out` if there is one: of the same shape and type, and overwritten."""
 
-    def up(self, values: Tensor) -> list[Any]: ...
+    asynchronous: bool
+    """The host goes on while the device computes."""
+
+    def lift(self, values: Tensor) -> Callable[[], list[Any]]:
+        """The way up begins; whoever wants the values waits for them."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What is started in it does not wait for what was started before it, and what is started after it waits for
+        that."""
 
 
 class Direct:
@@ -35,15 +45,23 @@ class Direct:
 
     def __init__(self) -> None:
         self.waits, self.waited_s = 0, 0.0
+        self.asynchronous = False
 
     def down(self, values: NDArray[Any], out: Tensor | None = None) -> Tensor:
         source = torch.from_numpy(values)
         return source if out is None else out.copy_(source)
 
-    def up(self, values: Tensor) -> list[Any]:
-        self.waits += 1
+    def lift(self, values: Tensor) -> Callable[[], list[Any]]:
         found: list[Any] = values.tolist()
-        return found
+
+        def wait() -> list[Any]:
+            self.waits += 1
+            return found
+
+        return wait
+
+    def beside(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @dataclass(slots=True)
@@ -58,7 +76,9 @@ class Copying:
 
     def __init__(self, device: torch.device) -> None:
         self.waits, self.waited_s = 0, 0.0
+        self.asynchronous = True
         self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pinned: dict[tuple[int, torch.dtype], deque[_Pinned]] = {}
 
     def down(self, values: NDArray[Any], out: Tensor | None = None) -> Tensor:
@@ -77,17 +97,28 @@ class Copying:
         here.wait_event(pinned.free)
         return out
 
-    def up(self, values: Tensor) -> list[Any]:
+    def lift(self, values: Tensor) -> Callable[[], list[Any]]:
         pinned = self._take(values.numel(), values.dtype)
         target = pinned.host[: values.numel()].view(values.shape)
         target.copy_(values, non_blocking=True)
         pinned.free.record(torch.cuda.current_stream(self._device))
-        start_s = time.perf_counter()
-        pinned.free.synchronize()
-        self.waits += 1
-        self.waited_s += time.perf_counter() - start_s
-        found: list[Any] = target.tolist()
-        return found
+
+        def wait() -> list[Any]:
+            start_s = time.perf_counter()
+            pinned.free.synchronize()
+            self.waits += 1
+            self.waited_s += time.perf_counter() - start_s
+            found: list[Any] = target.tolist()
+            return found
+
+        return wait
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        here = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._aside):
+            yield
+        here.wait_stream(self._aside)
 
     def _take(self, count: int, dtype: torch.dtype) -> _Pinned:
         """Pinning takes the driver long: memory is taken in powers of two and used in turn."""
