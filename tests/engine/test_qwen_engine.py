@@ -69,7 +69,7 @@ def answer(made: QwenEngine, request: Request) -> int:
 def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format: Format) -> None:
     extractor, rng, at = Qwen3ASRFeatureExtractor(), random.Random(7), 0
     front = FrontEnd(extractor, torch.device("cpu"), Direct())
-    pages, sound = Pages(100, front.bins, torch.device("cpu")), Sound(format)
+    pages, sound = Pages(100, front.bins, torch.device("cpu"), Direct()), Sound(format)
     length = int(seconds * BYTES_PER_S[format])
     audio = loudening(length // 2 if format == "L16" else length, format)
     samples, width = Wideband(format).feed(audio), 32000 // BYTES_PER_S[format]
@@ -98,7 +98,8 @@ def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[s
     front = FrontEnd(Qwen3ASRFeatureExtractor(), torch.device("cpu"), Direct())
     formats: dict[str, Format] = {"a": "PCMU", "b": "PCMA", "c": "L16"}
     audio = {name: loudening(60_000, format, seed) for name, format in formats.items()}
-    pages, sounds = Pages(100, front.bins, torch.device("cpu")), {name: Sound(formats[name]) for name in "abc"}
+    pages = Pages(100, front.bins, torch.device("cpu"), Direct())
+    sounds = {name: Sound(formats[name]) for name in "abc"}
     for name, size in steps:
         begin = len(sounds[name].audio)
         sounds[name].append(audio[name][begin : begin + size // 2 * 2])
@@ -106,7 +107,7 @@ def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[s
         if not wanted:
             continue
         for (sound, end), view in zip(wanted, look(front, pages, Direct(), wanted), strict=True):
-            alone, other = Sound(sound.format), Pages(100, front.bins, torch.device("cpu"))
+            alone, other = Sound(sound.format), Pages(100, front.bins, torch.device("cpu"), Direct())
             alone.append(bytes(sound.audio))
             (expected,) = look(front, other, Direct(), [(alone, end)])
             assert (view.count, view.settled) == (expected.count, expected.settled)

@@ -15,9 +15,9 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import engine as engine_module
 from asr.engines.qwen import session
 from asr.engines.qwen.device import attention as attention_module
-from asr.engines.qwen.device.attention import PAGE, Sdpa, Spans, Varlen, Windows
-from asr.engines.qwen.device.execution import Execution
+from asr.engines.qwen.device.attention import PAGE, Sdpa, Varlen
 from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.interface import Execution, Spans, Windows
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request

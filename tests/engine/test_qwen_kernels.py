@@ -14,8 +14,8 @@ from torch.nn.attention import varlen
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.device import attention as attention_module
-from asr.engines.qwen.device.attention import PAGE, Sdpa, Spans, Varlen, Windows
-from asr.engines.qwen.device.execution import Execution
+from asr.engines.qwen.device.attention import PAGE, Sdpa, Varlen
+from asr.engines.qwen.device.interface import Execution, Spans, Windows
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.scheduler import Lane, Request

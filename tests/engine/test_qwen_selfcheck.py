@@ -14,9 +14,9 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.device import selfcheck
-from asr.engines.qwen.device.attention import Attention, Sdpa, Varlen
-from asr.engines.qwen.device.execution import Execution
-from asr.engines.qwen.device.graphs import Eager, Graphs
+from asr.engines.qwen.device.attention import Sdpa, Varlen
+from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.interface import Attention, Execution, Graphs
 from asr.engines.qwen.device.selfcheck import hear
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine

@@ -17,8 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.varlen import varlen_attn
 
 from asr.engines.qwen.device.attention import Sdpa, Varlen
-from asr.engines.qwen.device.execution import Execution
-from asr.engines.qwen.device.graphs import Eager, Graphs
+from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.interface import Execution, Graphs
 from asr.engines.qwen.device.staging import Direct
 from tests.support import kernels
 

@@ -15,9 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from asr.engines.qwen.device.attention import Attention
-from asr.engines.qwen.device.graphs import Graphs
-from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.device.interface import Attention, Graphs, Staging
 from asr.engines.qwen.model.tower import Tower
 from asr.engines.qwen.sound import View
 

@@ -10,7 +10,8 @@ import torch
 
 from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted, first_line
 from asr.engines.qwen.device import memory, selfcheck
-from asr.engines.qwen.device.execution import Execution, for_device
+from asr.engines.qwen.device.execution import for_device
+from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.encoder import Encoder, Settling
 from asr.engines.qwen.eviction import Victims
@@ -101,7 +102,7 @@ class QwenEngine:
         self.encoder = self._encoder_class(
             self._model, means.attention, means.graphs, means.staging, window_s=self.shape.window_s
         )
-        self.pages = Pages(self.encoder.chunk, self.front.bins, device)
+        self.pages = Pages(self.encoder.chunk, self.front.bins, device, means.staging)
         self.packed = self._packed_class(
             self._model, self.slots, means.attention, means.graphs, means.staging,
             never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,

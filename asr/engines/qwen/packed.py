@@ -20,9 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.device.attention import Attention, Spans
-from asr.engines.qwen.device.graphs import Graphs, bucket, buckets
-from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.interface import Attention, Graphs, Spans, Staging
 from asr.engines.qwen.model.fused import TextLayers
 from asr.engines.qwen.slots import Slots
 

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 import torch
 
-from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.device.interface import Staging
 from asr.engines.qwen.model.mel import FrontEnd, Stretch
 from asr.utterance import BYTES_PER_S, Format
 
@@ -36,15 +36,15 @@ class View:
 class Pages:
     """Frames on the device, (pages, frames of a chunk, bins), and which of them are free."""
 
-    def __init__(self, frames: int, bins: int, device: torch.device) -> None:
+    def __init__(self, frames: int, bins: int, device: torch.device, staging: Staging) -> None:
+        self._staging = staging
         self.frames = torch.zeros(FIRST_PAGES, frames, bins, device=device)
         self._free = list(range(FIRST_PAGES))
 
     def take(self, count: int) -> list[int]:
         while len(self._free) < count:
             more = len(self.frames)
-            if self.frames.is_cuda:  # a step that has been launched may still read the old ones
-                torch.cuda.synchronize(self.frames.device)
+            self._staging.settle()  # a step that has been launched may still read the old ones
             self.frames = torch.cat([self.frames, torch.zeros_like(self.frames)])
             self._free += range(more, 2 * more)
         return [self._free.pop() for _ in range(count)]

@@ -17,7 +17,8 @@ from asr.engines.aligner import AlignRequest
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner.loader import TIMESTAMP, LoadedAligner, load
 from asr.engines.qwen.aligner.words import PlacedWord, monotone, split, usable
-from asr.engines.qwen.device.execution import Execution, for_device
+from asr.engines.qwen.device.execution import for_device
+from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.device.placement import place
 from asr.engines.qwen.encoder import Audio, Encoder, Settling
 from asr.engines.qwen.model.fused import fuse_audio
@@ -68,7 +69,7 @@ class QwenAligner:
 
     def _hear(self, spoken: Sequence[AlignRequest]) -> list[Tensor]:
         """Embeddings of the audio of each, all of them in one pass of the encoder."""
-        pages = Pages(self._encoder.chunk, self._front.bins, self._device)
+        pages = Pages(self._encoder.chunk, self._front.bins, self._device, self._staging)
         wanted = []
         for each in spoken:
             sound = Sound(each.format)

@@ -21,15 +21,16 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from asr.engines.interface import EngineUnusable, first_line
+from asr.engines.qwen.device.interface import Attention, Spans, Windows
 
 Name = Literal["auto", "flash", "varlen", "sdpa"]
 PAGE = 256
@@ -40,59 +41,6 @@ FLASH = {9: ("FA3", "flash_attn_interface"), 10: ("FA4", "flash_attn.cute")}
 
 ALIGNED = 8
 """Masks are as wide as a multiple of this: the kernels of `sdpa` that take masks read 16 bytes at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Whose queries stand where in the row. `rows` come in the order of their queries."""
-
-    bounds: Tensor
-    """(rows + 1), int32: where each row's queries begin, and the end."""
-    slots: Tensor
-    """(rows), int64"""
-    used: Tensor
-    """(rows), int32: positions of the slot that are seen, the new ones included."""
-    longest: int
-    """Queries of a row at most. Of a row that only fills a forward up there may be more, and what comes out for those
-    means nothing."""
-    seen: int
-    """Positions of a slot that are seen at most."""
-    singles: int
-    """So many rows, the first ones, are of one position."""
-    longer: Sequence[tuple[int, int, int]] | None
-    """(slot, start, length) of the others; None if that is to be read from the tensors alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Which positions of the audio see each other."""
-
-    bounds: Tensor
-    """(windows + 1), int32: where each window begins, and the end."""
-    longest: int
-    """Positions of a window at most; of what only fills a pass up, as in `Spans`."""
-    lengths: Sequence[int] | None
-    """Of each window; None if that is to be read from the tensors alone."""
-
-
-class Attention(Protocol):
-    name: str
-    """As in the setting `asr.attention`."""
-    in_place: bool
-    """Rows are read where they are: how long the longest one is, and how much of a slot is seen, costs nothing."""
-
-    def plan(self, spans: Spans, keys: Tensor, count: int, heads: int) -> Any:
-        """What is the same in all layers. `keys`: of one of them; `count`, `heads`: of the queries."""
-
-    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans, plan: Any) -> Tensor:
-        """`query`: (positions, heads, width). `keys`, `values`: (slots, positions, fewer heads, width), with the new
-        ones in them. → (positions, heads, width)."""
-
-    def plan_windows(self, windows: Windows, like: Tensor) -> Any:
-        """As `plan`. `like`: (positions, …), of the kind that the queries will be."""
-
-    def over_windows(self, query: Tensor, key: Tensor, value: Tensor, windows: Windows, plan: Any) -> Tensor:
-        """All (positions, heads, width)."""
 
 
 class Sdpa:

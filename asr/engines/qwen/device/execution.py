@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from asr.engines.qwen.device.attention import Attention, Name, Sdpa, attention
-from asr.engines.qwen.device.graphs import Captured, Eager, Graphs
-from asr.engines.qwen.device.staging import Staging, staging
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    attention: Attention
-    graphs: Graphs
-    staging: Staging
-
-    @property
-    def plain(self) -> bool:
-        """Nothing could be simpler."""
-        return isinstance(self.attention, Sdpa) and not self.graphs.fixed
+from asr.engines.qwen.device.attention import Name, attention
+from asr.engines.qwen.device.graphs import Captured, Eager
+from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.staging import staging
 
 
 def for_device(

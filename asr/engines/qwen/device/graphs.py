@@ -8,23 +8,12 @@ with the same key. What it returns is overwritten by the next run with that key.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 WARM_UPS = 2
 """Runs before the recording: libraries choose their kernels and take their work space in them."""
-
-
-class Graphs(Protocol):
-    fixed: bool
-    """Work is brought to one of a few sizes, and its inputs to one place each."""
-
-    def run(self, key: Hashable, function: Callable[[], Tensor]) -> Tensor: ...
-
-    def fresh(self) -> Graphs:
-        """Another one of its kind, with nothing recorded."""
 
 
 class Eager:

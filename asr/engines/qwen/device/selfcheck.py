@@ -19,8 +19,8 @@ from torch import Tensor
 from asr.engines.interface import EngineUnusable, first_line
 from asr.engines.qwen.device import memory
 from asr.engines.qwen.device.attention import Sdpa
-from asr.engines.qwen.device.execution import Execution
 from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.encoder import Encoder
 from asr.engines.qwen.model.mel import FrontEnd, Stretch
 from asr.engines.qwen.packed import Input, Packed, PackedRow

@@ -10,34 +10,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asr.engines.qwen.device.interface import Staging
+
 AHEAD = 8
 """Copies that may be under way from one size of host memory before the host waits for the first of them."""
-
-
-class Staging(Protocol):
-    waits: int
-    """How often the host has waited for the device."""
-    waited_s: float
-    """Seconds spent so, all together."""
-
-    def down(self, values: NDArray[Any], out: Tensor | None = None) -> Tensor:
-        """`values` on the device, in `out` if there is one: of the same shape and type, and overwritten."""
-
-    asynchronous: bool
-    """The host goes on while the device computes."""
-
-    def lift(self, values: Tensor) -> Callable[[], list[Any]]:
-        """The way up begins; whoever wants the values waits for them."""
-
-    def beside(self) -> AbstractContextManager[None]:
-        """What is started in it does not wait for what was started before it, and what is started after it waits for
-        that."""
 
 
 class Direct:
@@ -59,6 +41,9 @@ class Direct:
             return found
 
         return wait
+
+    def settle(self) -> None:
+        pass
 
     def beside(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -112,6 +97,9 @@ class Copying:
             return found
 
         return wait
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self._device)
 
     @contextmanager
     def beside(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asr.engines.qwen.device.attention import Attention, Spans, Windows
+from asr.engines.qwen.device.interface import Attention, Spans, Windows
 from asr.engines.qwen.slots import Slots
 
 

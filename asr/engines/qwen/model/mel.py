@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.device.interface import Staging
 from asr.samples import decode
 from asr.utterance import Format
 from audio.resample import MEMORY, TAPS

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.engines.qwen.device.attention import Attention, Windows
-from asr.engines.qwen.device.graphs import Graphs, bucket, buckets
-from asr.engines.qwen.device.staging import Staging
+from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.interface import Attention, Graphs, Staging, Windows
 from asr.engines.qwen.model.fused import AudioLayers
 from asr.engines.qwen.model.mel import normalise
 
