@@ -65,8 +65,9 @@ class FrontEnd:
         """Samples; shorter utterances are filled up with zeros."""
         self._staging, self._device = staging, device
         self._window = torch.hann_window(self.size, device=device)
-        self._filters = torch.from_numpy(extractor.mel_filters).double().to(device)
-        """In 64 bits, since matrices of 32 are multiplied in TF32 on a GPU."""
+        kind = torch.float32 if device.type == "cpu" else torch.float64
+        self._filters = torch.from_numpy(extractor.mel_filters).to(device, kind)
+        """On a GPU in 64 bits, since matrices of 32 are multiplied in TF32 there."""
         self.bins = self._filters.shape[1]
         codes = bytes(range(256))
         tables = [np.append(decode(law, codes), 0) for law in ("PCMU", "PCMA")]
@@ -125,12 +126,12 @@ class FrontEnd:
             down(layout.samples).float() * (1 / 32768),
             torch.zeros(self.size, device=self._device),
         ])  # fmt: skip
-        rows = torch.cat([
-            sound.unfold(0, self.size, 1)[places[:count]], self._mirrored(sound, places[count:].view(4, -1)),
-        ])  # fmt: skip
+        rows = sound.new_empty(len(layout.order), self.size)
+        torch.index_select(sound.unfold(0, self.size, 1), 0, places[:count], out=rows[:count])
+        rows[count:] = self._mirrored(sound, places[count:].view(4, -1))
         spectrum = torch.fft.rfft(rows.mul_(self._window))
-        power = spectrum.real.square() + spectrum.imag.square()
-        frames: Tensor = (power.double() @ self._filters).float().clamp_(min=1e-10).log10_()
+        power = spectrum.real.square().add_(spectrum.imag.square())
+        frames: Tensor = (power.to(self._filters) @ self._filters).float().clamp_(min=1e-10).log10_()
         return frames
 
     def _mirrored(self, sound: Tensor, edge: Tensor) -> Tensor:
