@@ -204,7 +204,7 @@ ROWS: list[tuple[str, list[tuple[str, str, list[tuple[str, str]]]]]] = [
                 "bytes",
                 [
                     (gauge("resident_memory_bytes"), "media {{instance}}"),
-                    (gauge("asr_process_resident_memory_bytes"), "inference {{instance}}"),
+                    (gauge("asr_process_resident_memory_bytes"), "inference {{process}} {{instance}}"),
                 ],
             ),
             ("CPU of the media process", "percentunit", [(rate("cpu_seconds_total"), "{{instance}}")]),
