@@ -47,7 +47,6 @@ class EngineServer:
     Args:
         number: its index in the pool.
         queue: what it is sent.
-        wanted: set while processes are wanted.
         needed: whether calls or jobs are open, though this process may have no utterance.
     """
 
@@ -58,8 +57,6 @@ class EngineServer:
         work: OutstandingWork,
         queue: SendQueue,
         pool: Pool,
-        *,
-        wanted: asyncio.Event,
         needed: Callable[[], bool],
     ) -> None:
         self.number, self.configure = number, configure
@@ -72,11 +69,12 @@ class EngineServer:
         """Why its last process ended that nobody had asked to."""
         self.runtime: Runtime | None = None
         """Where its latest ready engine computes."""
-        self._work, self._pool, self._wanted, self._needed = work, pool, wanted, needed
+        self._work, self._pool, self._needed = work, pool, needed
+        self._wanted = asyncio.Event()
         self._process: EngineProcess | None = None
         """The newest; it may have ended."""
         self._settled = asyncio.Event()
-        """Set when its process is ready, or will not be."""
+        """Set when its process is ready, or will not be, or none is wanted."""
         self._emptied = asyncio.Event()
         """Set when it has no utterance left."""
         queue.wake = self.wake
@@ -98,25 +96,45 @@ class EngineServer:
         if self._process is not None:
             self._process.wake()
 
-    def retire(self) -> None:
+    @property
+    def wanted(self) -> bool:
+        return self._wanted.is_set()
+
+    def want(self) -> None:
+        """Start a process, and keep it until `rest`."""
+        if not self._wanted.is_set():
+            self._settled.clear()
+        self._wanted.set()
+
+    def rest(self) -> None:
+        """Let the process end, and start no other."""
+        self._wanted.clear()
+        self._retire()
+
+    async def ready(self) -> bool:
+        """Wait until the process is ready, or will not be: False."""
+        await self._settled.wait()
+        return self.state is not EngineStatus.FAILED
+
+    async def drain(self) -> None:
+        """Take no further utterance, and answer those that it has, as long as that takes no more than `DRAIN_S`."""
+        self.queue.available = False
+        if self.queue.utterances:
+            self._emptied.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), DRAIN_S)
+
+    async def renew(self) -> bool:
+        """Replace the process by one that is configured anew, while others take the new utterances. -> `ready`."""
+        await self.drain()
+        self._settled.clear()
+        self._retire()
+        return await self.ready()
+
+    def _retire(self) -> None:
         """Let the process end. The utterances that it has go to others, or to the next one."""
         if self._process is not None:
             self._process.retire()
-
-    async def renew(self) -> None:
-        """Replace the process by one that is configured anew, and return when that is ready or will not be. If others
-        are ready, they take new utterances meanwhile, and it may first answer what it has."""
-        if self.pid is None:
-            return  # the next one is configured so anyway
-        if any(other.available for other in self._work.queues if other is not self.queue):
-            self.queue.available = False
-            self._emptied.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DRAIN_S if self.queue.utterances else 0):
-                    await self._emptied.wait()
-        self._settled.clear()
-        self.retire()
-        await self._settled.wait()
 
     async def run(self, idle_reason: str) -> None:
         """Until cancelled."""

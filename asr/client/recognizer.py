@@ -16,13 +16,13 @@ from dataclasses import replace
 import structlog
 
 from asr import languages, messages
+from asr.client.configuration import builds_from, configurations
 from asr.client.engine_health import FinalOutcomes
 from asr.client.engine_server import EngineServer
 from asr.client.outstanding import OutstandingWork
 from asr.client.pending import OnAlignment, OnHypothesis, RecognizerCounters
 from asr.client.spill import Spill
-from asr.engines import weights
-from asr.engines.devices import has_gpu, shares
+from asr.engines.devices import has_gpu
 from asr.engines.plugin import find
 from asr.engines.runtime import Runtime
 from asr.engines.selection import missing, select, select_words, unknown_language
@@ -62,23 +62,24 @@ class Recognizer:
         self._timing = select_words(settings.asr, self.engine)
         self.words: tuple[str, ...] = self._timing.languages
         """Languages whose words can be given timestamps."""
-        configured = self._configure(settings)
+        configured = configurations(self.engine, settings)
+        count = len(configured)
         self._outstanding = OutstandingWork(
-            max_bytes=settings.asr.max_backlog_mb * MB, spill=spill, processes=len(configured)
+            max_bytes=settings.asr.max_backlog_mb * MB, spill=spill, processes=max(2, count)
         )
         self._outcomes = FinalOutcomes()
         self._busy = False
-        self._wanted = asyncio.Event()
-        self.servers = tuple(
-            EngineServer(
-                number, configure, self._outstanding, queue, self, wanted=self._wanted, needed=lambda: self._needed
-            )
-            for number, (configure, queue) in enumerate(zip(configured, self._outstanding.queues, strict=True))
-        )
+        servers = [
+            EngineServer(place % count, configured[place % count], self._outstanding, queue, self, lambda: self._needed)
+            for place, queue in enumerate(self._outstanding.queues)
+        ]
+        self.servers = servers[:count]
         """The inference processes, whether they run or not."""
+        self._spares = servers[count:]
+        """Where there is one process: the place of the one that replaces it at a renewal."""
         self._tasks: list[asyncio.Task[None]] = []
         self._renewal: asyncio.Task[None] | None = None
-        self._built_from = self._builds_from(settings)
+        self._built_from = builds_from(self.engine, settings)
         self._idle: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -90,7 +91,7 @@ class Recognizer:
         elif self._timing.reason:
             log.warning("no times of words", reason=self._timing.reason)
         idle = f"no call or job for {self._settings.asr.idle_s:g} s"
-        for server in self.servers:
+        for server in self._all:
             task = asyncio.create_task(server.run(idle), name=f"asr-server-{server.number}")
             task.add_done_callback(_report)
             self._tasks.append(task)
@@ -223,7 +224,7 @@ class Recognizer:
     @property
     def pids(self) -> tuple[int, ...]:
         """The process ids of the inference processes that there are."""
-        return tuple(server.pid for server in self.servers if server.pid is not None)
+        return tuple(server.pid for server in self._all if server.pid is not None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -240,50 +241,73 @@ class Recognizer:
     # -- renewal ----------------------------------------------------------------------------------------------------
 
     def check(self, settings: Settings) -> None:
-        """Raises ConfigError where the engine could not start with these settings."""
-        if (lacking := missing(self.engine, settings.asr)) is not None:
+        """Raises ConfigError where the engine could not start with a model that these settings change to. That the
+        files of the present one are gone keeps nobody from changing something else."""
+        new, old = settings.asr, self._settings.asr
+        changed = (new.model, new.partials_model) != (old.model, old.partials_model)
+        if changed and (lacking := missing(self.engine, new)) is not None:
             raise lacking
 
     def use(self, settings: Settings) -> None:
         """Take over settings that `check` has passed. If those that an engine is built from are others than before, or
-        the model's files, the processes are replaced one by one: their calls go on at the others, or wait when there is
-        only one."""
+        the model's files, the processes are replaced one by one while the others have their calls. A single one goes on
+        until the one that replaces it is ready."""
         before, self._settings = self._built_from, settings
-        self._built_from = self._builds_from(settings)
-        for server, configure in zip(self.servers, self._configure(settings), strict=True):
-            server.configure = configure
+        self._built_from = builds_from(self.engine, settings)
+        configured = configurations(self.engine, settings)
+        for server in self._all:
+            server.configure = configured[server.number]
         if self._built_from == before:
             return
-        self._selection = select(settings.asr)
         self._renewal = asyncio.create_task(self._renew(self._renewal), name="asr-renewal")
         self._renewal.add_done_callback(_report)
 
     async def _renew(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
+        if not self._wanted:
+            return  # the next ones are configured anew
         log.info("renewing the inference processes", processes=len(self.servers))
+        if self._spares:
+            failed = await self._replace_the_only_one()
+        else:
+            failed = await self._replace_one_by_one()
+        if failed is not None:
+            log.error(
+                "renewal stopped: what has not been replaced goes on", process=failed.number, reason=failed.reason
+            )
+        else:
+            log.info("inference processes renewed")
+
+    async def _replace_one_by_one(self) -> EngineServer | None:
+        """-> the first that does not start."""
         for server in self.servers:
-            await server.renew()
-            if server.state is EngineStatus.FAILED and self.state is EngineStatus.READY:
-                log.error("renewal stopped: the other processes go on as they are", reason=server.reason)
-                return
-        log.info("inference processes renewed")
+            if not await server.renew():
+                return server
+        return None
 
-    def _configure(self, settings: Settings) -> list[messages.Configure]:
-        """The first message to each process. How many there are is settled at the start."""
-        return [
-            messages.Configure(self.engine, asr, settings.qwen, settings.log.level, settings.log.format)
-            for asr in shares(settings.asr, self.engine)
-        ]
-
-    def _builds_from(self, settings: Settings) -> tuple[object, ...]:
-        """What an engine depends on that may change while the worker runs."""
-        asr = settings.asr
-        models = [model for model in (asr.model, asr.partials_model) if model] if self.engine == "qwen" else []
-        files = tuple(map(weights.fingerprint, models))
-        return asr.model, asr.partials_model, asr.attention, asr.threads, settings.qwen, files
+    async def _replace_the_only_one(self) -> EngineServer | None:
+        """-> what was to replace it, if that does not start."""
+        (old,), (new,) = self.servers, self._spares
+        new.want()
+        if not await new.ready():
+            new.rest()
+            return new
+        self.servers, self._spares = [new], [old]
+        self.on_state(new)
+        await old.drain()
+        old.rest()
+        return None
 
     # -- life of the inference processes ------------------------------------------------------------------------------
+
+    @property
+    def _all(self) -> list[EngineServer]:
+        return [*self.servers, *self._spares]
+
+    @property
+    def _wanted(self) -> bool:
+        return any(server.wanted for server in self.servers)
 
     @property
     def _needed(self) -> bool:
@@ -304,11 +328,12 @@ class Recognizer:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        self._wanted.set()
+        for server in self.servers:
+            server.want()
 
     def _rest(self) -> None:
         """Start counting `asr.idle_s` if nobody needs the engine."""
-        if self._needed or self._idle is not None or not self._wanted.is_set():
+        if self._needed or self._idle is not None or not self._wanted:
             return
         self._idle = asyncio.get_running_loop().call_later(self._settings.asr.idle_s, self._retire)
 
@@ -316,9 +341,8 @@ class Recognizer:
         self._idle = None
         if self._needed:
             return
-        self._wanted.clear()
-        for server in self.servers:
-            server.retire()
+        for server in self._all:
+            server.rest()
 
     # -- from the servers -------------------------------------------------------------------------------------------
 
@@ -328,6 +352,8 @@ class Recognizer:
 
     def on_state(self, server: EngineServer) -> None:
         """One that is ready is enough; all must have failed."""
+        if server not in self.servers:
+            return
         states = {each.state for each in self.servers}
         order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
         state = next(each for each in order if each in states)

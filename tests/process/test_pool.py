@@ -117,6 +117,57 @@ def renewal(c: Client) -> bool:
     return any(task.get_name() == "asr-renewal" and not task.done() for task in asyncio.all_tasks())
 
 
+async def test_a_single_process_goes_on_until_the_one_that_replaces_it_is_ready(audio: bytes, expected: str) -> None:
+    settings = Settings(asr=Asr(engine="moonshine", threads=1))
+    async with client(settings) as c:
+        await ready(c, 1)
+        (before,) = c.recognizer.pids
+        names: list[str] = []
+        for threads in (2, 1):
+            c.recognizer.use(Settings(asr=Asr(engine="moonshine", threads=threads)))
+            while renewal(c):
+                assert c.recognizer.state is EngineStatus.READY and len(c.recognizer.servers) == 1
+                names.append(say(c, "a", len(names), audio))
+                await c.until(lambda name=names[-1]: c.finals(name))
+            await c.until(lambda: len(c.recognizer.pids) == 1)
+            assert c.recognizer.pids != (before,)
+            (before,) = c.recognizer.pids
+        assert len(names) > 1 and {c.finals(name)[0].text for name in names} == {expected}
+        assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == 0
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
+        c.recognizer.release("a")
+        assert all(queue.legs == 0 for queue in c.recognizer._outstanding.queues)
+
+
+async def test_a_single_process_outlives_weights_that_do_not_load(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    settings = Settings(asr=Asr(engine="qwen", model=str(model), devices=("cpu",), idle_s=0.2))
+    async with client(settings) as c:
+        await ready(c, 1)
+        (before,) = c.recognizer.pids
+        (model / "model.safetensors").write_bytes(b"nothing")
+        c.recognizer.use(settings)
+        await c.until(lambda: not renewal(c))
+        await c.until(lambda: c.recognizer.pids == (before,))
+        assert c.recognizer.state is EngineStatus.READY
+        name = say(c, "a", 1, b"\xff" * 8000)
+        await c.until(lambda: c.finals(name))
+        shutil.copy(TINY / "model.safetensors", model / "model.safetensors")
+        c.recognizer.use(settings)
+        await c.until(lambda: not renewal(c))
+        await c.until(lambda: len(c.recognizer.pids) == 1)
+        assert c.recognizer.pids != (before,) and c.recognizer.state is EngineStatus.READY
+        name = say(c, "a", 2, b"\xff" * 8000)
+        await c.until(lambda: c.finals(name))
+        assert not any(h.error for h in c.heard)
+        c.recognizer.keep_alive(False)
+        await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
+        c.recognizer.use(Settings(asr=Asr(engine="qwen", model=str(model), devices=("cpu",), threads=2)))
+        await c.until(lambda: not renewal(c))
+        assert c.recognizer.pids == (), "nobody wants one"
+
+
 async def test_a_device_that_is_not_there_costs_a_warning_and_no_call() -> None:
     settings = Settings(asr=Asr(engine="qwen", model=str(TINY), devices=("cpu", "cuda:9")))
     async with client(settings) as c:
@@ -145,6 +196,8 @@ async def test_weights_that_do_not_load_stop_the_renewal_at_the_first_process(tm
         name = say(c, "a", 1, b"\xff" * 8000)
         await c.until(lambda: c.finals(name))
         assert c.finals(name)[0].error is None
+        shutil.rmtree(model)
+        c.recognizer.check(settings)  # another key may be changed though the files are gone
         with pytest.raises(ConfigError, match="is no folder with a model"):
             c.recognizer.check(Settings(asr=Asr(engine="qwen", model=str(tmp_path / "nowhere"))))
 

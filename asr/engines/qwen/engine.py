@@ -107,6 +107,7 @@ class QwenEngine:
             self._model, self.slots, means.attention, means.graphs, means.staging,
             never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,
         )  # fmt: skip
+        means.staging.settle()  # the front end does not wait for what has been started here
         return self.encoder, self.packed
 
     def runtime(self) -> Runtime:
