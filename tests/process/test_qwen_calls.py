@@ -110,7 +110,7 @@ def test_a_kill_in_mid_utterance_loses_no_word(running: Worker) -> None:
 
 def test_two_models_in_8_bits_word_for_word(tmp_path: Path) -> None:
     """Partials by one, finals by the other, and both narrow."""
-    options = {"ASR__PARTIALS_MODEL": str(TINY), "QWEN__QUANTISE": "int8"}
+    options = {"ASR__PARTIALS_MODEL": str(TINY), "QWEN__EXPERIMENTAL": '["int8"]'}
     with worker(tmp_path, **QWEN, **options) as started:
         assert command("stream", started.twilio, "--play", str(file("customer"))).returncode == 0
         (call,) = started.wait_ended(1, 90)
