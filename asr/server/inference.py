@@ -71,6 +71,7 @@ class _Begun:
     """A step of the engine, and how its answers are had."""
 
     work: Work
+    names: frozenset[str]
     collect: Collect
 
 
@@ -85,9 +86,7 @@ class Inference:
     def __init__(self, engine: Engine, aligner: Aligner | None = None, *, max_partials: int | None = None) -> None:
         """`max_partials`: that may wait; None: as many as fit into eight steps, and at least 256."""
         self.engine, self.alignments = engine, Alignments(aligner)
-        if max_partials is None:
-            max_partials = max(256, 8 * engine.capabilities.batch)
-        self.scheduler = Scheduler(max_partials=max_partials)
+        self.scheduler = Scheduler(max_partials=max_partials or max(256, 8 * engine.capabilities.batch))
         self._open: dict[str, _Open] = {}
         self.oom_backoff = OomBackoff(engine.capabilities.batch)
         self._shed = self._exhausted = 0
@@ -149,9 +148,9 @@ class Inference:
         return work
 
     @property
-    def begun(self) -> tuple[str, ...]:
+    def begun(self) -> frozenset[str]:
         """Utterances of a step that has not been collected."""
-        return self._begun.work.utterance_ids if self._begun is not None else ()
+        return self._begun.names if self._begun is not None else frozenset()
 
     def _runnable(self, request: Request) -> bool:
         return request.utterance_id not in self.begun and self.engine.runnable(request)
@@ -217,7 +216,7 @@ class Inference:
             return self._collect(work, lambda: self.engine.step(work.requests))
         engine = cast(PipelinedEngine, self.engine)
         try:
-            self._begun = _Begun(work, engine.launch(work.requests))
+            self._begun = _Begun(work, frozenset(work.utterance_ids), engine.launch(work.requests))
         except EngineError as error:
             return self._fail(error, work)
         except EngineExhausted as error:

@@ -182,7 +182,7 @@ def test_the_words_of_both_cohorts_are_those_of_each_utterance_alone(slots: int,
         assert text == alone(codes, language)
     for name in list(known):
         inference.receive(messages.CloseUtterance(name), 0.0)
-    assert inference.choose() is None and inference.begun == () and engine.slots.free == slots
+    assert inference.choose() is None and not inference.begun and engine.slots.free == slots
     assert not engine._launched and not engine._sessions and not len(inference.scheduler)
 
 

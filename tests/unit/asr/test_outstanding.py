@@ -215,7 +215,7 @@ def test_every_final_once_and_equal_whatever_dies(steps: list[tuple], max_bytes:
     assert pair.outstanding.audio_bytes == pair.outstanding.spilled_bytes == 0
     pair.send()
     assert pair.inference.engine.audio == {} and len(pair.inference.scheduler) == 0
-    assert pair.inference.begun == ()
+    assert not pair.inference.begun
 
 
 def test_two_deaths_over_an_utterance_end_it_and_not_the_others() -> None:
@@ -650,7 +650,7 @@ def test_the_next_step_of_a_pipelined_engine_begins_before_the_one_before_is_col
     inference.receive(messages.CloseUtterance("d"), 0.0)
     answers = inference.perform(third)
     assert {each.hypothesis.utterance_id for each in answers if isinstance(each, messages.Heard)} == set("ef")
-    assert inference.choose() is None and inference.begun == ()
+    assert inference.choose() is None and not inference.begun
 
 
 def test_a_suspect_has_a_pipelined_engine_for_itself() -> None:
