@@ -1,7 +1,8 @@
 """Speech recognition: utterances in, hypotheses out, in lanes.
 
 The walk of one utterance: `client.recognizer.Recognizer` (media process, asyncio; its books are
-`client.outstanding.OutstandingWork`) → `messages` over a socket (`client.engine_process.EngineProcess`) →
+`client.outstanding.OutstandingWork`) → `messages` over a socket (`client.servers.engine_process.EngineProcess`, or
+`client.servers.engine_connection` and `network` where the engine is elsewhere) →
 `server.process` (the shell) → `server.inference.Inference` (orders requests with `server.scheduler.Scheduler`, drives
 an `engines.interface.Engine`) → `text` cleans what the engine said → `Hypothesis` back to the recognizer. Importing
 `asr.client.recognizer` loads no engine.

@@ -1,6 +1,7 @@
 """The messages between the media process and the inference process, framed as in `config.framing`.
 
-Audio crosses once, as deltas in the codec's own bytes.
+Audio crosses once, as deltas in the codec's own bytes. A worker and an engine server on another machine exchange the
+same messages over TCP, after a greeting: `Hello` instead of `Configure`, answered with `Welcome` or `Refused`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,23 @@ class Configure(FramedMessage, frozen=True):
     qwen: Qwen
     log_level: str
     log_format: str
+
+
+class Hello(FramedMessage, frozen=True):
+    """A worker's first message to an engine server. It has been shown no certificate that is not trusted."""
+
+    version: int
+    """`PROTOCOL` of the worker; of a message in another version nothing else is read."""
+    worker: str = ""
+    """Its name in the server's log and metrics."""
+    token: str = ""
+    """Where there are no certificates."""
+
+
+class Release(FramedMessage, frozen=True):
+    """To an engine server: the leg has its place elsewhere from now on, or is over. Open utterances go on."""
+
+    stream: str
 
 
 class Open(FramedMessage, frozen=True):
@@ -113,9 +131,11 @@ class EngineCrashed(FramedMessage, frozen=True):
 
 class Working(FramedMessage, frozen=True):
     """Sent before the engine touches other utterances than last time: whoever is named here when the process dies may
-    be what killed it."""
+    be what killed it. An engine server sends it only when that has happened, and closes the connection."""
 
     utterance_ids: tuple[str, ...]
+    shared: bool = False
+    """Utterances of other workers were among them."""
 
 
 class Heard(FramedMessage, frozen=True):
@@ -138,14 +158,72 @@ class Dropped(FramedMessage, frozen=True):
 
 
 class Pong(FramedMessage, frozen=True):
-    """The engine is between two steps."""
+    """The engine is between two steps; from an engine server: the connection lives."""
 
 
-ToEngine = Configure | Open | Append | PartialRequest | FinalRequest | Withdraw | Align | CloseUtterance | Ping
-FromEngine = EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong
+class Welcome(FramedMessage, frozen=True):
+    """An engine server's answer to `Hello`. `EngineReady` follows when its engine is."""
+
+    version: int
+    server: str
+    """Its name, for the worker's log."""
+    engine: str
+    model: str
+    """As the server's `asr.model`; empty where the engine has only one."""
+    languages: tuple[str, ...]
+
+
+class Refused(FramedMessage, frozen=True):
+    """An engine server's last message to a worker: why it does not serve it."""
+
+    reason: str
+
+
+class Load(FramedMessage, frozen=True):
+    """How busy an engine server is: sent with its answers, and when something has changed."""
+
+    legs: int = 0
+    """Of other workers, that have their place there."""
+    files: int = 0
+    """Open utterances of files, of other workers."""
+    delay_ms: int = 0
+    """How long requests of calls have lately waited before the engine began with them."""
+    max_bytes: int = 0
+    """No further utterance of this worker is to be opened while the server holds so much of its audio;
+    0: what the worker itself allows."""
+
+
+class Draining(FramedMessage, frozen=True):
+    """The engine server is about to end: it answers what it has, and takes no further utterances."""
+
+
+PROTOCOL = 1
+"""Version of what a worker and an engine server tell each other: one more with each change that the other side must
+know of."""
+
+OfUtterance = Open | Append | PartialRequest | FinalRequest | Withdraw | Align | CloseUtterance
+ToEngine = Configure | Hello | Release | OfUtterance | Ping
+FromEngine = (
+    EngineReady | EngineFailed | EngineCrashed | Working | Heard | Words | Dropped | Pong | Welcome | Refused | Load
+    | Draining
+)  # fmt: skip
 
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+class _Version(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
+    """Of `Hello`, what every version of it has."""
+
+    version: int
+
+
+_version: msgspec.msgpack.Decoder[_Version] = msgspec.msgpack.Decoder(_Version)
+
+
+def decode_version(body: bytes) -> int:
+    """The protocol's version in a `Hello` of any version. Raises FrameError."""
+    return decode(_version, body).version
 
 
 def decode_to_engine(body: bytes) -> ToEngine:

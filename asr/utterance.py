@@ -33,6 +33,8 @@ class Utterance:
     words: bool = False
     """Times of its words may be asked for: it is not over with a committed final that has words to say, but when it
     has been aligned or closed."""
+    source: str = ""
+    """The worker that it comes from, at an engine server that several share: they take turns where requests wait."""
 
     def sayable(self) -> Utterance:
         """Without lone surrogates, which a peer's bytes that are no UTF-8 become: they cannot be told to the engine."""

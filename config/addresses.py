@@ -50,6 +50,25 @@ def bound_udp(host: str, port: int, family: Family = "IP4") -> socket.socket:
     return sock
 
 
+def bound_tcp(host: str, port: int) -> socket.socket:
+    """A non-blocking socket that listens at this address, on IPv4 as well if that is `::`. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
 def socket_address(address: str, port: int) -> bytes:
     """struct sockaddr_in (16 bytes) or sockaddr_in6 (28 bytes)."""
     family = SOCKETS[family_of(address)]
@@ -75,3 +94,12 @@ def split_address(text: str) -> tuple[str, int]:
     """`192.0.2.1:5060` or `[2001:db8::1]:5060` → address and port."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+def parse_tcp(text: str) -> tuple[str, int]:
+    """`tcp://engines.example:9095` or `tcp://[2001:db8::1]:9095` → name or address, and port. Raises ValueError."""
+    scheme, _, rest = text.partition("://")
+    host, port = split_address(rest)
+    if scheme != "tcp" or not host or any(each in host for each in "/?#@ ") or not 0 < port < 65536:
+        raise ValueError(f"expected tcp://HOST:PORT: {text[:80]!r}")
+    return host, port

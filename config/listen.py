@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from config.addresses import parse_tcp
 from config.settings import Settings
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
@@ -35,6 +36,21 @@ def needs_credentials(http: str, media: str, settings: Settings) -> tuple[str, s
             "without API keys or Twilio's token it must be loopback: configure auth.api_keys or twilio.auth_token, "
             "or leave this key empty"
         )
+    return None
+
+
+def needs_certificates(settings: Settings) -> tuple[str, str] | None:
+    """As `needs_credentials`: between machines, engine servers and workers show each other certificates."""
+    addresses = [(f"asr.servers[{index}]", text) for index, text in enumerate(settings.asr.servers)]
+    if settings.asr.listen:
+        addresses.append(("asr.listen", settings.asr.listen))
+    if settings.cluster.tls_cert:
+        return None
+    for key, text in addresses:
+        if not is_loopback(parse_tcp(text)[0]):
+            return "cluster.tls_cert", f"is required with {key} = {text!r}, which is not loopback"
+        if not settings.cluster.token:
+            return "cluster.token", f"is required with {key} = {text!r}, or the certificates of [cluster]"
     return None
 
 

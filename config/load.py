@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from config.errors import ConfigError
-from config.listen import http_host, media_host, needs_credentials
+from config.listen import http_host, media_host, needs_certificates, needs_credentials
 from config.redact import mask_credentials, masked
 from config.sections.section import Secret, Section
 from config.settings import Settings
@@ -50,6 +50,11 @@ def parse(tree: Mapping[str, Any]) -> Settings:
         settings = msgspec.convert(tree, Settings, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise _explain(tree, str(error)) from None
+    return checked(settings)
+
+
+def checked(settings: Settings) -> Settings:
+    """These settings, if what no single field can say about itself is right as well. Raises ConfigError."""
     _check(settings)
     return settings
 
@@ -193,6 +198,8 @@ def _check(settings: Settings) -> None:
     if missing := needs_credentials(http_host(settings), media_host(settings), settings):
         key, reason = missing
         raise ConfigError(key, http_host(settings) if key == "http.host" else media_host(settings), reason)
+    if missing := needs_certificates(settings):
+        raise ConfigError(missing[0], None, missing[1])
 
 
 def _check_section(path: str, node: Any) -> None:

@@ -35,6 +35,11 @@ RELOADABLE = (
     "asr.partials_model",
     "asr.attention",
     "asr.threads",
+    "asr.servers",
+    "asr.server_timeout_s",
+    "cluster.tls_cert",
+    "cluster.tls_key",
+    "cluster.tls_ca",
     "qwen",
     "shutdown_s",
     "max_calls",
@@ -46,6 +51,14 @@ RELOADABLE = (
     "jobs.keep_days",
 )
 """Keys, or sections with all their keys. What concerns calls holds for those that begin afterwards."""
+SWITCHES = {
+    "http": ("tls_cert", "tls_key"),
+    "media": ("tls_cert", "tls_key"),
+    "cluster": ("tls_cert", "tls_key", "tls_ca"),
+    "asr": ("servers",),
+}
+"""Keys of a section that wait for the next start if the first of them is set or emptied: that is another protocol on
+the port, of which clients have to be told anyway, or an engine in another place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +89,10 @@ def _merge(path: str, old: Any, new: Any, changed: list[str], waiting: list[str]
             )
             for field in fields
         }
-        if path in ("http", "media") and bool(old.tls_cert) != bool(new.tls_cert):  # type: ignore[attr-defined]
-            # Another protocol on the port: clients have to be told anyway.
-            values |= {"tls_cert": old.tls_cert, "tls_key": old.tls_key}  # type: ignore[attr-defined]
-            moved = [key for key in changed if key in (f"{path}.tls_cert", f"{path}.tls_key")]
+        switch = SWITCHES.get(path, ())
+        if switch and bool(getattr(old, switch[0])) != bool(getattr(new, switch[0])):
+            values |= {field: getattr(old, field) for field in switch}
+            moved = [key for key in changed if key in [f"{path}.{field}" for field in switch]]
             waiting.extend(moved)
             changed[:] = [key for key in changed if key not in moved]
         return type(old)(**values)

@@ -17,6 +17,7 @@ from config.sections.calls import (
     Profiles,
     Route,
 )
+from config.sections.cluster import Cluster
 from config.sections.events import Events, EventWebhook, Log, Retention
 from config.sections.files import Files, Jobs
 from config.sections.ingress import Asterisk, AudioSocket, Twilio
@@ -26,7 +27,8 @@ from config.sections.section import Positive, Seconds, Secret, Section
 from config.sections.sip import Rtp, Sip, SipAccount, Siprec, SiprecParticipant, SipUser
 
 __all__ = [
-    "Alerts", "ApiKey", "Asr", "Asterisk", "AudioSocket", "Auth", "BotEndpointing", "DictationEndpointing",
+    "Alerts", "ApiKey", "Asr", "Asterisk", "AudioSocket", "Auth", "BotEndpointing", "Cluster",
+    "DictationEndpointing",
     "Endpointing", "EventWebhook", "Events", "Files", "Http", "Jobs", "Log", "Media", "Privacy",
     "PrivacyPattern", "Profiles", "Qwen", "Retention", "Route", "Rtp", "Secret", "Section", "Settings", "Sip",
     "SipAccount", "SipUser", "Siprec", "SiprecParticipant", "Stream", "Twilio",
@@ -53,6 +55,7 @@ class Settings(Section, frozen=True, kw_only=True):
     endpointing: Profiles = Profiles()
     asr: Asr = Asr()
     qwen: Qwen = Qwen()
+    cluster: Cluster = Cluster()
     files: Files = Files()
     jobs: Jobs = Jobs()
     auth: Auth = Auth()

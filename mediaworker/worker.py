@@ -16,6 +16,7 @@ from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from audio import Detector, Shard
 from config import ConfigError, Settings
+from config.addresses import bracketed
 from config.listen import media_host
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
@@ -28,6 +29,7 @@ from mediaworker.http.app import ApiContext, HttpServer, create_app
 from mediaworker.http.openai import routes as openai
 from mediaworker.http.page_sessions import PageSessions
 from mediaworker.http.resources import jobs as jobs_api
+from mediaworker.http.resources import page
 from mediaworker.ingress.asterisk import routes as asterisk_http
 from mediaworker.ingress.audiosocket.listener import AudioSocketListener
 from mediaworker.ingress.auth_failures import AuthFailures
@@ -45,6 +47,7 @@ from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.overload import LoadGuard
 from mediaworker.ops.readiness import Readiness
 from mediaworker.ops.reload import ReloadCounters
+from mediaworker.ops.service import StartError, bind
 from mediaworker.ops.tls import Certificate, Listener, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.webhooks.events import EventWebhooks
@@ -53,10 +56,6 @@ if TYPE_CHECKING:
     from sip.pjsip.endpoint import SipEndpoint
 
 log = structlog.get_logger()
-
-
-class StartError(Exception):
-    """The worker cannot start; the message is one line for the person who starts it."""
 
 
 class _Admission(TypedDict):
@@ -218,12 +217,12 @@ class Worker:
                 if self.sip is not None:
                     await self._start_sip(self.sip)
                     stack.push_async_callback(self.sip.stop)
-                await _bind("media", self.settings.media.port, self.listener)
+                await bind("media.port", self.settings.media.port, self.listener)
                 stack.push_async_callback(self.listener.stop)
                 if self.settings.audiosocket.enabled:
-                    await _bind("audiosocket", self.settings.audiosocket.port, self.audiosocket)
+                    await bind("audiosocket.port", self.settings.audiosocket.port, self.audiosocket)
                     stack.push_async_callback(self.audiosocket.stop)
-                await _bind("http", self.settings.http.port, self.http)
+                await bind("http.port", self.settings.http.port, self.http)
                 stack.push_async_callback(self.http.stop)
             except StoreError as error:
                 raise StartError(f"data_dir: {error}") from None
@@ -231,6 +230,24 @@ class Worker:
             gc.collect()
             gc.freeze()
             yield
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """The addresses that the listeners took at the start."""
+        return {"http": self.http.host, "media": self.listener.host}
+
+    def on_started(self) -> None:
+        """Say so in the log, and how to open the page."""
+        log.info(
+            "ready",
+            http=self.http.port,
+            media=self.listener.port,
+            sip=self.sip.port if self.sip is not None else None,
+            audiosocket=self.audiosocket.port if self.settings.audiosocket.enabled else None,
+            engine=self.recognizer.engine,
+        )
+        self.page_sessions.on_used = self._show_page_link
+        self._show_page_link()
 
     async def drain(self) -> None:
         """Refuse new calls and files, let open ones run for `shutdown_s`, end the rest; returns after the last final.
@@ -273,6 +290,13 @@ class Worker:
             self.sip.control.ignore_mixed = settings.siprec.ignore_mixed
             self.sip.trace(settings.log.sip_trace)
         self.readiness.warn_of_languages()
+
+    def _show_page_link(self) -> None:
+        """Into the log, as long as there are no API keys to open the page with."""
+        if not self.settings.auth.api_keys:
+            scheme = "https" if self.http.certificate is not None else "http"
+            link = f"{scheme}://{bracketed(self.http.host)}:{self.http.port}/?{page.TOKEN}={self.page_sessions.token}"
+            log.info("no API keys are configured: this link opens the page once", page=link)
 
     def _bound_files(self) -> None:
         """Connections that nobody needs must not take the descriptors of calls."""
@@ -339,11 +363,5 @@ class Worker:
         detail = why if state is EngineStatus.FAILED else ""
         runtime = self.recognizer.runtime if state is EngineStatus.READY else None
         device = runtime.device if runtime is not None else ""
+        self.hub.engine = events.EngineInfo(self.recognizer.engine, state.value, sorted(self.recognizer.languages))
         self.hub.publish(None, 0, events.EngineState(state.value, self.recognizer.engine, detail, device))
-
-
-async def _bind(section: str, port: int, server: MediaListener | HttpServer | AudioSocketListener) -> None:
-    try:
-        await server.start()
-    except OSError as error:
-        raise StartError(f"{section}.port = {port}: {error.strerror or error}") from None

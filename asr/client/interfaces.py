@@ -24,7 +24,8 @@ class UtteranceRecognizer(Protocol):
 class WordAligner(Protocol):
     """Gives the words of finals their times."""
 
-    words: tuple[str, ...]
+    @property
+    def words(self) -> tuple[str, ...]: ...
 
     def align(self, utterance_id: str, text: str, language: str, on_words: Callable[[Alignment], None]) -> None: ...
     def cancel(self, utterance_id: str) -> None: ...
@@ -33,6 +34,10 @@ class WordAligner(Protocol):
 class FileRecognizer(UtteranceRecognizer, WordAligner, Protocol):
     """What a file needs: both, and what the engine is and can."""
 
-    engine: str
     state: EngineStatus
-    languages: tuple[str, ...]
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def languages(self) -> tuple[str, ...]: ...

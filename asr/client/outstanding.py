@@ -1,7 +1,7 @@
 """What the media process owes its callers and has not got back yet: audio, requests, and who is to blame for a crash.
 
-Bookkeeping for `asr.client.recognizer`. Each inference process has a `SendQueue`, and each utterance is placed in one
-of them, or waits for a process to be ready; when one dies, its utterances are placed again. `take_deliveries` returns
+Bookkeeping for `asr.client.recognizer`. Each engine server has a `SendQueue`, and each utterance is placed in one of
+them, or waits for a server to be ready; when one dies, its utterances are placed again. `take_deliveries` returns
 the answers for callers.
 
 Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
@@ -33,12 +33,12 @@ Delivery = tuple[Callable[[Any], None], Hypothesis | Alignment]
 class OutstandingWork:
     """Beyond `max_bytes` of audio it refuses partials and alignments, but never finals."""
 
-    def __init__(self, *, max_bytes: int, spill: Spill, processes: int = 1) -> None:
+    def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = RecognizerCounters()
         self.audio_bytes = 0
         """The audio of open utterances, in memory and on disk."""
-        self.queues = tuple(SendQueue(max_bytes=max_bytes, lose=self._lose) for _ in range(processes))
-        """One for each inference process."""
+        self.queues: list[SendQueue] = []
+        """One for each engine server."""
         self._max_bytes, self._spill = max_bytes, spill
         self._placement = Placement(self.queues)
         self._open: dict[str, PendingUtterance] = {}
@@ -55,6 +55,18 @@ class OutstandingWork:
     def __contains__(self, utterance_id: str) -> bool:
         return utterance_id in self._open
 
+    def add_queue(self, *, shared: bool = False) -> SendQueue:
+        """For one more engine server. `shared`: other workers use it as well."""
+        queue = SendQueue(max_bytes=self._max_bytes, lose=self._lose, shared=shared)
+        self.queues.append(queue)
+        return queue
+
+    def remove_queue(self, queue: SendQueue) -> None:
+        """The server is gone for good. What it had goes to others."""
+        self.queues.remove(queue)
+        self._placement.forget(queue)
+        self.forget_process(queue)
+
     @property
     def spilled_bytes(self) -> int:
         """Audio on disk."""
@@ -62,9 +74,11 @@ class OutstandingWork:
 
     # -- from the caller --------------------------------------------------------------------------------------------
 
-    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
+    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis, *, suspect: bool = False) -> None:
+        """`suspect`: a process has died over it elsewhere."""
         assert utterance.id not in self._open, f"{utterance.id} is open"
         pending = PendingUtterance(utterance, on_hypothesis, UtteranceAudio(self._spill))
+        pending.unanswered_crashes = int(suspect)
         self._open[utterance.id] = pending
         self.counters.utterances += 1
         self._place(pending)
@@ -132,6 +146,10 @@ class OutstandingWork:
         if (pending := self._open.get(utterance_id)) is not None:
             self._end(pending, tell=True)
 
+    def crashes(self, utterance_id: str) -> int:
+        """How many processes have died over it since its last answer."""
+        return self._open[utterance_id].unanswered_crashes
+
     def release(self, stream: str) -> None:
         """The leg is over: its process has one less. Utterances that are open go on."""
         self._placement.release(stream)
@@ -183,7 +201,7 @@ class OutstandingWork:
         that processes have died over too often: they fail."""
         self.counters.crashes += 1
         self.counters.replayed += len(queue.utterances)
-        alone = len(queue.working) == 1
+        alone = len(queue.working) == 1 and not queue.in_company
         for name in queue.working:
             if (pending := queue.utterances.get(name)) is None:
                 continue

@@ -1,8 +1,9 @@
-"""Which of several inference processes an utterance goes to. No I/O.
+"""Which of several engine servers an utterance goes to. No I/O.
 
-A leg stays with its process, and a silent one comes back to it when it has been replaced. It moves, between two
-utterances, when its process takes none, or has at least two legs more than another: after a restart the processes are
-even again within an utterance of each leg. Files go where the fewest are, one utterance at a time.
+A leg stays with its server, and a silent one comes back to it when it has been replaced. It moves, between two
+utterances, when its server takes none, or when another has clearly fewer legs or lets requests wait for less long:
+after a restart the servers are even again within an utterance of each leg. Files go where the fewest are, one utterance
+at a time.
 """
 
 from __future__ import annotations
@@ -12,31 +13,44 @@ from collections.abc import Sequence
 from asr.client.send_queue import SendQueue
 from asr.utterance import Utterance
 
+EVEN = 4
+"""Legs move if a server has two more than another, and a quarter more: several workers who all see the same difference
+must not all move theirs back and forth."""
+
 
 class Placement:
     def __init__(self, queues: Sequence[SendQueue]) -> None:
+        """`queues` may change later."""
         self._queues = queues
         self._homes: dict[str, SendQueue] = {}
 
     def choose(self, utterance: Utterance) -> SendQueue | None:
-        """The queue for an utterance; None while no process is ready."""
-        available = [queue for queue in self._queues if queue.available]
+        """The queue for an utterance; None while no server is ready for it."""
+        available = [queue for queue in self._queues if queue.available and queue.speaks(utterance.language)]
         if not available:
             return None
         if not utterance.live:
-            return min(available, key=lambda queue: (queue.files, queue.legs))
+            return min(available, key=lambda queue: (queue.slow, queue.all_files, queue.all_legs))
         leg = utterance.stream or utterance.id
         home = self._homes.get(leg)
-        best = min(available, key=lambda queue: (queue.legs, queue.files))
-        if home is not None and home.available and home.legs - best.legs < 2:
+        best = min(available, key=lambda queue: (queue.slow, queue.all_legs, queue.all_files))
+        if home is not None and home in available and not _is_better(best, home):
             return home
         if home is not None:
-            home.legs -= 1
-        best.legs += 1
+            home.leave(leg)
+        best.join(leg)
         self._homes[leg] = best
         return best
 
     def release(self, leg: str) -> None:
         """The leg is over. Does nothing if it is not known."""
         if (home := self._homes.pop(leg, None)) is not None:
-            home.legs -= 1
+            home.leave(leg)
+
+    def forget(self, queue: SendQueue) -> None:
+        """There is no such server any more: its legs have no place."""
+        self._homes = {leg: home for leg, home in self._homes.items() if home is not queue}
+
+
+def _is_better(best: SendQueue, home: SendQueue) -> bool:
+    return best.slow + 1 < home.slow or home.all_legs - best.all_legs >= max(2, home.all_legs / EVEN)

@@ -3,29 +3,28 @@
 Loads no engine. Everything here runs on one asyncio loop; nothing blocks, and only `start` and `stop` wait.
 
 - `outstanding.OutstandingWork` holds the answers that callers wait for and the messages to send. No I/O.
-- `engine_server.EngineServer` is one inference process over all its lives; there are `asr.processes` of them.
+- `servers.engine_server.EngineServer` is one engine server over all its lives. `servers.local_pool` has the inference
+  processes of this machine, `servers.server_pool` the connections to `asr.servers`.
 - `Recognizer` joins them: it says when they are wanted, and delivers answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
 
 from asr import languages, messages
-from asr.client.configuration import builds_from, configurations
-from asr.client.engine_health import FinalOutcomes
-from asr.client.engine_server import EngineServer
 from asr.client.outstanding import OutstandingWork
 from asr.client.pending import OnAlignment, OnHypothesis, RecognizerCounters
+from asr.client.servers.engine_health import FinalOutcomes
+from asr.client.servers.engine_server import EngineServer
+from asr.client.servers.pool import Pool
 from asr.client.spill import Spill
-from asr.engines.devices import has_gpu
-from asr.engines.plugin import find
 from asr.engines.runtime import Runtime
-from asr.engines.selection import missing, select, select_words, unknown_language
+from asr.engines.selection import unknown_language
 from asr.utterance import EngineStatus, Hypothesis, Utterance
 from config.settings import Settings
 
@@ -52,69 +51,74 @@ class Recognizer:
         """Raises ConfigError when the engine that the settings name cannot run on this machine."""
         self._settings = settings
         self._on_state = on_state
-        self._selection = select(settings.asr)
-        spill = Spill(settings.data_dir, max_bytes=settings.asr.max_spill_mb * MB)
         self.state = EngineStatus.IDLE
-        self.engine: str = self._selection.engine
-        self._plugin = find(self.engine)
-        self.languages = self._plugin.languages
-        """ISO 639 codes of the languages that can be requested."""
-        self._timing = select_words(settings.asr, self.engine)
-        self.words: tuple[str, ...] = self._timing.languages
-        """Languages whose words can be given timestamps."""
-        configured = configurations(self.engine, settings)
-        count = len(configured)
-        self._outstanding = OutstandingWork(
-            max_bytes=settings.asr.max_backlog_mb * MB, spill=spill, processes=max(2, count)
-        )
+        spill = Spill(settings.data_dir, max_bytes=settings.asr.max_spill_mb * MB)
+        self._outstanding = OutstandingWork(max_bytes=settings.asr.max_backlog_mb * MB, spill=spill)
+        self._pool = self._make_pool(settings)
         self._outcomes = FinalOutcomes()
         self._busy = False
-        servers = [
-            EngineServer(place % count, configured[place % count], self._outstanding, queue, self, lambda: self._needed)
-            for place, queue in enumerate(self._outstanding.queues)
-        ]
-        self.servers = servers[:count]
-        """The inference processes, whether they run or not."""
-        self._spares = servers[count:]
-        """Where there is one process: the place of the one that replaces it at a renewal."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._renewal: asyncio.Task[None] | None = None
-        self._built_from = builds_from(self.engine, settings)
         self._idle: asyncio.TimerHandle | None = None
 
+    def _make_pool(self, settings: Settings) -> Pool:
+        if settings.asr.servers:
+            from asr.client.servers.server_pool import ServerPool
+
+            return ServerPool(settings, self._outstanding, self)
+        from asr.client.servers.local_pool import LocalPool
+
+        return LocalPool(settings, self._outstanding, self)
+
     async def start(self) -> None:
-        """Log the engine's name. The inference process starts with the first call, or now if `asr.preload` says so."""
-        known = ", ".join(sorted(self.languages))
-        log.info("engine", engine=self.engine, languages=known, reason=self._selection.reason)
-        if self.words:
-            log.info("times of words", reason=self._timing.reason)
-        elif self._timing.reason:
-            log.warning("no times of words", reason=self._timing.reason)
-        idle = f"no call or job for {self._settings.asr.idle_s:g} s"
-        for server in self._all:
-            task = asyncio.create_task(server.run(idle), name=f"asr-server-{server.number}")
-            task.add_done_callback(_report)
-            self._tasks.append(task)
+        """Log the engine's name. The engine starts with the first call, or now if `asr.preload` says so."""
+        self._pool.start(f"no call or job for {self._settings.asr.idle_s:g} s")
         self.keep_alive(self._busy)
 
     async def stop(self) -> None:
-        """End the inference processes; open utterances get no more answers."""
+        """End the engine; open utterances get no more answers."""
         if self._idle is not None:
             self._idle.cancel()
-        tasks = [*self._tasks, *([self._renewal] if self._renewal is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks, self._renewal = [], None
+        await self._pool.stop()
         self._outstanding.drop_spilled()
+
+    # -- what serves --------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> str:
+        """Its name; empty while it is not known, for it is elsewhere."""
+        return self._pool.engine
+
+    @property
+    def shared(self) -> bool:
+        """The engine is in engine servers elsewhere."""
+        return bool(self._settings.asr.servers)
+
+    @property
+    def model(self) -> str:
+        """The model that the engine has loaded; empty where it has only one."""
+        return self._pool.model
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """ISO 639 codes of the languages that can be requested; none while they are not known."""
+        return self._pool.languages
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Languages whose words can be given timestamps."""
+        return self._pool.words
+
+    @property
+    def servers(self) -> Sequence[EngineServer]:
+        """The inference processes of this machine, or the engine servers elsewhere, whether they run or not."""
+        return self._pool.servers
 
     # -- utterances -------------------------------------------------------------------------------------------------
 
-    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis) -> None:
+    def open(self, utterance: Utterance, on_hypothesis: OnHypothesis, *, suspect: bool = False) -> None:
         """Begin an utterance; its id must not be open. In a language that the engine does not know it will have a final
-        with `error`, and the engine is not asked."""
+        with `error`, and the engine is not asked. `suspect`: another engine server has died over it."""
         sayable = replace(utterance.sayable(), language=languages.base(utterance.language))
-        self._outstanding.open(sayable, on_hypothesis)
+        self._outstanding.open(sayable, on_hypothesis, suspect=suspect)
         if why := self.unknown(utterance.language):
             self._outstanding.refuse(utterance.id, why)
             return
@@ -172,15 +176,14 @@ class Recognizer:
 
     @property
     def preloads(self) -> bool:
-        """Whether the inference process starts with the worker and stays: a GPU takes up to a minute to be ready."""
-        preload = self._settings.asr.preload
-        if preload != "auto":
-            return preload
-        return self.engine == "qwen" and set(self._settings.asr.devices) != {"cpu"} and has_gpu()
+        """Whether the engine starts with the worker and stays."""
+        return self._pool.preloads
 
     @property
     def trouble(self) -> str | None:
         """Why a new call is likely to get no text, or None."""
+        if not self.servers:
+            return f"asr.servers: {self._pool.missing}"
         if self.state is EngineStatus.FAILED:
             return "the recognition engine does not start"
         if self.state is not EngineStatus.READY and (lacking := self.lacking) is not None:
@@ -190,8 +193,7 @@ class Recognizer:
     @property
     def lacking(self) -> str | None:
         """What the next start of the inference process would lack, although the present process may not need it."""
-        error = missing(self.engine, self._settings.asr)
-        return str(error) if error is not None else None
+        return self._pool.lacking
 
     @property
     def backlog_bytes(self) -> int:
@@ -202,6 +204,13 @@ class Recognizer:
     def spilled_bytes(self) -> int:
         """The part of it that is on disk."""
         return self._outstanding.spilled_bytes
+
+    def is_open(self, utterance_id: str) -> bool:
+        return utterance_id in self._outstanding
+
+    def crashes(self, utterance_id: str) -> int:
+        """How many inference processes have died over this open utterance since its last answer."""
+        return self._outstanding.crashes(utterance_id)
 
     @property
     def open_utterances(self) -> int:
@@ -224,7 +233,7 @@ class Recognizer:
     @property
     def pids(self) -> tuple[int, ...]:
         """The process ids of the inference processes that there are."""
-        return tuple(server.pid for server in self._all if server.pid is not None)
+        return tuple(server.pid for server in self._pool.all if server.pid is not None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -235,82 +244,26 @@ class Recognizer:
         if self.state is EngineStatus.READY:
             for server in self.servers:
                 if server.state is EngineStatus.FAILED:
-                    found[f"inference process {server.number} does not start: {server.reason}"] = None
+                    found[f"{server.kind} {server.name} does not start: {server.reason}"] = None
+        if self._pool.missing:
+            found[f"asr.servers: {self._pool.missing}"] = None
         return tuple(found)
 
-    # -- renewal ----------------------------------------------------------------------------------------------------
+    # -- changed settings -------------------------------------------------------------------------------------------
 
     def check(self, settings: Settings) -> None:
-        """Raises ConfigError where the engine could not start with a model that these settings change to. That the
-        files of the present one are gone keeps nobody from changing something else."""
-        new, old = settings.asr, self._settings.asr
-        changed = (new.model, new.partials_model) != (old.model, old.partials_model)
-        if changed and (lacking := missing(self.engine, new)) is not None:
-            raise lacking
+        """Raises ConfigError where the engine could not start with these settings, or they could not be taken over."""
+        self._pool.check(settings)
 
     def use(self, settings: Settings) -> None:
-        """Take over settings that `check` has passed. If those that an engine is built from are others than before, or
-        the model's files, the processes are replaced one by one while the others have their calls. A single one goes on
-        until the one that replaces it is ready."""
-        before, self._settings = self._built_from, settings
-        self._built_from = builds_from(self.engine, settings)
-        configured = configurations(self.engine, settings)
-        for server in self._all:
-            server.configure = configured[server.number]
-        if self._built_from == before:
-            return
-        self._renewal = asyncio.create_task(self._renew(self._renewal), name="asr-renewal")
-        self._renewal.add_done_callback(_report)
+        """Take over settings that `check` has passed."""
+        self._settings = settings
+        self._pool.use(settings)
 
-    async def _renew(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        if not self._wanted:
-            return  # the next ones are configured anew
-        log.info("renewing the inference processes", processes=len(self.servers))
-        if self._spares:
-            failed = await self._replace_the_only_one()
-        else:
-            failed = await self._replace_one_by_one()
-        if failed is not None:
-            log.error(
-                "renewal stopped: what has not been replaced goes on", process=failed.number, reason=failed.reason
-            )
-        else:
-            log.info("inference processes renewed")
-
-    async def _replace_one_by_one(self) -> EngineServer | None:
-        """-> the first that does not start."""
-        for server in self.servers:
-            if not await server.renew():
-                return server
-        return None
-
-    async def _replace_the_only_one(self) -> EngineServer | None:
-        """-> what was to replace it, if that does not start."""
-        (old,), (new,) = self.servers, self._spares
-        new.want()
-        if not await new.ready():
-            new.rest()
-            return new
-        self.servers, self._spares = [new], [old]
-        self.on_state(new)
-        await old.drain()
-        old.rest()
-        return None
-
-    # -- life of the inference processes ------------------------------------------------------------------------------
+    # -- life of the servers ------------------------------------------------------------------------------------------
 
     @property
-    def _all(self) -> list[EngineServer]:
-        return [*self.servers, *self._spares]
-
-    @property
-    def _wanted(self) -> bool:
-        return any(server.wanted for server in self.servers)
-
-    @property
-    def _needed(self) -> bool:
+    def needed(self) -> bool:
         """Whether calls, jobs or utterances are open."""
         return self._busy or len(self._outstanding) > 0
 
@@ -328,40 +281,35 @@ class Recognizer:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        for server in self.servers:
-            server.want()
+        self._pool.want()
 
     def _rest(self) -> None:
         """Start counting `asr.idle_s` if nobody needs the engine."""
-        if self._needed or self._idle is not None or not self._wanted:
+        if self.needed or self._idle is not None or not any(server.wanted for server in self.servers):
             return
         self._idle = asyncio.get_running_loop().call_later(self._settings.asr.idle_s, self._retire)
 
     def _retire(self) -> None:
         self._idle = None
-        if self._needed:
+        if self.needed:
             return
-        for server in self._all:
-            server.rest()
+        self._pool.rest()
 
     # -- from the servers -------------------------------------------------------------------------------------------
 
     def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None:
-        if not self._plugin.words:
-            self.words = ready.words
+        self._pool.on_ready(ready)
 
-    def on_state(self, server: EngineServer) -> None:
+    def on_state(self, reason: str, last_end: str) -> None:
         """One that is ready is enough; all must have failed."""
-        if server not in self.servers:
-            return
         states = {each.state for each in self.servers}
         order = (EngineStatus.READY, EngineStatus.WARMING_UP, EngineStatus.IDLE, EngineStatus.FAILED)
-        state = next(each for each in order if each in states)
+        state = next((each for each in order if each in states), EngineStatus.FAILED)
         if state is not self.state:
             self.state = state
-            self._on_state(state, self._selection.reason if state is EngineStatus.READY else server.reason)
+            self._on_state(state, self._pool.reason if state is EngineStatus.READY else reason)
         if state is EngineStatus.FAILED:
-            self._fail_waiting(server.last_end)
+            self._fail_waiting(last_end)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -388,8 +336,3 @@ class Recognizer:
     def _fail_waiting(self, reason: str) -> None:
         self._outstanding.fail_waiting(reason)
         self.deliver()
-
-
-def _report(supervisor: asyncio.Task[None]) -> None:
-    if not supervisor.cancelled() and (error := supervisor.exception()) is not None:
-        log.critical("recognition has stopped", exc_info=error)

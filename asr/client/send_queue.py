@@ -1,4 +1,4 @@
-"""What one inference process is still to be sent, and what it has been sent. No I/O.
+"""What one engine server is still to be sent, and what it has been sent. No I/O.
 
 The audio of its utterances is the only queue: `next_message` cuts the next message from it, and a replay after a crash
 is no special case, because a process that has just started has been sent nothing.
@@ -7,34 +7,44 @@ is no special case, because a process that has just started has been sent nothin
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from asr.client.pending import PendingUtterance
 from asr.client.spill import SpillError
-from asr.messages import CloseUtterance, ToEngine
+from asr.messages import CloseUtterance, Load, Release, ToEngine
+
+SLOW_MS = 150
+"""A delay of this many milliseconds at a server makes others better, and twice as many again."""
 
 
 class SendQueue:
     """No further utterance is sent while the process holds `max_bytes` of earlier ones.
 
     Args:
+        shared: it is of an engine server that other workers use as well, and is told when a leg leaves it.
         lose: takes an utterance whose audio cannot be read back from the disk, and the reason.
     """
 
-    def __init__(self, *, max_bytes: int, lose: Callable[[PendingUtterance, str], None]) -> None:
+    def __init__(self, *, max_bytes: int, lose: Callable[[PendingUtterance, str], None], shared: bool = False) -> None:
         self.available = False
         """Its process is ready, and takes further utterances."""
         self.wake: Callable[[], None] = lambda: None
         """Called when there may be something to send."""
         self.working: tuple[str, ...] = ()
         """Utterances that the process is working on: they are blamed if it dies."""
+        self.in_company = False
+        """It was working on utterances of other workers as well."""
+        self.languages: Collection[str] = ()
+        """That it can be asked for, if not every server has the same."""
+        self.load = Load()
+        """Of an engine server that other workers use as well."""
         self.utterances: dict[str, PendingUtterance] = {}
         """Those that were placed here."""
         self.legs = 0
-        """Whose utterances are placed here; see `asr.client.placement`."""
+        """How many have their place here; see `asr.client.placement`."""
         self.files = 0
         """How many of the utterances are of files."""
-        self._max_bytes, self._lose = max_bytes, lose
+        self._max_bytes, self._lose, self._shared = max_bytes, lose, shared
         self._begun_bytes = 0
         """Audio of the utterances that the process has been sent."""
         self._unsent: OrderedDict[str, None] = OrderedDict()
@@ -43,6 +53,36 @@ class SendQueue:
         """Utterances that wait for room in the process."""
         self._closed: deque[str] = deque()
         """Utterances that the process still has to close."""
+        self._left: deque[str] = deque()
+        """Legs that the server has not been told yet have left."""
+
+    @property
+    def all_legs(self) -> int:
+        """Those of other workers included."""
+        return self.legs + self.load.legs
+
+    @property
+    def all_files(self) -> int:
+        return self.files + self.load.files
+
+    @property
+    def slow(self) -> int:
+        """0 while its answers are prompt; one more with each doubling of the delay."""
+        return (self.load.delay_ms // SLOW_MS).bit_length()
+
+    def speaks(self, language: str) -> bool:
+        """Whether it can be asked for an utterance in this language; empty: the engine is to find out."""
+        return not language or not self.languages or language in self.languages
+
+    def join(self, leg: str) -> None:
+        """The leg has its place here from now on."""
+        self.legs += 1
+
+    def leave(self, leg: str) -> None:
+        self.legs -= 1
+        if self._shared:
+            self._left.append(leg)
+            self.wake()
 
     def put(self, pending: PendingUtterance) -> None:
         name = pending.utterance.id
@@ -84,7 +124,9 @@ class SendQueue:
         self._unsent.clear()
         self._held.clear()
         self._closed.clear()
-        self.working, self.available, self.files, self._begun_bytes = (), False, 0, 0
+        self._left.clear()
+        self.working, self.in_company, self.available, self.files, self._begun_bytes = (), False, False, 0, 0
+        self.load = Load()
         for pending in placed:
             pending.forget_process()
         return placed
@@ -93,7 +135,9 @@ class SendQueue:
         """The next message to write; it counts as sent."""
         if self._closed:
             return CloseUtterance(self._closed.popleft())
-        room = self._begun_bytes < self._max_bytes
+        if self._left:
+            return Release(self._left.popleft())
+        room = self._begun_bytes < min(self._max_bytes, self.load.max_bytes or self._max_bytes)
         if room and self._held:
             self._unsent[self._held.popitem(last=False)[0]] = None
         while self._unsent:

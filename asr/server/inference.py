@@ -265,8 +265,7 @@ class Inference:
             self.engine.append(message.utterance_id, message.audio[: known.longest - message.start])
 
     def _submit(self, message: Asked, deadline_s: float, now: float) -> None:
-        known = self._open.get(message.utterance_id)
-        if known is None:
+        if (known := self._open.get(message.utterance_id)) is None:
             return
         assert message.end <= known.received, "a request about audio that has not come"
         if isinstance(message, messages.PartialRequest) and (
@@ -289,6 +288,7 @@ class Inference:
                 synchronous=known.utterance.synchronous,
                 commit=isinstance(message, messages.FinalRequest) and message.commit,
                 align=isinstance(message, messages.Align),
+                source=known.utterance.source,
             )
         )
 

@@ -11,13 +11,15 @@ Rules:
 - `take` hands a request out; it comes back through `finish` or, after a bounded step that was not enough, `put_back`.
   In between it may be superseded or cancelled: identity (utterance, revision) decides, never the order of events.
 - More than `max_partials` waiting partials are shed, refreshes before first partials and oldest first. Finals never.
+- Workers that share the engine take turns in each lane of calls, and the one with most waiting partials loses them: one
+  that asks for too much lets itself wait, and not the others.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -53,6 +55,8 @@ class Request:
     """A final after which the utterance is over."""
     align: bool = False
     """Not a hypothesis: the times of its final's words."""
+    source: str = ""
+    """See `asr.utterance.Utterance`."""
 
 
 @dataclass(slots=True)
@@ -67,8 +71,18 @@ class SchedulerCounters:
     """Requests that arrived with an older revision than the utterance has already asked for."""
 
 
+@dataclass(slots=True)
+class _Queue:
+    """What one source waits for in one lane of calls."""
+
+    heap: list[tuple[float, int, str]] = field(default_factory=list)
+    """(deadline, ticket, utterance); dead if the utterance waits with another ticket, or not at all."""
+    oldest: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Utterances in the order in which they joined it."""
+
+
 class Scheduler:
-    """See the module's rules. All operations cost O(log n)."""
+    """See the module's rules. All operations cost O(log n), and O(sources) where several share the engine."""
 
     def __init__(self, *, max_partials: int = 256) -> None:
         assert max_partials > 0
@@ -76,11 +90,12 @@ class Scheduler:
         self._max_partials = max_partials
         self._newest: dict[str, int] = {}
         self._waiting: dict[str, tuple[int, Request]] = {}
-        """Utterance → (ticket, request). A heap entry whose ticket is not the one here is dead."""
+        """Utterance → (ticket, request)."""
         self._taken: dict[str, Request] = {}
-        self._heaps: dict[Lane, list[tuple[float, int, str]]] = {lane: [] for lane in Lane if lane is not Lane.BATCH}
-        self._oldest: dict[Lane, OrderedDict[str, None]] = {lane: OrderedDict() for lane in self._heaps}
-        """Who waits in a lane of calls, in the order in which they joined it."""
+        self._queues: dict[Lane, OrderedDict[str, _Queue]] = {
+            lane: OrderedDict() for lane in Lane if lane is not Lane.BATCH
+        }
+        """Of each lane of calls the sources that wait, in the order of their turns."""
         self._turns: tuple[OrderedDict[str, OrderedDict[str, None]], ...] = (OrderedDict(), OrderedDict())
         """Batch: (synchronous, other) streams in the order of their turns, each with its utterances."""
         self._tickets = 0
@@ -188,28 +203,35 @@ class Scheduler:
             if again:  # what has been begun goes on first: the engine holds state for it
                 queue.move_to_end(name, last=False)
             return
-        heappush(self._heaps[request.lane], (request.deadline_s, self._tickets, name))
-        self._oldest[request.lane][name] = None
+        waiting = self._queues[request.lane].setdefault(request.source, _Queue())
+        heappush(waiting.heap, (request.deadline_s, self._tickets, name))
+        waiting.oldest[name] = None
 
     def _take_call(
         self, lane: Lane, limit: int, runnable: Callable[[Request], bool], *, until_s: float = inf
     ) -> list[Request]:
         """Those whose deadline is `until_s` or before."""
-        heap = self._heaps[lane]
+        queues = self._queues[lane]
+        turns = deque(queues.items())
         taken: list[Request] = []
-        aside: list[tuple[float, int, str]] = []
-        while heap and len(taken) < limit and heap[0][0] <= until_s:
-            entry = heappop(heap)
-            ticket, request = self._waiting.get(entry[2], (0, None))
-            if request is None or ticket != entry[1]:
-                continue
-            if runnable(request):
+        aside: list[tuple[_Queue, tuple[float, int, str]]] = []
+        while turns and len(taken) < limit:
+            source, queue = turns.popleft()
+            while queue.heap and queue.heap[0][0] <= until_s:
+                entry = heappop(queue.heap)
+                ticket, request = self._waiting.get(entry[2], (0, None))
+                if request is None or ticket != entry[1]:
+                    continue
+                if not runnable(request):
+                    aside.append((queue, entry))
+                    continue
+                queues.move_to_end(source)
                 self._remove(entry[2])
                 taken.append(request)
-            else:
-                aside.append(entry)
-        for entry in aside:
-            heappush(heap, entry)
+                turns.append((source, queue))
+                break
+        for queue, entry in aside:
+            heappush(queue.heap, entry)
         return taken
 
     def _remove(self, name: str) -> Request | None:
@@ -223,21 +245,31 @@ class Scheduler:
             if not turns[stream]:
                 del turns[stream]
         else:
-            del self._oldest[request.lane][name]
-            self._sweep(request.lane)
+            queues = self._queues[request.lane]
+            waiting = queues[request.source]
+            del waiting.oldest[name]
+            if waiting.oldest:
+                self._sweep(waiting)
+            else:
+                del queues[request.source]
         return request
 
-    def _sweep(self, lane: Lane) -> None:
+    def _sweep(self, queue: _Queue) -> None:
         """In a lane that the others keep waiting the dead would pile up: they go when they are more than half."""
-        heap = self._heaps[lane]
-        if len(heap) > 2 * len(self._oldest[lane]):
-            heap[:] = [entry for entry in heap if self._waiting.get(entry[2], (0, None))[0] == entry[1]]
-            heapify(heap)
+        if len(queue.heap) > 2 * len(queue.oldest):
+            queue.heap[:] = [entry for entry in queue.heap if self._waiting.get(entry[2], (0, None))[0] == entry[1]]
+            heapify(queue.heap)
 
     def _shed(self) -> None:
-        refreshes, firsts = self._oldest[Lane.PARTIAL], self._oldest[Lane.FIRST_PARTIAL]
-        while len(refreshes) + len(firsts) > self._max_partials:
-            self._remove(next(iter(refreshes or firsts)))
+        lanes = (self._queues[Lane.PARTIAL], self._queues[Lane.FIRST_PARTIAL])
+        while sum(len(queue.oldest) for queues in lanes for queue in queues.values()) > self._max_partials:
+            waiting = {source: 0 for queues in lanes for source in queues}
+            for queues in lanes:
+                for source, queue in queues.items():
+                    waiting[source] += len(queue.oldest)
+            most = max(waiting, key=waiting.__getitem__)
+            queue = next(queues[most] for queues in lanes if most in queues)
+            self._remove(next(iter(queue.oldest)))
             self.counters.shed += 1
 
     # -- batch ------------------------------------------------------------------------------------------------------

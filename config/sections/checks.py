@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Literal
 
+from config.addresses import parse_tcp
 from config.errors import ConfigError
 
 
@@ -40,3 +41,11 @@ def check_address(key: str, text: str, version: Literal[4, 6]) -> None:
         fits = False
     if not fits:
         raise ConfigError(key, text, f"expected an IPv{version} address")
+
+
+def check_tcp(key: str, text: str) -> None:
+    """An address as `config.addresses.parse_tcp` reads it."""
+    try:
+        parse_tcp(text)
+    except ValueError:
+        raise ConfigError(key, text, "expected tcp://HOST:PORT") from None

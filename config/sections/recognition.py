@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from config.errors import ConfigError
+from config.sections.checks import check_tcp, check_unique
 from config.sections.section import Name, Positive, Seconds, Section
 
 
@@ -53,6 +54,15 @@ class Asr(Section, frozen=True, kw_only=True):
     max_spill_mb: Annotated[int, Meta(ge=0)] = 2048
     """Audio waiting on disk takes at most this many MB, in an unnamed file in `data_dir`; beyond that, utterances end
     with `failed`."""
+    servers: tuple[str, ...] = ()
+    """Engine servers on these addresses recognise instead of this machine: `tcp://engines.example:9095`. A name may
+    have several addresses, and is resolved again every 10 seconds. `asr.engine` and, for `qwen`, `asr.model` say which
+    servers are taken; the other keys of this section that concern an engine are the server's own (docs/cluster.md)."""
+    server_timeout_s: Annotated[float, Meta(ge=1, le=60)] = 5.0
+    """An engine server that gives no sign of life for this many seconds has its utterances taken over by others."""
+    listen: str = ""
+    """An engine server, `mediaworker engine`, listens on this address: `tcp://0.0.0.0:9095`. On an address other than
+    loopback it needs the certificates of `[cluster]`."""
     hang_s: Annotated[float, Meta(gt=0)] = 20.0
     """The inference process is replaced when it has work and does not answer for this many seconds."""
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
@@ -65,6 +75,14 @@ class Asr(Section, frozen=True, kw_only=True):
     aligner: str = "Qwen/Qwen3-ForcedAligner-0.6B"
     """This model, a name or a folder, times the words if the engine does not; it takes as much memory as the smaller
     recogniser."""
+
+    def check(self, key: str) -> None:
+        for name, address in (
+            *((f"{key}.servers[{index}]", each) for index, each in enumerate(self.servers)),
+            *([(f"{key}.listen", self.listen)] if self.listen else []),
+        ):
+            check_tcp(name, address)
+        check_unique(f"{key}.servers[]", self.servers, "this server is named twice")
 
 
 class Qwen(Section, frozen=True, kw_only=True):

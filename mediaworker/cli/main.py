@@ -9,6 +9,7 @@ from typing import Any
 
 COMMANDS = {
     "serve": "run the worker",
+    "engine": "run an engine server that workers on this and other machines share",
     "transcribe": "files to text and subtitles",
     "call": "a test phone: place a SIP call and play a file into it",
     "stream": "a test Twilio: open a Media Stream and play a file into it",

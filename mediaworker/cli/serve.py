@@ -24,11 +24,11 @@ def run(args: argparse.Namespace) -> int:
         print_error(str(error))
         return 2
     one_thread()
-    from mediaworker.cli.service import serve
-    from mediaworker.worker import StartError
+    from mediaworker.ops.service import StartError, serve
+    from mediaworker.worker import Worker
 
     try:
-        return serve(settings, lambda: load(args.config))
+        return serve(settings, lambda: load(args.config), Worker)
     except ConfigError as error:
         print_error(str(error))
         return 2

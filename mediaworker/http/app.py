@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from mediaworker.http.context import ApiContext
+from mediaworker.http.context import ApiContext, OperatorContext
 from mediaworker.http.openai.errors import speaking_openai
 from mediaworker.http.problem import (
     Problem,
@@ -30,24 +30,16 @@ __all__ = ["ApiContext", "HttpServer", "create_app"]
 
 def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> Starlette:
     """Every route of the HTTP port. `extra_routes` are those of the ingresses, which check access themselves."""
-    routes = [
-        *health.routes(context),
-        *key.routes(context),
-        *calls.routes(context),
-        *playback.routes(context),
-        *events.routes(context),
-        *extra_routes,
-        *page.routes(context),
-    ]
-    app = Starlette(
-        routes=routes,
-        exception_handlers={
-            Problem: on_problem,
-            HTTPException: speaking_openai(on_http_exception),
-            StoreError: on_store_error,
-            ClientDisconnect: on_disconnect,
-            Exception: speaking_openai(on_error),
-        },
+    app = create_operator_app(
+        context,
+        [
+            *key.routes(context),
+            *calls.routes(context),
+            *playback.routes(context),
+            *events.routes(context),
+            *extra_routes,
+            *page.routes(context),
+        ],
     )
     if origins := context.settings.http.cors_origins:
         # Keys travel in a header that a page has to know: no cookies, and so nothing that another site could borrow.
@@ -59,6 +51,22 @@ def create_app(context: ApiContext, extra_routes: Sequence[BaseRoute] = ()) -> S
             expose_headers=["Retry-After", "WWW-Authenticate", "Content-Disposition"],
             max_age=600,
         )
+    return app
+
+
+def create_operator_app(context: OperatorContext, more_routes: Sequence[BaseRoute] = ()) -> Starlette:
+    """`/healthz`, `/readyz` and `/metrics`, and these routes."""
+    routes = [*health.routes(context), *more_routes]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            Problem: on_problem,
+            HTTPException: speaking_openai(on_http_exception),
+            StoreError: on_store_error,
+            ClientDisconnect: on_disconnect,
+            Exception: speaking_openai(on_error),
+        },
+    )
     app.router.redirect_slashes = False
     app.router.default = _Unrouted({route.path for route in routes if isinstance(route, WebSocketRoute)})
     return app

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import HTTPConnection
 
 from config import Settings
 from config.sections.section import Scope
+from config.settings import ApiKey
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.http.auth import Access, decide
@@ -19,6 +20,18 @@ from mediaworker.http.problem import Problem
 from mediaworker.ingress.access import delay_answer, is_direct_asgi
 from mediaworker.ingress.auth_failures import AuthFailures
 from mediaworker.ops.metrics import MetricsRegistry
+
+
+class OperatorContext(Protocol):
+    """What `/healthz`, `/readyz` and `/metrics` need, of a worker and of an engine server."""
+
+    metrics: MetricsRegistry
+
+    def readiness(self) -> tuple[list[str], dict[str, Any]]:
+        """Reasons why it is not ready, and what `/readyz` shows besides."""
+
+    def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
+        """Raises Problem 401 or 403."""
 
 
 @dataclass(slots=True)
@@ -43,15 +56,33 @@ class ApiContext:
     """Of pages that were opened without an API key."""
     failures: AuthFailures = field(default_factory=AuthFailures)
 
+    def readiness(self) -> tuple[list[str], dict[str, Any]]:
+        """See `OperatorContext`."""
+        reasons = list(self.ready())
+        if (trouble := self.hub.trouble) is not None:
+            reasons.append(f"events are not being stored: {trouble}")
+        sip = [dict(registration) for registration in self.sip_status()]
+        return reasons, {"warnings": [*self.hub.warnings, *self.warnings()], "sip": sip, "engine": dict(self.engine())}
+
     def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
         """Raises Problem 401 or 403."""
-        peer = connection.client.host if connection.client else ""
-        keys = self.settings.auth.api_keys
-        direct = not keys and is_direct_asgi(connection.scope)
-        access = decide(connection.headers.items(), peer, keys, scope, direct=direct, sessions=self.sessions.keys)
-        if access.failure is not None:
-            now = asyncio.get_running_loop().time()
-            delay_s = self.failures.record(access.failure, peer, connection.url.path, now)
-            delay_answer(connection.scope, delay_s)
-            raise Problem(access.status, access.reason, headers={"WWW-Authenticate": access.challenge})
-        return access
+        return authorize(self.settings.auth.api_keys, self.failures, connection, scope, self.sessions.keys)
+
+
+def authorize(
+    keys: Sequence[ApiKey],
+    failures: AuthFailures,
+    connection: HTTPConnection,
+    scope: Scope | None,
+    sessions: Collection[str] = (),
+) -> Access:
+    """Raises Problem 401 or 403."""
+    peer = connection.client.host if connection.client else ""
+    direct = not keys and is_direct_asgi(connection.scope)
+    access = decide(connection.headers.items(), peer, keys, scope, direct=direct, sessions=sessions)
+    if access.failure is not None:
+        now = asyncio.get_running_loop().time()
+        delay_s = failures.record(access.failure, peer, connection.url.path, now)
+        delay_answer(connection.scope, delay_s)
+        raise Problem(access.status, access.reason, headers={"WWW-Authenticate": access.challenge})
+    return access

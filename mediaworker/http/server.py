@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import socket
 import ssl
 from collections.abc import Callable, Generator
 
@@ -14,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config import Settings
+from config.addresses import bound_tcp
 from config.listen import http_host
 from config.log_rate_limit import LogRateLimit
 from mediaworker.http.connection import SWEEP_S, Guard, GuardedConnection, watch_answers
@@ -95,7 +95,7 @@ class HttpServer:
         """The port bound, once started; differs from the settings' when that is 0."""
 
     async def start(self) -> None:
-        listener = _listen(self.host, self._settings.http.port)
+        listener = bound_tcp(self.host, self._settings.http.port)
         self.port = listener.getsockname()[1]
         self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="http")
         while not self._server.started:
@@ -142,21 +142,3 @@ def _with_connection(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, later)
 
     return asked
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and host == "::":
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(address)
-        listener.listen(1024)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
-    return listener

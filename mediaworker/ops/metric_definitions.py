@@ -35,6 +35,7 @@ from mediaworker.ops.tls import Certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 
 if TYPE_CHECKING:
+    from asr.network.listener import EngineListener
     from sip.pjsip.endpoint import SipEndpoint
 
 
@@ -185,7 +186,7 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -
         "asr_process_state",
         "Is 1 for the state that each inference process is in, and 0 for the other states.",
         lambda: {
-            (str(server.number), state.value): state is server.state
+            (server.name, state.value): state is server.state
             for server in recognizer.servers
             for state in EngineStatus
         },
@@ -194,20 +195,20 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -
     metrics.gauge(
         "asr_process_legs",
         "Shows how many legs of calls have their place at each inference process.",
-        lambda: {str(server.number): server.queue.legs for server in recognizer.servers},
+        lambda: {server.name: server.queue.legs for server in recognizer.servers},
         "process",
     )
     metrics.gauge(
         "asr_process_open_utterances",
         "Shows how many utterances each inference process has.",
-        lambda: {str(server.number): len(server.queue.utterances) for server in recognizer.servers},
+        lambda: {server.name: len(server.queue.utterances) for server in recognizer.servers},
         "process",
     )
     metrics.gauge(
         "asr_device_info",
         "Is 1, and its labels say where the engine computes; absent until it has been ready once.",
         lambda: {
-            _device_labels(server.number, server.runtime): 1
+            _device_labels(server.name, server.runtime): 1
             for server in recognizer.servers
             if server.runtime is not None
         },
@@ -220,7 +221,7 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -
             "and reserved for keys and values (slots)."
         ),
         lambda: {
-            (str(server.number), kind): value
+            (server.name, kind): value
             for server in recognizer.servers
             if server.runtime is not None
             for kind, value in _device_memory(server.runtime).items()
@@ -230,8 +231,28 @@ def _add_inference_processes(metrics: MetricsRegistry, recognizer: Recognizer) -
     metrics.gauge(
         "asr_process_resident_memory_bytes",
         "Shows the resident memory of each inference process, 0 while there is none.",
-        lambda: {str(server.number): _rss_bytes(server.pid) if server.pid else 0.0 for server in recognizer.servers},
+        lambda: {server.name: _rss_bytes(server.pid) if server.pid else 0.0 for server in recognizer.servers},
         "process",
+    )
+
+
+def add_engine_listener(metrics: MetricsRegistry, listener: EngineListener) -> None:
+    metrics.counters("engine_server", listener.counters)
+    metrics.gauge(
+        "engine_server_workers", "Shows how many workers are connected to this engine server.", lambda: listener.workers
+    )
+    metrics.gauge(
+        "engine_server_legs",
+        "Shows how many legs of calls have their place at this engine server.",
+        lambda: listener.legs,
+    )
+    metrics.gauge(
+        "engine_server_files", "Shows how many utterances of files this engine server has.", lambda: listener.files
+    )
+    metrics.gauge(
+        "engine_server_delay_seconds",
+        "Shows how long requests of calls have lately waited before the engine began with them.",
+        lambda: listener.delay_ms / 1000,
     )
 
 
@@ -345,10 +366,10 @@ def add_sip(metrics: MetricsRegistry, sip: SipEndpoint) -> None:
     metrics.counter("rtp_truncated", "Counts datagrams that were too long for RTP.", lambda: sip.receiver.truncated)
 
 
-def _device_labels(number: int, runtime: Runtime) -> tuple[str, ...]:
+def _device_labels(name: str, runtime: Runtime) -> tuple[str, ...]:
     graphs = "on" if runtime.graphs else "off"
     return (
-        str(number), runtime.device, runtime.device_name, runtime.dtype, runtime.attention, graphs, runtime.torch,
+        name, runtime.device, runtime.device_name, runtime.dtype, runtime.attention, graphs, runtime.torch,
         runtime.cuda,
     )  # fmt: skip
 

@@ -65,15 +65,8 @@ class Readiness:
         return [*found, *self._unknown_languages(), *self._jobs.warnings]
 
     def engine_status(self) -> Mapping[str, Any]:
-        """The engine's name and state, on which device it computes, and each inference process if there are several."""
-        runtime = self._recognizer.runtime
-        processes = [{"state": each.state.value, "device": each.device} for each in self._recognizer.servers]
-        return {
-            "name": self._recognizer.engine,
-            "state": self._recognizer.state.value,
-            **(runtime.shown() if runtime is not None else {}),
-            **({"processes": processes} if len(processes) > 1 else {}),
-        }
+        """See the function of this name."""
+        return engine_status(self._recognizer)
 
     def sip_status(self) -> list[Mapping[str, Any]]:
         return [asdict(registration) for registration in self.sip.registrations] if self.sip is not None else []
@@ -89,3 +82,28 @@ class Readiness:
             for number, route in enumerate(self.settings.routes)
             if (why := self._recognizer.unknown(route.language))
         ]
+
+
+def engine_status(recognizer: Recognizer) -> Mapping[str, Any]:
+    """The engine's name and state, on which device it computes, each inference process if there are several, and each
+    engine server elsewhere."""
+    runtime = recognizer.runtime
+    shown = {
+        "name": recognizer.engine,
+        "state": recognizer.state.value,
+        **(runtime.shown() if runtime is not None else {}),
+    }
+    if recognizer.shared:
+        shown["servers"] = [
+            {
+                "address": each.name,
+                "state": each.state.value,
+                "engine": each.engine,
+                "device": each.device,
+                "reason": each.reason,
+            }
+            for each in recognizer.servers
+        ]
+    elif len(recognizer.servers) > 1:
+        shown["processes"] = [{"state": each.state.value, "device": each.device} for each in recognizer.servers]
+    return shown

@@ -99,7 +99,8 @@ class Reloader:
 
 def check(settings: Settings) -> None:
     """What only its part can judge, without making that part. Raises ConfigError."""
-    engines.check(settings.asr)
+    if not settings.asr.servers:
+        engines.check(settings.asr)
     webhook.parse_then(settings.twilio.then)
     notifier.check(settings)
     event_webhooks.check(settings)

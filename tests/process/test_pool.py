@@ -51,7 +51,7 @@ def say(c: Client, leg: str, number: int, audio: bytes) -> str:
 
 
 def home(c: Client, name: str) -> int | None:
-    placed = [server.number for server in c.recognizer.servers if name in server.queue.utterances]
+    placed = [int(server.name) for server in c.recognizer.servers if name in server.queue.utterances]
     return placed[0] if placed else None
 
 
@@ -110,7 +110,7 @@ async def test_processes_are_renewed_one_by_one_while_people_talk(audio: bytes, 
         assert len(c.recognizer.pids) == 2 and not set(before) & set(c.recognizer.pids)
         assert names and {c.finals(name)[0].text for name in names} == {expected}
         assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == 0
-        assert [server.configure.asr.threads for server in c.recognizer.servers] == [2, 2]
+        assert [each.asr.threads for each in c.recognizer._pool._configured] == [2, 2]
 
 
 def renewal(c: Client) -> bool:
@@ -237,4 +237,4 @@ async def test_what_no_engine_is_built_from_renews_nothing(audio: bytes) -> None
         asr = msgspec.structs.replace(PAIR.asr, language="en", partial_ms=800)
         c.recognizer.use(msgspec.structs.replace(PAIR, asr=asr, log=log))
         assert not renewal(c) and c.recognizer.pids == before
-        assert {server.configure.log_level for server in c.recognizer.servers} == {"debug"}, "of the next ones"
+        assert {each.log_level for each in c.recognizer._pool._configured} == {"debug"}, "of the next ones"

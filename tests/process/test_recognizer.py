@@ -91,7 +91,7 @@ async def client(settings: Settings = SETTINGS) -> AsyncIterator[Client]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asr.client.engine_health.BACKOFF_S", 0.05)
+    monkeypatch.setattr("asr.client.servers.engine_health.BACKOFF_S", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -280,8 +280,8 @@ async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
 
 async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> None:
     async with client() as c:
-        (server,) = c.recognizer.servers
-        server.configure = msgspec.structs.replace(server.configure, engine="no such engine")
+        (first,) = c.recognizer._pool._configured
+        c.recognizer._pool._configured = [msgspec.structs.replace(first, engine="no such engine")]
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))

@@ -24,9 +24,10 @@ import pytest
 from websockets.asyncio.client import connect
 
 from config import ConfigError
+from config.certificates import expiry
 from config.load import parse
 from mediaworker.ops.systemd import ServiceManager
-from mediaworker.ops.tls import Certificate, expiry
+from mediaworker.ops.tls import Certificate
 from tests.support.peers import COMMAND, ROOT, Worker, alive, command, launch, until, worker
 from tests.support.ports import port_range, ports
 from tests.support.speech import SPEECH, speech

@@ -428,8 +428,9 @@ class World:
         asked = {name: known.asked for name, known in self.known.items() if known.asked is not None}
         assert len(scheduler) == len(asked) and all(scheduler.pending(name) for name in asked)
         assert set(scheduler._newest) <= names and not scheduler._taken
-        for lane, heap in scheduler._heaps.items():
-            assert len(heap) <= 2 * sum(each.lane is lane for each in asked.values()), "dead entries"
+        for lane, queues in scheduler._queues.items():
+            entries = sum(len(queue.heap) for queue in queues.values())
+            assert entries <= 2 * sum(each.lane is lane for each in asked.values()), "dead entries"
         batch = {name for name, each in asked.items() if each.lane is Lane.BATCH}
         assert {name for turns in scheduler._turns for queue in turns.values() for name in queue} == batch
         assert self.shed >= self.dropped
@@ -446,5 +447,4 @@ class World:
         self.check()
         assert self.inference.choose() is None and self.engine.slots.free == self.shape.slots
         assert len(self.scheduler) == 0 and not self.scheduler._newest and not self.scheduler._waiting
-        assert not any(self.scheduler._heaps.values()) and not any(self.scheduler._turns)
-        assert not any(self.scheduler._oldest.values())
+        assert not any(self.scheduler._queues.values()) and not any(self.scheduler._turns)

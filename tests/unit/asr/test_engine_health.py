@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from asr.client.engine_health import (
+from asr.client.servers.engine_health import (
+    AWAY_S,
     BACKOFF_MAX_S,
     FAILED_AFTER,
     FAILURES,
     GOOD_LIFE_S,
     HOLD_S,
+    RECONNECT_MAX_S,
+    Death,
     FinalOutcomes,
-    RestartPolicy,
+    ProcessRestarts,
+    Reconnects,
 )
 
 
@@ -27,13 +31,13 @@ def test_some_failures_in_a_row_are_trouble_for_a_while() -> None:
     assert outcomes.trouble(last_s) is None, "the count has begun anew"
 
 
-def die(policy: RestartPolicy, *, answered: bool = False, lived_s: float = 0.0, blamed: bool = False) -> float:
-    policy.on_death(answered=answered, lived_s=lived_s, blamed=blamed, hopeless=False)
+def die(policy: ProcessRestarts, *, answered: bool = False, lived_s: float = 0.0, blamed: bool = False) -> float:
+    policy.on_death(Death(answered, 100.0 if lived_s else None, 100.0 + lived_s, blamed, hung=False, unusable=False))
     return policy.deaths
 
 
 def test_deaths_in_a_row() -> None:
-    policy = RestartPolicy()
+    policy = ProcessRestarts()
     assert policy.backoff_s == 0.0 and not policy.failed
     assert die(policy) == 1.0 and policy.backoff_s == 0.0, "a caller is waiting"
     assert die(policy) == 2.0 and policy.backoff_s == 0.5 and not policy.failed
@@ -47,7 +51,7 @@ def test_deaths_in_a_row() -> None:
 
 
 def test_an_answer_or_a_good_life_begins_the_count_anew() -> None:
-    policy = RestartPolicy()
+    policy = ProcessRestarts()
     die(policy)
     die(policy)
     assert die(policy, lived_s=GOOD_LIFE_S - 0.1) == 3.0
@@ -57,10 +61,34 @@ def test_an_answer_or_a_good_life_begins_the_count_anew() -> None:
 
 
 def test_a_death_over_an_utterance_counts_half_and_a_hopeless_one_for_all() -> None:
-    policy = RestartPolicy()
+    policy = ProcessRestarts()
     assert [die(policy, blamed=True) for _ in range(3)] == [0.5, 1.0, 1.5]
-    policy.on_death(answered=False, lived_s=0.0, blamed=False, hopeless=True)
+    policy.on_death(Death(False, None, 0.0, False, hung=False, unusable=True))
     assert policy.deaths == FAILED_AFTER and policy.failed
-    for _ in range(2):
-        policy.on_death(answered=False, lived_s=0.0, blamed=False, hopeless=True)
+    policy.on_death(Death(False, None, 0.0, False, hung=True, unusable=False))
+    policy.on_death(Death(False, 0.0, 1.0, False, hung=True, unusable=False))
     assert policy.deaths == FAILED_AFTER + 2
+
+
+def lose(policy: Reconnects, now_s: float, *, ready: bool = False, unusable: bool = False) -> float:
+    policy.on_death(Death(False, 0.0 if ready else None, now_s, False, hung=False, unusable=unusable))
+    return policy.backoff_s
+
+
+def test_a_server_elsewhere_may_be_away_for_a_while() -> None:
+    policy = Reconnects()
+    assert policy.backoff_s == 0.0 and not policy.failed
+    assert [lose(policy, 100.0, ready=True), lose(policy, 100.1), lose(policy, 100.2)] == [0.05, 0.1, 0.2]
+    assert not policy.failed
+    lose(policy, 100.0 + AWAY_S - 0.1)
+    assert not policy.failed
+    lose(policy, 100.0 + AWAY_S)
+    assert policy.failed == "for 30 s"
+    for _ in range(20):
+        lose(policy, 200.0)
+    assert policy.backoff_s == RECONNECT_MAX_S
+    assert lose(policy, 201.0, ready=True) == 0.05 and not policy.failed, "it has been there"
+    lose(policy, 201.0, unusable=True)
+    assert policy.failed, "its version does not change by waiting"
+    policy.on_retirement()
+    assert not policy.failed and policy.backoff_s == 0.0

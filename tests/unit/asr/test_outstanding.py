@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import messages
-from asr.client.engine_health import FAILURES, HOLD_S, FinalOutcomes
 from asr.client.outstanding import OutstandingWork
 from asr.client.recognizer import Hypothesis, Utterance
+from asr.client.servers.engine_health import FAILURES, HOLD_S, FinalOutcomes
+from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
 from asr.client.spill import Spill
-from asr.client.watchdog import Watchdog, WatchdogVerdict
 from asr.engines import weights
 from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted
 from asr.engines.selection import select
@@ -104,7 +104,7 @@ class Pair:
         self.engine = engine
         self.spill = Spill(folder, max_bytes=max_spill, block_bytes=64)
         self.outstanding = OutstandingWork(max_bytes=max_bytes, spill=self.spill)
-        (self.queue,) = self.outstanding.queues
+        self.queue = self.outstanding.add_queue()
         self.start()
         self.got: dict[str, list[Hypothesis]] = {}
 

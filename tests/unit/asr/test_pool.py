@@ -27,12 +27,14 @@ class Pool:
 
     def __init__(self, processes: int, max_bytes: int = 1 << 20) -> None:
         spill = Spill(tempfile.gettempdir(), max_bytes=1 << 20, block_bytes=64)
-        self.outstanding = OutstandingWork(max_bytes=max_bytes, spill=spill, processes=processes)
+        self.outstanding = OutstandingWork(max_bytes=max_bytes, spill=spill)
+        for _ in range(processes):
+            self.outstanding.add_queue()
         self.inferences: list[Inference | None] = [None] * processes
         self.got: dict[str, list[Hypothesis]] = {}
 
     @property
-    def queues(self) -> tuple[SendQueue, ...]:
+    def queues(self) -> list[SendQueue]:
         return self.outstanding.queues
 
     def start(self, number: int) -> None:

@@ -247,7 +247,9 @@ def test_what_nobody_waits_for_does_not_pile_up() -> None:
         scheduler.forget(f"over {revision}")
         scheduler.forget(f"file {revision}")
     assert len(scheduler) <= 3
-    assert sum(map(len, scheduler._heaps.values())) <= 2 * len(scheduler)
+    assert sum(len(queue.heap) for queues in scheduler._queues.values() for queue in queues.values()) <= 2 * len(
+        scheduler
+    )
     assert not any(scheduler._turns)
 
 
@@ -317,3 +319,28 @@ def test_any_history_against_a_plain_model(operations: list[tuple]) -> None:
                     newest.pop(name, None)
         assert len(scheduler) == len(model)
         assert all(scheduler.pending(name) for name in model)
+
+
+def test_workers_that_share_the_engine_take_turns() -> None:
+    scheduler = Scheduler()
+    for index in range(6):
+        scheduler.submit(replace(ask(f"many {index}", 1, Lane.FINAL, float(index)), source="1"))
+    for index in range(2):
+        scheduler.submit(replace(ask(f"few {index}", 1, Lane.FINAL, 100.0 + index), source="2"))
+    scheduler.submit(replace(ask("partial", 1, Lane.FIRST_PARTIAL, 0.0), source="3"))
+    together = [request.utterance_id for request in scheduler.take(3)]
+    assert together == ["many 0", "few 0", "many 1"]
+    assert [name for name, _ in order(scheduler)] == ["few 1", "many 2", "many 3", "many 4", "many 5", "partial"]
+    assert not any(scheduler._queues.values())
+
+
+def test_overload_takes_partials_of_the_worker_that_has_most_of_them() -> None:
+    scheduler = Scheduler(max_partials=6)
+    for index in range(2):
+        scheduler.submit(replace(ask(f"few {index}", 1, Lane.PARTIAL, float(index)), source="2"))
+    for index in range(20):
+        lane = Lane.PARTIAL if index < 10 else Lane.FIRST_PARTIAL
+        scheduler.submit(replace(ask(f"many {index}", 1, lane, float(index)), source="1"))
+    served = {name for name, _ in order(scheduler)}
+    assert served == {"few 0", "few 1", "many 16", "many 17", "many 18", "many 19"}
+    assert scheduler.counters.shed == 16

@@ -43,6 +43,7 @@ class Parts:
     full: bool = False
     registrations: list[Registration] = field(default_factory=list)
     servers: tuple[Server, ...] = ()
+    shared: bool = False
 
     def refusal(self) -> CallRefused | None:
         return self.refused

@@ -41,5 +41,4 @@ class Watchdog:
 
     def reason(self, *, ready: bool) -> str:
         """The reason for the verdict HUNG."""
-        what = f"did not answer for {self._hang_s:g} s" if ready else f"was not ready within {self._start_s:g} s"
-        return f"the inference process {what}"
+        return f"did not answer for {self._hang_s:g} s" if ready else f"was not ready within {self._start_s:g} s"

@@ -1,0 +1,1 @@
+"""Engine servers as the recognizer sees them: processes of this machine, or `mediaworker engine` elsewhere."""

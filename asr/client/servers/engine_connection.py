@@ -1,0 +1,126 @@
+"""One life of an engine server elsewhere, as far as this worker sees it: a connection to `mediaworker engine`.
+
+TLS with a certificate on both sides (RFC 8446), or a token on loopback. The frames are those between the media process
+and the inference process; the greeting is in `asr.messages`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from asr import messages
+from asr.client.servers.engine_life import EngineLife, Owner
+from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
+
+CLOSE_S = 1.0
+"""How long a connection may take to close when it is not needed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where an engine server listens."""
+
+    host: str
+    """An IP address, to which it has been resolved."""
+    port: int
+    name: str
+    """As it stands in the configuration, and in the server's certificate: a name, or an IP address."""
+    tls: bool
+
+
+class EngineConnection(EngineLife):
+    """See the module.
+
+    Args:
+        hello: the first message.
+        context: makes the client's side of TLS; called for each connection, so that a renewed certificate is used.
+        accepts: says why the server's welcome is of no use, or "".
+        timeout_s: how long the server may give no sign of life.
+    """
+
+    what = "the engine server"
+    beginning = "connecting to the engine server"
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        owner: Owner,
+        *,
+        hello: messages.Hello,
+        context: Callable[[], ssl.SSLContext],
+        accepts: Callable[[messages.Welcome], str],
+        timeout_s: float,
+    ) -> None:
+        super().__init__(owner, Watchdog(hang_s=timeout_s, start_s=timeout_s))
+        self._address, self._hello, self._context, self._accepts = address, hello, context, accepts
+        self._timeout_s = timeout_s
+        self._draining = False
+
+    async def run(self) -> str:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reader, writer = await self._connect()
+        except TimeoutError:
+            return f"no connection within {self._timeout_s:g} s"
+        except ssl.SSLCertVerificationError as error:
+            return f"the server's certificate is not trusted: {error.verify_message}"
+        except (OSError, ValueError) as error:
+            return f"no connection ({error.strerror or error if isinstance(error, OSError) else error})"
+        try:
+            abort = writer.transport.abort
+            await self._exchange(reader, writer, self._hello, end_s=CLOSE_S, end=abort)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(CLOSE_S):
+                    await writer.wait_closed()
+            writer.transport.abort()
+        self.retired = self.retired or self._draining
+        return self.unusable or self.hung or self.raised or self._how()
+
+    def on_message(self, message: messages.FromEngine) -> None:
+        match message:
+            case messages.Welcome() if why := self._why_not(message):
+                self.unusable = why
+                return
+            case messages.Refused():
+                self.unusable = f"it refuses this worker: {message.reason}"
+                return
+            case messages.Draining():
+                self._draining = True
+        super().on_message(message)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        address = self._address
+        if not address.tls:
+            return await asyncio.open_connection(address.host, address.port)
+        return await asyncio.open_connection(
+            address.host,
+            address.port,
+            ssl=self._context(),
+            server_hostname=address.name,
+            ssl_handshake_timeout=self._timeout_s,
+        )
+
+    def _check(self) -> WatchdogVerdict:
+        """A server says something from the beginning, and whether it is needed or not: a connection that leads
+        nowhere any more takes no utterances."""
+        return self._watchdog.check(self._signs, ready=True, needed=True)
+
+    def _why_not(self, welcome: messages.Welcome) -> str:
+        if welcome.version != messages.PROTOCOL:
+            return (
+                f"it speaks version {welcome.version} of the protocol between workers and engine servers, "
+                f"and this worker version {messages.PROTOCOL}"
+            )
+        return self._accepts(welcome)
+
+    def _how(self) -> str:
+        if self._signs == 0:
+            # With TLS 1.3 the server reads our certificate after the handshake, and says nothing if it is no good.
+            return "the server has closed the connection without a word: it trusts neither certificate nor token"
+        return "the server has closed the connection"

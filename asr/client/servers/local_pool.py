@@ -1,0 +1,162 @@
+"""The inference processes of this machine, `asr.processes` of them, and how new weights and settings come to them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from asr import messages
+from asr.client.outstanding import OutstandingWork
+from asr.client.servers.configuration import builds_from, configurations
+from asr.client.servers.engine_health import ProcessRestarts
+from asr.client.servers.engine_life import EngineLife
+from asr.client.servers.engine_process import EngineProcess
+from asr.client.servers.engine_server import EngineServer, Watcher
+from asr.client.servers.tasks import Tasks
+from asr.engines.devices import has_gpu
+from asr.engines.plugin import find
+from asr.engines.selection import missing, select, select_words
+from config.settings import Settings
+
+log = structlog.get_logger("asr")
+
+
+class LocalPool:
+    """A pool of `asr.client.servers.pool.Pool`."""
+
+    def __init__(self, settings: Settings, work: OutstandingWork, watcher: Watcher) -> None:
+        """Raises ConfigError when the engine that the settings name cannot run on this machine."""
+        self._asr = settings.asr
+        selection = select(settings.asr)
+        self.engine, self.reason = selection.engine, selection.reason
+        plugin = find(self.engine)
+        self.languages = plugin.languages
+        self._timing = select_words(settings.asr, self.engine)
+        self.words = self._timing.languages
+        self._times_words = plugin.words
+        self._configured = configurations(self.engine, settings)
+        self._built_from = builds_from(self.engine, settings)
+        count = len(self._configured)
+        places = [
+            EngineServer(
+                str(place % count),
+                "inference process",
+                lambda server: self._begin(server),
+                work,
+                work.add_queue(),
+                watcher,
+                ProcessRestarts(),
+            )
+            for place in range(max(2, count))
+        ]
+        self.servers, self._spares = places[:count], places[count:]
+        """Where there is one process, `_spares` has the place of the one that replaces it at a renewal."""
+        self._watcher = watcher
+        self.missing = ""
+        self._show_devices()
+        self._tasks = Tasks()
+        self._renewal: asyncio.Task[None] | None = None
+
+    @property
+    def model(self) -> str:
+        return self._asr.model if self.engine == "qwen" else ""
+
+    @property
+    def preloads(self) -> bool:
+        """A GPU takes up to a minute to be ready."""
+        preload = self._asr.preload
+        if preload != "auto":
+            return preload
+        return self.engine == "qwen" and set(self._asr.devices) != {"cpu"} and has_gpu()
+
+    @property
+    def lacking(self) -> str | None:
+        error = missing(self.engine, self._asr)
+        return str(error) if error is not None else None
+
+    @property
+    def all(self) -> list[EngineServer]:
+        return [*self.servers, *self._spares]
+
+    def start(self, idle_reason: str) -> None:
+        known = ", ".join(sorted(self.languages))
+        log.info("engine", engine=self.engine, languages=known, reason=self.reason)
+        if self.words:
+            log.info("times of words", reason=self._timing.reason)
+        elif self._timing.reason:
+            log.warning("no times of words", reason=self._timing.reason)
+        for server in self.all:
+            self._tasks.start(server.run(idle_reason), f"asr-server-{server.name}")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    def want(self) -> None:
+        for server in self.servers:
+            server.want()
+
+    def rest(self) -> None:
+        for server in self.all:
+            server.rest()
+
+    def on_ready(self, ready: messages.EngineReady) -> None:
+        if not self._times_words:
+            self.words = ready.words
+
+    def check(self, settings: Settings) -> None:
+        """Only a model that these settings change to is asked for: that the files of the present one are gone keeps
+        nobody from changing something else."""
+        new, old = settings.asr, self._asr
+        changed = (new.model, new.partials_model) != (old.model, old.partials_model)
+        if changed and (lacking := missing(self.engine, new)) is not None:
+            raise lacking
+
+    def use(self, settings: Settings) -> None:
+        """If what an engine is built from is something else than before, the processes are replaced one by one while
+        the others have their calls. A single one goes on until the one that replaces it is ready."""
+        self._asr = settings.asr
+        before, self._built_from = self._built_from, builds_from(self.engine, settings)
+        self._configured = configurations(self.engine, settings)
+        self._show_devices()
+        if self._built_from != before:
+            self._renewal = self._tasks.start(self._renew(self._renewal), "asr-renewal")
+
+    def _show_devices(self) -> None:
+        for server in self.all:
+            server.planned_device = ",".join(self._configured[int(server.name)].asr.devices)
+
+    def _begin(self, server: EngineServer) -> EngineLife:
+        return EngineProcess(self._configured[int(server.name)], server)
+
+    async def _renew(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        if not any(server.wanted for server in self.servers):
+            return  # the next ones are configured anew
+        log.info("renewing the inference processes", processes=len(self.servers))
+        failed = await self._replace_the_only_one() if self._spares else await self._replace_one_by_one()
+        if failed is not None:
+            log.error("renewal stopped: what has not been replaced goes on", server=failed.name, reason=failed.reason)
+        else:
+            log.info("inference processes renewed")
+
+    async def _replace_one_by_one(self) -> EngineServer | None:
+        """-> the first that does not start."""
+        for server in self.servers:
+            if not await server.renew():
+                return server
+        return None
+
+    async def _replace_the_only_one(self) -> EngineServer | None:
+        """-> what was to replace it, if that does not start."""
+        (old,), (new,) = self.servers, self._spares
+        new.want()
+        if not await new.ready():
+            new.rest()
+            return new
+        self.servers, self._spares = [new], [old]
+        self._watcher.on_state(new.reason, new.last_end)
+        await old.drain()
+        old.rest()
+        return None

@@ -1,0 +1,144 @@
+"""The composition root of `mediaworker engine`: a recognizer of this machine's engine, the port where workers reach it,
+and the HTTP port for the operator."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any
+
+import structlog
+from starlette.requests import HTTPConnection
+
+from asr.client.recognizer import Recognizer
+from asr.network.listener import EngineListener
+from asr.utterance import EngineStatus
+from config import ConfigError, Settings
+from config.addresses import parse_tcp
+from config.certificates import server_context
+from config.listen import LOOPBACK
+from config.sections.section import Scope
+from mediaworker.http.app import HttpServer, create_operator_app
+from mediaworker.http.auth import Access
+from mediaworker.http.context import authorize
+from mediaworker.ingress.auth_failures import AuthFailures
+from mediaworker.ops import metric_definitions as definitions
+from mediaworker.ops.metrics import MetricsRegistry
+from mediaworker.ops.readiness import engine_status
+from mediaworker.ops.reload import ReloadCounters
+from mediaworker.ops.service import bind
+from mediaworker.ops.tls import Certificate
+
+log = structlog.get_logger()
+
+MB = 1024 * 1024
+
+
+class EngineService:
+    """A `mediaworker.ops.service.Service`. Raises ConfigError when the engine cannot run on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.asr.servers:
+            raise ConfigError("asr.servers", list(settings.asr.servers), "an engine server has its engine itself")
+        self.settings = settings
+        self.metrics = MetricsRegistry()
+        self.started_s = time.time()
+        self.reloads = ReloadCounters(last_s=self.started_s)
+        self.recognizer = Recognizer(settings, on_state=self._engine_state)
+        cluster = settings.cluster
+        self.certificate: Certificate | None = None
+        context = None
+        if cluster.tls_cert:
+            context = server_context(cluster)
+            self.certificate = Certificate("cluster", cluster, context)
+        self.listener = EngineListener(
+            self.recognizer,
+            parse_tcp(settings.asr.listen),
+            name=socket.gethostname(),
+            context=context,
+            token=str.__str__(cluster.token),
+            max_bytes=settings.asr.max_backlog_mb * MB,
+        )
+        self.failures = AuthFailures()
+        self.http = HttpServer(create_operator_app(self), settings)
+        self._define_metrics()
+
+    def _define_metrics(self) -> None:
+        metrics = self.metrics
+        definitions.add_process(metrics, self.started_s, lambda: not self._reasons())
+        certificates = {"http": self.http.certificate, "cluster": self.certificate}
+        present = {name: each for name, each in certificates.items() if each is not None}
+        definitions.add_configuration(metrics, self.reloads, present)
+        definitions.add_recognizer(metrics, self.recognizer)
+        definitions.add_engine_listener(metrics, self.listener)
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        return {"http": self.http.host, "media": LOOPBACK}
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            await self.recognizer.start()
+            stack.push_async_callback(self.recognizer.stop)
+            await bind("asr.listen", self.settings.asr.listen, self.listener)
+            stack.push_async_callback(self.listener.stop)
+            await bind("http.port", self.settings.http.port, self.http)
+            stack.push_async_callback(self.http.stop)
+            yield
+
+    def on_started(self) -> None:
+        log.info("ready", listen=self.settings.asr.listen, http=self.http.port, engine=self.recognizer.engine)
+
+    async def drain(self) -> None:
+        log.info("draining", workers=self.listener.workers, shutdown_s=self.settings.shutdown_s)
+        await self.listener.drain(self.settings.shutdown_s)
+
+    def check(self, settings: Settings) -> None:
+        self.recognizer.check(settings)
+        for certificate, files in self._certificates(settings):
+            certificate.check(files)
+
+    def use(self, settings: Settings, changed: Collection[str]) -> None:
+        self.settings = settings
+        self.recognizer.use(settings)
+        for certificate, files in self._certificates(settings):
+            certificate.load(files)
+
+    def _certificates(self, settings: Settings) -> list[tuple[Certificate, Any]]:
+        found: list[tuple[Certificate, Any]] = []
+        if self.http.certificate is not None:
+            found.append((self.http.certificate, settings.http))
+        if self.certificate is not None:
+            found.append((self.certificate, settings.cluster))
+        return found
+
+    # -- for the operator ---------------------------------------------------------------------------------------------
+
+    def readiness(self) -> tuple[list[str], dict[str, Any]]:
+        """See `mediaworker.http.context.OperatorContext`."""
+        listener = self.listener
+        return self._reasons(), {
+            "warnings": list(self.recognizer.warnings),
+            "engine": dict(engine_status(self.recognizer)),
+            "workers": listener.workers,
+            "legs": listener.legs,
+            "delay_ms": listener.delay_ms,
+        }
+
+    def authorize(self, connection: HTTPConnection, scope: Scope | None) -> Access:
+        """Raises Problem 401 or 403."""
+        return authorize(self.settings.auth.api_keys, self.failures, connection, scope)
+
+    def _reasons(self) -> list[str]:
+        recognizer = self.recognizer
+        if (trouble := recognizer.trouble) is not None:
+            return [trouble]
+        if recognizer.preloads and recognizer.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
+            return ["the recognition engine is loading its model"]
+        return ["it is about to end"] if self.listener.draining else []
+
+    def _engine_state(self, state: EngineStatus, why: str) -> None:
+        self.listener.on_state(state, why)

@@ -1,0 +1,133 @@
+"""A process that serves until it is told to stop: a worker or an engine server, the signals to it, and systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import structlog
+import uvloop
+
+from config import Settings
+from mediaworker.ops import logs
+from mediaworker.ops.reload import ReloadCounters, Reloader
+from mediaworker.ops.systemd import ServiceManager
+
+log = structlog.get_logger()
+
+
+class StartError(Exception):
+    """It cannot start; the message is one line for the person who starts it."""
+
+
+class Service(Protocol):
+    """Made on the running loop. `async with service.running(): …`, and `drain` before leaving."""
+
+    settings: Settings
+    reloads: ReloadCounters
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """The addresses that the listeners of `http` and `media` took at the start."""
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Listening on every port; everything is closed at the end. Raises StartError."""
+
+    def on_started(self) -> None:
+        """It runs: say so in the log."""
+
+    async def drain(self) -> None:
+        """Take nothing new, and end what there is within `shutdown_s`."""
+
+    def check(self, settings: Settings) -> None:
+        """Raises ConfigError where these settings could not be taken over; nothing is changed."""
+
+    def use(self, settings: Settings, changed: Collection[str]) -> None:
+        """Take over settings that `check` has passed; the names of the changed ones are in `changed`."""
+
+
+class Listening(Protocol):
+    """A port of a service."""
+
+    async def start(self) -> None:
+        """Raises OSError."""
+
+
+async def bind(key: str, value: object, port: Listening) -> None:
+    """Start a port, which the settings name by this key and value. Raises StartError."""
+    try:
+        await port.start()
+    except OSError as error:
+        raise StartError(f"{key} = {value}: {error.strerror or error}") from None
+
+
+def serve(settings: Settings, read: Callable[[], Settings], make: Callable[[Settings], Service]) -> int:
+    """Run a service until SIGTERM or SIGINT; a second signal cuts the drain short. Returns the exit code.
+
+    SIGHUP takes over what `read` finds in the configuration by then, after the start if it came during it; when it
+    means that the terminal has been closed, it ends the service. Raises ConfigError, StartError.
+    """
+    logs.configure_worker(settings)
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        asked, hurried = asyncio.Event(), asyncio.Event()
+        reloader: Reloader | None = None
+        early = False
+
+        def stop() -> None:
+            (hurried if asked.is_set() else asked).set()
+
+        def reload() -> None:
+            nonlocal early
+            if at_terminal and not _terminal():
+                stop()
+            elif reloader is not None:
+                reloader.reload()
+            else:
+                early = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        manager = ServiceManager()
+        service = make(settings)
+        async with service.running():
+            reloader = Reloader(service, service.reloads, service.hosts, read)
+            manager.ready()
+            service.on_started()
+            if early:
+                reloader.reload()
+            await asked.wait()
+            manager.stopping()
+            await _drain(service, hurried)
+        manager.close()
+
+    uvloop.run(run())
+    return 0
+
+
+async def _drain(service: Service, hurried: asyncio.Event) -> None:
+    """Until it has ended what there was, or somebody is in a hurry."""
+    tasks = {asyncio.ensure_future(service.drain()), asyncio.ensure_future(hurried.wait())}
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            log.error("draining failed", exc_info=result)
+
+
+def _terminal() -> bool:
+    """Whether the terminal that the process was started at is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
