@@ -141,4 +141,5 @@ class EngineService:
         return ["it is about to end"] if self.listener.draining else []
 
     def _engine_state(self, state: EngineStatus, why: str) -> None:
-        self.listener.on_state(state, why)
+        ends = (server.last_end for server in self.recognizer.servers)
+        self.listener.on_state(state, next(filter(None, ends), why))

@@ -273,7 +273,7 @@ class EngineListener:
 
     def _refuse(self, peer: str, why: str) -> None:
         self.counters.refused += 1
-        if (count := self._limit.due(peer, asyncio.get_running_loop().time())) is not None:
+        if (count := self._limit.due((peer, why), asyncio.get_running_loop().time())) is not None:
             log.warning("a connection to the engine was not let in", peer=peer, reason=why, others=count)
 
     def _tell_again(self) -> None:

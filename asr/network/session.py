@@ -113,14 +113,14 @@ class WorkerSession:
         )
 
     def close(self) -> None:
-        """The worker is gone, or is to ask somebody else: nothing of it goes on."""
+        """The worker is gone, or is to ask somebody else: nothing of it goes on. Answers that were given may still be
+        taken."""
         for known in self._open.values():
             self._recognizer.cancel(known.utterance.id)
         for leg in self.legs:
             self._recognizer.release(self._name(leg))
         self._open.clear()
         self.legs.clear()
-        self._answers.clear()
         self.files = 0
 
     def _name(self, name: str) -> str:

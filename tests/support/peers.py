@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Worker:
     sip_port: int
     data_dir: Path
     log: Path
-    environ: dict[str, str]
+    environ: dict[str, str] = field(repr=False)
     tls: ssl.SSLContext | None = None
     """Whom it trusts, when the worker speaks HTTPS."""
 

@@ -60,6 +60,10 @@ class EngineConnection(EngineLife):
         self._timeout_s = timeout_s
         self._draining = False
 
+    @property
+    def had_engine(self) -> bool:
+        return self.ready_s is not None
+
     async def run(self) -> str:
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -67,6 +67,11 @@ class EngineLife(ABC):
         self.raised: str | None = None
         """The error that its engine raised."""
 
+    @property
+    def had_engine(self) -> bool:
+        """An engine ends with it: a server that was not reached has none, as far as this worker knows."""
+        return True
+
     @abstractmethod
     async def run(self) -> str:
         """Serve it until it ends; returns the reason of its end."""

@@ -179,10 +179,13 @@ class EngineServer:
         blamed = any(name in self._work for name in self.queue.working)
         hung, unusable = life.hung is not None, life.unusable is not None
         self._restarts.on_death(Death(life.answered, life.ready_s, now_s, blamed, hung, unusable))
-        if life.ready_s is not None or reason != self.last_end:
-            log.error("engine lost", server=self.name, reason=reason, open_utterances=len(self.queue.utterances))
+        if life.had_engine:
+            if life.ready_s is not None or reason != self.last_end:
+                log.error("engine lost", server=self.name, reason=reason, open_utterances=len(self.queue.utterances))
+            self._work.on_death(self.queue, reason)
+        elif reason != self.last_end:
+            log.warning("engine server not reached", server=self.name, reason=reason)
         self.last_end = reason
-        self._work.on_death(self.queue, reason)
         self._watcher.deliver()
         if how_long := self._restarts.failed:
             self._enter(EngineStatus.FAILED, life.unusable or f"{reason}, {how_long}")

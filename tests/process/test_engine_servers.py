@@ -1,0 +1,371 @@
+"""Engine servers that workers share, as real processes: killed, stopped, drained, and what workers hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from asr.client.recognizer import EngineStatus, Utterance
+from asr.client.servers.engine_server import EngineServer
+from audio.codecs.g711 import ulaw_encode
+from benchmarks.offline import transcribe
+from config.settings import Asr, Settings
+from tests.process.test_recognizer import Client, client
+from tests.support.engine_servers import Server, engine_server, shared
+from tests.support.peers import TINY, until
+from tests.support.speech import speech
+
+PROMPT, LONG = "agent-loggedoff", "demo-instruct"
+LOCAL = Settings(asr=Asr(engine="moonshine", threads=1))
+
+
+@pytest.fixture(scope="module")
+def audio() -> bytes:
+    return bytes(ulaw_encode(speech(PROMPT)))
+
+
+@pytest.fixture(scope="module")
+def expected(audio: bytes) -> str:
+    return transcribe(LOCAL, "PCMU", audio)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    folder = tmp_path_factory.mktemp("servers")
+    with engine_server(folder / "one") as one, engine_server(folder / "two") as two:
+        yield one, two
+
+
+@pytest.fixture
+def two(pair: tuple[Server, Server]) -> tuple[Server, Server]:
+    """Both running, whatever the test before has done to them."""
+    for server in pair:
+        if server.process.poll() is not None:
+            server.start_again()
+        server.signal(signal.SIGCONT)
+        server.wait_until_up()
+    return pair
+
+
+@asynccontextmanager
+async def connected(*servers: Server, clients: int = 1, timeout_s: float = 5.0) -> AsyncIterator[list[Client]]:
+    """Workers that are connected to all of the servers."""
+    async with AsyncExitStack() as stack:
+        made = [await stack.enter_async_context(client(shared(*servers, timeout_s=timeout_s))) for _ in range(clients)]
+        for c in made:
+            c.recognizer.keep_alive(True)
+            await c.until(lambda c=c: ready(c) == len(servers))
+        yield made
+
+
+def ready(c: Client) -> int:
+    return sum(server.state is EngineStatus.READY for server in c.recognizer.servers)
+
+
+def say(c: Client, leg: str, number: int, audio: bytes, *, final: bool = True) -> str:
+    """Speech of a leg, and its final. -> the utterance's id."""
+    name = f"{leg}/{number}"
+    c.recognizer.open(Utterance(name, "PCMU", stream=leg), c.heard.append)
+    c.recognizer.append(name, audio)
+    if final:
+        c.recognizer.final(name, 1, commit=True)
+    return name
+
+
+def home(c: Client, name: str) -> EngineServer | None:
+    return next((server for server in c.recognizer.servers if name in server.queue.utterances), None)
+
+
+def of(c: Client, server: Server) -> EngineServer:
+    return next(each for each in c.recognizer.servers if each.name.endswith(f":{server.port}"))
+
+
+async def finals(c: Client, names: list[str]) -> list[str]:
+    """The text of each, which has come once and without an error."""
+    await c.until(lambda: all(c.finals(name) for name in names))
+    heard = [c.finals(name) for name in names]
+    assert [(len(each), each[0].error) for each in heard] == [(1, None)] * len(names)
+    return [each[0].text for each in heard]
+
+
+async def test_words_through_servers_are_those_of_a_local_engine(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    async with connected(*two, clients=2) as (a, b):
+        assert a.recognizer.engine == "moonshine" and a.recognizer.languages == ("en",)
+        names = [say(a, leg, 1, audio) for leg in "wxyz"]
+        assert [sum(home(a, name) is server for name in names) for server in a.recognizer.servers] == [2, 2]
+        assert await finals(a, names) == [expected] * 4
+        # The other worker knows none of these legs, but how many there are.
+        await b.until(lambda: [server.queue.all_legs for server in b.recognizer.servers] == [2, 2])
+        others = [say(b, leg, 1, audio) for leg in "wx"]
+        assert await finals(b, others) == [expected] * 2
+        assert [server.metric("mediaworker_engine_server_legs") for server in two] == [3, 3]
+        for leg in "wxyz":
+            a.recognizer.release(leg)
+        await b.until(lambda: [server.queue.all_legs for server in b.recognizer.servers] == [1, 1])
+        assert [server.metric("mediaworker_engine_server_workers") for server in two] == [2, 2]
+    until(lambda: [server.metric("mediaworker_engine_server_workers") for server in two] == [0, 0])
+
+
+async def test_partials_speculative_finals_and_speech_that_goes_on(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    async with connected(two[0]) as (c,):
+        name, half = "leg/1", len(audio) // 2
+        say(c, "leg", 1, audio[:half], final=False)
+        c.recognizer.partial(name, 1)
+        await c.until(lambda: c.heard)
+        c.recognizer.final(name, 2, commit=False)
+        await c.until(lambda: c.finals(name))
+        assert c.finals(name)[0].text == transcribe(LOCAL, "PCMU", audio[:half])
+        c.recognizer.append(name, audio[half:])
+        c.recognizer.final(name, 3, commit=False)
+        await c.until(lambda: len(c.finals(name)) == 2)
+        c.recognizer.commit(name)
+        assert c.finals(name)[1].text == expected and c.recognizer.open_utterances == 0
+        await c.until(lambda: two[0].metric("mediaworker_asr_open_utterances") == 0)
+
+
+async def test_a_killed_server_costs_a_resend_and_its_legs_come_back(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    one, other = two
+    async with connected(*two) as (c,):
+        names = [say(c, leg, 1, audio) for leg in "abcd"]
+        victim, lost = of(c, one), [name for name in names if home(c, name) is of(c, one)]
+        one.kill()
+        await c.until(lambda: victim.state is not EngineStatus.READY)
+        assert len(lost) == 2 and c.recognizer.state is EngineStatus.READY
+        names += [say(c, leg, 2, audio) for leg in "abcd"]
+        assert await finals(c, names) == [expected] * 8
+        assert c.recognizer.counters.crashes == 1 and c.recognizer.counters.replayed >= 1
+        one.start_again()
+        await c.until(lambda: victim.state is EngineStatus.READY)
+        assert await finals(c, [say(c, leg, 3, audio) for leg in "abcd"]) == [expected] * 4
+        assert [server.queue.legs for server in c.recognizer.servers] == [2, 2], "evened out again"
+        assert other.metric("mediaworker_engine_server_legs") == 2
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY], "there was one all the time"
+
+
+async def test_finals_wait_for_the_only_server_to_come_back(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    async with connected(two[0]) as (c,):
+        two[0].kill()
+        await c.until(lambda: ready(c) == 0)
+        names = [say(c, "leg", number, audio) for number in range(3)]
+        assert c.recognizer.state is EngineStatus.WARMING_UP
+        two[0].start_again()
+        assert await finals(c, names) == [expected] * 3
+
+
+async def test_a_stall_of_a_second_is_no_death(two: tuple[Server, Server], audio: bytes, expected: str) -> None:
+    async with connected(two[0]) as (c,):
+        names = [say(c, "leg", 1, audio)]
+        two[0].signal(signal.SIGSTOP)
+        names.append(say(c, "leg", 2, audio))
+        await asyncio.sleep(1.5)
+        two[0].signal(signal.SIGCONT)
+        assert await finals(c, names) == [expected] * 2
+        assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == c.recognizer.counters.hangs == 0
+
+
+async def test_a_server_that_hangs_costs_a_resend(two: tuple[Server, Server], audio: bytes, expected: str) -> None:
+    one, _ = two
+    async with connected(*two, timeout_s=1.0) as (c,):
+        legs = "abcd"
+        assert await finals(c, [say(c, leg, 1, audio) for leg in legs]) == [expected] * 4
+        one.signal(signal.SIGSTOP)
+        begun_s = time.monotonic()
+        assert await finals(c, [say(c, leg, 2, audio) for leg in legs]) == [expected] * 4
+        assert time.monotonic() - begun_s < 10
+        assert c.recognizer.counters.hangs == 1 and c.recognizer.counters.replayed == 2
+        assert of(c, one).last_end == "the engine server did not answer for 1 s"
+        one.signal(signal.SIGCONT)
+        await c.until(lambda: ready(c) == 2)
+        assert await finals(c, [say(c, leg, 3, audio) for leg in legs]) == [expected] * 4
+
+
+async def test_servers_are_restarted_one_by_one_and_no_crash_is_counted(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    async with connected(*two) as (c,):
+        names: list[str] = []
+        for server in two:
+            names += [say(c, leg, len(names), audio) for leg in "abcd"]
+            before = server.process.pid
+            server.signal(signal.SIGTERM)
+            while server.process.poll() is None:
+                names += [say(c, leg, len(names), audio) for leg in "ab"]
+                await finals(c, names[-2:])
+            assert server.process.returncode == 0
+            server.start_again()
+            await c.until(lambda: ready(c) == 2)
+            assert server.process.pid != before
+        assert await finals(c, names) == [expected] * len(names)
+        counters = c.recognizer.counters
+        assert (counters.crashes, counters.replayed, counters.errors) == (0, 0, 0)
+        assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
+
+
+async def test_an_inference_process_that_dies_at_a_server_hands_its_work_to_another(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    one, other = two
+    async with connected(*two) as (c,):
+        names = [say(c, leg, 1, audio) for leg in "abcd"]
+        (child,) = one.children()
+        os.kill(child, signal.SIGKILL)
+        assert await finals(c, names) == [expected] * 4
+        await c.until(lambda: ready(c) == 2)
+        assert one.children() != [child] and one.process.poll() is None and len(other.children()) == 1
+        assert await finals(c, [say(c, leg, 2, audio) for leg in "abcd"]) == [expected] * 4
+
+
+async def test_an_utterance_that_kills_engines_is_given_up_and_the_others_are_not(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    long = bytes(ulaw_encode(speech(LONG)))
+    async with connected(two[0]) as (c,):
+        poison = say(c, "p", 1, long)
+        for deaths in (1, 2):
+            os.kill(await busy(two[0]), signal.SIGKILL)
+            await c.until(lambda deaths=deaths: c.recognizer.counters.crashes == deaths)
+            if deaths == 1:
+                await c.until(lambda: ready(c) == 1)
+        await c.until(lambda: c.finals(poison))
+        (given_up,) = c.finals(poison)
+        assert given_up.error and "signal 9" in given_up.error and given_up.died
+        assert await finals(c, [say(c, "good", 1, audio)]) == [expected]
+
+
+async def busy(server: Server) -> int:
+    """-> the process id of its inference process, once it computes."""
+    (child,) = server.children()
+    while True:
+        before = ticks(child)
+        await asyncio.sleep(0.1)
+        if ticks(child) >= before + 5:
+            return child
+
+
+def ticks(pid: int) -> int:
+    """Hundredths of a second that a process has computed for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+async def test_a_name_that_gets_other_addresses(
+    two: tuple[Server, Server], audio: bytes, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Servers of one name and port on several addresses of this machine."""
+    found = ["127.0.0.2"]
+    _resolve(monkeypatch, found)
+    monkeypatch.setattr("asr.client.servers.server_pool.RESOLVE_S", 0.1)
+    port = two[0].port
+    with (
+        engine_server(tmp_path / "second", ASR__LISTEN=f"tcp://127.0.0.2:{port}"),
+        engine_server(tmp_path / "third", ASR__LISTEN=f"tcp://127.0.0.3:{port}") as third,
+    ):
+        async with client(shared(f"tcp://engines.test:{port}")) as c:
+            c.recognizer.keep_alive(True)
+            await c.until(lambda: ready(c) == 1)
+            assert await finals(c, [say(c, leg, 1, audio) for leg in "ab"]) == [expected] * 2
+            found.append("127.0.0.3")
+            await c.until(lambda: ready(c) == 2)
+            assert await finals(c, [say(c, leg, 2, audio) for leg in "ab"]) == [expected] * 2
+            assert [server.name for server in c.recognizer.servers] == [f"127.0.0.2:{port}", f"127.0.0.3:{port}"]
+            found.remove("127.0.0.3")
+            await asyncio.sleep(0.3)
+            assert ready(c) == 2, "it answers, though its address is not told any more"
+            third.kill()
+            await c.until(lambda: len(c.recognizer.servers) == 1)
+            assert await finals(c, [say(c, leg, 3, audio) for leg in "ab"]) == [expected] * 2
+
+
+async def test_a_name_that_cannot_be_resolved_is_a_sentence_and_is_tried_again(
+    two: tuple[Server, Server], audio: bytes, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    _resolve(monkeypatch, found)
+    for name in ("RETRY_S", "RESOLVE_S", "AWAY_S"):
+        monkeypatch.setattr(f"asr.client.servers.server_pool.{name}", 0.1)
+    async with client(shared(f"tcp://engines.test:{two[0].port}")) as c:
+        c.recognizer.keep_alive(True)
+        name = say(c, "a", 1, audio)
+        why = "engines.test cannot be resolved (Name or service not known)"
+        await c.until(lambda: c.recognizer.trouble == f"asr.servers: {why}")
+        await c.until(lambda: c.finals(name))
+        assert c.finals(name)[0].error == why
+        found.append("127.0.0.1")
+        await c.until(lambda: ready(c) == 1)
+        assert c.recognizer.trouble is None and await finals(c, [say(c, "a", 2, audio)]) == [expected]
+
+
+def _resolve(monkeypatch: pytest.MonkeyPatch, found: list[str]) -> None:
+    resolve = socket.getaddrinfo
+
+    def of_the_test(host: str, port: int, *arguments: object, **named: object) -> object:
+        if host != "engines.test":
+            return resolve(host, port, *arguments, **named)  # type: ignore[arg-type]
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", of_the_test)
+
+
+async def test_the_language_chooses_the_server(
+    two: tuple[Server, Server], audio: bytes, expected: str, tmp_path: Path
+) -> None:
+    german = tmp_path / "german"
+    with engine_server(german, ASR__ENGINE="qwen", ASR__MODEL=str(TINY), ASR__DEVICES='["cpu"]') as qwen:
+        async with connected(two[0], qwen) as (c,):
+            assert {"en", "de"} <= set(c.recognizer.languages)
+            for number in range(4):
+                name = f"leg-{number}/1"
+                c.recognizer.open(Utterance(name, "PCMU", stream=f"leg-{number}", language="de"), c.heard.append)
+                assert home(c, name) is of(c, qwen)
+                c.recognizer.append(name, audio)
+                c.recognizer.final(name, 1, commit=True)
+            names = [say(c, leg, 1, audio) for leg in "ab"]
+            assert {home(c, name) for name in names} == {of(c, two[0])}, "it has fewer"
+            assert await finals(c, names) == [expected] * 2
+            await c.until(lambda: all(c.finals(f"leg-{number}/1") for number in range(4)))
+            assert not any(hypothesis.error for hypothesis in c.heard)
+
+
+async def test_a_server_with_another_engine_is_of_no_use_and_says_so(two: tuple[Server, Server], audio: bytes) -> None:
+    async with client(shared(two[0], engine="qwen", model=str(TINY))) as c:
+        c.recognizer.keep_alive(True)
+        name = say(c, "a", 1, audio)
+        await c.until(lambda: c.finals(name))
+        assert c.finals(name)[0].error == "its engine is moonshine, and asr.engine asks for qwen"
+        assert c.recognizer.state is EngineStatus.FAILED
+        assert two[0].metric("mediaworker_asr_open_utterances") == 0
+
+
+async def test_files_of_one_worker_wait_for_calls_of_another(
+    two: tuple[Server, Server], audio: bytes, expected: str
+) -> None:
+    long = bytes(ulaw_encode(speech(LONG)))
+    async with connected(two[0], clients=2) as (files, calls):
+        names = [f"file/{number}" for number in range(6)]
+        for name in names:
+            files.recognizer.open(Utterance(name, "PCMU", live=False, stream="file"), files.heard.append)
+            files.recognizer.append(name, long)
+            files.recognizer.final(name, 1, commit=True)
+        await files.until(lambda: any(files.finals(name) for name in names))
+        assert await finals(calls, [say(calls, leg, 1, audio) for leg in "abc"]) == [expected] * 3
+        assert sum(bool(files.finals(name)) for name in names) <= 2, "the rest came after the calls"
+        await files.until(lambda: all(files.finals(name) for name in names))
+        assert not any(hypothesis.error for hypothesis in files.heard)
