@@ -59,6 +59,9 @@ def add_parser(subparsers: Any) -> None:
     _add_random(engine)
     files = _add_files(kinds)
     events = _add_events(kinds)
+    cluster = kinds.add_parser("cluster", help="a final from an engine server, beside one from a local process")
+    cluster.add_argument("--finals", type=_number, default=1500, metavar="N", help="in each run (default 1500)")
+    cluster.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
     for kind in (media, twilio, sip):
         kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
     for kind, seconds in ((media, 20), (twilio, 20), (sip, 20), (engine, 20), (files, 60), (events, 20)):
@@ -189,7 +192,7 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"engine": _engine, "events": _events, "files": _files}.get(args.kind, _legs)(args)
+    return {"engine": _engine, "events": _events, "files": _files, "cluster": _cluster}.get(args.kind, _legs)(args)
 
 
 def _engine(args: argparse.Namespace) -> int:
@@ -272,6 +275,20 @@ def _processes(args: argparse.Namespace) -> int:
             f"{count} inference processes: {processes.followed(rows, count)} people, "
             "99 in 100 finals in 500 ms and 95 in 100 partials"
         )
+    _write(args.json, rows, top={})
+    return 0
+
+
+def _cluster(args: argparse.Namespace) -> int:
+    from benchmarks.cluster import engine_servers
+
+    try:
+        rows = engine_servers.measure(args.finals, lambda line: print(line, file=sys.stderr, flush=True))
+    except engine_servers.BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    print(f"an engine that answers at once, {_machine()}")
+    print(_aligned(engine_servers.table(rows)))
     _write(args.json, rows, top={})
     return 0
 

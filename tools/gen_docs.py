@@ -141,13 +141,22 @@ def _literal(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode().replace("|", "\\|")
 
 
+Row = tuple[str, str, str, str]
+
+
 def metrics() -> str:
     """Everything `/metrics` may show, from a worker that is made and not started."""
     from config.load import parse
+    from mediaworker.engine_service import EngineService
     from mediaworker.worker import Worker
 
-    async def table() -> list[tuple[str, str, str, str]]:
-        return sorted(Worker(parse({})).metrics.table())
+    async def tables() -> tuple[list[Row], list[Row]]:
+        server = {"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}}
+        return sorted(Worker(parse({})).metrics.table()), sorted(EngineService(parse(server)).metrics.table())
+
+    def line(row: Row) -> str:
+        name, kind, labels, help = row
+        return f"| `{name}` | {kind} | {labels and f'`{labels}`'} | {help} |"
 
     lines = [
         "# Metrics",
@@ -159,8 +168,11 @@ def metrics() -> str:
         "| name | kind | labels | |",
         "|---|---|---|---|",
     ]
-    for name, kind, labels, help in asyncio.run(table()):
-        lines.append(f"| `{name}` | {kind} | {labels and f'`{labels}`'} | {help} |")
+    worker, server = asyncio.run(tables())
+    lines += map(line, worker)
+    lines += ["", "## Engine servers", "", "`mediaworker engine` shows these besides those above of the engine:", ""]
+    lines += ["| name | kind | labels | |", "|---|---|---|---|"]
+    lines += map(line, [each for each in server if each not in worker])
     return "\n".join(lines) + "\n"
 
 

@@ -39,7 +39,9 @@ class RecognizerCounters:
     exhausted_steps: int = counter(
         "Counts steps of the engine that ran out of memory and were repeated in smaller parts."
     )
-    crashes: int = counter("Counts how often an inference process has ended, or a connection to an engine server was lost, unexpectedly.")
+    crashes: int = counter(
+        "Counts inference processes that have died, and connections to engine servers that were lost."
+    )
     hangs: int = counter("Counts inference processes that were killed because they had stopped answering.")
     spill_failures: int = counter(
         "Counts utterances that were given up because there was no room on disk for their audio."

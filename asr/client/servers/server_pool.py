@@ -110,7 +110,8 @@ class ServerPool:
         self.words = tuple(dict.fromkeys((*self.words, *ready.words)))
 
     def check(self, settings: Settings) -> None:
-        client_context(settings.cluster)
+        if settings.cluster.tls_cert:
+            client_context(settings.cluster)
 
     def use(self, settings: Settings) -> None:
         """Connect to servers that are new in `asr.servers`, and let go of those that are gone from it once they have

@@ -65,6 +65,14 @@ print(*sorted(m for m in sys.modules if '.' not in m))"""
     assert not loaded & heavy, f"{module} loads {loaded & heavy}"
 
 
+def test_one_worker_alone_imports_nothing_of_a_cluster() -> None:
+    code = "import mediaworker.worker, mediaworker.cli.serve, sys; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split()
+    servers = {f"asr.client.servers.{name}" for name in ("server_pool", "engine_connection")}
+    assert "asr.client.recognizer" in loaded
+    assert not [name for name in loaded if name.startswith("asr.network") or name in servers]
+
+
 def test_every_package_is_listed() -> None:
     import tomllib
 
