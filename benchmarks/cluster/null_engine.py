@@ -29,6 +29,7 @@ class NullEngine:
 
 class Plugin:
     languages = ("en",)
+    words = False
 
     def about(self, asr: Asr) -> str:
         return "nothing, at once"
