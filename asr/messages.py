@@ -208,7 +208,9 @@ FromEngine = (
     | Draining
 )  # fmt: skip
 
-_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(
+    ToEngine, dec_hook=lambda kind, value: kind(value)
+)
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 
 

@@ -13,7 +13,8 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=str.__str__)
+"""Secrets are written as they are."""
 
 
 class FrameError(Exception):

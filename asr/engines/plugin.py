@@ -18,7 +18,7 @@ from config import ConfigError
 from config.settings import Asr, Qwen
 
 GROUP = "mediaworker.engines"
-BUILT_IN = {"moonshine": "asr.engines.moonshine.plugin:plugin", "qwen": "asr.engines.qwen.plugin:plugin"}
+BUILT_IN = {name: f"asr.engines.{name}.plugin:plugin" for name in ("moonshine", "qwen", "openai")}
 
 
 class Plugin(Protocol):

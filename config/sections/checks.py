@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from typing import Literal
+from urllib.parse import urlsplit
 
 from config.addresses import parse_tcp
 from config.errors import ConfigError
@@ -41,6 +42,18 @@ def check_address(key: str, text: str, version: Literal[4, 6]) -> None:
         fits = False
     if not fits:
         raise ConfigError(key, text, f"expected an IPv{version} address")
+
+
+def check_url(key: str, text: str) -> None:
+    """`http` or `https`, with a host, and without what would get lost behind it."""
+    try:
+        url = urlsplit(text)
+        fits = url.scheme in ("http", "https") and url.hostname and not (url.query or url.fragment or url.username)
+        fits = fits and url.port != 0 and text.isascii() and text.isprintable() and " " not in text
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ConfigError(key, text, "expected http:// or https://, a host and a path")
 
 
 def check_tcp(key: str, text: str) -> None:

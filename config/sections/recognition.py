@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from config.errors import ConfigError
-from config.sections.checks import check_tcp, check_unique
-from config.sections.section import Name, Positive, Seconds, Section
+from config.sections.checks import check_tcp, check_unique, check_url
+from config.sections.section import Name, Positive, Seconds, Secret, Section
 
 
 class Asr(Section, frozen=True, kw_only=True):
     engine: Name = "auto"
     """`auto` takes Qwen3-ASR if the weights of `asr.model` are on this machine and Moonshine otherwise; it never
-    downloads anything. `qwen`, `moonshine` or the name of an engine from another package (docs/engines.md) selects that
-    one, and the worker does not start if it cannot run here."""
+    downloads anything. `qwen`, `moonshine`, `openai` (a server, see `asr.url`) or the name of an engine from another
+    package (docs/engines.md) selects that one, and the worker does not start if it cannot run here."""
     model: str = "Qwen/Qwen3-ASR-0.6B"
     """Qwen3-ASR loads this model: a name on the Hugging Face hub whose files were fetched by `mediaworker models pull`,
     or a folder."""
@@ -63,6 +63,22 @@ class Asr(Section, frozen=True, kw_only=True):
     listen: str = ""
     """An engine server, `mediaworker engine`, listens on this address: `tcp://0.0.0.0:9095`. On an address other than
     loopback it needs the certificates of `[cluster]`."""
+    url: str = ""
+    """The engine `openai` sends utterances to this server: `https://asr.example.com/v1`, without
+    `/audio/transcriptions`. `asr.model` is the model's name there."""
+    url_route: Literal["auto", "transcriptions", "chat"] = "auto"
+    """Utterances are sent to `/audio/transcriptions`, which every such server has, or to `/chat/completions`, which for
+    Qwen3-ASR at vLLM tells the language and takes priorities; `auto` recognises that one."""
+    url_key: Secret = Secret("")
+    """The server gets this API key, as `Authorization: Bearer`."""
+    url_parallel: Annotated[int, Meta(ge=1, le=1000)] = 16
+    """At most this many requests are under way to the server, half of them for files."""
+    url_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
+    """The server has this many seconds for an answer. A request that fails is repeated once; a busy server is asked
+    again for twice as long, for files twenty times."""
+    url_partials: bool = False
+    """The server is asked for partials as well, each with everything that was said since the utterance began.
+    `asr.partial_ms` must be at least 1000 then."""
     hang_s: Annotated[float, Meta(gt=0)] = 20.0
     """The inference process is replaced when it has work and does not answer for this many seconds."""
     start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
@@ -82,6 +98,12 @@ class Asr(Section, frozen=True, kw_only=True):
             *([(f"{key}.listen", self.listen)] if self.listen else []),
         ):
             check_tcp(name, address)
+        if self.url:
+            check_url(f"{key}.url", self.url)
+            if self.engine != "openai":
+                raise ConfigError(f"{key}.url", self.url, f"is used with {key}.engine = 'openai' alone")
+        if self.url_partials and self.partial_ms < 1000:
+            raise ConfigError(f"{key}.partial_ms", self.partial_ms, f"must be at least 1000 with {key}.url_partials")
         check_unique(f"{key}.servers[]", self.servers, "this server is named twice")
 
 

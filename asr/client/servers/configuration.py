@@ -21,4 +21,5 @@ def builds_from(engine: str, settings: Settings) -> tuple[object, ...]:
     asr = settings.asr
     models = [model for model in (asr.model, asr.partials_model) if model] if engine == "qwen" else []
     files = tuple(map(weights.fingerprint, models))
-    return asr.model, asr.partials_model, asr.attention, asr.threads, settings.qwen, files
+    remote = asr.url, asr.url_key, asr.url_route, asr.url_parallel, asr.url_timeout_s, asr.url_partials
+    return asr.model, asr.partials_model, asr.attention, asr.threads, remote, settings.qwen, files

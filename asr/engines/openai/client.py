@@ -1,0 +1,100 @@
+"""Connections to a transcription server: requests run in a thread of their own and can be given up at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+
+import httpx
+
+from asr.engines.interface import EngineUnusable, described
+from asr.engines.openai import wire
+from asr.server.scheduler import Lane
+from asr.utterance import Utterance
+from config.settings import Asr
+
+MAX_ANSWER_BYTES = 1024 * 1024
+
+
+class Client:
+    """Of one server. Answers are collected with `wait`, in the thread that asked."""
+
+    def __init__(self, asr: Asr) -> None:
+        self._url, self._model, self._timeout_s = asr.url.rstrip("/"), asr.model, asr.url_timeout_s
+        self._route = asr.url_route
+        self._key, self._parallel = str.__str__(asr.url_key), asr.url_parallel
+        self._dialect = wire.Dialect()
+        self._done: SimpleQueue[tuple[object, wire.Outcome]] = SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._http: httpx.AsyncClient | None = None
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def start(self) -> None:
+        """Find the server. Raises EngineUnusable."""
+        threading.Thread(target=self._loop.run_forever, name="http", daemon=True).start()
+        if why := asyncio.run_coroutine_threadsafe(self._find(), self._loop).result():
+            raise EngineUnusable(f"asr.url = {self._url!r}: {why}")
+
+    def ask(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]:
+        """Send a request; `wait` returns `mark` with its outcome. -> gives it up."""
+        future: Future[None] = asyncio.run_coroutine_threadsafe(self._ask(mark, utterance, audio, lane), self._loop)
+        return future.cancel
+
+    def wait(self, timeout_s: float) -> list[tuple[object, wire.Outcome]]:
+        """What has been answered, after at most so long."""
+        found = []
+        try:
+            found.append(self._done.get(timeout=timeout_s))
+            while True:
+                found.append(self._done.get_nowait())
+        except Empty:
+            return found
+
+    async def _find(self) -> str:
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        limits = httpx.Limits(max_connections=self._parallel)
+        self._http = httpx.AsyncClient(headers=headers, limits=limits, timeout=httpx.Timeout(self._timeout_s))
+        try:
+            answer = await self._http.get(f"{self._url}/models")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return f"the server cannot be reached ({described(error)})"
+        return wire.recognise(self._dialect, self._route, self._model, answer.status_code, answer.content)
+
+    async def _ask(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                outcome = await self._answer(utterance, audio, lane)
+        except TimeoutError:
+            outcome = wire.Failed(f"no answer within {self._timeout_s:g} s", again=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            outcome = wire.Busy(f"the server cannot be reached ({described(error)})")
+        except httpx.HTTPError as error:
+            outcome = wire.Failed(f"the connection to the server was lost ({described(error)})", again=True)
+        self._done.put((mark, outcome))
+
+    async def _answer(self, utterance: Utterance, audio: bytes, lane: Lane) -> wire.Outcome:
+        assert self._http is not None
+        ask = wire.ask(self._dialect, self._model, utterance, audio, lane)
+        url = f"{self._url}{ask.path}"
+        if ask.body is not None:
+            request = self._http.build_request("POST", url, json=ask.body)
+        else:
+            file = ("speech.wav", ask.file, "audio/wav")
+            request = self._http.build_request("POST", url, data=ask.form, files={"file": file})
+        answer = await self._http.send(request, stream=True)
+        try:
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > MAX_ANSWER_BYTES:
+                    return wire.Failed("the server's answer is too long", again=False)
+        finally:
+            await answer.aclose()
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return wire.read(self._dialect, ask, utterance, answer.status_code, headers, bytes(body))

@@ -1,0 +1,164 @@
+"""Recognition by a server elsewhere: requests are under way to it while the scheduler goes on choosing.
+
+A step starts the requests that there is room for, waits a moment, and returns what has been answered. What nobody wants
+any more is given up, and so is a partial that a final needs the place of. A server that is busy, or away, is asked
+again later, and less of it at once; one that fails is asked once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from asr.engines.interface import Answer, Capabilities, EngineError, Request, Utterance
+from asr.engines.openai.wire import Busy, Failed, Learned, Outcome, Said
+from asr.server.scheduler import Lane
+
+STEP_S = 0.01
+"""How long a step waits for answers: so late does a new request start, while others are under way."""
+ATTEMPTS = 2
+"""Of a request that the server fails at."""
+BUSY_S, BUSY_MAX_S = 0.5, 8.0
+"""A server that does not say when it wants to be asked again is left alone for so long, and twice as long each time."""
+PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
+"""A request fails when a busy server has not taken it for as many times `asr.url_timeout_s`."""
+
+
+class Requests(Protocol):
+    """What the engine needs of `asr.engines.openai.client.Client`, which documents the methods."""
+
+    def now_s(self) -> float: ...
+    def start(self) -> None: ...
+    def ask(self, mark: object, utterance: Utterance, audio: bytes, lane: Lane) -> Callable[[], object]: ...
+    def wait(self, timeout_s: float) -> list[tuple[object, Outcome]]: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """At the newest request of an utterance."""
+
+    request: Request
+    since_s: float
+    """When it was first to be sent."""
+    failures: int = 0
+    give_up: Callable[[], object] | None = None
+    """It is under way."""
+    outcome: Outcome | None = None
+
+
+class RemoteEngine:
+    """See the module.
+
+    Args:
+        parallel: the most requests that are under way at once; files have half of them at most.
+        partials: asked for as well, each with all that was said so far.
+    """
+
+    name = "openai"
+
+    def __init__(self, client: Requests, *, parallel: int, timeout_s: float, partials: bool) -> None:
+        self.capabilities = Capabilities(batch=parallel, partials=partials)
+        self._client, self._parallel, self._timeout_s = client, parallel, timeout_s
+        self._room = float(parallel)
+        """How many the server is trusted with at once: half after it was busy, more with each answer."""
+        self._open: dict[str, tuple[Utterance, bytearray]] = {}
+        self._attempts: dict[str, _Attempt] = {}
+        self._not_before_s = 0.0
+        self._pause_s = BUSY_S
+
+    def warm_up(self) -> None:
+        """Raises EngineUnusable."""
+        self._client.start()
+
+    def open(self, utterance: Utterance) -> None:
+        self._open[utterance.id] = utterance, bytearray()
+
+    def append(self, utterance_id: str, audio: bytes) -> None:
+        self._open[utterance_id][1].extend(audio)
+
+    def close(self, utterance_id: str) -> None:
+        self._forget(utterance_id)
+        del self._open[utterance_id]
+
+    def runnable(self, request: Request) -> bool:
+        return True
+
+    def step(self, requests: Sequence[Request]) -> list[Answer]:
+        """Raises EngineError."""
+        wanted = {request.utterance_id: request for request in requests}
+        if len(requests) < self.capabilities.batch:
+            for name in [name for name in self._attempts if name not in wanted]:
+                self._forget(name)
+        for request in requests:
+            self._begin(request)
+        for mark, outcome in self._client.wait(0.0 if self._has_outcome(wanted) else STEP_S):
+            assert isinstance(mark, _Attempt)
+            if self._attempts.get(mark.request.utterance_id) is mark:
+                mark.give_up, mark.outcome = None, outcome
+        for attempt in [self._attempts[name] for name in wanted if name in self._attempts]:
+            if attempt.outcome is not None and not isinstance(attempt.outcome, Said) and (why := self._failed(attempt)):
+                self._forget(attempt.request.utterance_id)  # answers to others are kept for the next step
+                raise EngineError(attempt.request.utterance_id, why)
+        return [answer for request in requests if (answer := self._answer(request)) is not None]
+
+    def _answer(self, request: Request) -> Answer | None:
+        attempt = self._attempts.get(request.utterance_id)
+        if attempt is None or not isinstance(said := attempt.outcome, Said):
+            return None
+        self._room, self._pause_s = min(self._parallel, self._room + 1 / self._room), BUSY_S
+        self._forget(request.utterance_id)
+        return Answer(request, said.text, said.language)
+
+    def _has_outcome(self, wanted: dict[str, Request]) -> bool:
+        return any(self._attempts[name].outcome is not None for name in wanted if name in self._attempts)
+
+    def _begin(self, request: Request) -> None:
+        """Send it, if there is room."""
+        name, now_s = request.utterance_id, self._client.now_s()
+        attempt = self._attempts.get(name)
+        if attempt is None or attempt.request.revision != request.revision:
+            self._forget(name)
+            attempt = self._attempts[name] = _Attempt(request, now_s)
+        if attempt.give_up is not None or attempt.outcome is not None or now_s < self._not_before_s:
+            return
+        under_way = [each for each in self._attempts.values() if each.give_up is not None]
+        if request.lane is Lane.BATCH:
+            files = sum(each.request.lane is Lane.BATCH for each in under_way)
+            if files >= max(1, int(self._room) // 2):
+                return
+        if len(under_way) >= int(self._room) and not (request.final and self._make_room(request, under_way)):
+            return
+        utterance, audio = self._open[name]
+        attempt.give_up = self._client.ask(attempt, utterance, bytes(audio[: request.end]), request.lane)
+
+    def _make_room(self, request: Request, under_way: list[_Attempt]) -> bool:
+        """Give up the least urgent one, if a final is more urgent."""
+        last = max(under_way, key=lambda each: each.request.lane)
+        if last.request.lane <= request.lane or last.give_up is None:
+            return False
+        last.give_up()
+        last.give_up = None
+        return True
+
+    def _failed(self, attempt: _Attempt) -> str:
+        """Why it is over; "": it is tried again."""
+        request, now_s, outcome = attempt.request, self._client.now_s(), attempt.outcome
+        attempt.outcome = None
+        if isinstance(outcome, Busy):
+            if now_s >= self._not_before_s:  # the first of those that were under way together
+                self._room = max(1.0, self._room / 2)
+                self._not_before_s = now_s + (outcome.retry_s if outcome.retry_s is not None else self._pause_s)
+                self._pause_s = min(BUSY_MAX_S, 2 * self._pause_s)
+            patience_s = self._timeout_s * (PATIENCE_FILES if request.lane is Lane.BATCH else PATIENCE_CALLS)
+            return "" if now_s - attempt.since_s < patience_s else f"{outcome.reason}, for {patience_s:g} s"
+        if isinstance(outcome, Learned):
+            return ""
+        assert isinstance(outcome, Failed)
+        attempt.failures += 1
+        return "" if outcome.again and attempt.failures < ATTEMPTS else outcome.reason
+
+    def _forget(self, name: str) -> None:
+        attempt = self._attempts.pop(name, None)
+        if attempt is not None and attempt.give_up is not None:
+            attempt.give_up()
