@@ -75,7 +75,7 @@ class Client:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             outcome = wire.Busy(f"the server cannot be reached ({described(error)})")
         except httpx.HTTPError as error:
-            outcome = wire.Failed(f"the connection to the server was lost ({described(error)})", again=True)
+            outcome = wire.Busy(f"the connection to the server was lost ({described(error)})", lost=True)
         self._done.put((mark, outcome))
 
     async def _answer(self, utterance: Utterance, audio: bytes, lane: Lane) -> wire.Outcome:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from asr.engines.interface import Answer, Capabilities, EngineError, Request, Utterance
+from asr.engines.interface import Answer, Capabilities, EngineError, Request, Runtime, Utterance
 from asr.engines.openai.wire import Busy, Failed, Learned, Outcome, Said
 from asr.server.scheduler import Lane
 
@@ -19,6 +19,8 @@ STEP_S = 0.01
 """How long a step waits for answers: so late does a new request start, while others are under way."""
 ATTEMPTS = 2
 """Of a request that the server fails at."""
+ATTEMPTS_LOST = 5
+"""Of a request over which the connection was lost."""
 BUSY_S, BUSY_MAX_S = 0.5, 8.0
 """A server that does not say when it wants to be asked again is left alone for so long, and twice as long each time."""
 PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
@@ -42,6 +44,7 @@ class _Attempt:
     since_s: float
     """When it was first to be sent."""
     failures: int = 0
+    lost: int = 0
     give_up: Callable[[], object] | None = None
     """It is under way."""
     outcome: Outcome | None = None
@@ -70,6 +73,9 @@ class RemoteEngine:
     def warm_up(self) -> None:
         """Raises EngineUnusable."""
         self._client.start()
+
+    def runtime(self) -> Runtime:
+        return Runtime(device="remote")
 
     def open(self, utterance: Utterance) -> None:
         self._open[utterance.id] = utterance, bytearray()
@@ -146,6 +152,9 @@ class RemoteEngine:
         request, now_s, outcome = attempt.request, self._client.now_s(), attempt.outcome
         attempt.outcome = None
         if isinstance(outcome, Busy):
+            attempt.lost += outcome.lost
+            if attempt.lost >= ATTEMPTS_LOST:
+                return outcome.reason
             if now_s >= self._not_before_s:  # the first of those that were under way together
                 self._room = max(1.0, self._room / 2)
                 self._not_before_s = now_s + (outcome.retry_s if outcome.retry_s is not None else self._pause_s)

@@ -43,6 +43,9 @@ class Busy:
     reason: str
     retry_s: float | None = None
     """When, if it has said so."""
+    lost: bool = False
+    """The connection broke off: the server may have ended over the request, or has turned it away before it was
+    read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,19 @@ def test_a_server_that_stays_busy_is_asked_less_and_less_often_until_patience_en
     assert world.said[-1] == ("file", "800 bytes", None)
 
 
+def test_a_request_that_ends_the_server_again_and_again_is_given_up() -> None:
+    world = World()
+    world.say("a")
+    world.ask("a")
+    lost = 0
+    while not world.heard:
+        world.step()
+        if world.server.names:
+            world.server.answer("a", Busy("the connection to the server was lost", lost=True))
+            lost += 1
+    assert lost == 5 and world.said == [("a", "", "the connection to the server was lost")]
+
+
 def test_without_partials_nobody_asks_for_one() -> None:
     world = World(partials=False)
     world.say("a")

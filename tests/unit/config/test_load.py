@@ -51,7 +51,7 @@ CORPUS = [
     ({"asr": {"engine": ""}}, "asr.engine", ["''"]),
     ({"asr": {"engine": 1}}, "asr.engine", ["1"]),
     ({"asr": {"threads": -1}}, "asr.threads", ["-1", "0"]),
-    ({"asr": 3}, "asr", ["3"]),
+    ({"qwen": 3}, "qwen", ["3"]),
     ({"rtp": {"port_min": 20000, "port_max": 10000}}, "rtp.port_max", ["10000", "20000"]),
     ({"endpointing": {"files": {"exit": 0.9}}}, "endpointing.files.exit", ["0.9", "0.5"]),
     ({"endpointing": {"bot": {"exit": 0.9}}}, "endpointing.bot.exit", ["0.9", "0.5"]),
