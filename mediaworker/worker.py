@@ -18,6 +18,7 @@ from audio import Detector, Shard
 from config import ConfigError, Settings
 from config.addresses import bracketed
 from config.listen import media_host
+from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
@@ -53,6 +54,7 @@ from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.webhooks.events import EventWebhooks
 
 if TYPE_CHECKING:
+    from mediaworker.cluster.member import ClusterMember
     from sip.pjsip.endpoint import SipEndpoint
 
 log = structlog.get_logger()
@@ -114,6 +116,7 @@ class Worker:
         endpoints = self._make_ingresses(settings)
         self.sip_certificate = sip_certificate(settings.sip)
         self.sip = self.readiness.sip = self._make_sip()
+        self.cluster = self._join_cluster(settings)
         self._make_http(settings, endpoints)
         self._define_metrics(self.metrics)
 
@@ -147,12 +150,14 @@ class Worker:
             calls=self.calls,
             metrics=self.metrics,
             ready=self.readiness.reasons,
-            warnings=self.readiness.warnings,
+            warnings=lambda: [*self.readiness.warnings(), *(self.cluster.warnings if self.cluster else [])],
             engine=self.readiness.engine_status,
             unknown_language=self.recognizer.unknown,
             sip_status=self.readiness.sip_status,
             sessions=self.page_sessions,
             failures=self.auth_failures,
+            directory=self.cluster.directory if self.cluster is not None else CallDirectory(self.hub, self.calls),
+            feed=self.cluster.feed if self.cluster is not None else lambda: self.hub,
         )
         extra = websocket_routes(endpoints, self._throttle, max_bytes=settings.media.max_message_bytes)
         extra += twilio_http.webhook_routes(self.twilio)
@@ -201,6 +206,9 @@ class Worker:
                 self._bound_files()
                 await self.hub.start()
                 stack.push_async_callback(self.hub.stop)
+                if self.cluster is not None:
+                    self.cluster.start()
+                    stack.push_async_callback(self.cluster.stop)
                 await self.webhooks.start()
                 stack.push_async_callback(self.webhooks.stop)
                 self.retention.start()
@@ -284,6 +292,8 @@ class Worker:
         for holder in (self.api, self.files, self.jobs, self.readiness, self):
             holder.settings = settings
         self.retention.settings = settings.retention
+        if self.cluster is not None:
+            self.cluster.retention.settings = settings.retention
         self.recognizer.use(settings)
         if self.sip is not None:
             self.sip.allow(settings.sip.allow)
@@ -310,6 +320,13 @@ class Worker:
             limit.lower(room)
         if self.sip is not None:
             self.sip.admission.limit_connections(room)
+
+    def _join_cluster(self, settings: Settings) -> ClusterMember | None:
+        if not settings.cluster.nats:
+            return None
+        from mediaworker.cluster.member import ClusterMember
+
+        return ClusterMember(settings, self.hub, self.calls)
 
     def _make_sip(self) -> SipEndpoint | None:
         if not self.settings.sip.enabled:

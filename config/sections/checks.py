@@ -56,6 +56,18 @@ def check_url(key: str, text: str) -> None:
         raise ConfigError(key, text, "expected http:// or https://, a host and a path")
 
 
+def check_nats(key: str, text: str) -> None:
+    """`nats://HOST:PORT` or `tls://HOST:PORT`, without a user, which would be shown."""
+    try:
+        url = urlsplit(text)
+        fits = url.scheme in ("nats", "tls") and bool(url.hostname) and bool(url.port) and not url.username
+        fits = fits and not (url.path or url.query or url.fragment)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ConfigError(key, text, "expected nats://HOST:PORT or tls://HOST:PORT")
+
+
 def check_tcp(key: str, text: str) -> None:
     """An address as `config.addresses.parse_tcp` reads it."""
     try:

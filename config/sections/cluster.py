@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from config.errors import ConfigError
-from config.sections.checks import check_tls
+from config.sections.checks import check_nats, check_tls
 from config.sections.section import Secret, Section
 
 
@@ -23,7 +27,25 @@ class Cluster(Section, frozen=True, kw_only=True):
     """On one machine, over loopback and without certificates, an engine server takes the workers that know this
     token."""
 
+    nats: tuple[str, ...] = ()
+    """Workers that share these NATS servers with JetStream know each other's calls: `nats://nats-1.example.com:4222`,
+    or `tls://` with the certificates above (docs/cluster.md)."""
+    nats_user: str = ""
+    """NATS knows this worker by this user name."""
+    nats_password: Secret = Secret("")
+    """NATS expects this password of the user."""
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "mediaworker"
+    """Streams and subjects of this cluster begin with this name, so that several can share the NATS servers."""
+    replicas: Annotated[int, Meta(ge=1, le=5)] = 3
+    """NATS keeps this many copies of what it stores; with a single NATS server it must be 1."""
+    keep_days: Annotated[float, Meta(gt=0, le=365)] = 7.0
+    """NATS keeps events for this many days: for so long may a worker be away and miss nothing."""
+
     def check(self, key: str) -> None:
+        for index, url in enumerate(self.nats):
+            check_nats(f"{key}.nats[{index}]", url)
+        if any(url.startswith("tls://") for url in self.nats) and not self.tls_cert:
+            raise ConfigError(f"{key}.tls_cert", "", f"is required with tls:// in {key}.nats")
         check_tls(key, self.tls_cert, self.tls_key)
         if bool(self.tls_cert) != bool(self.tls_ca):
             lacking, present = ("tls_ca", "tls_cert") if self.tls_cert else ("tls_cert", "tls_ca")

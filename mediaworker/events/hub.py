@@ -19,7 +19,6 @@ import structlog
 
 from config import Settings
 from mediaworker.events import call_record as calls
-from mediaworker.events.feed import EventFeed
 from mediaworker.events.frame import decode, encode, printable, timestamp
 from mediaworker.events.schema import (
     TYPES,
@@ -35,13 +34,14 @@ from mediaworker.events.schema import (
     type_of,
 )
 from mediaworker.events.store import EventStore
+from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import Entry
 from mediaworker.ops.metrics import Histogram
 
 log = structlog.get_logger()
 
 
-class EventHub(EventFeed):
+class EventHub(StoredEvents):
     """The feed of this worker's own calls."""
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float] = time.time) -> None:
@@ -55,6 +55,8 @@ class EventHub(EventFeed):
         """Of finals: from `publish` to the end of its commit, and on to the last subscriber's waiting room."""
         self._latest: dict[str, CallRecord] = {}
         """Open calls after the last event published."""
+        self.on_shown: list[Callable[[Entry], None]] = []
+        """Called with each event that subscribers are shown."""
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +144,8 @@ class EventHub(EventFeed):
             self.event_log.unstored += 1
             shown = replace(entry, frame=self.event_log.frame(entry))
         self._offer(shown)
+        for show in self.on_shown:
+            show(shown)
         if entry.type == "transcript.final":
             self.final_commit_s.observe(now_s - entry.published_s)
             self.final_fan_out_s.observe(asyncio.get_running_loop().time() - now_s)

@@ -19,8 +19,8 @@ import structlog
 from config.settings import Retention as RetentionSettings
 from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
 from mediaworker.events.frame import timestamp
-from mediaworker.events.hub import EventHub
 from mediaworker.events.store import StoreError
+from mediaworker.events.stored_events import StoredEvents
 from mediaworker.storage.sqlite import erase_set_aside
 
 log = structlog.get_logger()
@@ -37,7 +37,9 @@ SHRINK_PAGES = 64
 class RetentionTask:
     """Sweeps every `SWEEP_EVERY_S`. `settings` may be replaced at any time; `clock` gives Unix time in seconds."""
 
-    def __init__(self, hub: EventHub, settings: RetentionSettings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, hub: StoredEvents, settings: RetentionSettings, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self.settings = settings
         self.erased_calls = self.erased_events = 0
         self._counted = 0

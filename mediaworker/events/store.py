@@ -93,6 +93,14 @@ class EventStore:
             os.close(self._lock)
             self._lock = None
 
+    def discard(self) -> None:
+        """Delete the file of a store that is stopped: it is a copy of something else. Raises StoreError."""
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._real}{suffix}").unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.directory}: {say(error)}") from error
+
     async def append(self, rows: Iterable[EventRow], records: Iterable[CallRecord], floor: int) -> None:
         """Committed when it returns. Raises StoreError: nothing of it was written."""
         rows = tuple(rows)

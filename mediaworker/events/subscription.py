@@ -19,6 +19,8 @@ from mediaworker.events.schema import CallRecord, EventError
 OVERRUN = 4008
 EXPIRED = 4009
 GOING_AWAY = 1001
+MAX_SEEN = 8
+"""Workers in a cursor."""
 
 
 class SubscriptionClosed(Exception):
@@ -42,13 +44,27 @@ class Cursor:
 
     store_id: str
     row: int
+    seen: tuple[tuple[str, int], ...] = ()
+    """In a cluster: workers, by the ids of their own stores, whose events were seen up to these rows of theirs before
+    they came to `row`."""
 
     def __str__(self) -> str:
-        return f"{self.store_id}:{self.row}"
+        return f"{self.store_id}:{self.row}" + "".join(f".{store_id}.{row}" for store_id, row in self.seen)
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
         """Raises EventError."""
+        first, *more = text.split(".")
+        if not more:
+            return cls._plain(text)
+        if len(more) % 2 or len(more) > 2 * MAX_SEEN:
+            raise EventError("a cursor of a cluster is <id>:<row>, and <store id>.<row> for each worker")
+        seen = [cls._plain(f"{store_id}:{row}") for store_id, row in zip(more[::2], more[1::2], strict=True)]
+        plain = cls._plain(first)
+        return cls(plain.store_id, plain.row, tuple((each.store_id, each.row) for each in seen))
+
+    @classmethod
+    def _plain(cls, text: str) -> Cursor:
         store_id, colon, row = text.partition(":")
         if not (colon and store_id.isalnum() and store_id.isascii() and row.isascii() and row.isdigit()):
             raise EventError("a cursor is <store id>:<row id>")
@@ -72,6 +88,14 @@ class Entry:
     """Of a waiting entry with the same key only the newest is of use."""
     record: CallRecord | None = None
     """The call after this event; None for non-durable events and those without a call."""
+    origin: Cursor | None = None
+    """In a cluster: the event's place in the store of the worker that has heard it."""
+    cursor: Cursor | None = None
+    """Where its reader stands after it; None: behind its row."""
+
+    @property
+    def durable(self) -> bool:
+        return self.replaces is None
 
 
 class EventHistory(Protocol):
@@ -107,6 +131,8 @@ class Subscription:
         self.types = types
         self.cursor = cursor
         """The place up to which everything has been handed out."""
+        self.resumed = cursor
+        """Where it has begun."""
         self.scanned = cursor.row
         """While catching up: the hub has looked for frames up to here."""
         self.live = False
@@ -117,7 +143,8 @@ class Subscription:
         self._hello: str | None = hello
         self._unchecked = replay
         self._page: deque[tuple[int, str]] = deque()
-        # Keyed by row id, or by what the entry replaces; ordered by time of arrival.
+        self._arrivals = 0
+        # Keyed by number of arrival, or by what the entry replaces; ordered by time of arrival.
         self._waiting: OrderedDict[int | str, Entry] = OrderedDict()
         self._dropped_since = 0
         self._closed: SubscriptionClosed | None = None
@@ -135,10 +162,11 @@ class Subscription:
         """Called by the hub for every event once the subscription is live. Never blocks."""
         if self._closed is not None or self._done or not self.wants(entry):
             return
-        if entry.row is None:
+        if not entry.durable:
             self._offer_transient(entry)
         elif len(self._waiting) < self._limit or self._shed():
-            self._waiting[entry.row] = entry
+            self._arrivals += 1
+            self._waiting[self._arrivals] = entry
         else:
             self._waiting.clear()
             self.overrun = True
@@ -202,7 +230,9 @@ class Subscription:
             return self._lagged(str(self.cursor), dropped)
         if self._waiting:
             entry = self._waiting.popitem(last=False)[1]
-            if entry.row is not None:
+            if entry.cursor is not None:
+                self.cursor = entry.cursor
+            elif entry.row is not None:
                 self._advance(entry.row)
             return entry.frame
         return None
@@ -217,7 +247,7 @@ class Subscription:
 
     def _shed(self) -> bool:
         """Make room for a durable event by dropping what may be dropped."""
-        transient = [key for key, entry in self._waiting.items() if entry.row is None]
+        transient = [key for key, entry in self._waiting.items() if not entry.durable]
         for key in transient:
             del self._waiting[key]
         self._drop(len(transient))
@@ -228,7 +258,7 @@ class Subscription:
         self._dropped_since += count
 
     def _advance(self, row: int) -> None:
-        self.cursor = Cursor(self.cursor.store_id, row)
+        self.cursor = Cursor(self.cursor.store_id, row, self.cursor.seen)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -12,8 +12,10 @@ from starlette.requests import HTTPConnection
 from config import Settings
 from config.sections.section import Scope
 from config.settings import ApiKey
+from mediaworker.calls.directory import CallDirectory
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
+from mediaworker.events.stored_events import StoredEvents
 from mediaworker.http.auth import Access, decide
 from mediaworker.http.page_sessions import PageSessions
 from mediaworker.http.problem import Problem
@@ -55,6 +57,17 @@ class ApiContext:
     sessions: PageSessions = field(default_factory=PageSessions)
     """Of pages that were opened without an API key."""
     failures: AuthFailures = field(default_factory=AuthFailures)
+    directory: CallDirectory = None  # type: ignore[assignment]
+    """Of all calls that can be asked about here; without one: of those of this worker."""
+    feed: Callable[[], StoredEvents] | None = None
+    """The events that subscribers follow; without one: those of this worker."""
+
+    def __post_init__(self) -> None:
+        self.directory = self.directory or CallDirectory(self.hub, self.calls)
+
+    @property
+    def events(self) -> StoredEvents:
+        return self.feed() if self.feed is not None else self.hub
 
     def readiness(self) -> tuple[list[str], dict[str, Any]]:
         """See `OperatorContext`."""

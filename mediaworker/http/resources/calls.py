@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, OwnerAway
 from mediaworker.events.schema import CallRecord
 from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
@@ -57,7 +58,11 @@ class Calls:
     """The endpoints. Reading needs the scope `events`, changing `admin`."""
 
     def __init__(self, context: ApiContext) -> None:
-        self._context, self._hub = context, context.hub
+        self._context = context
+
+    @property
+    def _directory(self) -> CallDirectory:
+        return self._context.directory
 
     async def list(self, request: Request) -> Response:
         self._context.authorize(request, "events")
@@ -65,7 +70,7 @@ class Calls:
         if (text := request.query_params.get("text")) is not None:
             return await self._search(text, limit, after)
         # One more than asked for tells whether there is a next page.
-        found = await self._hub.read(lambda database: database.calls(limit + 1, after))
+        found = await self._directory.page(limit + 1, after)
         more = len(found) > limit
         return _json(Page(found[:limit], found[limit - 1].call_id if more else None))
 
@@ -76,8 +81,7 @@ class Calls:
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise Problem(400, "after must be the `next` of a page of the same search")
         row = None if after is None else int(after)
-        found, last = await self._hub.read(lambda database: database.search(text, limit, row))
-        found = [self._hub.call(record.call_id) or record for record in found]
+        found, last = await self._directory.search(text, limit, row)
         return _json(Page(found, None if last is None else str(last)))
 
     async def get(self, request: Request) -> Response:
@@ -88,7 +92,7 @@ class Calls:
         self._context.authorize(request, "events")
         format = cast(Format, choice("format", request.query_params.get("format"), FORMATS) or "json")
         record = await self._record(request)
-        frames = await self._hub.read(lambda database: database.frames(record.call_id, FINALS))
+        frames = await self._directory.frames(record.call_id, FINALS)
         # A long call has thousands of words to place: not while the audio of others waits.
         text = await asyncio.to_thread(lambda: render(record, segments(record, frames), format))
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})
@@ -102,43 +106,48 @@ class Calls:
         legs = {leg.leg for leg in record.legs}
         if unknown := patch.names.keys() - legs:
             raise Problem(400, f"no such leg: {', '.join(sorted(unknown))}; the call has {', '.join(sorted(legs))}")
-        live = self._context.calls.get(record.call_id) if record.state != "ended" else None
-        if live is None:
-            if patch.language is not None:
-                raise Problem(409, "the call has ended: its language can no longer be set")
-            renamed = await self._hub.ended_calls.rename(record.call_id, patch.names)
-            return _json(renamed or record)
-        for leg, name in patch.names.items():
-            live.rename(leg, name)
-        if patch.language is not None:
-            live.set_language(patch.language)
-        await self._hub.flush()
+        try:
+            await self._directory.change(record.call_id, patch.names, patch.language)
+        except CallOver:
+            raise Problem(409, "the call has ended: its language can no longer be set") from None
+        except OwnerAway as error:
+            raise away(error) from None
         return _json(await self._record(request))
 
     async def hangup(self, request: Request) -> Response:
         """202: the call ends when its last finals are out; `call.ended` tells."""
         self._context.authorize(request, "admin")
         record = await self._record(request)
-        live = self._context.calls.get(record.call_id)
-        if live is None:
-            raise Problem(409, "the call has ended")
-        live.hangup()
+        try:
+            await self._directory.hangup(record.call_id)
+        except CallOver:
+            raise Problem(409, "the call has ended") from None
+        except OwnerAway as error:
+            raise away(error) from None
         return _json(record, 202)
 
     async def delete(self, request: Request) -> Response:
         self._context.authorize(request, "admin")
         record = await self._record(request)
-        if record.state != "ended":
-            raise Problem(409, "the call has not ended: hang it up first")
-        await self._hub.ended_calls.erase(record.call_id)
+        try:
+            await self._directory.erase(record.call_id)
+        except CallLive:
+            raise Problem(409, "the call has not ended: hang it up first") from None
+        except OwnerAway as error:
+            raise away(error) from None
         return Response(status_code=204)
 
     async def _record(self, request: Request) -> CallRecord:
         call_id: str = request.path_params["call_id"]
-        record = self._hub.call(call_id) or await self._hub.read(lambda database: database.call(call_id))
+        record = await self._directory.record(call_id)
         if record is None:
             raise Problem(404, "no such call")
         return record
+
+
+def away(error: OwnerAway) -> Problem:
+    """The worker that has the call does not answer."""
+    return Problem(503, str(error), headers={"Retry-After": "5"})
 
 
 def parse_patch(body: bytes) -> Patch:

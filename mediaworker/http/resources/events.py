@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mediaworker.events.schema import TYPES
 from mediaworker.events.store import StoreError
+from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import EXPIRED, Subscription, SubscriptionClosed
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
@@ -46,7 +47,11 @@ class EventRoutes:
     """
 
     def __init__(self, context: ApiContext) -> None:
-        self._context, self._hub = context, context.hub
+        self._context = context
+
+    @property
+    def _feed(self) -> StoredEvents:
+        return self._context.events
 
     async def stream(self, request: Request) -> Response:
         """Server-sent events (HTML Living Standard, section 9.2), each with the JSON of a WebSocket's frame.
@@ -61,7 +66,7 @@ class EventRoutes:
         if (last := request.headers.get("last-event-id")) is not None:
             after = last  # a reconnect repeats the URL with which it began
         try:
-            subscription = self._hub.subscribe(call=call, after=after, types=types)
+            subscription = self._feed.subscribe(call=call, after=after, types=types)
             async with contextlib.AsyncExitStack() as stack:
                 stack.callback(subscription.close)
                 messages = _messages(subscription, self._context.settings.events.heartbeat_s)
@@ -74,7 +79,7 @@ class EventRoutes:
         call, types, after = await self._asked(websocket)
         await websocket.accept(access.subprotocol)
         try:
-            subscription = self._hub.subscribe(call=call, after=after, types=types)
+            subscription = self._feed.subscribe(call=call, after=after, types=types)
         except SubscriptionClosed as closed:
             await _close(websocket, closed.code, closed.reason)
             return
@@ -99,7 +104,7 @@ class EventRoutes:
         call, types = _one(connection, "call") or "*", _types(connection.query_params.getlist("types"))
         after = _one(connection, "after")
         await self._check_call(call)
-        if self._hub.subscribers >= self._context.settings.events.max_subscribers:
+        if self._feed.subscribers >= self._context.settings.events.max_subscribers:
             raise Problem(503, "all event subscriptions are taken", headers={"Retry-After": "5"})
         return call, types, after
 
@@ -108,7 +113,7 @@ class EventRoutes:
             return
         if not CALL_ID.fullmatch(call):
             raise Problem(400, "call must be a call's id, or *")
-        if (self._hub.call(call) or await self._hub.read(lambda database: database.call(call))) is None:
+        if await self._context.directory.record(call) is None:
             raise Problem(404, "no such call")
 
 

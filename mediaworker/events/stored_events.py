@@ -1,4 +1,4 @@
-"""A feed of events that are stored: subscribers, what they resume from, and the care of the store's file.
+"""Events that are stored and followed: subscribers, what they resume from, and the care of the store's file.
 
 `mediaworker.events.hub` is the feed of what this worker has heard itself.
 """
@@ -32,11 +32,14 @@ CHECK_S = 0.5
 the events of about so long, at most."""
 
 
-class EventFeed:
+class StoredEvents:
     """Store, fan out, resume. Everything but the store's threads happens on one event loop.
 
     `clock` gives unix time in seconds.
     """
+
+    SHARED = False
+    """Cursors are valid at other workers as well."""
 
     def __init__(self, settings: Settings, store: EventStore, *, clock: Callable[[], float]) -> None:
         self.event_log = EventLog(store, self._fan_out)
@@ -208,7 +211,7 @@ class EventFeed:
             raise ResumeError(str(error)) from None
         if cursor.store_id != self._here().store_id:
             raise ResumeError("the cursor is another store's")
-        if cursor.row > self.event_log.visible_row:
+        if cursor.row > self.event_log.visible_row or (cursor.seen and not self.SHARED):
             raise ResumeError("unknown cursor")
         if self.event_log.is_expired(cursor.row):
             raise ResumeError(EXPIRED_CURSOR)

@@ -1,0 +1,71 @@
+"""All calls, live and ended: what is known of them, and the few things that can be done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mediaworker.calls.registry import CallRegistry
+from mediaworker.events.hub import EventHub
+from mediaworker.events.schema import CallRecord
+
+
+class CallOver(Exception):
+    """The call has ended, which makes it too late for this."""
+
+
+class CallLive(Exception):
+    """The call has not ended, which makes it too early for this."""
+
+
+class OwnerAway(Exception):
+    """Another worker has the call, and does not answer."""
+
+
+class CallDirectory:
+    """Of one worker alone. Every method raises StoreError."""
+
+    def __init__(self, hub: EventHub, live: CallRegistry) -> None:
+        self._hub, self._live = hub, live
+
+    async def page(self, limit: int, after: str | None) -> list[CallRecord]:
+        """Newest first, older than the call `after`."""
+        return await self._hub.read(lambda database: database.calls(limit, after))
+
+    async def search(self, text: str, limit: int, after: int | None) -> tuple[list[CallRecord], int | None]:
+        """See `Database.search`."""
+        found, last = await self._hub.read(lambda database: database.search(text, limit, after))
+        return [self._hub.call(record.call_id) or record for record in found], last
+
+    async def record(self, call_id: str) -> CallRecord | None:
+        return self._hub.call(call_id) or await self._hub.read(lambda database: database.call(call_id))
+
+    async def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
+        """Its durable events of these types, in order."""
+        return await self._hub.read(lambda database: database.frames(call_id, types))
+
+    async def hangup(self, call_id: str) -> None:
+        """Raises CallOver, OwnerAway."""
+        if (live := self._live.get(call_id)) is None:
+            raise CallOver
+        live.hangup()
+
+    async def change(self, call_id: str, names: Mapping[str, str], language: str | None) -> None:
+        """Names of legs, and the language of the utterances to come. Raises CallOver (a language needs a live call),
+        OwnerAway."""
+        if (live := self._live.get(call_id)) is None:
+            if language is not None:
+                raise CallOver
+            await self._hub.ended_calls.rename(call_id, dict(names))
+            return
+        for leg, name in names.items():
+            live.rename(leg, name)
+        if language is not None:
+            live.set_language(language)
+        await self._hub.flush()
+
+    async def erase(self, call_id: str) -> None:
+        """Raises CallLive, OwnerAway."""
+        record = await self.record(call_id)
+        if record is not None and record.state != "ended":
+            raise CallLive
+        await self._hub.ended_calls.erase(call_id)

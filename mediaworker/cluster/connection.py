@@ -1,0 +1,192 @@
+"""The connection to NATS: made again whenever it is lost, and the stream that holds the events of all workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable
+
+import nats
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import StorageType, StreamConfig, StreamInfo
+from nats.js.errors import APIError, NotFoundError
+
+from config.certificates import client_context
+from config.settings import Cluster
+
+RETRY_S = 1.0
+ANSWER_S = 5.0
+"""How long JetStream may take for an answer."""
+PING_S = 2
+"""A server that leaves two pings unanswered is given up."""
+DUPLICATES_S = 600.0
+"""For so long JetStream remembers the ids of messages: one that is published again is no double."""
+log = structlog.get_logger("cluster")
+
+
+class ClusterUnreachable(Exception):
+    """NATS, or its stream, cannot be had just now. The message is a part of a sentence."""
+
+
+class NatsConnection:
+    """See the module.
+
+    Args:
+        on_ready: called when the stream is there, at the start and after each loss of the connection.
+    """
+
+    def __init__(self, settings: Cluster, *, worker: str, on_ready: Callable[[], Awaitable[None]]) -> None:
+        self.trouble = "NATS has not been reached yet"
+        """Why the cluster is not there; empty: it is."""
+        self.stream = f"{settings.name.upper()}_EVENTS"
+        self.reconnects = 0
+        self._settings, self._worker, self._on_ready = settings, worker, on_ready
+        self._client: Client | None = None
+        self._js: JetStreamContext | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._again = asyncio.Event()
+
+    @property
+    def client(self) -> Client:
+        """Raises ClusterUnreachable."""
+        if self._client is None or not self._client.is_connected:
+            raise ClusterUnreachable(self.trouble or "the connection to NATS was lost")
+        return self._client
+
+    @property
+    def js(self) -> JetStreamContext:
+        """Raises ClusterUnreachable."""
+        self.client  # noqa: B018 - raises
+        assert self._js is not None
+        return self._js
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="cluster-nats")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._client is not None:
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                await self._client.close()
+
+    def subject(self, *tokens: str) -> str:
+        return ".".join((self._settings.name, *tokens))
+
+    async def stream_id(self) -> str:
+        """Of the stream, which is made if it is not there: cursors begin with it. Raises ClusterUnreachable."""
+        try:
+            try:
+                info = await self.js.stream_info(self.stream)
+            except NotFoundError:
+                info = await self._make()
+            wanted = self._config(info.config.description or "")
+            if (info.config.num_replicas, info.config.max_age) != (wanted.num_replicas, wanted.max_age):
+                info = await self.js.update_stream(wanted)
+        except (APIError, nats.errors.Error, OSError) as error:
+            raise ClusterUnreachable(f"JetStream: {_why(error)}") from None
+        return str(info.config.description)
+
+    async def _make(self) -> StreamInfo:
+        js = self.js
+        try:
+            return await js.add_stream(self._config(secrets.token_hex(8)))
+        except APIError:
+            with contextlib.suppress(NotFoundError):  # another worker was faster
+                return await js.stream_info(self.stream)
+            raise
+
+    def _config(self, id: str) -> StreamConfig:
+        settings = self._settings
+        return StreamConfig(
+            name=self.stream,
+            description=id,
+            subjects=[self.subject("events", ">")],
+            storage=StorageType.FILE,
+            num_replicas=settings.replicas,
+            max_age=settings.keep_days * 86400,
+            duplicate_window=DUPLICATES_S,
+        )
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._connect()
+                while True:
+                    await self._use()
+                    self._again.clear()
+                    await self._again.wait()
+            except ClusterUnreachable as error:
+                self._tell(str(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def _connect(self) -> None:
+        if self._client is not None:
+            return
+        settings = self._settings
+        client = Client()
+
+        async def changed() -> None:
+            self.reconnects += 1
+            self._again.set()
+
+        async def lost() -> None:
+            self._tell("the connection to NATS was lost")
+
+        async def failed(error: Exception) -> None:
+            log.debug("nats", error=str(error))
+
+        try:
+            context = client_context(settings) if settings.tls_cert else None
+            await client.connect(
+                list(settings.nats),
+                name=self._worker,
+                tls=context if context is not None and self._encrypted else None,
+                user=settings.nats_user or None,
+                password=str.__str__(settings.nats_password) or None,
+                allow_reconnect=True,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=1,
+                connect_timeout=3,
+                ping_interval=PING_S,
+                max_outstanding_pings=2,
+                reconnected_cb=changed,
+                disconnected_cb=lost,
+                error_cb=failed,
+            )
+        except (nats.errors.Error, OSError, ssl.SSLError, TimeoutError) as error:
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                await client.close()
+            raise ClusterUnreachable(f"cluster.nats cannot be reached: {_why(error)}") from None
+        self._client, self._js = client, client.jetstream(timeout=ANSWER_S)
+
+    @property
+    def _encrypted(self) -> bool:
+        return any(url.startswith("tls://") for url in self._settings.nats)
+
+    async def _use(self) -> None:
+        await self._on_ready()
+        if self.trouble:
+            log.info("cluster joined", nats=[_plain(url) for url in self._settings.nats], stream=self.stream)
+        self.trouble = ""
+
+    def _tell(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.warning("the cluster is not there: calls go on", problem=trouble)
+        self.trouble = trouble
+
+
+def _why(error: BaseException) -> str:
+    return str(getattr(error, "description", "") or error) or type(error).__name__
+
+
+def _plain(url: str) -> str:
+    """Without a password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -1,0 +1,183 @@
+"""The calls of all workers: known here by their events, and changed by the worker that has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.msg import Msg
+from nats.js.errors import APIError
+
+from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, OwnerAway
+from mediaworker.calls.registry import CallRegistry
+from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
+from mediaworker.cluster.events import ClusterEvents
+from mediaworker.events.hub import EventHub
+from mediaworker.events.schema import CallRecord
+from mediaworker.events.store import StoreError
+
+ANSWER_S = 5.0
+log = structlog.get_logger("cluster")
+
+
+class Command(msgspec.Struct, frozen=True):
+    """To the worker that has a live call."""
+
+    do: Literal["hangup", "change"]
+    call_id: str
+    names: dict[str, str] = {}
+    language: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True):
+    over: bool = False
+    error: str = ""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """To all workers, in the stream: what has been done to a call that has ended."""
+
+    names: dict[str, str] = {}
+    erased: bool = False
+
+
+CHANGES = "changes"
+"""In the place of a worker's id in a subject of the stream."""
+
+
+class ClusterDirectory(CallDirectory):
+    """Falls back to this worker's own calls until the cluster has been reached for the first time."""
+
+    def __init__(self, hub: EventHub, live: CallRegistry, events: ClusterEvents, connection: NatsConnection) -> None:
+        super().__init__(hub, live)
+        self._events, self._connection = events, connection
+
+    async def page(self, limit: int, after: str | None) -> list[CallRecord]:
+        own = await super().page(limit, after)
+        if not self._events.started:
+            return own
+        others = await self._events.read(lambda database: database.calls(limit, after))
+        found = {record.call_id: record for record in others} | {record.call_id: record for record in own}
+        return sorted(found.values(), key=lambda record: record.call_id, reverse=True)[:limit]
+
+    async def search(self, text: str, limit: int, after: int | None) -> tuple[list[CallRecord], int | None]:
+        if not self._events.started:
+            return await super().search(text, limit, after)
+        found, last = await self._events.read(lambda database: database.search(text, limit, after))
+        return [self._events.call(record.call_id) or record for record in found], last
+
+    async def record(self, call_id: str) -> CallRecord | None:
+        own = await super().record(call_id)
+        if own is not None or not self._events.started:
+            return own
+        return self._events.call(call_id) or await self._events.read(lambda database: database.call(call_id))
+
+    async def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
+        own = await super().frames(call_id, types)
+        if own or not self._events.started:
+            return own
+        return await self._events.read(lambda database: database.frames(call_id, types))
+
+    # -- by the worker that has it ------------------------------------------------------------------------------------
+
+    async def hangup(self, call_id: str) -> None:
+        if owner := await self._elsewhere(call_id):
+            await self._ask(owner, Command("hangup", call_id))
+        else:
+            await super().hangup(call_id)
+
+    async def change(self, call_id: str, names: Mapping[str, str], language: str | None) -> None:
+        if owner := await self._elsewhere(call_id):
+            await self._ask(owner, Command("change", call_id, dict(names), language))
+        elif self._live.get(call_id) is None and language is None:
+            await self._tell(call_id, Change(names=dict(names)))
+        else:
+            await super().change(call_id, names, language)
+
+    async def erase(self, call_id: str) -> None:
+        record = await self.record(call_id)
+        if record is not None and record.state != "ended":
+            raise CallLive
+        try:
+            await self._connection.js.purge_stream(
+                self._connection.stream, subject=self._connection.subject("events", "*", call_id)
+            )
+        except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
+            raise OwnerAway(f"the call cannot be erased everywhere just now: {error}") from None
+        await self._tell(call_id, Change(erased=True))
+
+    async def _elsewhere(self, call_id: str) -> str:
+        """The worker that has the live call, if it is not this one."""
+        if not self._events.started or self._live.get(call_id) is not None:
+            return ""
+        owner = self._events.owner(call_id)
+        return "" if owner == self._events.own else owner
+
+    async def _ask(self, owner: str, command: Command) -> None:
+        """Raises CallOver, OwnerAway."""
+        subject = self._connection.subject("worker", owner)
+        try:
+            answer = await self._connection.client.request(subject, msgspec.json.encode(command), timeout=ANSWER_S)
+            reply = msgspec.json.decode(answer.data, type=Reply)
+        except (ClusterUnreachable, nats.errors.Error, OSError, msgspec.DecodeError) as error:
+            raise OwnerAway(f"the worker that has the call does not answer ({error})") from None
+        if reply.over:
+            raise CallOver
+        if reply.error:
+            raise OwnerAway(reply.error)
+
+    async def _tell(self, call_id: str, change: Change) -> None:
+        """All workers; done here when it returns. Raises OwnerAway."""
+        subject = self._connection.subject("events", CHANGES, call_id)
+        try:
+            taken = await self._connection.js.publish(subject, msgspec.json.encode(change))
+        except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
+            raise OwnerAway(f"the other workers cannot be told just now: {error}") from None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._events.passed(taken.seq)
+        except TimeoutError:
+            raise OwnerAway("the stream does not bring what it has taken") from None
+
+    # -- asked and told by others -----------------------------------------------------------------------------------
+
+    async def answer(self, message: Msg) -> None:
+        """A command for this worker."""
+        try:
+            command = msgspec.json.decode(message.data, type=Command)
+        except msgspec.DecodeError as error:
+            reply = Reply(error=str(error))
+        else:
+            reply = await self._do(command)
+        await message.respond(msgspec.json.encode(reply))
+
+    async def _do(self, command: Command) -> Reply:
+        try:
+            if command.do == "hangup":
+                await CallDirectory.hangup(self, command.call_id)
+            else:
+                await CallDirectory.change(self, command.call_id, command.names, command.language)
+        except CallOver:
+            return Reply(over=True)
+        except StoreError as error:
+            return Reply(error=str(error))
+        return Reply()
+
+    async def changed(self, call_id: str, payload: bytes) -> None:
+        """A change has come in the stream: it is made in both stores of this worker."""
+        try:
+            change = msgspec.json.decode(payload, type=Change)
+        except msgspec.DecodeError as error:
+            log.error("unreadable change in the stream", call_id=call_id, error=str(error))
+            return
+        for feed in (self._hub, self._events):
+            if await feed.read(lambda database: database.call(call_id)) is None:
+                continue
+            if change.erased:
+                await feed.ended_calls.erase(call_id)
+            else:
+                await feed.ended_calls.rename(call_id, change.names)

@@ -1,0 +1,331 @@
+"""The events of all workers: those of others as the stream brings them, this worker's own as soon as it has them.
+
+Rows are places in the stream, the same at every worker, so a cursor is valid everywhere. This worker's own events are
+shown before the stream has them, for nobody here is to wait for it; a cursor says how far that has gone, by the rows of
+this worker's own store, and whoever resumes elsewhere is not shown again what it has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import replace
+
+import structlog
+
+from config import Settings
+from mediaworker.events import call_record as calls
+from mediaworker.events.frame import decode
+from mediaworker.events.hub import EventHub
+from mediaworker.events.schema import CallRecord, EngineInfo, Event, EventError, Hello
+from mediaworker.events.store import EventStore, StoreError
+from mediaworker.events.stored_events import StoredEvents
+from mediaworker.events.subscription import MAX_SEEN, Cursor, Entry, ResumeError, Subscription
+from mediaworker.events.tables import Carried
+
+INDEXES = 1024
+"""Events in a message of the stream, at most: a row is the message's number in the stream and the event's in it."""
+EARLY = 20_000
+"""Own events that are kept until the stream has them, for those who come meanwhile."""
+ENDED = 10_000
+CATCH_UP_S = 10.0
+"""How long a cursor of another worker may be ahead of what has come here."""
+_CURSOR = re.compile(r'"cursor":"([^"]*)"')
+log = structlog.get_logger("cluster")
+
+
+class ClusterEvents(StoredEvents):
+    """See the module. `start` once the stream's id is known."""
+
+    SHARED = True
+
+    def __init__(self, settings: Settings, store: EventStore, local: EventHub) -> None:
+        super().__init__(settings, store, clock=time.time)
+        self.strays = 0
+        """Events of calls whose beginning is not known here."""
+        self._local = local
+        self._own = ""
+        """The id of this worker's own store."""
+        self._first_own_row = self._own_row = 0
+        """Own events behind the first were shown here at once, up to the second."""
+        self._early: dict[int, Entry] = {}
+        self._early_lost = False
+        self._origins: dict[str, str] = {}
+        """Open calls of others → the store of the worker that has them."""
+        self._latest: dict[str, CallRecord] = {}
+        """Open calls after the last event that has come."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Calls that have ended lately: what comes of them again has been published twice."""
+        self._arrived = asyncio.Event()
+        self._passed = 0
+        """The number of the latest message that has been taken."""
+        self._greetings: tuple[tuple[object, ...], str] | None = None
+
+    async def start(self, stream_id: str) -> None:
+        """Raises StoreError."""
+        head = await self._store.start()
+        if head.store_id != stream_id:
+            if head.row:
+                await self._store.stop()
+                self._store.discard()
+                head = await self._store.start()
+            await self._store.write(lambda database: database.restore(stream_id, Carried([], []), (), 0))
+            head = replace(head, store_id=stream_id, row=0, reserved=0, floor=0, open_calls=())
+        self._head = head
+        self.event_log.begin(head, 0)
+        for record in head.open_calls:
+            self._visible[record.call_id] = self._latest[record.call_id] = record
+            self._origins[record.call_id] = await self._origin(record.call_id)
+        for record in reversed(await self._store.read(lambda database: database.calls(ENDED))):
+            if record.state == "ended":
+                self._ended[record.call_id] = None
+        self._own, self._own_row = self._local.cursor.store_id, self._local.cursor.row
+        self._first_own_row = self._own_row
+        self._local.on_shown.append(self._show_own)
+        self._look_after()
+
+    async def _origin(self, call_id: str) -> str:
+        frames = await self._store.read(lambda database: database.frames(call_id, frozenset({"call.started"})))
+        return origin(frames[0]).store_id if frames else ""
+
+    async def stop(self) -> None:
+        if self._head is not None:
+            self._local.on_shown.remove(self._show_own)
+            await super().stop()
+
+    @property
+    def own(self) -> str:
+        """The id of this worker's own store: other workers know it by this."""
+        return self._own
+
+    @property
+    def started(self) -> bool:
+        return self._head is not None
+
+    @property
+    def next_message(self) -> int:
+        """The number, in the stream, of the first message that may not have been taken in whole."""
+        return max(1, self.event_log.row // INDEXES)
+
+    def expire_before(self, message: int) -> None:
+        """The stream has forgotten the messages before this one."""
+        row = message * INDEXES - 1
+        if self.event_log.row < row:
+            log.warning("events were not fetched while the stream had them", from_row=self.event_log.row, to_row=row)
+            self.event_log.raise_floor(row)
+            self._latest.clear()
+            self._visible.clear()
+
+    def owner(self, call_id: str) -> str:
+        """The id of the store of the worker that has an open call; empty: it is not known, or is this worker."""
+        return self._origins.get(call_id, "")
+
+    # -- from the stream --------------------------------------------------------------------------------------------
+
+    def receive(self, message: int, payload: bytes) -> None:
+        """A message of the stream, in its order. Events that have come before are passed over."""
+        for index, frame in enumerate(payload.decode("utf-8", "replace").split("\n")):
+            try:
+                event = decode(frame)
+                place = Cursor.parse(event.cursor)
+            except EventError as error:
+                log.error("unreadable event in the stream", message=message, error=str(error))
+                continue
+            self._take(message * INDEXES + index, place, event, frame)
+
+    def pass_(self, message: int) -> None:
+        """The message has been taken, and what it brings is in line for the store."""
+        self._passed = message
+        self._arrived.set()
+
+    async def passed(self, message: int) -> None:
+        """Until this message has been taken."""
+        while self._passed < message:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _take(self, row: int, place: Cursor, event: Event, frame: str) -> None:
+        call_id = event.call_id
+        record = self._latest.get(call_id or "")
+        if call_id is None or row <= self.event_log.row or call_id in self._ended:
+            return
+        if record is not None and event.seq <= record.seq:
+            return
+        try:
+            after = calls.apply(record, event)
+        except ValueError:
+            self.strays += 1
+            return
+        if after.state == "ended":
+            self._latest.pop(call_id, None)
+            self._ended[call_id] = None
+            if len(self._ended) > ENDED:
+                self._ended.popitem(last=False)
+        else:
+            self._latest[call_id] = after
+            self._origins.setdefault(call_id, place.store_id)
+        now_s = asyncio.get_running_loop().time()
+        type_ = type(event.body).__struct_config__.tag
+        # As it is stored: where it has come from, and where it is here.
+        stored = stamp(frame, f"{place.store_id}.{place.row}:{row}")
+        self.event_log.put(Entry(row, call_id, event.seq, str(type_), stored, now_s, record=after, origin=place))
+
+    def _fan_out(self, entry: Entry) -> None:
+        """The store has it."""
+        self._greetings = None
+        self._arrived.set()
+        if (record := entry.record) is not None:
+            if record.state == "ended":
+                self._visible.pop(record.call_id, None)
+                self._origins.pop(record.call_id, None)
+            else:
+                self._visible[record.call_id] = record
+        place = entry.origin
+        assert place is not None
+        if place.store_id == self._own:
+            self._early.pop(place.row, None)
+            if not self._early:
+                self._early_lost = False
+            if place.row > self._first_own_row:
+                return  # it was shown when it was heard
+        self._offer(entry)
+
+    def receive_partial(self, worker: str, frame: str) -> None:
+        """Of another worker, by core NATS."""
+        try:
+            event = decode(frame)
+        except EventError:
+            return
+        type_ = str(type(event.body).__struct_config__.tag)
+        key = str(getattr(event.body, "utterance_id", "")) or f"{type_} {event.call_id}"
+        now_s = asyncio.get_running_loop().time()
+        self._offer(Entry(None, event.call_id, event.seq, type_, frame, now_s, replaces=key))
+
+    # -- of this worker ---------------------------------------------------------------------------------------------
+
+    def _show_own(self, entry: Entry) -> None:
+        self._greetings = None
+        if entry.row is None:
+            self._offer(entry)
+            return
+        self._own_row = entry.row
+        place = Cursor(self._own, entry.row)
+        early = replace(entry, row=None, origin=place, record=None)
+        if entry.call_id is not None:
+            self._early[entry.row] = early
+            if len(self._early) > EARLY:
+                self._early.pop(next(iter(self._early)))
+                self._early_lost = True
+        self._offer(early)
+
+    # -- to subscribers ---------------------------------------------------------------------------------------------
+
+    def _here(self) -> Cursor:
+        return replace(super()._here(), seen=((self._own, self._own_row),))
+
+    def _offer(self, entry: Entry) -> None:
+        here = self._here()
+        stamped = replace(entry, frame=stamp(entry.frame, str(here)), cursor=here)
+        for key in {None, entry.call_id}:
+            for subscription in self._live.get(key, ()):
+                self._offer_to(subscription, stamped)
+
+    def _offer_to(self, subscription: Subscription, entry: Entry) -> None:
+        """To one that has resumed: not again what it has seen elsewhere."""
+        seen = dict(subscription.resumed.seen)
+        if seen:
+            if entry.origin is not None and entry.origin.row <= seen.get(entry.origin.store_id, 0):
+                return
+            assert entry.cursor is not None
+            cursor = replace(entry.cursor, seen=merged(entry.cursor.seen, subscription.resumed.seen))
+            entry = replace(entry, frame=stamp(entry.frame, str(cursor)), cursor=cursor)
+        subscription.offer(entry)
+
+    def _resume(self, after: str) -> Cursor:
+        try:
+            cursor = Cursor.parse(after)
+        except EventError as error:
+            raise ResumeError(str(error)) from None
+        if cursor.store_id != self._here().store_id:
+            raise ResumeError("the cursor is of another cluster, or of a worker alone")
+        if self.event_log.is_expired(cursor.row):
+            raise ResumeError("expired cursor: events behind it are no longer stored")
+        return cursor
+
+    async def check(self, subscription: Subscription) -> None:
+        """The worker that the cursor is from may be a little ahead."""
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                while self.event_log.visible_row < subscription.resumed.row:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise ResumeError("unknown cursor") from None
+        await super().check(subscription)
+
+    async def page(self, subscription: Subscription) -> list[tuple[int, str]]:
+        rows = await self.event_log.page(subscription)
+        if rows is None:
+            if self._early_lost:
+                raise StoreError("the stream has not taken this worker's events for long")
+            self._attach(subscription)
+            here = self._here()
+            for entry in self._early.values():
+                if subscription.wants(entry):
+                    self._offer_to(subscription, replace(entry, frame=stamp(entry.frame, str(here)), cursor=here))
+            return []
+        seen = subscription.resumed.seen
+        return [(row, self._page_frame(row, frame, seen)) for row, frame in rows]
+
+    def _page_frame(self, row: int, frame: str, seen: tuple[tuple[str, int], ...]) -> str:
+        if not frame:
+            return ""
+        if seen:
+            place = origin(frame)
+            if place.row <= dict(seen).get(place.store_id, 0):
+                return ""
+        return stamp(frame, str(Cursor(self._here().store_id, row, seen)))
+
+    # -- what is known now ------------------------------------------------------------------------------------------
+
+    def call(self, call_id: str) -> CallRecord | None:
+        return self._local.call(call_id) or (None if self._is_own(call_id) else self._visible.get(call_id))
+
+    @property
+    def calls(self) -> Collection[CallRecord]:
+        others = [record for call_id, record in self._visible.items() if not self._is_own(call_id)]
+        return [*others, *self._local.calls]
+
+    def _is_own(self, call_id: str) -> bool:
+        return self._origins.get(call_id) == self._own
+
+    def _greeting(self, call: str) -> str:
+        engine: EngineInfo = self._local.engine
+        if call == "*":
+            if self._greetings is None or self._greetings[0] != (engine,):
+                self._greetings = (engine,), self._notice(str(self._here()), Hello(self._server, engine, [*self.calls]))
+            return self._greetings[1]
+        record = self.call(call)
+        return self._notice(str(self._here()), Hello(self._server, engine, [record] if record else []))
+
+
+def origin(frame: str) -> Cursor:
+    """The event's place in the store of the worker that has heard it, from a frame of this store. Raises EventError."""
+    found = _CURSOR.search(frame)
+    return Cursor.parse(found[1].rpartition(":")[0].replace(".", ":") if found else "")
+
+
+def stamp(frame: str, cursor: str) -> str:
+    """The frame with this cursor instead of its own."""
+    return _CURSOR.sub(f'"cursor":"{cursor}"', frame, count=1)
+
+
+def merged(own: tuple[tuple[str, int], ...], resumed: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Of each worker the later place, as many as a cursor may have."""
+    found = dict(resumed)
+    for store_id, row in own:
+        found[store_id] = max(row, found.get(store_id, 0))
+    return tuple(found.items())[-MAX_SEEN:]

@@ -1,0 +1,81 @@
+"""This worker as a member of a cluster: everything that `cluster.nats` adds, made and ended in its order."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import structlog
+
+from config import Settings
+from mediaworker.calls.registry import CallRegistry
+from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
+from mediaworker.cluster.directory import ClusterDirectory
+from mediaworker.cluster.events import ClusterEvents
+from mediaworker.cluster.mirror import Mirror
+from mediaworker.cluster.outbox import Outbox
+from mediaworker.events.hub import EventHub
+from mediaworker.events.retention import RetentionTask
+from mediaworker.events.store import EventStore, StoreError
+from mediaworker.events.stored_events import StoredEvents
+
+FOLDER = "cluster"
+"""In `data_dir`: this worker's copy of the events of all."""
+PUBLISH_S = 5.0
+"""At the end the outbox may take so long for what is left."""
+log = structlog.get_logger("cluster")
+
+
+class ClusterMember:
+    """`start` after the hub, `stop` before it."""
+
+    def __init__(self, settings: Settings, hub: EventHub, calls: CallRegistry) -> None:
+        self._hub = hub
+        name = f"mediaworker {socket.gethostname()}"
+        self.connection = NatsConnection(settings.cluster, worker=name, on_ready=self._join)
+        self.events = ClusterEvents(settings, EventStore(Path(settings.data_dir) / FOLDER), hub)
+        self.outbox = Outbox(hub, self.connection)
+        self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
+        self.mirror = Mirror(self.connection, self.events, self.directory.changed)
+        self.retention = RetentionTask(self.events, settings.retention)
+        self._stream_id = ""
+        self._listens = False
+
+    def feed(self) -> StoredEvents:
+        """What subscribers follow: this worker's own events until the cluster has been reached."""
+        return self.events if self.events.started else self._hub
+
+    @property
+    def warnings(self) -> list[str]:
+        trouble = self.connection.trouble
+        return [f"cluster: {trouble}; other workers do not see this one's calls now"] if trouble else []
+
+    def start(self) -> None:
+        self.connection.start()
+
+    async def stop(self) -> None:
+        await self.outbox.stop(PUBLISH_S if not self.connection.trouble else 0.0)
+        await self.mirror.stop()
+        await self.connection.stop()
+        if self.events.started:
+            await self.retention.stop()
+            await self.events.stop()
+
+    async def _join(self) -> None:
+        """NATS is there, for the first time or again. Raises ClusterUnreachable."""
+        stream_id = await self.connection.stream_id()
+        if self._stream_id not in ("", stream_id):
+            raise ClusterUnreachable("the stream has been made anew: this worker must be restarted")
+        try:
+            if not self.events.started:
+                await self.events.start(stream_id)
+                self.retention.start()
+            self._stream_id = stream_id
+            await self.outbox.start()
+        except StoreError as error:
+            raise ClusterUnreachable(f"data_dir: {error}") from None
+        if not self._listens:
+            self._listens = True
+            subject = self.connection.subject("worker", self.events.own)
+            await self.connection.client.subscribe(subject, cb=self.directory.answer)
+        self.mirror.start()
