@@ -22,6 +22,7 @@ from config.settings import Cluster
 RETRY_S = 1.0
 ANSWER_S = 5.0
 """How long JetStream may take for an answer."""
+CONNECT_S = 3.0
 PING_S = 2
 """A server that leaves two pings unanswered is given up."""
 DUPLICATES_S = 600.0
@@ -139,31 +140,37 @@ class NatsConnection:
         async def lost() -> None:
             self._tell("the connection to NATS was lost")
 
+        problems: list[str] = []
+
         async def failed(error: Exception) -> None:
+            problems[:] = [_why(error)]
             log.debug("nats", error=str(error))
 
         try:
             context = client_context(settings) if settings.tls_cert else None
-            await client.connect(
-                list(settings.nats),
-                name=self._worker,
-                tls=context if context is not None and self._encrypted else None,
-                user=settings.nats_user or None,
-                password=str.__str__(settings.nats_password) or None,
-                allow_reconnect=True,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=1,
-                connect_timeout=3,
-                ping_interval=PING_S,
-                max_outstanding_pings=2,
-                reconnected_cb=changed,
-                disconnected_cb=lost,
-                error_cb=failed,
+            await asyncio.wait_for(
+                client.connect(
+                    list(settings.nats),
+                    name=self._worker,
+                    tls=context if context is not None and self._encrypted else None,
+                    user=settings.nats_user or None,
+                    password=str.__str__(settings.nats_password) or None,
+                    allow_reconnect=True,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=1,
+                    connect_timeout=2,
+                    ping_interval=PING_S,
+                    max_outstanding_pings=2,
+                    reconnected_cb=changed,
+                    disconnected_cb=lost,
+                    error_cb=failed,
+                ),
+                CONNECT_S,
             )
         except (nats.errors.Error, OSError, ssl.SSLError, TimeoutError) as error:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 await client.close()
-            raise ClusterUnreachable(f"cluster.nats cannot be reached: {_why(error)}") from None
+            raise ClusterUnreachable(f"cluster.nats cannot be reached: {(problems or [_why(error)])[0]}") from None
         self._client, self._js = client, client.jetstream(timeout=ANSWER_S)
 
     @property

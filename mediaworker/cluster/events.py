@@ -272,10 +272,10 @@ class ClusterEvents(StoredEvents):
             if self._early_lost:
                 raise StoreError("the stream has not taken this worker's events for long")
             self._attach(subscription)
-            here = self._here()
-            for entry in self._early.values():
+            for row, entry in self._early.items():
                 if subscription.wants(entry):
-                    self._offer_to(subscription, replace(entry, frame=stamp(entry.frame, str(here)), cursor=here))
+                    there = replace(self._here(), seen=((self._own, row),))
+                    self._offer_to(subscription, replace(entry, frame=stamp(entry.frame, str(there)), cursor=there))
             return []
         seen = subscription.resumed.seen
         return [(row, self._page_frame(row, frame, seen)) for row, frame in rows]

@@ -1,0 +1,345 @@
+"""Workers that share NATS JetStream: events of all at each of them, and what kills of NATS and of workers cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats as nats_client
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.process.test_ws_calls import CODES, config, told, until_final, url
+from tests.support.nats_servers import NatsServer, nats
+from tests.support.peers import Worker, until, worker
+from tests.support.story import check_story
+
+
+def environ(*servers: NatsServer | str, replicas: int = 1, **more: str) -> dict[str, str]:
+    urls = [each if isinstance(each, str) else each.url for each in servers]
+    return {
+        "CLUSTER__NATS": json.dumps(urls), "CLUSTER__REPLICAS": str(replicas), "SIP__ENABLED": "false",
+        "ASR__ENGINE": "moonshine", **more,
+    }  # fmt: skip
+
+
+def joined(running: Worker) -> bool:
+    return "cluster joined" in running.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with nats(tmp_path_factory.mktemp("nats")) as (only,):
+        yield only
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, server: NatsServer) -> Iterator[tuple[Worker, Worker]]:
+    with ExitStack() as stack:
+        folders = [tmp_path_factory.mktemp(name) for name in ("a", "b")]
+        a, b = (stack.enter_context(worker(folder, **environ(server))) for folder in folders)
+        for running in (a, b):
+            until(lambda running=running: joined(running))
+        yield a, b
+
+
+class Follower:
+    """A subscriber, and all that it has been told."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket, self.heard = socket, list[dict[str, Any]]()
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for frame in self.socket:
+            self.heard.append(json.loads(frame))
+
+    async def until(self, type_: str, count: int = 1, within_s: float = 30) -> None:
+        async with asyncio.timeout(within_s):
+            while sum(each["type"] == type_ for each in self.heard) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        return self.heard[0]
+
+    def story(self, call_id: str) -> list[dict[str, Any]]:
+        """The durable events of a call."""
+        seen = [each for each in self.heard if each["call_id"] == call_id and not transient(each)]
+        assert [each["seq"] for each in seen] == sorted({each["seq"] for each in seen}), "each once, in order"
+        return seen
+
+    async def stop(self) -> None:
+        await self.socket.close()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def transient(event: dict[str, Any]) -> bool:
+    return event["type"] in ("hello", "lagged", "transcript.partial") or (
+        event["type"] == "metrics" and not event.get("durable")
+    )
+
+
+@asynccontextmanager
+async def following(running: Worker, after: str = "") -> AsyncIterator[Follower]:
+    query = f"?after={after}" if after else ""
+    async with connect(f"ws://127.0.0.1:{running.http_port}/v1/events{query}", max_size=None) as socket:
+        follower = Follower(socket)
+        await follower.until("hello")
+        yield follower
+        await follower.stop()
+
+
+@asynccontextmanager
+async def talking(running: Worker) -> AsyncIterator[tuple[ClientConnection, str]]:
+    """A live call that has had its first final. -> its socket and id."""
+    async with connect(url(running, "asr"), compression=None, max_size=None) as socket:
+        await socket.send(json.dumps(config()))
+        session = json.loads(await socket.recv())["session_id"]
+        await socket.send(CODES)
+        await until_final(socket)
+        (call,) = [each for each in running.calls() if each["external_id"] == session]
+        yield socket, call["call_id"]
+
+
+async def say(running: Worker) -> str:
+    """A whole call. -> its id."""
+    heard = await told(url(running, "asr"), config(), CODES, speed=8)
+    (call,) = [each for each in running.calls() if each["external_id"] == heard[0]["session_id"]]
+    return str(call["call_id"])
+
+
+def request(running: Worker, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(running.url + path, data, method=method), timeout=20
+        ) as answer:
+            return answer.status, json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read() or b"null")
+
+
+async def test_every_worker_tells_the_events_of_all(pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    async with following(a) as at_a, following(b) as at_b:
+        one, other = await asyncio.gather(say(a), say(b))
+        for follower in (at_a, at_b):
+            await follower.until("call.ended", 2)
+        for call_id in (one, other):
+            mine, others = at_a.story(call_id), at_b.story(call_id)
+            strip = [{key: value for key, value in each.items() if key != "cursor"} for each in mine]
+            assert strip == [{key: value for key, value in each.items() if key != "cursor"} for each in others]
+            assert check_story(mine)
+        assert any(each["type"] == "transcript.partial" and each["call_id"] == one for each in at_b.heard)
+        assert {each["cursor"].split(":")[0] for each in at_a.heard + at_b.heard} == {
+            at_a.hello["cursor"].split(":")[0]
+        }
+
+
+async def test_a_cursor_of_one_worker_is_valid_at_the_other(pair: tuple[Worker, Worker]) -> None:
+    """A subscriber goes from one to the other after every few events, and misses and repeats nothing."""
+    a, b = pair
+    async with following(a) as first:
+        cursor = first.hello["cursor"]
+    calls = [asyncio.create_task(say(running)) for running in (a, b, a, b)]
+    heard: list[dict[str, Any]] = []
+    for turn in range(400):
+        async with connect(f"ws://127.0.0.1:{(a, b)[turn % 2].http_port}/v1/events?after={cursor}") as socket:
+            await socket.recv()  # hello
+            for _ in range(1 + turn % 3):
+                try:
+                    event = json.loads(await asyncio.wait_for(socket.recv(), 1.0))
+                except TimeoutError:
+                    break
+                heard.append(event)
+                cursor = event["cursor"]
+        if sum(event["type"] == "call.ended" for event in heard) == 4:
+            break
+    for call_id in await asyncio.gather(*calls):
+        story = [event for event in heard if event["call_id"] == call_id and not transient(event)]
+        assert [event["seq"] for event in story] == list(range(1, len(story) + 1)) and check_story(story)
+
+
+async def test_calls_of_the_other_worker_are_read_and_changed(pair: tuple[Worker, Worker]) -> None:
+    a, b = pair
+    async with talking(a) as (socket, call_id), following(b) as follower:
+        live = [each for each in follower.hello["calls"] if each["call_id"] == call_id]
+        assert [each["state"] for each in live] == ["live"], "the snapshot has it"
+        assert request(b, "GET", f"/v1/calls/{call_id}")[1]["state"] == "live"
+        assert call_id in [each["call_id"] for each in b.calls()]
+        status, changed = request(b, "PATCH", f"/v1/calls/{call_id}", {"names": {"main": "Ada"}, "language": "en"})
+        assert status == 200
+        await follower.until("leg.updated")
+        assert request(b, "GET", f"/v1/calls/{call_id}")[1]["legs"][0]["name"] == "Ada"
+        assert request(b, "PATCH", f"/v1/calls/{call_id}", {"names": {"nobody": "x"}})[0] == 400
+        assert request(b, "DELETE", f"/v1/calls/{call_id}")[0] == 409, "it has not ended"
+        assert request(b, "POST", f"/v1/calls/{call_id}/hangup")[0] == 202
+        await follower.until("call.ended")
+        await socket.wait_closed()
+    until(lambda: request(b, "GET", f"/v1/calls/{call_id}")[1]["state"] == "ended")
+    mine, others = (request(each, "GET", f"/v1/calls/{call_id}/transcript")[1] for each in pair)
+    assert mine == others and mine["segments"]
+    word = mine["segments"][0]["text"].split()[0].strip(".,")
+    assert call_id in [each["call_id"] for each in request(b, "GET", f"/v1/calls?text={word}")[1]["items"]]
+    assert request(b, "POST", f"/v1/calls/{call_id}/hangup")[0] == 409
+    assert request(b, "PATCH", f"/v1/calls/{call_id}", {"language": "en"})[0] == 409
+    # Named after its end, at both.
+    assert request(b, "PATCH", f"/v1/calls/{call_id}", {"names": {"main": "Grace"}})[0] == 200
+    for running in pair:
+        until(lambda running=running: request(running, "GET", f"/v1/calls/{call_id}")[1]["legs"][0]["name"] == "Grace")
+
+
+async def test_a_call_is_erased_everywhere(pair: tuple[Worker, Worker], server: NatsServer) -> None:
+    a, b = pair
+    call_id = await say(a)
+    until(lambda: request(b, "GET", f"/v1/calls/{call_id}")[1].get("state") == "ended")
+    assert request(b, "DELETE", f"/v1/calls/{call_id}")[0] == 204
+    assert request(b, "GET", f"/v1/calls/{call_id}")[0] == 404
+    until(lambda: request(a, "GET", f"/v1/calls/{call_id}")[0] == 404)
+    client = await nats_client.connect(server.url)
+    info = await client.jetstream().stream_info("MEDIAWORKER_EVENTS", subjects_filter=f"mediaworker.events.*.{call_id}")
+    await client.close()
+    left = [subject.split(".")[2] for subject in info.state.subjects or {}]
+    assert left == ["changes"], "of the call itself nothing is left in the stream"
+    for running in pair:
+        for name in ("events.sqlite3", "cluster/events.sqlite3"):
+            for suffix in ("", "-wal"):
+                file = running.data_dir / f"{name}{suffix}"
+                assert not file.exists() or call_id.encode() not in file.read_bytes(), file
+
+
+async def test_without_nats_calls_go_on_and_the_others_hear_of_them_later(tmp_path: Path) -> None:
+    with nats(tmp_path / "nats") as (server,), ExitStack() as stack:
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        a, b = (stack.enter_context(worker(tmp_path / name, **environ(server))) for name in "ab")
+        for running in (a, b):
+            until(lambda running=running: joined(running))
+        async with following(a) as at_a, following(b) as at_b:
+            before = await say(a)
+            await at_b.until("call.ended")
+            server.kill()
+            during = await say(a)
+            await at_a.until("call.ended", 2, within_s=2)
+            assert check_story(at_a.story(during)), "its own subscribers wait for nothing"
+            assert during in [each["call_id"] for each in a.calls()]
+            until(lambda: "the cluster is not there" in a.log.read_text())
+            assert any("cluster: " in warning for warning in a.get("/readyz")["warnings"])
+            assert at_b.story(during) == []
+            server.start_again()
+            await at_b.until("call.ended", 2, within_s=40)
+            for call_id in (before, during):
+                assert [each["seq"] for each in at_b.story(call_id)] == [each["seq"] for each in at_a.story(call_id)]
+                assert check_story(at_b.story(call_id))
+            after = await say(b)
+            await at_a.until("call.ended", 3)
+            assert check_story(at_a.story(after))
+
+
+async def test_a_worker_begins_without_nats_and_joins_later(tmp_path: Path) -> None:
+    with nats(tmp_path / "nats") as (server,):
+        server.kill()
+        with worker(tmp_path, **environ(server)) as running:
+            call_id = await say(running)
+            until(lambda: "cluster.nats cannot be reached" in running.log.read_text())
+            assert not joined(running) and "cluster.nats cannot be reached" in running.log.read_text()
+            async with following(running) as alone:
+                assert "." not in alone.hello["cursor"], "its own events, until there is a cluster"
+            server.start_again()
+            until(lambda: joined(running), 30)
+            async with following(running) as follower:
+                assert "." in follower.hello["cursor"]
+                other = await say(running)
+                await follower.until("call.ended")
+                assert check_story(follower.story(other))
+            assert {call_id, other} == {each["call_id"] for each in running.calls()}
+
+
+async def test_a_killed_worker_repeats_nothing_and_a_new_one_learns_the_past(
+    tmp_path: Path, server: NatsServer
+) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    options = environ(server, CLUSTER__NAME="killed")
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(worker(tmp_path / name, **options)) for name in "ab")
+        for running in (a, b):
+            until(lambda running=running: joined(running))
+        async with following(b) as at_b:
+            calls = [await say(a) for _ in range(3)]
+            async with talking(a) as (_, open_call):
+                a.process.kill()
+                a.process.wait()
+            a.start_again()
+            await at_b.until("call.ended", 4)
+            for call_id in (*calls, open_call):
+                assert check_story(at_b.story(call_id))
+            assert at_b.story(open_call)[-1]["reason"] == "worker_restart"
+            until(lambda: a.log.read_text().count("cluster joined") == 2)
+            last = await say(a)
+            await at_b.until("call.ended", 5)
+            assert check_story(at_b.story(last))
+        with worker(tmp_path / "c", **options) as c:
+            until(lambda: len(c.calls()) == 5)
+            async with following(c, f"{at_b.hello['cursor'].split(':')[0]}:0") as at_c:
+                await at_c.until("call.ended", 5)
+                for call_id in (*calls, open_call, last):
+                    assert [each["seq"] for each in at_c.story(call_id)] == [
+                        each["seq"] for each in at_b.story(call_id)
+                    ]
+
+
+async def test_a_killed_leader_holds_up_nobody_at_the_workers_themselves(tmp_path: Path) -> None:
+    with nats(tmp_path / "nats", 3) as servers, ExitStack() as stack:
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        a, b = (stack.enter_context(worker(tmp_path / name, **environ(*servers, replicas=3))) for name in "ab")
+        for running in (a, b):
+            until(lambda running=running: joined(running), 60)
+        async with following(a) as at_a, following(b) as at_b:
+            await say(a)
+            await at_b.until("call.ended")
+            client = await nats_client.connect([server.url for server in servers])
+            info = await client.jetstream().stream_info("MEDIAWORKER_EVENTS")
+            await client.close()
+            assert info.cluster is not None and info.config.num_replicas == 3
+            leader = servers[int(str(info.cluster.leader).removeprefix("n"))]
+            leader.kill()
+            during = await say(a)
+            await at_a.until("call.ended", 2, within_s=1)
+            assert check_story(at_a.story(during))
+            await at_b.until("call.ended", 2, within_s=60)
+            assert check_story(at_b.story(during))
+
+
+async def test_what_is_redacted_never_leaves_the_worker(tmp_path: Path, server: NatsServer) -> None:
+    patterns = '[{name = "any", pattern = "[a-z]+"}]'
+    options = environ(server, CLUSTER__NAME="private", PRIVACY__PATTERNS=patterns)
+    with worker(tmp_path, **options) as running:
+        until(lambda: joined(running))
+        client = await nats_client.connect(server.url)
+        partials: list[bytes] = []
+
+        async def heard(message: Any) -> None:
+            partials.append(message.data)
+
+        await client.subscribe("private.partials.*", cb=heard)
+        call_id = await say(running)
+        js = client.jetstream()
+        await asyncio.sleep(0.5)
+        info = await js.stream_info("PRIVATE_EVENTS")
+        stored = [(await js.get_msg("PRIVATE_EVENTS", seq)).data for seq in range(1, info.state.last_seq + 1)]
+        await client.close()
+        finals = [each for each in running.events(call_id) if each["type"] == "transcript.final"]
+        assert finals and all("[any]" in each["text"] for each in finals)
+        everything = b"\n".join(stored + partials)
+        assert b"[any]" in everything
+        for text in (b"heaven", b"free aid"):
+            assert text not in everything
