@@ -181,6 +181,8 @@ class Worker:
         stores.add_events(metrics, self.hub)
         stores.add_event_store(metrics, self.hub, self.retention)
         stores.add_event_webhooks(metrics, self.webhooks.feeds)
+        if self.cluster is not None:
+            stores.add_cluster(metrics, self.cluster)
         definitions.add_twilio(metrics, self.twilio)
         definitions.add_streams(metrics, self.streams)
         definitions.add_asterisk(metrics, self.asterisk, self.audiosocket)

@@ -152,7 +152,8 @@ def metrics() -> str:
 
     async def tables() -> tuple[list[Row], list[Row]]:
         server = {"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}}
-        return sorted(Worker(parse({})).metrics.table()), sorted(EngineService(parse(server)).metrics.table())
+        clustered = {"cluster": {"nats": ["nats://127.0.0.1:4222"]}}
+        return sorted(Worker(parse(clustered)).metrics.table()), sorted(EngineService(parse(server)).metrics.table())
 
     def line(row: Row) -> str:
         name, kind, labels, help = row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mediaworker.calls.call import Player
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CallRecord
@@ -15,6 +16,14 @@ class CallOver(Exception):
 
 class CallLive(Exception):
     """The call has not ended, which makes it too early for this."""
+
+
+class NotPlayable(Exception):
+    """`full`: only just now."""
+
+    def __init__(self, reason: str, *, full: bool = False) -> None:
+        self.full = full
+        super().__init__(reason)
 
 
 class OwnerAway(Exception):
@@ -62,6 +71,27 @@ class CallDirectory:
         if language is not None:
             live.set_language(language)
         await self._hub.flush()
+
+    async def play(self, call_id: str, codes: bytes) -> None:
+        """µ-law at 8 kHz, behind what is still being played. Raises CallOver, NotPlayable, OwnerAway."""
+        player = self._player(call_id)
+        if not player.play(codes):
+            raise NotPlayable("too much is waiting to be played", full=True)
+
+    async def stop_playing(self, call_id: str) -> None:
+        """What is still to be played is not. Raises CallOver, NotPlayable, OwnerAway."""
+        self._player(call_id).clear()
+
+    async def playing_stopped(self, call_id: str) -> int:
+        """How often playing has been stopped. Raises CallOver, NotPlayable, OwnerAway."""
+        return self._player(call_id).clears
+
+    def _player(self, call_id: str) -> Player:
+        if (call := self._live.get(call_id)) is None:
+            raise CallOver
+        if call.player is None:
+            raise NotPlayable("nothing can be played into this call: it takes a Twilio <Connect> stream")
+        return call.player
 
     async def erase(self, call_id: str) -> None:
         """Raises CallLive, OwnerAway."""

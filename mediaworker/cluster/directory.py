@@ -12,7 +12,7 @@ import structlog
 from nats.aio.msg import Msg
 from nats.js.errors import APIError
 
-from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, OwnerAway
+from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, NotPlayable, OwnerAway
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.events import ClusterEvents
@@ -27,15 +27,20 @@ log = structlog.get_logger("cluster")
 class Command(msgspec.Struct, frozen=True):
     """To the worker that has a live call."""
 
-    do: Literal["hangup", "change"]
+    do: Literal["hangup", "change", "play", "stop", "stopped"]
     call_id: str
     names: dict[str, str] = {}
     language: str | None = None
+    sound: bytes = b""
+    """µ-law at 8 kHz."""
 
 
 class Reply(msgspec.Struct, frozen=True):
     over: bool = False
     error: str = ""
+    not_playable: bool = False
+    full: bool = False
+    stopped: int = 0
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -98,6 +103,23 @@ class ClusterDirectory(CallDirectory):
         else:
             await super().change(call_id, names, language)
 
+    async def play(self, call_id: str, codes: bytes) -> None:
+        if owner := await self._elsewhere(call_id):
+            await self._ask(owner, Command("play", call_id, sound=codes))
+        else:
+            await super().play(call_id, codes)
+
+    async def stop_playing(self, call_id: str) -> None:
+        if owner := await self._elsewhere(call_id):
+            await self._ask(owner, Command("stop", call_id))
+        else:
+            await super().stop_playing(call_id)
+
+    async def playing_stopped(self, call_id: str) -> int:
+        if owner := await self._elsewhere(call_id):
+            return (await self._ask(owner, Command("stopped", call_id))).stopped
+        return await super().playing_stopped(call_id)
+
     async def erase(self, call_id: str) -> None:
         record = await self.record(call_id)
         if record is not None and record.state != "ended":
@@ -117,18 +139,21 @@ class ClusterDirectory(CallDirectory):
         owner = self._events.owner(call_id)
         return "" if owner == self._events.own else owner
 
-    async def _ask(self, owner: str, command: Command) -> None:
-        """Raises CallOver, OwnerAway."""
+    async def _ask(self, owner: str, command: Command) -> Reply:
+        """Raises CallOver, NotPlayable, OwnerAway."""
         subject = self._connection.subject("worker", owner)
         try:
-            answer = await self._connection.client.request(subject, msgspec.json.encode(command), timeout=ANSWER_S)
-            reply = msgspec.json.decode(answer.data, type=Reply)
+            answer = await self._connection.client.request(subject, msgspec.msgpack.encode(command), timeout=ANSWER_S)
+            reply = msgspec.msgpack.decode(answer.data, type=Reply)
         except (ClusterUnreachable, nats.errors.Error, OSError, msgspec.DecodeError) as error:
             raise OwnerAway(f"the worker that has the call does not answer ({error})") from None
         if reply.over:
             raise CallOver
+        if reply.not_playable:
+            raise NotPlayable(reply.error, full=reply.full)
         if reply.error:
             raise OwnerAway(reply.error)
+        return reply
 
     async def _tell(self, call_id: str, change: Change) -> None:
         """All workers; done here when it returns. Raises OwnerAway."""
@@ -148,21 +173,30 @@ class ClusterDirectory(CallDirectory):
     async def answer(self, message: Msg) -> None:
         """A command for this worker."""
         try:
-            command = msgspec.json.decode(message.data, type=Command)
+            command = msgspec.msgpack.decode(message.data, type=Command)
         except msgspec.DecodeError as error:
             reply = Reply(error=str(error))
         else:
             reply = await self._do(command)
-        await message.respond(msgspec.json.encode(reply))
+        await message.respond(msgspec.msgpack.encode(reply))
 
     async def _do(self, command: Command) -> Reply:
         try:
-            if command.do == "hangup":
-                await CallDirectory.hangup(self, command.call_id)
-            else:
-                await CallDirectory.change(self, command.call_id, command.names, command.language)
+            match command.do:
+                case "hangup":
+                    await CallDirectory.hangup(self, command.call_id)
+                case "change":
+                    await CallDirectory.change(self, command.call_id, command.names, command.language)
+                case "play":
+                    await CallDirectory.play(self, command.call_id, command.sound)
+                case "stop":
+                    await CallDirectory.stop_playing(self, command.call_id)
+                case "stopped":
+                    return Reply(stopped=await CallDirectory.playing_stopped(self, command.call_id))
         except CallOver:
             return Reply(over=True)
+        except NotPlayable as error:
+            return Reply(error=str(error), not_playable=True, full=error.full)
         except StoreError as error:
             return Reply(error=str(error))
         return Reply()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import nats.errors
 import structlog
@@ -18,6 +19,7 @@ from nats.errors import NotJSMessageError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError
 
+from config.counters import counter
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.directory import CHANGES
 from mediaworker.cluster.events import ClusterEvents
@@ -32,6 +34,12 @@ BACKLOG = 2000
 log = structlog.get_logger("cluster")
 
 
+@dataclass(slots=True)
+class MirrorCounters:
+    messages: int = counter("Counts messages of the stream of all workers that have come.")
+    consumers: int = counter("Counts how often reading the stream has begun, or begun again.")
+
+
 class Mirror:
     """`changed` takes what has been done to an ended call: its id, and the message."""
 
@@ -41,7 +49,7 @@ class Mirror:
         events: ClusterEvents,
         changed: Callable[[str, bytes], Awaitable[None]],
     ) -> None:
-        self.messages = self.consumers = 0
+        self.counters = MirrorCounters()
         self._connection, self._events, self._changed = connection, events, changed
         self._task: asyncio.Task[None] | None = None
         self._partials: Subscription | None = None
@@ -94,7 +102,7 @@ class Mirror:
                 mem_storage=True,
             )
             consumer = await js.add_consumer(connection.stream, config)
-            self.consumers += 1
+            self.counters.consumers += 1
             while not self._broken.is_set():
                 silent_s = loop.time() - self._heard_s
                 if silent_s >= SILENCE_S:
@@ -127,7 +135,7 @@ class Mirror:
             self._broken.set()
             return
         self._expected += 1
-        self.messages += 1
+        self.counters.messages += 1
         *_, worker, call_id = message.subject.split(".")
         if worker == CHANGES:
             await self._change(call_id, message.data)

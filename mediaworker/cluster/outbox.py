@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ import nats.errors
 import structlog
 from nats.js.errors import APIError
 
+from config.counters import counter
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import TYPES, Envelope
@@ -36,6 +38,14 @@ log = structlog.get_logger("cluster")
 _envelope = msgspec.json.Decoder(Envelope)
 
 
+@dataclass(slots=True)
+class OutboxCounters:
+    published: int = counter("Counts events that the stream of all workers has taken.")
+    messages: int = counter("Counts messages in which they were published.")
+    retries: int = counter("Counts times that the stream took a part of them only, or none, and was asked again.")
+    skips: int = counter("Counts times that events had gone before the stream could take them.")
+
+
 class Outgoing(NamedTuple):
     row: int
     call_id: str
@@ -46,16 +56,18 @@ class Outbox:
     """`start` when the stream is there; it goes on by itself from then on."""
 
     def __init__(self, hub: EventHub, connection: NatsConnection) -> None:
-        self.published = self.messages = self.retries = self.skips = 0
+        self.counters = OutboxCounters()
         self._hub, self._connection = hub, connection
         self._store_id = ""
         self._place = self._saved = 0
+        self._since_s = 0.0
+        """When the events that are being published began to be; 0: none are."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def waiting(self) -> int:
-        """Rows that the stream has not taken, counted in microseconds of their time; 0: it has all."""
-        return max(0, self._hub.cursor.row - self._place) if self._tasks else 0
+    def lag_s(self) -> float:
+        """For how long the oldest event has waited that the stream has not taken; 0: it has all."""
+        return max(0.0, asyncio.get_running_loop().time() - self._since_s) if self._since_s else 0.0
 
     async def start(self) -> None:
         """Raises StoreError."""
@@ -87,8 +99,9 @@ class Outbox:
         while True:
             try:
                 async for wave in self._waves():
+                    self._since_s = asyncio.get_running_loop().time()
                     await self._publish(wave)
-                    self._place = wave[-1].row
+                    self._place, self._since_s = wave[-1].row, 0.0
             except ResumeError:
                 # Its events have expired or were erased while nobody could take them.
                 self._skip()
@@ -141,9 +154,9 @@ class Outbox:
             done = {id(message) for message, ok in zip(first.values(), taken, strict=True) if ok}
             left = [message for message in left if id(message) not in done]
             if not all(taken):
-                self.retries += 1
+                self.counters.retries += 1
                 await asyncio.sleep(RETRY_S)
-        self.published += len(wave)
+        self.counters.published += len(wave)
 
     async def _send(self, events: list[Outgoing]) -> bool:
         first, last = events[0], events[-1]
@@ -156,7 +169,7 @@ class Outbox:
         except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
             log.debug("not published", reason=str(error))
             return False
-        self.messages += 1
+        self.counters.messages += 1
         return True
 
     async def _publish_transient(self) -> None:
@@ -182,7 +195,7 @@ class Outbox:
     def _skip(self) -> None:
         floor = self._hub.event_log.floor
         log.error("events have gone before the cluster could take them", up_to=floor)
-        self.skips += 1
+        self.counters.skips += 1
         self._place = max(self._place, floor)
 
     async def _remember(self) -> None:

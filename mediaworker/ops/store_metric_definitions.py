@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask, file_bytes
@@ -12,6 +13,9 @@ from mediaworker.files.service import FileService
 from mediaworker.jobs.service import JobService
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.webhooks.events import EventFeed
+
+if TYPE_CHECKING:
+    from mediaworker.cluster.member import ClusterMember
 
 
 def add_events(metrics: MetricsRegistry, hub: EventHub) -> None:
@@ -92,6 +96,24 @@ def add_event_store(metrics: MetricsRegistry, hub: EventHub, retention: Retentio
     )
     metrics.counter("retention_calls", "Counts calls that retention has erased.", lambda: retention.erased_calls)
     metrics.counter("retention_events", "Counts events that retention has erased.", lambda: retention.erased_events)
+
+
+def add_cluster(metrics: MetricsRegistry, member: ClusterMember) -> None:
+    metrics.gauge(
+        "cluster_connected", "Is 0 while the cluster cannot be reached.", lambda: not member.connection.trouble
+    )
+    metrics.gauge(
+        "cluster_outbox_lag_seconds",
+        "Shows how long the oldest event has waited that the stream of all workers has not taken.",
+        lambda: member.outbox.lag_s,
+    )
+    metrics.gauge("cluster_calls", "Shows how many calls are live at all workers.", lambda: len(member.feed().calls))
+    metrics.counter("cluster_reconnects", "Counts connections to NATS made again.", lambda: connection.reconnects)
+    metrics.counter(
+        "cluster_strays", "Counts events of calls whose beginning is not known here.", lambda: member.events.strays
+    )
+    metrics.counters("cluster_outbox", member.outbox.counters)
+    metrics.counters("cluster_mirror", member.mirror.counters)
 
 
 def add_event_webhooks(metrics: MetricsRegistry, feeds: Sequence[EventFeed]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+from collections.abc import Iterator
 
 import msgspec
 from starlette.requests import Request
@@ -11,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from audio.codecs.g711 import ulaw_encode
-from mediaworker.calls.call import Player
+from mediaworker.calls.directory import CallOver, NotPlayable, OwnerAway
 from mediaworker.calls.sound import SoundError, read_wav, resampled
 from mediaworker.http.body import body_of
 from mediaworker.http.context import ApiContext
@@ -42,7 +44,9 @@ class Playback:
     async def play(self, request: Request) -> Response:
         """202 with `duration_ms`: it is on its way."""
         self._context.authorize(request, "admin")
-        clears = self._player(request).clears  # before the body is read, and again behind it
+        call_id, directory = request.path_params["call_id"], self._context.directory
+        with _answering():
+            stopped = await directory.playing_stopped(call_id)  # before the body is read, and again behind it
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ULAW + WAV:
             raise Problem(415, "audio/wav (PCM), or audio/basic: µ-law at 8 kHz")
@@ -53,27 +57,34 @@ class Playback:
         codes = body
         if not codes or len(codes) > MAX_SECONDS * RATE_HZ:
             raise Problem(400, f"from one sample to {MAX_SECONDS} s of sound")
-        player = self._player(request)
-        if player.clears != clears:
-            raise Problem(409, "playing has been stopped meanwhile")
-        if not player.play(codes):
-            raise Problem(429, "too much is waiting to be played", headers={"Retry-After": "5"})
+        with _answering():
+            if await directory.playing_stopped(call_id) != stopped:
+                raise Problem(409, "playing has been stopped meanwhile")
+            await directory.play(call_id, codes)
         answer = {"duration_ms": len(codes) * 1000 // RATE_HZ}
         return Response(msgspec.json.encode(answer), 202, media_type="application/json")
 
     async def clear(self, request: Request) -> Response:
         """What is still to be played is not: the caller has begun to speak."""
         self._context.authorize(request, "admin")
-        self._player(request).clear()
+        with _answering():
+            await self._context.directory.stop_playing(request.path_params["call_id"])
         return Response(status_code=204)
 
-    def _player(self, request: Request) -> Player:
-        call = self._context.calls.get(request.path_params["call_id"])
-        if call is None:
-            raise Problem(404, "no such live call")
-        if call.player is None:
-            raise Problem(409, "nothing can be played into this call: it takes a Twilio <Connect> stream")
-        return call.player
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """Raises Problem."""
+    try:
+        yield
+    except CallOver:
+        raise Problem(404, "no such live call") from None
+    except NotPlayable as error:
+        if error.full:
+            raise Problem(429, str(error), headers={"Retry-After": "5"}) from None
+        raise Problem(409, str(error)) from None
+    except OwnerAway as error:
+        raise Problem(503, str(error), headers={"Retry-After": "5"}) from None
 
 
 def _codes(body: bytes) -> bytes:
