@@ -15,6 +15,7 @@ import nats as nats_client
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.process.test_deploy import families
 from tests.process.test_ws_calls import CODES, config, told, until_final, url
 from tests.support.nats_servers import NatsServer, nats
 from tests.support.peers import Worker, until, worker
@@ -141,6 +142,14 @@ async def test_every_worker_tells_the_events_of_all(pair: tuple[Worker, Worker])
         assert {each["cursor"].split(":")[0] for each in at_a.heard + at_b.heard} == {
             at_a.hello["cursor"].split(":")[0]
         }
+
+
+def test_metrics_are_those_of_the_documentation(pair: tuple[Worker, Worker]) -> None:
+    shown = pair[0].get("/metrics")
+    names = [name for name in families() if name.startswith("mediaworker_cluster_")]
+    assert len(names) > 5 and all(f"\n{name} " in shown for name in names)
+    assert pair[0].metric("mediaworker_cluster_connected") == 1
+    assert pair[0].metric("mediaworker_cluster_strays_total") == 0
 
 
 async def test_a_cursor_of_one_worker_is_valid_at_the_other(pair: tuple[Worker, Worker]) -> None:

@@ -18,6 +18,7 @@ from asr.client.servers.engine_server import EngineServer
 from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings
+from tests.process.test_deploy import families
 from tests.process.test_recognizer import Client, client
 from tests.support.engine_servers import Server, engine_server, shared
 from tests.support.peers import TINY, until
@@ -114,6 +115,12 @@ async def test_words_through_servers_are_those_of_a_local_engine(
         await b.until(lambda: [server.queue.all_legs for server in b.recognizer.servers] == [1, 1])
         assert [server.metric("mediaworker_engine_server_workers") for server in two] == [2, 2]
     until(lambda: [server.metric("mediaworker_engine_server_workers") for server in two] == [0, 0])
+
+
+def test_metrics_are_those_of_the_documentation(two: tuple[Server, Server]) -> None:
+    shown = two[0].get("/metrics")
+    names = [name for name in families() if name.startswith("mediaworker_engine_server_")]
+    assert len(names) > 5 and all(f"\n{name} " in shown for name in names)
 
 
 async def test_partials_speculative_finals_and_speech_that_goes_on(
