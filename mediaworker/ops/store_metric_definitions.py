@@ -99,9 +99,8 @@ def add_event_store(metrics: MetricsRegistry, hub: EventHub, retention: Retentio
 
 
 def add_cluster(metrics: MetricsRegistry, member: ClusterMember) -> None:
-    metrics.gauge(
-        "cluster_connected", "Is 0 while the cluster cannot be reached.", lambda: not member.connection.trouble
-    )
+    connection = member.connection
+    metrics.gauge("cluster_connected", "Is 0 while the cluster cannot be reached.", lambda: not connection.trouble)
     metrics.gauge(
         "cluster_outbox_lag_seconds",
         "Shows how long the oldest event has waited that the stream of all workers has not taken.",
