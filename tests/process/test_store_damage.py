@@ -19,7 +19,7 @@ import pytest
 from config.load import parse
 from config.settings import Retention as RetentionSettings
 from mediaworker.events import database as store_file
-from mediaworker.events import hub as hub_module
+from mediaworker.events import stored_events
 from mediaworker.events.database import Database
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
@@ -164,7 +164,7 @@ async def test_whatever_bit_is_wrong_the_store_opens(
     tmp_path: Path, sample: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bit in each byte of the header, and anywhere; then everything is read, and calls are written."""
-    monkeypatch.setattr(hub_module, "CHECK_S", 0.02)
+    monkeypatch.setattr(stored_events, "CHECK_S", 0.02)
     monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.02)
     chance, whole = random.Random(16), await asyncio.to_thread(sample.read_bytes)
     places = [*range(16, 100), *(chance.randrange(100, len(whole)) for _ in range(40))]
@@ -337,7 +337,7 @@ LOST = {delete: "deleted", delete_the_folder: "deleted", replace: "replaced", em
 async def test_a_store_lost_under_a_running_worker_is_written_anew_and_calls_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setattr(hub_module, "CHECK_S", 0.05)
+    monkeypatch.setattr(stored_events, "CHECK_S", 0.05)
     monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.05)
     folder = tmp_path / "data"
     async with running_hub(folder) as hub:
@@ -385,7 +385,7 @@ async def test_a_store_lost_under_a_running_worker_is_written_anew_and_calls_go_
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])
 async def test_a_lost_log_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    monkeypatch.setattr(hub_module, "CHECK_S", 0.05)
+    monkeypatch.setattr(stored_events, "CHECK_S", 0.05)
     async with running_hub(tmp_path) as hub:
         a_call(hub, "old", 3)
         await hub.flush()
@@ -403,7 +403,7 @@ async def test_a_lost_log_costs_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_no_new_store_is_begun_where_another_worker_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "CHECK_S", 0.05)
+    monkeypatch.setattr(stored_events, "CHECK_S", 0.05)
     monkeypatch.setattr("mediaworker.events.event_log.RETRY_S", 0.05)
     folder = tmp_path / "data"
     async with running_hub(folder) as hub:
