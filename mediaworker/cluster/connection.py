@@ -80,6 +80,9 @@ class NatsConnection:
     def subject(self, *tokens: str) -> str:
         return ".".join((self._settings.name, *tokens))
 
+    def bucket(self, name: str) -> str:
+        return f"{self._settings.name.upper()}_{name}"
+
     async def stream_id(self) -> str:
         """Of the stream, which is made if it is not there: cursors begin with it. Raises ClusterUnreachable."""
         try:

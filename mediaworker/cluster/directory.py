@@ -66,7 +66,11 @@ class ClusterDirectory(CallDirectory):
         if not self._events.started:
             return own
         others = await self._events.read(lambda database: database.calls(limit, after))
-        found = {record.call_id: record for record in others} | {record.call_id: record for record in own}
+        found = {record.call_id: record for record in own}
+        for record in others:
+            mine = found.get(record.call_id)
+            if mine is None or (mine.state == "ended" and record.state == "ended"):
+                found[record.call_id] = record
         return sorted(found.values(), key=lambda record: record.call_id, reverse=True)[:limit]
 
     async def search(self, text: str, limit: int, after: int | None) -> tuple[list[CallRecord], int | None]:
@@ -77,15 +81,17 @@ class ClusterDirectory(CallDirectory):
 
     async def record(self, call_id: str) -> CallRecord | None:
         own = await super().record(call_id)
-        if own is not None or not self._events.started:
+        if not self._events.started or (own is not None and own.state != "ended"):
             return own
-        return self._events.call(call_id) or await self._events.read(lambda database: database.call(call_id))
+        # Of one that has ended, what all know: another worker may have ended it while this one was away.
+        return self._events.call(call_id) or await self._events.read(lambda database: database.call(call_id)) or own
 
     async def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
-        own = await super().frames(call_id, types)
-        if own or not self._events.started:
-            return own
-        return await self._events.read(lambda database: database.frames(call_id, types))
+        record = await super().record(call_id)
+        if not self._events.started or (record is not None and record.state != "ended"):
+            return await super().frames(call_id, types)
+        found = await self._events.read(lambda database: database.frames(call_id, types))
+        return found or await super().frames(call_id, types)
 
     # -- by the worker that has it ------------------------------------------------------------------------------------
 

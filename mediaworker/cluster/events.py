@@ -20,7 +20,15 @@ from config import Settings
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import CallRecord, EngineInfo, Event, EventError, Hello
+from mediaworker.events.schema import (
+    CallRecord,
+    EngineInfo,
+    Event,
+    EventError,
+    Hello,
+    TranscriptFinal,
+    TranscriptPartial,
+)
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import MAX_SEEN, Cursor, Entry, ResumeError, Subscription
@@ -57,6 +65,8 @@ class ClusterEvents(StoredEvents):
         """Open calls of others → the store of the worker that has them."""
         self._latest: dict[str, CallRecord] = {}
         """Open calls after the last event that has come."""
+        self._partials: dict[str, dict[str, TranscriptPartial]] = {}
+        """Open calls of others → utterance → its last partial."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Calls that have ended lately: what comes of them again has been published twice."""
         self._arrived = asyncio.Event()
@@ -123,6 +133,18 @@ class ClusterEvents(StoredEvents):
         """The id of the store of the worker that has an open call; empty: it is not known, or is this worker."""
         return self._origins.get(call_id, "")
 
+    def owners(self) -> set[str]:
+        """Workers with open calls, by the ids of their own stores."""
+        return {self._origins[call_id] for call_id in self._latest if call_id in self._origins}
+
+    def calls_of(self, worker: str) -> list[CallRecord]:
+        """Its open calls, as far as their events have come."""
+        return [record for call_id, record in self._latest.items() if self._origins.get(call_id) == worker]
+
+    def last_partials(self, call_id: str) -> dict[str, TranscriptPartial]:
+        """Of utterances of an open call that have no final yet."""
+        return dict(self._partials.get(call_id, {}))
+
     # -- from the stream --------------------------------------------------------------------------------------------
 
     def receive(self, message: int, payload: bytes) -> None:
@@ -159,7 +181,10 @@ class ClusterEvents(StoredEvents):
         except ValueError:
             self.strays += 1
             return
+        if isinstance(event.body, TranscriptFinal):
+            self._partials.get(call_id, {}).pop(event.body.utterance_id, None)
         if after.state == "ended":
+            self._partials.pop(call_id, None)
             self._latest.pop(call_id, None)
             self._ended[call_id] = None
             if len(self._ended) > ENDED:
@@ -199,6 +224,8 @@ class ClusterEvents(StoredEvents):
             event = decode(frame)
         except EventError:
             return
+        if isinstance(event.body, TranscriptPartial) and event.call_id in self._latest:
+            self._partials.setdefault(event.call_id, {})[event.body.utterance_id] = event.body
         type_ = str(type(event.body).__struct_config__.tag)
         key = str(getattr(event.body, "utterance_id", "")) or f"{type_} {event.call_id}"
         now_s = asyncio.get_running_loop().time()

@@ -12,6 +12,7 @@ from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.directory import ClusterDirectory
 from mediaworker.cluster.events import ClusterEvents
+from mediaworker.cluster.leases import Leases
 from mediaworker.cluster.mirror import Mirror
 from mediaworker.cluster.outbox import Outbox
 from mediaworker.events.hub import EventHub
@@ -37,6 +38,7 @@ class ClusterMember:
         self.outbox = Outbox(hub, self.connection)
         self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
         self.mirror = Mirror(self.connection, self.events, self.directory.changed)
+        self.leases = Leases(self.connection, self.events, replicas=settings.cluster.replicas)
         self.retention = RetentionTask(self.events, settings.retention)
         self._stream_id = ""
         self._listens = False
@@ -55,6 +57,7 @@ class ClusterMember:
 
     async def stop(self) -> None:
         await self.outbox.stop(PUBLISH_S if not self.connection.trouble else 0.0)
+        await self.leases.stop()
         await self.mirror.stop()
         await self.connection.stop()
         if self.events.started:
@@ -79,3 +82,4 @@ class ClusterMember:
             subject = self.connection.subject("worker", self.events.own)
             await self.connection.client.subscribe(subject, cb=self.directory.answer)
         self.mirror.start()
+        self.leases.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -25,6 +25,7 @@ from mediaworker.events.schema import (
     SpeechEnded,
     SpeechStarted,
     TranscriptFinal,
+    TranscriptPartial,
     WorstAlert,
 )
 
@@ -104,19 +105,30 @@ def _held(record: CallRecord, held: list[str]) -> dict[str, object]:
     return {"held": held, "state": "held" if everyone else "live"}
 
 
-def closing(record: CallRecord, history: Iterable[Event]) -> Iterator[EventBody]:
+def closing(
+    record: CallRecord,
+    history: Iterable[Event],
+    *,
+    reason: str = "worker_restart",
+    error: str = "the worker was restarted",
+    said: Mapping[str, TranscriptPartial] = {},  # noqa: B006 - read only
+) -> Iterator[EventBody]:
     """What a call that a dead process left open still owes, as far as its stored events can tell: an end and a final
     for all speech, its figures, then its own end. What nobody has written down ended with the last event.
 
-    `history`: its stored events of the types in `HISTORY`.
+    `history`: its stored events of the types in `HISTORY`; `said`: the last partials, by utterance, where they are
+    known.
     """
     past = _Past(record, history)
     roles = {leg.leg: leg.role for leg in record.legs}
     for speech in record.speaking:
         end_ms = past.ends.get(speech.utterance_id)
         if end_ms is None:
-            end_ms = past.end(speech.leg, speech.utterance_id, record.at_ms)
+            partial = said.get(speech.utterance_id)
+            known_ms = max(record.at_ms, partial.end_ms) if partial is not None else record.at_ms
+            end_ms = past.end(speech.leg, speech.utterance_id, known_ms)
             yield SpeechEnded(speech.leg, speech.utterance_id, end_ms)
+        heard = said.get(speech.utterance_id)
         yield TranscriptFinal(
             leg=speech.leg,
             role=roles.get(speech.leg, "unknown"),
@@ -124,17 +136,17 @@ def closing(record: CallRecord, history: Iterable[Event]) -> Iterator[EventBody]
             revision=RESTART_REVISION,
             start_ms=speech.start_ms,
             end_ms=end_ms,
-            text="",
-            stable_chars=0,
-            language="",
+            text=heard.text if heard is not None else "",
+            stable_chars=len(heard.text) if heard is not None else 0,
+            language=heard.language if heard is not None else "",
             lost_ms=0,
             latency_ms=0,
             reason="failed",
-            error="the worker was restarted",
+            error=error,
         )
     if not past.told:
         yield past.metrics(record.at_ms)
-    yield CallEnded(reason="worker_restart", duration_ms=record.at_ms, legs=[])
+    yield CallEnded(reason=reason, duration_ms=record.at_ms, legs=[])
 
 
 class _Past:

@@ -199,7 +199,7 @@ class CallEnded(EventBody, frozen=True, tag="call.ended"):
         str,
         Meta(
             description="`hangup`, `cancelled`, `failed`, `timeout`, `media_timeout`, `api`, `shutdown`, "
-            "`worker_restart`, …"
+            "`worker_restart`, `worker_lost`, …"
         ),
     ]
     duration_ms: Millis

@@ -111,6 +111,11 @@ def add_cluster(metrics: MetricsRegistry, member: ClusterMember) -> None:
     metrics.counter(
         "cluster_strays", "Counts events of calls whose beginning is not known here.", lambda: member.events.strays
     )
+    metrics.counter(
+        "cluster_closed_calls",
+        "Counts calls that this worker has ended because theirs was gone.",
+        lambda: member.leases.closed_calls,
+    )
     metrics.counters("cluster_outbox", member.outbox.counters)
     metrics.counters("cluster_mirror", member.mirror.counters)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -109,9 +110,9 @@ async def talking(running: Worker) -> AsyncIterator[tuple[ClientConnection, str]
         yield socket, call["call_id"]
 
 
-async def say(running: Worker) -> str:
-    """A whole call. -> its id."""
-    heard = await told(url(running, "asr"), config(), CODES, speed=8)
+async def say(running: Worker, speed: float = 8) -> str:
+    """A whole call, so many times as fast as it was spoken. -> its id."""
+    heard = await told(url(running, "asr"), config(), CODES, speed=speed)
     (call,) = [each for each in running.calls() if each["external_id"] == heard[0]["session_id"]]
     return str(call["call_id"])
 
@@ -130,7 +131,7 @@ def request(running: Worker, method: str, path: str, body: object = None) -> tup
 async def test_every_worker_tells_the_events_of_all(pair: tuple[Worker, Worker]) -> None:
     a, b = pair
     async with following(a) as at_a, following(b) as at_b:
-        one, other = await asyncio.gather(say(a), say(b))
+        one, other = await asyncio.gather(say(a, speed=1), say(b, speed=1))
         for follower in (at_a, at_b):
             await follower.until("call.ended", 2)
         for call_id in (one, other):
@@ -303,6 +304,84 @@ async def test_a_killed_worker_repeats_nothing_and_a_new_one_learns_the_past(
                     assert [each["seq"] for each in at_c.story(call_id)] == [
                         each["seq"] for each in at_b.story(call_id)
                     ]
+
+
+async def test_calls_of_a_worker_that_is_gone_are_ended_once_with_what_they_owe(
+    tmp_path: Path, server: NatsServer
+) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    options = environ(server, CLUSTER__NAME="gone")
+    with ExitStack() as stack:
+        a, b, c = (stack.enter_context(worker(tmp_path / name, **options)) for name in "abc")
+        for running in (a, b, c):
+            until(lambda running=running: joined(running))
+        async with following(b) as at_b, following(c) as at_c:
+            quiet = await say(b)
+            async with connect(url(a, "asr"), compression=None, max_size=None) as socket:
+                await socket.send(json.dumps(config()))
+                # In the middle of the second utterance, when it has had a partial.
+                for start in range(0, len(CODES), 800):
+                    await socket.send(CODES[start : start + 800])
+                    await asyncio.sleep(0.05)
+                    partials = [each for each in at_b.heard if each["type"] == "transcript.partial"]
+                    finals = [each for each in at_b.heard if each["type"] == "transcript.final"]
+                    if partials and finals and partials[-1]["utterance_id"] != finals[-1]["utterance_id"]:
+                        if partials[-1]["call_id"] != quiet:
+                            break
+                partial = partials[-1]
+                a.process.kill()
+                a.process.wait()
+                begun_s = asyncio.get_running_loop().time()
+                for follower in (at_b, at_c):
+                    await follower.until("call.ended", 2)
+                assert asyncio.get_running_loop().time() - begun_s < 15
+            call_id = partial["call_id"]
+            stories = [follower.story(call_id) for follower in (at_b, at_c)]
+            assert [each["seq"] for each in stories[0]] == [each["seq"] for each in stories[1]]
+            (*_, final) = check_story(stories[0])
+            assert (final["reason"], final["error"], final["text"]) == (
+                "failed",
+                "the worker was lost",
+                partial["text"],
+            )
+            assert final["utterance_id"] == partial["utterance_id"] and final["text"]
+            assert stories[0][-1]["reason"] == "worker_lost"
+            assert sum(each.metric("mediaworker_cluster_closed_calls_total") for each in (b, c)) == 1
+            a.start_again()
+            until(lambda: a.log.read_text().count("cluster joined") == 2)
+            await asyncio.sleep(1)
+            for running in (a, b, c):
+                shown = request(running, "GET", f"/v1/calls/{call_id}")[1]
+                assert (shown["state"], shown["reason"]) == ("ended", "worker_lost"), "it does not argue"
+                transcript = request(running, "GET", f"/v1/calls/{call_id}/transcript")[1]
+                assert transcript["segments"][-1]["text"] == partial["text"]
+            assert [each["seq"] for each in at_b.story(call_id)] == [each["seq"] for each in stories[0]]
+
+
+async def test_a_worker_that_stands_still_finds_its_calls_ended_and_a_slow_nats_ends_none(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with nats(tmp_path / "nats") as (server,), ExitStack() as stack:
+        a, b = (stack.enter_context(worker(tmp_path / name, **environ(server))) for name in "ab")
+        for running in (a, b):
+            until(lambda running=running: joined(running))
+        async with following(b) as at_b, talking(a) as (_, call_id):
+            await asyncio.sleep(5)
+            server.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(10)
+            server.process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(5)
+            assert request(b, "GET", f"/v1/calls/{call_id}")[1]["state"] == "live", "nobody could renew anything"
+            a.process.send_signal(signal.SIGSTOP)
+            await at_b.until("call.ended", within_s=15)
+            a.process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(3)
+            assert at_b.story(call_id)[-1]["reason"] == "worker_lost"
+            status, _ = request(a, "POST", f"/v1/calls/{call_id}/hangup")
+            assert status == 202, "its own side keeps it until it ends"
+        await asyncio.sleep(1)
+        assert request(b, "GET", f"/v1/calls/{call_id}")[1]["reason"] == "worker_lost"
 
 
 async def test_a_killed_leader_holds_up_nobody_at_the_workers_themselves(tmp_path: Path) -> None:

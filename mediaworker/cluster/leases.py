@@ -1,0 +1,120 @@
+"""Which worker has a call: a worker holds all of its calls under one lease, and those of one that is gone are ended.
+
+Every worker renews its lease, a key that JetStream forgets by itself, and looks at those of workers with open calls.
+One counts as gone when it has not renewed its lease while this worker has renewed its own several times: while nobody
+can renew anything, nobody is gone. Whoever is first ends a call, for the stream takes its end only behind the call's
+last message; one that comes back finds its calls ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+
+import nats.errors
+import structlog
+from nats.js.api import Header
+from nats.js.errors import APIError, BadRequestError, BucketNotFoundError, KeyNotFoundError, NotFoundError
+from nats.js.kv import KeyValue
+
+from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
+from mediaworker.cluster.events import ClusterEvents
+from mediaworker.events import call_record as calls
+from mediaworker.events.frame import decode, encode, timestamp
+from mediaworker.events.schema import CallRecord, Event
+from mediaworker.events.store import StoreError
+from mediaworker.events.subscription import Cursor
+
+RENEW_S = 2.0
+MISSED = 4
+"""So many times must this worker have renewed its lease, and the other one not."""
+FORGET_S = 60.0
+log = structlog.get_logger("cluster")
+
+
+class Leases:
+    def __init__(self, connection: NatsConnection, events: ClusterEvents, *, replicas: int) -> None:
+        self.closed_calls = 0
+        self._connection, self._events, self._replicas = connection, events, replicas
+        self._renewals = 0
+        self._seen: dict[str, tuple[int, int]] = {}
+        """Worker → the revision of its lease, and how often this one had been renewed when that was new."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="cluster-leases")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                bucket = await self._bucket()
+                await bucket.put(self._events.own, timestamp(time.time()).encode())
+                self._renewals += 1
+                for worker in self._events.owners() - {self._events.own}:
+                    if await self._is_gone(bucket, worker):
+                        await self._close_calls(worker)
+            except (ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError) as error:
+                log.debug("leases", reason=str(error))
+            await asyncio.sleep(RENEW_S)
+
+    async def _bucket(self) -> KeyValue:
+        """Raises ClusterUnreachable."""
+        js, name = self._connection.js, self._connection.bucket("WORKERS")
+        try:
+            return await js.key_value(name)
+        except (BucketNotFoundError, NotFoundError):
+            with contextlib.suppress(BadRequestError):  # another worker was faster
+                return await js.create_key_value(bucket=name, ttl=FORGET_S, replicas=self._replicas)
+            return await js.key_value(name)
+
+    async def _is_gone(self, bucket: KeyValue, worker: str) -> bool:
+        try:
+            revision = (await bucket.get(worker)).revision or 0
+        except KeyNotFoundError:
+            revision = 0
+        before = self._seen.get(worker)
+        if before is None or before[0] != revision:
+            self._seen[worker] = revision, self._renewals
+            return False
+        return self._renewals - before[1] >= MISSED
+
+    async def _close_calls(self, worker: str) -> None:
+        for record in self._events.calls_of(worker):
+            if await self._close(worker, record.call_id):
+                self.closed_calls += 1
+                log.warning("call ended: its worker is gone", call_id=record.call_id, worker=worker)
+
+    async def _close(self, worker: str, call_id: str) -> bool:
+        """Whether it was this worker that has ended it."""
+        connection, events = self._connection, self._events
+        subject = connection.subject("events", worker, call_id)
+        last = (await connection.js.get_last_msg(connection.stream, subject)).seq or 0
+        await asyncio.wait_for(events.passed(last), RENEW_S)
+        await events.flush()
+        record = next((each for each in events.calls_of(worker) if each.call_id == call_id), None)
+        if record is None:
+            return False
+        frames = await events.read(lambda database: database.frames(call_id, calls.HISTORY))
+        payload = "\n".join(self._end(worker, record, map(decode, frames))).encode()
+        headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(last)}
+        try:
+            await connection.js.publish(subject, payload, headers=headers)
+        except BadRequestError:
+            return False  # somebody else has been faster, or the worker is back
+        return True
+
+    def _end(self, worker: str, record: CallRecord, history: Iterable[Event]) -> Iterable[str]:
+        """What the call still owes, as the worker's own events."""
+        row, said = int(time.time() * 1_000_000), self._events.last_partials(record.call_id)
+        bodies = calls.closing(record, history, reason="worker_lost", error="the worker was lost", said=said)
+        for number, body in enumerate(bodies, start=1):
+            cursor = str(Cursor(worker, row + number))
+            yield encode(Event(cursor, record.call_id, record.seq + number, record.at_ms, timestamp(time.time()), body))
