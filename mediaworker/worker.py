@@ -101,7 +101,8 @@ class Worker:
             rules=(lambda: self.alerts.rules) if settings.alerts.file else None,
         )
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
-        self.jobs = JobService(settings, self.files)
+        self.cluster = self._join_cluster(settings)
+        self.jobs = JobService(settings, self.files, store=self.cluster.jobs if self.cluster is not None else None)
         self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs)
         self.page_sessions, self.auth_failures = PageSessions(), AuthFailures()
         self._throttle = Throttle()
@@ -116,7 +117,6 @@ class Worker:
         endpoints = self._make_ingresses(settings)
         self.sip_certificate = sip_certificate(settings.sip)
         self.sip = self.readiness.sip = self._make_sip()
-        self.cluster = self._join_cluster(settings)
         self._make_http(settings, endpoints)
         self._define_metrics(self.metrics)
 

@@ -14,7 +14,9 @@ import structlog
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig, StreamInfo
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError, BadRequestError, BucketNotFoundError, NotFoundError
+from nats.js.kv import KeyValue
+from nats.js.object_store import ObjectStore
 
 from config.certificates import client_context
 from config.settings import Cluster
@@ -80,8 +82,29 @@ class NatsConnection:
     def subject(self, *tokens: str) -> str:
         return ".".join((self._settings.name, *tokens))
 
-    def bucket(self, name: str) -> str:
+    def bucket_name(self, name: str) -> str:
         return f"{self._settings.name.upper()}_{name}"
+
+    async def bucket(self, name: str, *, ttl_s: float = 0) -> KeyValue:
+        """Made if it is not there. Raises ClusterUnreachable, APIError, nats.errors.Error."""
+        js, bucket = self.js, self.bucket_name(name)
+        try:
+            return await js.key_value(bucket)
+        except BucketNotFoundError:
+            with contextlib.suppress(BadRequestError):  # another worker was faster
+                return await js.create_key_value(bucket=bucket, ttl=ttl_s or None, replicas=self._settings.replicas)
+            return await js.key_value(bucket)
+
+    async def object_store(self, name: str) -> ObjectStore:
+        """As `bucket`; what is in it goes after `cluster.keep_days`."""
+        js, bucket = self.js, self.bucket_name(name)
+        try:
+            return await js.object_store(bucket)
+        except BucketNotFoundError:
+            with contextlib.suppress(BadRequestError):
+                ttl_s = self._settings.keep_days * 86400
+                return await js.create_object_store(bucket, ttl=ttl_s, replicas=self._settings.replicas)
+            return await js.object_store(bucket)
 
     async def stream_id(self) -> str:
         """Of the stream, which is made if it is not there: cursors begin with it. Raises ClusterUnreachable."""
@@ -94,7 +117,7 @@ class NatsConnection:
             if (info.config.num_replicas, info.config.max_age) != (wanted.num_replicas, wanted.max_age):
                 info = await self.js.update_stream(wanted)
         except (APIError, nats.errors.Error, OSError) as error:
-            raise ClusterUnreachable(f"JetStream: {_why(error)}") from None
+            raise ClusterUnreachable(f"JetStream: {why(error)}") from None
         return str(info.config.description)
 
     async def _make(self) -> StreamInfo:
@@ -146,7 +169,7 @@ class NatsConnection:
         problems: list[str] = []
 
         async def failed(error: Exception) -> None:
-            problems[:] = [_why(error)]
+            problems[:] = [why(error)]
             log.debug("nats", error=str(error))
 
         try:
@@ -173,7 +196,7 @@ class NatsConnection:
         except (nats.errors.Error, OSError, ssl.SSLError, TimeoutError) as error:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 await client.close()
-            raise ClusterUnreachable(f"cluster.nats cannot be reached: {(problems or [_why(error)])[0]}") from None
+            raise ClusterUnreachable(f"cluster.nats cannot be reached: {(problems or [why(error)])[0]}") from None
         self._client, self._js = client, client.jetstream(timeout=ANSWER_S)
 
     @property
@@ -192,7 +215,7 @@ class NatsConnection:
         self.trouble = trouble
 
 
-def _why(error: BaseException) -> str:
+def why(error: BaseException) -> str:
     return str(getattr(error, "description", "") or error) or type(error).__name__
 
 

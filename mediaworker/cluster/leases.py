@@ -9,18 +9,18 @@ last message; one that comes back finds its calls ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable
 
 import nats.errors
 import structlog
 from nats.js.api import Header
-from nats.js.errors import APIError, BadRequestError, BucketNotFoundError, KeyNotFoundError, NotFoundError
+from nats.js.errors import APIError, BadRequestError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.events import ClusterEvents
+from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import decode, encode, timestamp
 from mediaworker.events.schema import CallRecord, Event
@@ -35,9 +35,9 @@ log = structlog.get_logger("cluster")
 
 
 class Leases:
-    def __init__(self, connection: NatsConnection, events: ClusterEvents, *, replicas: int) -> None:
+    def __init__(self, connection: NatsConnection, events: ClusterEvents, jobs: ClusterJobStore) -> None:
         self.closed_calls = 0
-        self._connection, self._events, self._replicas = connection, events, replicas
+        self._connection, self._events, self._jobs = connection, events, jobs
         self._renewals = 0
         self._seen: dict[str, tuple[int, int]] = {}
         """Worker → the revision of its lease, and how often this one had been renewed when that was new."""
@@ -55,25 +55,16 @@ class Leases:
     async def _run(self) -> None:
         while True:
             try:
-                bucket = await self._bucket()
+                bucket = await self._connection.bucket("WORKERS", ttl_s=FORGET_S)
                 await bucket.put(self._events.own, timestamp(time.time()).encode())
                 self._renewals += 1
-                for worker in self._events.owners() - {self._events.own}:
+                for worker in (self._events.owners() | self._jobs.workers()) - {self._events.own}:
                     if await self._is_gone(bucket, worker):
                         await self._close_calls(worker)
+                        await self._jobs.take_over(worker)
             except (ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError) as error:
                 log.debug("leases", reason=str(error))
             await asyncio.sleep(RENEW_S)
-
-    async def _bucket(self) -> KeyValue:
-        """Raises ClusterUnreachable."""
-        js, name = self._connection.js, self._connection.bucket("WORKERS")
-        try:
-            return await js.key_value(name)
-        except (BucketNotFoundError, NotFoundError):
-            with contextlib.suppress(BadRequestError):  # another worker was faster
-                return await js.create_key_value(bucket=name, ttl=FORGET_S, replicas=self._replicas)
-            return await js.key_value(name)
 
     async def _is_gone(self, bucket: KeyValue, worker: str) -> bool:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import structlog
@@ -12,6 +13,7 @@ from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.directory import ClusterDirectory
 from mediaworker.cluster.events import ClusterEvents
+from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.cluster.leases import Leases
 from mediaworker.cluster.mirror import Mirror
 from mediaworker.cluster.outbox import Outbox
@@ -19,6 +21,7 @@ from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
+from mediaworker.jobs.sources import Sources
 
 FOLDER = "cluster"
 """In `data_dir`: this worker's copy of the events of all."""
@@ -38,7 +41,10 @@ class ClusterMember:
         self.outbox = Outbox(hub, self.connection)
         self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
         self.mirror = Mirror(self.connection, self.events, self.directory.changed)
-        self.leases = Leases(self.connection, self.events, replicas=settings.cluster.replicas)
+        folder, sources = Path(settings.data_dir), Sources.of(settings)
+        self.jobs = ClusterJobStore(self.connection, folder, sources, clock=time.time)
+        """Opened and closed by the service of jobs."""
+        self.leases = Leases(self.connection, self.events, self.jobs)
         self.retention = RetentionTask(self.events, settings.retention)
         self._stream_id = ""
         self._listens = False
@@ -82,4 +88,5 @@ class ClusterMember:
             subject = self.connection.subject("worker", self.events.own)
             await self.connection.client.subscribe(subject, cb=self.directory.answer)
         self.mirror.start()
+        self.jobs.join(self.events.own)
         self.leases.start()

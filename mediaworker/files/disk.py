@@ -44,11 +44,11 @@ class IncomingFile:
         self._waiting += data
         self.size += len(data)
         if len(self._waiting) >= MB:
-            await self._write_out(self._put)
+            await self._write_out(self.put)
 
     async def finish(self, *, sync: bool = False) -> None:
         """All of it is here. `sync`: on the disk when this returns. Raises DiskFull, OSError."""
-        await self._write_out(self._put)
+        await self._write_out(self.put)
         if sync:
             await self._write_out(lambda data: os.fsync(self.file.fileno()))
 
@@ -62,7 +62,8 @@ class IncomingFile:
         except OSError as error:
             raise _full(error) from None
 
-    def _put(self, data: bytes) -> None:
+    def put(self, data: bytes) -> None:
+        """At once, and blocking. Raises DiskFull, OSError."""
         descriptor = self.file.fileno()
         room = os.fstatvfs(descriptor)
         if room.f_bavail * room.f_frsize - len(data) < self._min_free:

@@ -118,6 +118,9 @@ class JobDatabase(SqliteFile):
         found = [self._job(*row) for row in self.execute(query, (*arguments, limit))]
         return [job for job in found if job is not None]
 
+    def ids(self) -> list[str]:
+        return [job_id for (job_id,) in self.execute("SELECT id FROM jobs")]
+
     def probe(self) -> None:
         """Read what a start needs, and change nothing: a damaged record is no reason to give up the file."""
         self.execute(OPEN_JOBS).fetchall()

@@ -53,7 +53,9 @@ class JobNotifier:
     def collect(self) -> None:
         """Put the jobs that have ended since the last time into the outbox."""
         for job in self._store.open.values():
-            if job.webhook is not None and not job.active and job.id not in self.outbox.lanes:
+            owed = job.webhook is not None and not job.active and self._store.owns(job)
+            if owed and job.id not in self.outbox.lanes:
+                assert job.webhook is not None
                 assert job.ended_s is not None
                 message = OutgoingMessage(
                     job.id, job.id, job.webhook.url, self._body_of(job.id), job.ended_s, since_s=job.ended_s
@@ -65,7 +67,9 @@ class JobNotifier:
         return lambda: body(self._store.open[job_id])
 
     async def _on_attempt(self, message: OutgoingMessage, attempt: Attempt) -> None:
-        job = self._store.open[message.id]
+        job = self._store.open.get(message.id)
+        if job is None:  # it was erased meanwhile
+            return
         if attempt.error:
             log.warning("webhook", job=job.id, state=attempt.state, attempts=message.tries, error=attempt.error)
         webhook = Webhook(message.url, attempt.state, message.tries, attempt.next_s, attempt.error)

@@ -23,6 +23,8 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     """On this machine; empty: it was uploaded."""
     mtime_ns: int = 0
     """Of a path: it must not change while the job is in work."""
+    worker: str = ""
+    """In a cluster, the worker that was given the path, by the id of its store."""
 
 
 class Webhook(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,10 +69,18 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     waits_since_s: float = 0.0
     """Since when it has been put off again and again; 0: it has not."""
     webhook: Webhook | None = None
+    worker: str = ""
+    """In a cluster, the worker that has written it last, by the id of its store: it runs a running job and posts the
+    webhook of an ended one."""
 
     @property
     def active(self) -> bool:
         return self.state in ACTIVE
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and nobody waits to be told."""
+        return not self.active and (self.webhook is None or self.webhook.state != "waiting")
 
 
 def public(job: Job) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mediaworker.files.service import FileService
 from mediaworker.files.transcription import EngineUnavailable, FileTranscription, SourceChanged
 from mediaworker.jobs.record import Job, State
 from mediaworker.jobs.sources import SourceError
-from mediaworker.jobs.store import JobStore
+from mediaworker.jobs.store import Elsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
 
 AGAIN_S = (2.0, 20.0)
@@ -39,7 +39,11 @@ class JobRun:
 
     @property
     def _job(self) -> Job:
-        return self._store.open[self._id]
+        """Raises Elsewhere."""
+        try:
+            return self._store.open[self._id]
+        except KeyError:
+            raise Elsewhere from None
 
     def now(self, job: Job) -> Job:
         """The job with what has been learned of its file so far."""
@@ -52,6 +56,12 @@ class JobRun:
         return replace(job, done_s=max(job.done_s, work.done_s), duration_s=duration_s, channels=channels)
 
     async def go(self) -> None:
+        try:
+            await self._go()
+        except Elsewhere:
+            log.info("a job is not this worker's any more", job=self._id)
+
+    async def _go(self) -> None:
         try:
             try:
                 await self._attempt()
@@ -71,15 +81,18 @@ class JobRun:
             await self._fail(refused.fault, refused.reason)
         except SourceError as error:
             await self._fail("source", str(error))
+        except Elsewhere:
+            raise
         except Exception as error:
             log.exception("a job failed", job=self._id)
             await self._fail("internal", f"the worker failed at it ({type(error).__name__}); its log says more")
 
     async def _attempt(self) -> None:
         store = self._store
-        known = {segment.index: segment for segment in await store.read(lambda database: database.segments(self._id))}
-        job = self._job
-        await store.put(replace(job, state="running", started_s=job.started_s or store.clock(), error="", code=""))
+        await store.claim(self._job)
+        known = {segment.index: segment for segment in await store.segments(self._id)}
+        failed = sum(segment.error is not None for segment in known.values())
+        job = store.open[self._id] = replace(self._job, chunks=len(known), failed_chunks=failed)
         file = await asyncio.to_thread(store.sources.open, job)
         with (
             _closed(file),

@@ -23,10 +23,9 @@ from mediaworker.jobs.notifier import JobNotifier
 from mediaworker.jobs.record import Job
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
-from mediaworker.jobs.store import JobStore
+from mediaworker.jobs.store import Elsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError, StoreUnusable, say
 
-MB = 1024 * 1024
 CHECK_S = 1.0
 """How often the store's file is looked at, or tried to be opened while it could not be."""
 SWEEP_S = 60.0
@@ -41,14 +40,27 @@ class TooMany(Exception):
 
 
 class JobService:
-    """See the module. `clock`: Unix time."""
+    """See the module.
 
-    def __init__(self, settings: Settings, files: FileService, *, clock: Callable[[], float] = time.time) -> None:
+    Args:
+        clock: Unix time.
+        store: that of this worker alone when there is none.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: FileService,
+        *,
+        clock: Callable[[], float] = time.time,
+        store: JobStore | None = None,
+    ) -> None:
         """Raises ConfigError."""
         self.settings, self._files = settings, files
-        jobs, folder = settings.jobs, Path(settings.data_dir)
-        self.sources = Sources(folder, jobs.roots, min_free_bytes=settings.files.min_free_mb * MB)
-        self.store = JobStore(folder, self.sources, clock=clock)
+        if store is None:
+            store = JobStore(Path(settings.data_dir), Sources.of(settings), clock=clock)
+        self.store, self.sources = store, store.sources
+        self.store.on_change = self._changed
         self._notifier = JobNotifier(self.store, settings)
         self.webhooks = self._notifier.outbox
         self._arriving: Counter[str] = Counter()
@@ -82,7 +94,10 @@ class JobService:
         tasks += [task for task in (self._sweeper, self._watcher) if task is not None]
         for task in tasks:
             task.cancel()
+        running = tuple(self._running)
         await asyncio.gather(*tasks, *self._cancelling.values(), return_exceptions=True)
+        for job_id in running:
+            await self.store.release(job_id)
         await self.webhooks.stop()
 
     async def stop(self) -> None:
@@ -118,11 +133,11 @@ class JobService:
             raise TooMany(f"{limit} jobs of this key have not ended yet (jobs.max_queued_per_key)")
 
     async def submit(self, job: Job) -> None:
-        """Its source is there. It is on the disk when this returns. Raises StoreError, TooMany."""
+        """Its source is there. It is on the disk when this returns. Raises StoreError, OSError, TooMany."""
         self.check_room(job.owner)
         self._arriving[job.owner] += 1
         try:
-            await self.store.put(job)
+            await self.store.add(job)
         finally:
             self._arriving[job.owner] -= 1
         log.info("job queued", job=job.id, file=job.source.filename, bytes=job.source.bytes)
@@ -156,9 +171,7 @@ class JobService:
         job = self.store.open.pop(job_id, None)
         self.webhooks.forget(job_id)
         try:
-            # What is left of an upload without a row would be a job again.
-            await asyncio.to_thread(self.sources.drop, job_id)
-            await self.store.read(lambda database: database.erase(job_id))
+            await self.store.erase(job_id)
         except (StoreError, OSError) as error:
             if job is not None:
                 self.store.open[job_id] = job
@@ -177,7 +190,7 @@ class JobService:
             return
         limits, now_s = self.settings.jobs, self.store.clock()
         busy = self._running.keys() | self._cancelling.keys()
-        queued = [job for job in self.store.open.values() if job.state == "queued" and job.id not in busy]
+        queued = [job for job in self.store.open.values() if self.store.may_run(job) and job.id not in busy]
         running = [self.store.open[job_id] for job_id in self._running if job_id in self.store.open]
         for job in queue.choose(
             queued, running, self._turns, parallel=limits.parallel, per_key=limits.parallel_per_key, now_s=now_s
@@ -210,6 +223,8 @@ class JobService:
             if job is None or not job.active:
                 return None  # it was quicker
             return await self.store.end(job, "cancelled")
+        except Elsewhere:
+            return None
         except StoreError:
             if (job := self.store.open.get(job_id)) is not None:
                 self.store.open[job_id] = waiting(job, self.store.clock())
@@ -217,6 +232,15 @@ class JobService:
         finally:
             del self._cancelling[job_id]
             asyncio.get_running_loop().call_soon(self._advance)
+
+    def _changed(self, job_id: str) -> None:
+        job = self.store.open.get(job_id)
+        if job is None:
+            self.webhooks.forget(job_id)
+        task, _ = self._running.get(job_id, (None, None))
+        if task is not None and (job is None or not job.active or not self.store.owns(job)):
+            task.cancel()
+        self._advance()
 
     async def _sweep(self) -> None:
         while True:

@@ -12,9 +12,11 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
+from config import Settings
 from mediaworker.files.disk import IncomingFile
 from mediaworker.jobs.record import Job, Source
 from mediaworker.storage.durable import make_directory, sync_directory, write_file
@@ -31,6 +33,11 @@ class Sources:
     def __init__(self, data_dir: Path, roots: Sequence[str], *, min_free_bytes: int) -> None:
         self._folder, self._requests, self._min_free = data_dir / "jobs", data_dir / "job_requests", min_free_bytes
         self._roots = [os.path.realpath(root) for root in roots]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        free_bytes = settings.files.min_free_mb * 1024 * 1024
+        return cls(Path(settings.data_dir), settings.jobs.roots, min_free_bytes=free_bytes)
 
     def incoming(self, job_id: str) -> IncomingFile:
         """Raises OSError."""

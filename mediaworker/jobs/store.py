@@ -43,8 +43,15 @@ LOG_EVERY_S = 60.0
 log = structlog.get_logger()
 
 
+class Elsewhere(Exception):
+    """The job is another worker's by now, or was ended or erased there."""
+
+
 class JobStore:
     """See the module. `clock`: Unix time."""
+
+    on_change: Callable[[str], None] = staticmethod(lambda job_id: None)
+    """Called when another worker has changed or erased a job."""
 
     def __init__(self, folder: Path, sources: Sources, *, clock: Callable[[], float]) -> None:
         self.sources, self.clock = sources, clock
@@ -232,13 +239,39 @@ class JobStore:
         except StoreError as error:
             self.trouble = str(error)
 
+    async def add(self, job: Job) -> None:
+        """A new one, whose source is there. Raises StoreError, OSError."""
+        await self.put(job)
+
+    async def claim(self, job: Job) -> None:
+        """It is run here from now on, and its file is here. Raises StoreError, Elsewhere, OSError, SourceError."""
+        started_s = job.started_s or self.clock()
+        await self.put(replace(job, state="running", started_s=started_s, error="", code=""))
+
+    async def release(self, job_id: str) -> None:
+        """This worker stops, and does not run it any more."""
+
+    def may_run(self, job: Job) -> bool:
+        """Whether it waits for this worker, perhaps among others."""
+        return job.state == "queued"
+
+    def owns(self, job: Job) -> bool:
+        """Whether it is this worker that runs a running one, and that posts the webhook of an ended one."""
+        return True
+
+    async def erase(self, job_id: str) -> None:
+        """An ended one, with its result and its upload. Raises StoreError, OSError."""
+        # What is left of an upload without a row would be a job again.
+        await asyncio.to_thread(self.sources.drop, job_id)
+        await self.read(lambda database: database.erase(job_id))
+
     async def end(self, job: Job, state: State) -> Job:
         """The upload goes; a webhook keeps the job open. Raises StoreError."""
         job = replace(job, state=state, ended_s=self.clock(), not_before_s=0.0, waits_since_s=0.0)
         await self.put(job)
         self.ended[state] += 1
         if job.webhook is None:
-            del self.open[job.id]
+            self.open.pop(job.id, None)
         log.info("job ended", job=job.id, state=state, segments=job.chunks, seconds=job.duration_s, reason=job.error)
         if not job.source.path:
             try:

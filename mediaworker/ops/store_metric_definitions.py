@@ -116,6 +116,11 @@ def add_cluster(metrics: MetricsRegistry, member: ClusterMember) -> None:
         "Counts calls that this worker has ended because theirs was gone.",
         lambda: member.leases.closed_calls,
     )
+    metrics.counter(
+        "cluster_jobs_taken_over",
+        "Counts jobs that this worker has taken from one that was gone, for any worker to go on with.",
+        lambda: member.jobs.taken_over,
+    )
     metrics.counters("cluster_outbox", member.outbox.counters)
     metrics.counters("cluster_mirror", member.mirror.counters)
 

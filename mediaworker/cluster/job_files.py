@@ -1,0 +1,141 @@
+"""What jobs consist of in JetStream beside their records: uploads in an object store, and stretches in a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import io
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+import nats.errors
+from msgspec.structs import replace
+from nats.js.errors import NotFoundError, ObjectNotFoundError
+
+from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, why
+from mediaworker.files.disk import DiskFull, IncomingFile
+from mediaworker.files.segments import FileSegment
+from mediaworker.jobs.record import Job
+from mediaworker.jobs.sources import SourceError, Sources
+from mediaworker.storage.database_thread import StoreError
+
+T = TypeVar("T")
+SEGMENTS, UPLOADS = "JOB_SEGMENTS", "JOB_UPLOADS"
+PATIENCE_S = 15.0
+"""A stream without a leader comes back within this; then a job is put off as with a full disk."""
+AGAIN_S = 0.5
+FETCH_S, FETCH_BYTES_PER_S = 30.0, 2**20
+"""An upload that is not here after the one and its size by the other is asked for again."""
+TROUBLE = (ClusterUnreachable, nats.errors.Error, OSError)
+
+_segment, _encoder = msgspec.json.Decoder(FileSegment), msgspec.json.Encoder()
+
+
+@contextlib.asynccontextmanager
+async def asking() -> AsyncIterator[None]:
+    """JetStream's troubles are those of the store. Raises StoreError."""
+    try:
+        yield
+    except TROUBLE as error:
+        raise StoreError(f"JetStream: {why(error)}") from error
+
+
+async def patiently(do: Callable[[], Awaitable[T]]) -> T:
+    """What may be done twice, until it is done. Raises StoreError."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + PATIENCE_S
+    while True:
+        try:
+            async with asking():
+                return await do()
+        except StoreError:
+            if loop.time() >= until_s:
+                raise
+        await asyncio.sleep(AGAIN_S)
+
+
+class JobFiles:
+    """See the module. Everything raises StoreError."""
+
+    def __init__(self, connection: NatsConnection, sources: Sources) -> None:
+        self._connection, self._sources = connection, sources
+
+    async def segments(self, job_id: str) -> list[FileSegment]:
+        async with asking():
+            watcher = await (await self._connection.bucket(SEGMENTS)).watch(f"{job_id}.*", ignore_deletes=True)
+            found: list[FileSegment] = []
+            try:
+                while (entry := await watcher.updates(timeout=PATIENCE_S)) is not None:  # type: ignore[no-untyped-call]
+                    with contextlib.suppress(ValueError):
+                        found.append(_segment.decode(entry.value or b""))
+            finally:
+                await watcher.stop()  # type: ignore[no-untyped-call]
+        return sorted(found, key=lambda segment: segment.index)
+
+    async def put_segment(self, job_id: str, segment: FileSegment) -> None:
+        async def put() -> None:
+            await (await self._connection.bucket(SEGMENTS)).put(f"{job_id}.{segment.index}", _encoder.encode(segment))
+
+        await patiently(put)
+
+    async def erase_segments(self, job_id: str) -> None:
+        async with asking():
+            await self._connection.bucket(SEGMENTS)
+            name = self._connection.bucket_name(SEGMENTS)
+            await self._connection.js.purge_stream(f"KV_{name}", subject=f"$KV.{name}.{job_id}.*")
+
+    async def uploads(self) -> set[str]:
+        """Ids of the jobs that have one."""
+        async with asking():
+            objects = await self._connection.object_store(UPLOADS)
+            with contextlib.suppress(NotFoundError):
+                return {str(each.name) for each in await objects.list(ignore_deletes=True)}
+            return set()
+
+    async def upload(self, job: Job) -> None:
+        """Raises SourceError too."""
+        file = os.fdopen(await asyncio.to_thread(self._sources.open, job), "rb")
+        with file:
+            async with asking():
+                await (await self._connection.object_store(UPLOADS)).put(job.id, file)
+
+    async def erase_upload(self, job_id: str) -> None:
+        async with asking():
+            with contextlib.suppress(ObjectNotFoundError):
+                await (await self._connection.object_store(UPLOADS)).delete(job_id)
+
+    async def fetch(self, job: Job) -> None:
+        """Its upload is among this worker's own. Raises OSError, SourceError too."""
+        if job.id in await asyncio.to_thread(self._sources.uploads):
+            return
+        limit_s = FETCH_S + job.source.bytes / FETCH_BYTES_PER_S
+        incoming = await asyncio.to_thread(self._sources.incoming, job.id)
+        try:
+            async with asking():
+                objects = await self._connection.object_store(UPLOADS)
+                await asyncio.wait_for(objects.get(job.id, writeinto=_Sink(incoming)), limit_s)
+            await incoming.finish(sync=True)
+            await asyncio.to_thread(self._sources.keep, replace(job, state="queued"))
+        except BaseException as error:
+            await asyncio.to_thread(self._sources.drop, job.id)
+            if isinstance(error, DiskFull):
+                raise OSError(errno.ENOSPC, str(error)) from None
+            if isinstance(error.__cause__, ObjectNotFoundError):
+                raise SourceError("the upload is gone") from None
+            raise
+        finally:
+            incoming.close()
+
+
+class _Sink(io.BufferedIOBase):
+    """Takes what the object store gives, and leaves the room that calls need."""
+
+    def __init__(self, incoming: IncomingFile) -> None:
+        self._incoming = incoming
+
+    def write(self, data: Any) -> int:
+        self._incoming.put(data)
+        return len(data)

@@ -1,0 +1,319 @@
+"""The jobs of all workers: any of them runs, shows, cancels and erases each.
+
+A job's record is a key in a bucket of JetStream, and a change is taken only on top of the latest one, so that of two
+workers one has the job. Its stretches are keys of another bucket, and its upload is in an object store. Every worker
+keeps the records of all in its own store of jobs, which is otherwise as that of a worker alone; jobs that it had before
+it joined are published when it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.errors import (
+    KeyNotFoundError,
+    KeyWrongLastSequenceError,
+)
+from nats.js.kv import KeyValue
+
+from mediaworker.cluster.connection import NatsConnection
+from mediaworker.cluster.job_files import JobFiles, asking, patiently
+from mediaworker.cluster.reader import StreamReader
+from mediaworker.files.segments import FileSegment
+from mediaworker.jobs.database import JobDatabase
+from mediaworker.jobs.record import Job, State
+from mediaworker.jobs.sources import SourceError
+from mediaworker.jobs.store import Elsewhere, JobStore
+from mediaworker.storage.database_thread import StoreError
+from mediaworker.storage.sqlite import UnusableDatabase
+
+RECORDS = "JOBS"
+RETRY_S = 1.0
+log = structlog.get_logger("cluster")
+
+_job, _encoder = msgspec.json.Decoder(Job), msgspec.json.Encoder()
+
+
+class ClusterJobStore(JobStore):
+    """See the module. `join` once NATS is there, and each time it is there again; until then no job is taken."""
+
+    def __init__(self, connection: NatsConnection, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.taken_over = 0
+        self._connection, self._own = connection, ""
+        self._files = JobFiles(connection, self.sources)
+        self._revisions: dict[str, int] = {}
+        """Of each record, as it was last seen or written."""
+        self._not_here: set[str] = set()
+        """Jobs whose path this worker does not have."""
+        self._reader: StreamReader | None = None
+        self._complete = asyncio.Event()
+        """This worker has known all records once."""
+        self._reconciling: asyncio.Task[None] | None = None
+
+    def join(self, own: str) -> None:
+        """`own`: the id by which other workers know this one."""
+        self._own = own
+        if self._reader is None:
+            stream = f"KV_{self._connection.bucket_name(RECORDS)}"
+            self._reader = StreamReader(
+                self._connection, stream, begin=self._begin_reading, begun=self._on_begun, take=self._take_message
+            )
+        self._reader.start()
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            await self._reader.stop()
+        if self._reconciling is not None:
+            self._reconciling.cancel()
+            await asyncio.gather(self._reconciling, return_exceptions=True)
+        await super().close()
+
+    async def _begin(self) -> None:
+        """The records come from the bucket."""
+        await asyncio.to_thread(self.sources.erase_incomplete)
+        if self._reader is not None:  # it has come before this store was open
+            self._reader.start()
+
+    # -- what a worker alone does in its own store --------------------------------------------------------------------
+
+    def may_run(self, job: Job) -> bool:
+        return self._complete.is_set() and super().may_run(job) and job.id not in self._not_here
+
+    def owns(self, job: Job) -> bool:
+        return job.worker == self._own
+
+    async def add(self, job: Job) -> None:
+        if job.source.path:
+            await self.put(replace(job, source=replace(job.source, worker=self._own)))
+            return
+        await self._files.upload(job)
+        try:
+            await self.put(job)
+        except StoreError:
+            with contextlib.suppress(StoreError):
+                await self._files.erase_upload(job.id)
+            raise
+
+    async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
+        job, known = replace(job, worker=self._own), self.open.get(job.id)
+        if not self._complete.is_set():
+            raise StoreError(f"the jobs of the cluster are not known yet ({self._connection.trouble or 'reading'})")
+        if known is None and job.id in self._revisions:
+            raise Elsewhere
+        if anew:
+            await self._files.erase_segments(job.id)
+        if segment is not None:
+            await self._files.put_segment(job.id, segment)
+        await self._publish(job)
+        self.open[job.id], self.trouble = job, None
+        # Progress is in the bucket; here it is enough to find the job by its state.
+        if known is None or known.state != job.state or not job.active:
+            await super().put(job)
+
+    async def remember(self, job: Job) -> None:
+        with contextlib.suppress(Elsewhere):
+            await super().remember(job)
+
+    async def claim(self, job: Job) -> None:
+        if job.source.path and job.source.worker != self._own:
+            try:
+                os.close(await asyncio.to_thread(self.sources.open, job))
+            except SourceError:
+                self._not_here.add(job.id)
+                raise Elsewhere from None
+        await super().claim(job)
+        if not job.source.path:
+            await self._files.fetch(job)
+
+    async def renew(self, error: UnusableDatabase) -> set[str]:
+        lost = await super().renew(error)
+        self._revisions.clear()  # the ended ones come again
+        if self._reader is not None:
+            self._reader.start()
+        return lost
+
+    async def release(self, job_id: str) -> None:
+        job = self.open.get(job_id)
+        if job is not None and job.state == "running" and self.owns(job):
+            with contextlib.suppress(StoreError, Elsewhere):
+                await self.put(replace(job, state="queued"))
+
+    async def segments(self, job_id: str) -> list[FileSegment]:
+        return await self._files.segments(job_id)
+
+    async def end(self, job: Job, state: State) -> Job:
+        job = await super().end(job, state)
+        if not job.source.path:
+            with contextlib.suppress(StoreError):  # the sweep tries again
+                await self._files.erase_upload(job.id)
+        return job
+
+    async def erase(self, job_id: str) -> None:
+        await self._files.erase_segments(job_id)
+        await self._files.erase_upload(job_id)
+        async with asking():
+            await (await self._connection.bucket(RECORDS)).purge(job_id)
+        await super().erase(job_id)
+
+    async def sweep_uploads(self) -> int:
+        """Those of this worker, and of the object store those whose jobs have ended."""
+        if not self._complete.is_set():
+            return 0
+        uploads = await self._files.uploads()
+        for job_id, active in (await self.read(lambda database: database.activity(uploads))).items():
+            if not active:
+                await self._files.erase_upload(job_id)
+        return await super().sweep_uploads()
+
+    # -- workers that are gone -----------------------------------------------------------------------------------------
+
+    def workers(self) -> set[str]:
+        """Others, by their ids, that run a job or are to post a webhook."""
+        return {job.worker for job in self.open.values() if job.state != "queued"} - {self._own}
+
+    async def take_over(self, worker: str) -> None:
+        """It is gone: what it ran goes on wherever there is room, and what it was to post is posted here."""
+        for job in [each for each in self.open.values() if each.worker == worker and each.state != "queued"]:
+            with contextlib.suppress(StoreError, Elsewhere):
+                await self.put(replace(job, state="queued") if job.active else job)
+                self.taken_over += 1
+                log.warning("job taken over: its worker is gone", job=job.id, worker=worker)
+                self.on_change(job.id)
+
+    # -- the bucket of records -----------------------------------------------------------------------------------------
+
+    async def _publish(self, job: Job) -> None:
+        """Raises StoreError, Elsewhere."""
+        payload = _encoder.encode(job)
+
+        async def write() -> None:
+            bucket = await self._connection.bucket(RECORDS)
+            while True:
+                revision = self._revisions.get(job.id, 0)
+                put = bucket.update(job.id, payload, revision) if revision else bucket.create(job.id, payload)
+                try:
+                    self._revisions[job.id] = await put
+                    return
+                except KeyWrongLastSequenceError:
+                    if await self._is_written(bucket, job, payload):
+                        return
+
+        await patiently(write)
+
+    async def _is_written(self, bucket: KeyValue, job: Job, payload: bytes) -> bool:
+        """Somebody has written the record since this worker has seen it: itself, unheard, or another one. Whether it is
+        what was to be written; if not, it may be tried again. Raises Elsewhere; the reader learns the rest."""
+        try:
+            entry = await bucket.get(job.id)
+        except KeyNotFoundError:
+            raise Elsewhere from None
+        current = _job.decode(entry.value or b"")
+        if entry.value == payload or current.worker == self._own or (job.state == "cancelled" and current.active):
+            self._revisions[job.id] = entry.revision or 0
+            return entry.value == payload
+        raise Elsewhere
+
+    async def _begin_reading(self) -> ConsumerConfig:
+        await self._connection.bucket(RECORDS)
+        name = self._connection.bucket_name(RECORDS)
+        return ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"$KV.{name}.>")
+
+    def _on_begun(self, waiting: int) -> None:
+        if not waiting and not self._complete.is_set():
+            self._reconcile_soon()
+
+    async def _take_message(self, message: Msg, metadata: Msg.Metadata) -> None:
+        job_id, revision = message.subject.rpartition(".")[2], metadata.sequence.stream
+        try:
+            if revision > self._revisions.get(job_id, 0):
+                if message.headers and message.headers.get("KV-Operation"):
+                    await self._forget(job_id)
+                else:
+                    await self._take(_job.decode(message.data))
+                self._revisions[job_id] = max(revision, self._revisions.get(job_id, 0))
+        except StoreError as error:
+            self.trouble = str(error)
+        except ValueError:
+            log.error("a job of another worker cannot be read", job=job_id)
+        if metadata.num_pending == 0 and not self._complete.is_set():
+            self._reconcile_soon()
+
+    async def _take(self, job: Job) -> None:
+        """As it was written. Raises StoreError."""
+        if self._complete.is_set() and self.owns(job):
+            return  # whoever has written it here goes on with it
+        before = self.open.get(job.id)
+        if job.over:
+            self.open.pop(job.id, None)
+        else:
+            self.open[job.id] = job
+        self._not_here.discard(job.id)
+        if before is None or before.state != job.state or job.over:
+            stored = await self.read(lambda database: database.job(job.id))
+            if stored != job:
+                await self.read(lambda database: database.put(job))
+        self.on_change(job.id)
+
+    async def _forget(self, job_id: str) -> None:
+        """It was erased by another worker. Raises StoreError."""
+        self.open.pop(job_id, None)
+        self._not_here.discard(job_id)
+        if await self.read(lambda database: database.job(job_id)) is not None:
+            with contextlib.suppress(OSError):
+                await super().erase(job_id)
+            self.on_change(job_id)
+
+    def _reconcile_soon(self) -> None:
+        if self._reconciling is None or self._reconciling.done():
+            self._reconciling = asyncio.get_running_loop().create_task(self._reconcile(), name="cluster-jobs")
+
+    async def _reconcile(self) -> None:
+        """All records have come: those that are here alone were forgotten, or have never been anywhere else."""
+        while True:
+            try:
+                for job_id in await self.read(JobDatabase.ids):
+                    if job_id not in self._revisions:
+                        await self._settle(job_id)
+                break
+            except StoreError as error:
+                if self.is_open:
+                    log.warning("the jobs of this worker could not be brought into the cluster", reason=str(error))
+            await asyncio.sleep(RETRY_S)
+        self._complete.set()
+        for job in [each for each in self.open.values() if each.state == "running" and self.owns(each)]:
+            await self.release(job.id)  # it ran here when this worker was ended
+        self.on_change("")
+
+    async def _settle(self, job_id: str) -> None:
+        """A job that the cluster does not know. Raises StoreError."""
+        job = await self.read(lambda database: database.job(job_id))
+        if job is None:
+            return
+        if not job.worker or (job.active and self.owns(job)):
+            await self._bring(job)
+        else:
+            await self._forget(job_id)
+
+    async def _bring(self, job: Job) -> None:
+        """Into the cluster, from before this worker joined it. Raises StoreError."""
+        for segment in await super().segments(job.id):
+            await self._files.put_segment(job.id, segment)
+        if job.active and not job.source.path:
+            with contextlib.suppress(SourceError):  # it is gone, and the job fails for that
+                await self._files.upload(job)
+        source = replace(job.source, worker=self._own) if job.source.path else job.source
+        job = replace(job, worker=self._own, source=source, state="queued" if job.active else job.state)
+        with contextlib.suppress(Elsewhere):
+            await self._publish(job)
+            if not job.over:
+                self.open[job.id] = job
+            await super().put(job)

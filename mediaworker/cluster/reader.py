@@ -1,0 +1,127 @@
+"""Reads a stream of JetStream in its order and without gaps.
+
+An ephemeral consumer pushes; its own numbers show what was lost on the way, and heartbeats that it lives. Whatever goes
+wrong, another one is made, where its owner says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import nats.errors
+import structlog
+from nats.aio.msg import Msg
+from nats.errors import NotJSMessageError
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, why
+
+HEARTBEAT_S = 1.0
+SILENCE_S = 3.5
+"""A consumer that gives no sign of life for so long is gone."""
+RETRY_S = 0.5
+log = structlog.get_logger("cluster")
+
+
+class StreamReader:
+    """See the module.
+
+    Args:
+        begin: asked before each consumer what it is to deliver: where it begins, and what of the stream.
+        begun: told how many messages the stream holds for it then.
+        take: takes each message. What it waits for, the stream waits for.
+    """
+
+    def __init__(
+        self,
+        connection: NatsConnection,
+        stream: str,
+        *,
+        begin: Callable[[], Awaitable[ConsumerConfig]],
+        begun: Callable[[int], None],
+        take: Callable[[Msg, Msg.Metadata], Awaitable[None]],
+    ) -> None:
+        self._connection, self._stream = connection, stream
+        self._begin, self._begun, self._take = begin, begun, take
+        self._task: asyncio.Task[None] | None = None
+        self._expected = 1
+        """The consumer's own number of the next message."""
+        self._broken = asyncio.Event()
+        self._heard_s = 0.0
+
+    def start(self) -> None:
+        """At the start, and after each loss of the connection."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"cluster-read {self._stream}")
+        self._broken.set()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except (ClusterUnreachable, nats.errors.Error, OSError) as error:
+                log.info("a stream cannot be read just now", stream=self._stream, reason=why(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        """Until something is wrong."""
+        loop, client, js = asyncio.get_running_loop(), self._connection.client, self._connection.js
+        config = await self._begin()
+        self._broken.clear()
+        self._expected, self._heard_s = 1, loop.time()
+        inbox = client.new_inbox()
+        subscription = await client.subscribe(inbox, cb=self._on_message)
+        consumer = None
+        try:
+            config = config.evolve(
+                deliver_subject=inbox,
+                ack_policy=AckPolicy.NONE,
+                max_deliver=1,
+                flow_control=True,
+                idle_heartbeat=HEARTBEAT_S,
+                num_replicas=1,
+                mem_storage=True,
+            )
+            consumer = await js.add_consumer(self._stream, config)
+            delivered = consumer.delivered.consumer_seq if consumer.delivered is not None else 0
+            self._begun((consumer.num_pending or 0) + delivered)
+            while not self._broken.is_set():
+                silent_s = loop.time() - self._heard_s
+                if silent_s >= SILENCE_S:
+                    log.info("the stream's consumer is silent: another one is made", silent_s=round(silent_s, 1))
+                    return
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._broken.wait(), HEARTBEAT_S / 2)
+        finally:
+            with contextlib.suppress(ClusterUnreachable, nats.errors.Error, OSError):
+                await subscription.unsubscribe()
+                if consumer is not None:
+                    await js.delete_consumer(self._stream, consumer.name)
+
+    async def _on_message(self, message: Msg) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
+        if message.headers and "Status" in message.headers:
+            if message.reply:  # flow control: what came before has been taken
+                await message.respond(b"")
+            elif stalled := message.headers.get("Nats-Consumer-Stalled"):
+                await self._connection.client.publish(stalled)
+            return
+        if self._broken.is_set():
+            return
+        try:
+            metadata = message.metadata
+        except NotJSMessageError:
+            return
+        if metadata.sequence.consumer != self._expected:
+            log.info("messages of the stream were lost on the way", stream=self._stream, expected=self._expected)
+            self._broken.set()
+            return
+        self._expected += 1
+        await self._take(message, metadata)
