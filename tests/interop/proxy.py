@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.interop.pbx import INSIDE, inside
-from tests.support.peers import until
+from tests.support.peers import ROOT, until
 from tests.support.ports import ports
 
-CONFIGURATION = Path(__file__).parent / "kamailio"
+CONFIGURATION = ROOT / "deploy" / "kamailio"
 CALLER = "127.0.0.1"
 """Who may call through it."""
 FILES = ("kamailio.cfg", "dispatcher.list")
