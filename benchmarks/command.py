@@ -59,7 +59,9 @@ def add_parser(subparsers: Any) -> None:
     _add_random(engine)
     files = _add_files(kinds)
     events = _add_events(kinds)
-    cluster = kinds.add_parser("cluster", help="a final from an engine server, beside one from a local process")
+    cluster = kinds.add_parser("cluster", help="a final from an engine server; the events of another worker")
+    cluster.add_argument("--calls", type=_number, metavar="N", help="tell another worker the events of N calls")
+    cluster.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="with --calls (default 20)")
     cluster.add_argument("--finals", type=_number, default=1500, metavar="N", help="in each run (default 1500)")
     cluster.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
     for kind in (media, twilio, sip):
@@ -280,10 +282,19 @@ def _processes(args: argparse.Namespace) -> int:
 
 
 def _cluster(args: argparse.Namespace) -> int:
-    from benchmarks.cluster import engine_servers
+    from benchmarks.cluster import engine_servers, worker_events
+
+    def progress(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
     try:
-        rows = engine_servers.measure(args.finals, lambda line: print(line, file=sys.stderr, flush=True))
+        if args.calls:
+            row = worker_events.measure(args.calls, args.seconds, progress)
+            print(f"somebody speaks in every call, one NATS server, {_machine()}")
+            print(_aligned(worker_events.table(row)))
+            _write(args.json, [row], top={})
+            return 0
+        rows = engine_servers.measure(args.finals, progress)
     except engine_servers.BenchError as error:
         print(f"mediaworker: {error}", file=sys.stderr)
         return 2

@@ -37,6 +37,8 @@ from mediaworker.storage.sqlite import UnusableDatabase
 
 RECORDS = "JOBS"
 RETRY_S = 1.0
+KNOWN_S = 10.0
+"""A worker that has just joined takes a job when it knows the others, if that is within this."""
 log = structlog.get_logger("cluster")
 
 _job, _encoder = msgspec.json.Decoder(Job), msgspec.json.Encoder()
@@ -106,7 +108,7 @@ class ClusterJobStore(JobStore):
     async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
         job, known = replace(job, worker=self._own), self.open.get(job.id)
         if not self._complete.is_set():
-            raise StoreError(f"the jobs of the cluster are not known yet ({self._connection.trouble or 'reading'})")
+            await self._until_known()
         if known is None and job.id in self._revisions:
             raise Elsewhere
         if anew:
@@ -118,6 +120,15 @@ class ClusterJobStore(JobStore):
         # Progress is in the bucket; here it is enough to find the job by its state.
         if known is None or known.state != job.state or not job.active:
             await super().put(job)
+
+    async def _until_known(self) -> None:
+        """Raises StoreError."""
+        trouble = self._connection.trouble
+        if not trouble:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._complete.wait(), KNOWN_S)
+                return
+        raise StoreError(f"the jobs of the cluster are not known yet: {trouble or 'they are still being read'}")
 
     async def remember(self, job: Job) -> None:
         with contextlib.suppress(Elsewhere):

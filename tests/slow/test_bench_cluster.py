@@ -8,6 +8,16 @@ from pathlib import Path
 from tests.support.peers import command
 
 
+def test_events_of_another_worker(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    done = command("bench", "cluster", "--calls", "20", "--seconds", "8", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(file.read_text())["runs"]
+    assert row["legs"] == 40 and row["events"] > 100
+    for kind in ("transcript.final", "transcript.partial"):
+        assert 0 < row[f"{kind}_p50_ms"] <= row[f"{kind}_p99_ms"]
+
+
 def test_finals_from_a_process_and_from_servers(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     done = command("bench", "cluster", "--finals", "50", "--json", str(file))
