@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import nats.errors
 from msgspec.structs import replace
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError, ObjectNotFoundError
 
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, why
@@ -27,6 +28,7 @@ SEGMENTS, UPLOADS = "JOB_SEGMENTS", "JOB_UPLOADS"
 PATIENCE_S = 15.0
 """A stream without a leader comes back within this; then a job is put off as with a full disk."""
 AGAIN_S = 0.5
+AT_ONCE = 200
 FETCH_S, FETCH_BYTES_PER_S = 30.0, 2**20
 """An upload that is not here after the one and its size by the other is asked for again."""
 TROUBLE = (ClusterUnreachable, nats.errors.Error, OSError)
@@ -64,15 +66,30 @@ class JobFiles:
         self._connection, self._sources = connection, sources
 
     async def segments(self, job_id: str) -> list[FileSegment]:
+        found: list[FileSegment] = []
         async with asking():
-            watcher = await (await self._connection.bucket(SEGMENTS)).watch(f"{job_id}.*", ignore_deletes=True)
-            found: list[FileSegment] = []
+            await self._connection.bucket(SEGMENTS)
+            name, js = self._connection.bucket_name(SEGMENTS), self._connection.js
+            config = ConsumerConfig(
+                deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+                ack_policy=AckPolicy.NONE,
+                num_replicas=1,
+                mem_storage=True,
+            )
+            pulled = await js.pull_subscribe(f"$KV.{name}.{job_id}.*", stream=f"KV_{name}", config=config)
+            consumer = await pulled.consumer_info()
             try:
-                while (entry := await watcher.updates(timeout=PATIENCE_S)) is not None:  # type: ignore[no-untyped-call]
-                    with contextlib.suppress(ValueError):
-                        found.append(_segment.decode(entry.value or b""))
+                left = consumer.num_pending or 0
+                while left > 0:
+                    messages = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
+                    left -= len(messages)
+                    for message in messages:
+                        with contextlib.suppress(ValueError):
+                            found.append(_segment.decode(message.data))
             finally:
-                await watcher.stop()  # type: ignore[no-untyped-call]
+                await pulled.unsubscribe()
+                with contextlib.suppress(NotFoundError):
+                    await js.delete_consumer(f"KV_{name}", consumer.name)
         return sorted(found, key=lambda segment: segment.index)
 
     async def put_segment(self, job_id: str, segment: FileSegment) -> None:
