@@ -181,6 +181,7 @@ class NatsConnection:
                     tls=context if context is not None and self._encrypted else None,
                     user=settings.nats_user or None,
                     password=str.__str__(settings.nats_password) or None,
+                    no_echo=True,  # its own partials need not come back
                     allow_reconnect=True,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=1,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -39,6 +39,7 @@ INDEXES = 1024
 EARLY = 20_000
 """Own events that are kept until the stream has them, for those who come meanwhile."""
 ENDED = 10_000
+FINISHED = 16
 CATCH_UP_S = 10.0
 """How long a cursor of another worker may be ahead of what has come here."""
 _CURSOR = re.compile(r'"cursor":"([^"]*)"')
@@ -67,6 +68,8 @@ class ClusterEvents(StoredEvents):
         """Open calls after the last event that has come."""
         self._partials: dict[str, dict[str, TranscriptPartial]] = {}
         """Open calls of others → utterance → its last partial."""
+        self._finished: dict[str, deque[str]] = {}
+        """Open calls → the utterances that had their final last: a partial of one has been overtaken."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Calls that have ended lately: what comes of them again has been published twice."""
         self._arrived = asyncio.Event()
@@ -183,8 +186,10 @@ class ClusterEvents(StoredEvents):
             return
         if isinstance(event.body, TranscriptFinal):
             self._partials.get(call_id, {}).pop(event.body.utterance_id, None)
+            self._finished.setdefault(call_id, deque(maxlen=FINISHED)).append(event.body.utterance_id)
         if after.state == "ended":
             self._partials.pop(call_id, None)
+            self._finished.pop(call_id, None)
             self._latest.pop(call_id, None)
             self._ended[call_id] = None
             if len(self._ended) > ENDED:
@@ -219,13 +224,19 @@ class ClusterEvents(StoredEvents):
         self._offer(entry)
 
     def receive_partial(self, worker: str, frame: str) -> None:
-        """Of another worker, by core NATS."""
+        """Of another worker, by core NATS. It may come behind the final, which has another way."""
         try:
             event = decode(frame)
         except EventError:
             return
-        if isinstance(event.body, TranscriptPartial) and event.call_id in self._latest:
-            self._partials.setdefault(event.call_id, {})[event.body.utterance_id] = event.body
+        call_id = event.call_id or ""
+        if call_id in self._ended:
+            return
+        if isinstance(event.body, TranscriptPartial):
+            if event.body.utterance_id in self._finished.get(call_id, ()):
+                return
+            if call_id in self._latest:
+                self._partials.setdefault(call_id, {})[event.body.utterance_id] = event.body
         type_ = str(type(event.body).__struct_config__.tag)
         key = str(getattr(event.body, "utterance_id", "")) or f"{type_} {event.call_id}"
         now_s = asyncio.get_running_loop().time()

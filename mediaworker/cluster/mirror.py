@@ -86,4 +86,5 @@ class Mirror:
     async def _on_partial(self, message: Msg) -> None:
         worker = message.subject.rpartition(".")[2]
         if worker != self._events.own:
-            self._events.receive_partial(worker, message.data.decode("utf-8", "replace"))
+            for frame in message.data.decode("utf-8", "replace").split("\n"):
+                self._events.receive_partial(worker, frame)

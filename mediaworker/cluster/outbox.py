@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,8 @@ PLACE = "cluster"
 WAVE = 256
 """Events that are published together; the next begin when JetStream has taken all of them."""
 MESSAGE_BYTES = 256 * 1024
+TOGETHER_S = 0.005
+"""Partials wait so long for each other."""
 SAVE_S = 1.0
 RETRY_S = 0.5
 TRANSIENT = frozenset({"transcript.partial", "metrics"})
@@ -62,6 +65,7 @@ class Outbox:
         self._place = self._saved = 0
         self._since_s = 0.0
         """When the events that are being published began to be; 0: none are."""
+        self._transient: deque[str] = deque()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -180,13 +184,26 @@ class Outbox:
                 try:
                     frames = aiter(subscription)
                     await anext(frames)  # hello
+                    sending: asyncio.Task[None] | None = None
                     async for frame in frames:
                         if DURABLE_METRICS not in frame:
-                            with contextlib.suppress(ClusterUnreachable, nats.errors.Error, OSError):
-                                await self._connection.client.publish(self._partials, frame.encode())
+                            self._transient.append(frame)
+                            if sending is None or sending.done():
+                                sending = asyncio.create_task(self._send_transient(), name="cluster-partials")
                 finally:
                     subscription.close()
             await asyncio.sleep(RETRY_S)
+
+    async def _send_transient(self) -> None:
+        """Those of some milliseconds in one message."""
+        await asyncio.sleep(TOGETHER_S)
+        while self._transient:
+            frames, length = list[str](), 0
+            while self._transient and length < MESSAGE_BYTES:
+                frames.append(self._transient.popleft())
+                length += len(frames[-1])
+            with contextlib.suppress(ClusterUnreachable, nats.errors.Error, OSError):
+                await self._connection.client.publish(self._partials, "\n".join(frames).encode())
 
     @property
     def _partials(self) -> str:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from config.settings import Settings
 from mediaworker.cluster.events import INDEXES, ClusterEvents, merged, origin, stamp
 from mediaworker.events.hub import EventHub
-from mediaworker.events.schema import CallEnded, CallStarted, Dtmf, EventError
+from mediaworker.events.schema import CallEnded, CallStarted, Dtmf, EventError, TranscriptFinal, TranscriptPartial
 from mediaworker.events.store import EventStore
 from mediaworker.events.subscription import MAX_SEEN, Cursor, ResumeError, Subscription, SubscriptionClosed
 
@@ -312,3 +312,47 @@ async def test_a_cursor_that_never_comes_is_unknown(monkeypatch: pytest.MonkeyPa
         with pytest.raises(SubscriptionClosed, match="unknown cursor"):
             await anext(subscription)
             await anext(subscription)
+
+
+async def test_a_partial_that_its_final_has_overtaken_is_not_shown() -> None:
+    async with world() as made:
+        speaker, listener = made.members[0], made.members[1]
+        listening = listener.events.subscribe()
+        partials: list[str] = []
+
+        def shown(entry: Any) -> None:
+            if entry.row is None:
+                partials.append(entry.frame)
+
+        speaker.hub.on_shown.append(shown)
+        made.call(0)
+        for name in ("one", "two"):
+            speaker.hub.publish("call-1", 10, TranscriptPartial("main", "caller", name, 1, 0, 10, name, 3, "en"))
+        speaker.hub.publish(
+            "call-1", 20, TranscriptFinal("main", "caller", "one", 2, 0, 20, "one", 3, "en", 0, 0, "endpoint")
+        )
+        await made.settle()
+        assert len(partials) == 2
+        made.take(0, 9, again=False)
+        made.fetch(1, 9)
+        await made.settle()
+        for frame in partials:
+            listener.events.receive_partial(speaker.hub.cursor.store_id, frame)
+        speaker.hub.publish("call-1", 30, CallEnded("hangup", 0, []))
+        await made.settle()
+        made.take(0, 9, again=False)
+        made.fetch(1, 9)
+        await made.settle()
+        listener.events.receive_partial(speaker.hub.cursor.store_id, partials[1])
+        heard = [msgspec.json.decode(frame) async for frame in until_ended(listening)]
+        assert [(each["type"], each.get("text")) for each in heard] == [
+            ("hello", None), ("call.started", None), ("transcript.final", "one"), ("transcript.partial", "two"),
+            ("call.ended", None),
+        ]  # fmt: skip
+
+
+async def until_ended(listening: Subscription) -> AsyncIterator[str]:
+    frames = aiter(listening)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            yield await asyncio.wait_for(anext(frames), 0.5)
