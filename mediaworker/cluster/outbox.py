@@ -33,6 +33,8 @@ TOGETHER_S = 0.005
 """Partials wait so long for each other."""
 SAVE_S = 1.0
 RETRY_S = 0.5
+ANSWER_S = 2.0
+"""The stream has not taken a message that it has not acknowledged by then. It is sent again, which makes no double."""
 TRANSIENT = frozenset({"transcript.partial", "metrics"})
 DURABLE = TYPES - {"transcript.partial", "hello", "lagged"}
 DURABLE_METRICS = '"durable":true'
@@ -168,7 +170,7 @@ class Outbox:
         headers = {"Nats-Msg-Id": f"{self._store_id}:{first.row}-{last.row}"}
         try:
             await self._connection.js.publish(
-                subject, "\n".join(each.frame for each in events).encode(), headers=headers
+                subject, "\n".join(each.frame for each in events).encode(), timeout=ANSWER_S, headers=headers
             )
         except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
             log.debug("not published", reason=str(error))

@@ -21,6 +21,8 @@ from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, w
 HEARTBEAT_S = 1.0
 SILENCE_S = 3.5
 """A consumer that gives no sign of life for so long is gone."""
+BEGIN_S = 2.0
+"""For so long a consumer is waited for. JetStream may give it to a server that has just died, so it is asked again."""
 RETRY_S = 0.5
 log = structlog.get_logger("cluster")
 
@@ -73,23 +75,23 @@ class StreamReader:
     async def _follow(self) -> None:
         """Until something is wrong."""
         loop, client, js = asyncio.get_running_loop(), self._connection.client, self._connection.js
-        config = await self._begin()
-        self._broken.clear()
-        self._expected, self._heard_s = 1, loop.time()
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox, cb=self._on_message)
-        consumer = None
         try:
-            config = config.evolve(
-                deliver_subject=inbox,
-                ack_policy=AckPolicy.NONE,
-                max_deliver=1,
-                flow_control=True,
-                idle_heartbeat=HEARTBEAT_S,
-                num_replicas=1,
-                mem_storage=True,
-            )
-            consumer = await js.add_consumer(self._stream, config)
+            async with asyncio.timeout(BEGIN_S):
+                config = await self._begin()
+                self._broken.clear()
+                self._expected, self._heard_s = 1, loop.time()
+                config = config.evolve(
+                    deliver_subject=inbox,
+                    ack_policy=AckPolicy.NONE,
+                    max_deliver=1,
+                    flow_control=True,
+                    idle_heartbeat=HEARTBEAT_S,
+                    num_replicas=1,
+                    mem_storage=True,
+                )
+                consumer = await js.add_consumer(self._stream, config)
             delivered = consumer.delivered.consumer_seq if consumer.delivered is not None else 0
             self._begun((consumer.num_pending or 0) + delivered)
             while not self._broken.is_set():
@@ -100,10 +102,9 @@ class StreamReader:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._broken.wait(), HEARTBEAT_S / 2)
         finally:
+            # The consumer goes when nobody listens any more. Whoever could be asked to delete it may be what has gone.
             with contextlib.suppress(ClusterUnreachable, nats.errors.Error, OSError):
                 await subscription.unsubscribe()
-                if consumer is not None:
-                    await js.delete_consumer(self._stream, consumer.name)
 
     async def _on_message(self, message: Msg) -> None:
         self._heard_s = asyncio.get_running_loop().time()
