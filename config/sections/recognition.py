@@ -36,8 +36,8 @@ class Asr(Section, frozen=True, kw_only=True):
     """The inference process ends after this many seconds without a call or a job, unless it is preloaded."""
     preload: Literal["auto"] | bool = "auto"
     """The inference process starts together with the worker and stays, so that no call waits for the model; the worker
-    is ready only when the model is loaded. `auto` does this for Qwen3-ASR on a GPU, where loading takes up to a
-    minute."""
+    is ready only when the model is loaded. `auto` does this for Qwen3-ASR on a GPU, where loading takes up to a minute,
+    and in an engine server."""
     devices: tuple[str, ...] = ()
     """Qwen3-ASR computes on these devices: `cpu`, `cuda` or `cuda:1`. If there are none, it takes every GPU of this
     machine, or the CPU."""

@@ -92,6 +92,12 @@ async def test_a_gpu_is_not_started_for_a_call(
     assert recognizer.preloads is expected
 
 
+async def test_an_engine_server_loads_its_engine_at_the_start() -> None:
+    for preload, expected in (("auto", True), (False, False)):
+        asr = Asr(engine="moonshine", listen="tcp://127.0.0.1:9095", preload=preload)
+        assert Recognizer(Settings(asr=asr), on_state=lambda *_: None).preloads is expected
+
+
 def test_runtimes_travel() -> None:
     for known in (Runtime(), Runtime("cuda:1", "H200", "bfloat16", "sdpa", True, "passed", warnings=("a", "b"))):
         ready = messages.EngineReady("qwen", (), known)

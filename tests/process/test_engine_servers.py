@@ -123,6 +123,14 @@ def test_metrics_are_those_of_the_documentation(two: tuple[Server, Server]) -> N
     assert len(names) > 5 and all(f"\n{name} " in shown for name in names)
 
 
+def test_a_server_is_ready_when_its_engine_is_before_anybody_has_asked(tmp_path: Path) -> None:
+    """Otherwise the last of several that are restarted one by one would leave nobody with a loaded engine."""
+    with engine_server(tmp_path) as server:
+        shown = until(lambda: (shown := server.get("/readyz")).get("status") == "ready" and shown)
+        assert shown["workers"] == 0 and shown["engine"]["state"] == "ready"
+        assert server.children()
+
+
 async def test_partials_speculative_finals_and_speech_that_goes_on(
     two: tuple[Server, Server], audio: bytes, expected: str
 ) -> None:

@@ -64,10 +64,12 @@ class LocalPool:
 
     @property
     def preloads(self) -> bool:
-        """A GPU takes up to a minute to be ready."""
+        """A GPU takes up to a minute to be ready, and an engine server is replaced only by one that is."""
         preload = self._asr.preload
         if preload != "auto":
             return preload
+        if self._asr.listen:
+            return True
         return self.engine == "qwen" and set(self._asr.devices) != {"cpu"} and has_gpu()
 
     @property
