@@ -10,7 +10,7 @@ export PYTHON
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
 
-.PHONY: mutants checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
+.PHONY: cluster mutants checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -27,6 +27,7 @@ help:
 	@echo "make fuzz    a million mutated inputs for every parser, properties with other examples (minutes)"
 	@echo "make fuzz-asan  150,000 mutated messages at the SIP port, with PJSIP under AddressSanitizer (builds it first)"
 	@echo "make reference  the engine against the official qwen-asr package, in an environment of its own (minutes, 1.6 GB)"
+	@echo "make cluster  three workers, two engine servers, NATS, Kamailio and HAProxy on this machine, struck in turn (ten minutes; CLUSTER=--stay to try them)"
 	@echo "make gpu     all about the engine that only an NVIDIA GPU can show, without a network (ten minutes; GPU=--rehearse on a CPU)"
 	@echo "make checkpoint  write and load 0.6B at full size with random numbers, in both layouts (a minute, 3 GB of disk)"
 	@echo "make interop a real Asterisk, Kamailio, rtpengine and softphone against the worker (as root; minutes, 400 MB the first time)"
@@ -111,6 +112,10 @@ fuzz-asan: setup-dev
 
 reference: setup-dev
 	@$(RUN)/python -m tools.reference
+
+# In a network of its own: as root, or where user namespaces are allowed.
+cluster: setup-dev
+	@$(RUN)/python -m tools.cluster $(CLUSTER)
 
 # 0.6B at full size with random numbers, written and loaded: 1.6 GB of disk for each layout.
 checkpoint: setup-dev

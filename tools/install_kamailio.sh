@@ -11,8 +11,16 @@ CACHE=${MEDIAWORKER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mediaworker}
 
 say() { echo "setup: $*" >&2; }
 
-version=$(apt-cache policy kamailio | awk '/Candidate:/ { print $2 }')
-[ -n "$version" ] && [ "$version" != "(none)" ] || { say "apt knows no kamailio; run 'apt-get update'"; exit 1; }
+root=()
+[ "$(id -u)" = 0 ] || root=(sudo)
+candidate() { apt-cache policy kamailio | awk '/Candidate:/ && $2 != "(none)" { print $2 }'; }
+
+version=$(candidate)
+if [ -z "$version" ]; then
+  "${root[@]}" apt-get update -qq
+  version=$(candidate)
+fi
+[ -n "$version" ] || { say "apt knows no package kamailio"; exit 1; }
 folder="$CACHE/kamailio-${version//[^0-9A-Za-z.+~-]/_}-$(uname -m)"
 mkdir -p "$CACHE"
 exec 9>"$CACHE/kamailio.lock"
@@ -32,8 +40,6 @@ for package in $needed; do
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
 done
 if [ ${#missing[@]} -gt 0 ]; then
-  root=()
-  [ "$(id -u)" = 0 ] || root=(sudo)
   "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 for package in "$part"/*.deb; do dpkg-deb -x "$package" "$part"; rm "$package"; done

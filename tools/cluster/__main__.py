@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tools.cluster.acts import QUICK, ROLLING, WHOLE
 from tools.cluster.network import enter_own_network
+from tools.cluster.parts import unpacked_kamailio
 from tools.cluster.report import judge, table
 from tools.cluster.scene import Scene, without_proxies
 
@@ -26,7 +27,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep settings and logs")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
     args = parser.parse_args()
-    enter_own_network()
+    enter_own_network(unpacked_kamailio)
     without_proxies()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # of connections that end while parts are struck
     folder = Path(tempfile.mkdtemp(prefix="mediaworker-cluster-"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,16 @@ OUTSIDE = "10.77.0.1"
 """Where callers and subscribers are: this process, at the switch itself."""
 
 
-def enter_own_network() -> None:
+def enter_own_network(prepare: Callable[[], object]) -> None:
     """Start this program again where it may make machines: with a network and processes of its own, which all end with
-    it. Returns in there alone."""
+    it. Returns in there alone; `prepare` is called before, while there is the machine's network."""
     if os.environ.pop("CLUSTER_INSIDE", ""):
         _ip("link", "set", "lo", "up")
         _ip("link", "add", SWITCH, "type", "bridge")
         _ip("address", "add", f"{OUTSIDE}/24", "dev", SWITCH)
         _ip("link", "set", SWITCH, "up")
         return
+    prepare()
     root = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
     own = ["--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]
     with open("/proc/self/cmdline", "rb") as file:

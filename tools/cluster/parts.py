@@ -191,9 +191,7 @@ class Kamailio(Part):
         )
         lines = [f"1 sip:{each.address}:5060;transport=tcp" for each in workers]
         (folder / "dispatcher.list").write_text("\n".join(["# set, where", *lines, ""]))
-        script = ROOT / "tools" / "install_kamailio.sh"
-        made = subprocess.run([script], check=True, stdout=subprocess.PIPE, text=True)
-        system = Path(made.stdout.splitlines()[-1])
+        system = unpacked_kamailio()
         (modules,) = system.glob("usr/lib/*/kamailio/modules")
         command: list[str | Path] = [system / "usr/sbin/kamailio", "-DD", "-E", "-m", "32", "-M", "8", "-Y", folder]
         command += ["-L", modules, "-f", folder / "kamailio.cfg"]
@@ -217,6 +215,13 @@ class HAProxy(Part):
         (folder / "haproxy.cfg").write_text(_replaced("\n".join([*lines, ""]), {"/etc/haproxy": str(folder)}))
         command: list[str | Path] = [_program("haproxy"), "-W", "-f", folder / "haproxy.cfg"]
         return cls(machine, folder, command, lambda part: _listens(part.machine.address, 443))
+
+
+def unpacked_kamailio() -> Path:
+    """Debian's, unpacked if that has not been done yet; this takes the network then."""
+    script = ROOT / "tools" / "install_kamailio.sh"
+    made = subprocess.run([script], check=True, stdout=subprocess.PIPE, text=True)
+    return Path(made.stdout.splitlines()[-1])
 
 
 def _keys() -> str:
