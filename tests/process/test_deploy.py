@@ -14,7 +14,9 @@ import promql_parser
 import pytest
 import yaml
 
-from config.load import parse
+from config.addresses import parse_tcp
+from config.load import load, parse
+from mediaworker.calls.registry import FINALS_S
 from tests.support.peers import Worker, command, worker
 from tests.support.ports import ports
 from tests.support.speech import SPEECH
@@ -194,8 +196,6 @@ def test_the_unit_gives_a_drain_its_time_and_names_what_is_installed() -> None:
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string((DEPLOY / "mediaworker.service").read_text())
     service = unit["Service"]
-    from mediaworker.calls.registry import FINALS_S
-
     assert int(service["TimeoutStopSec"]) > parse({}).shutdown_s + FINALS_S + 15
     assert service["ExecStart"] == "/opt/mediaworker/bin/mediaworker serve"
     assert "-HUP" in service["ExecReload"] and service["KillSignal"] == "SIGTERM" and service["Restart"] == "on-failure"
@@ -223,6 +223,56 @@ def test_compose_and_image_agree() -> None:
     for source in re.findall(r"(?m)^COPY (?!--from)(.*) \S+$", image):
         for name in source.split():
             assert (ROOT / name).exists() and f"!{name.rstrip('/')}" in allowed, name
+
+
+def environment(service: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in service.get("environment", {}).items() if name.startswith("MEDIAWORKER_")}
+
+
+def test_the_cluster_of_compose_fits_together(tmp_path: Path) -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    cluster = {name: each for name, each in services.items() if each.get("profiles") == ["cluster"]}
+    assert cluster.keys() == {"worker-1", "worker-2", "engine", "nats", "haproxy"}
+    # What its comment asks for.
+    (tmp_path / "mediaworker.toml").write_text(
+        '[[auth.api_keys]]\nname = "all"\nkey = "some-key-12345"\nscopes = ["admin"]\n[cluster]\ntoken = "some-token"\n'
+    )
+    ours = {name: each for name, each in services.items() if each["image"] == "mediaworker"}
+    loaded = {name: load(tmp_path / "mediaworker.toml", environment(each)) for name, each in ours.items()}
+    listen = ours["engine"]["command"][2]
+    used = [parse_tcp(listen)[1], 4222, 443, 8443]
+    for name, settings in loaded.items():
+        used.append(settings.http.port)
+        if name != "engine":
+            used += [settings.media.port, settings.sip.port, settings.sip.tls_port]
+    assert len(set(used)) == len(used), "all are the host's"
+    assert {volume.partition(":")[0] for each in cluster.values() for volume in each["volumes"][-1:]} == {
+        "worker-1", "worker-2", "engine", "nats", "./haproxy",
+    }  # fmt: skip
+    places = services["haproxy"]["environment"]
+    for number in (1, 2):
+        settings = loaded[f"worker-{number}"]
+        assert settings.asr.servers == (listen,) and settings.cluster.replicas == 1
+        assert settings.cluster.nats == (f"nats://127.0.0.1:{services['nats']['command'][-1]}",)
+        assert places[f"WORKER{number}"] == f"127.0.0.1:{settings.http.port}"
+        assert places[f"WORKER{number}_MEDIA"] == f"127.0.0.1:{settings.media.port}"
+    assert places.keys() == set(re.findall(r"presetenv (\w+)", (DEPLOY / "haproxy/haproxy.cfg").read_text()))
+    for each in cluster.values():
+        assert set(each.get("depends_on", ())) <= cluster.keys() and each["network_mode"] == "host"
+        assert each["image"] == "mediaworker" or re.search(r":\d+\.\d+\.\d+", each["image"])
+
+
+def test_composed_services_end_in_time_and_mount_what_there_is() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for name, each in compose["services"].items():
+        for volume in each["volumes"]:
+            source = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", volume).partition(":")[0]
+            there = (DEPLOY / source).exists() if source.startswith("./") else source in compose["volumes"]
+            assert there, f"{name}: {volume}"
+        if (shutdown_s := environment(each).get("MEDIAWORKER_SHUTDOWN_S")) is not None:
+            # An engine server has no calls, whose finals would be waited for.
+            finals_s = 0 if each.get("command", ["serve"])[0] == "engine" else FINALS_S
+            assert int(each["stop_grace_period"].removesuffix("s")) > int(shutdown_s) + finals_s + 15
 
 
 def test_what_a_gpu_gets_is_what_was_tested() -> None:

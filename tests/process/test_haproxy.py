@@ -8,7 +8,7 @@ import shutil
 import signal
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +62,13 @@ class Scene:
 
 
 @contextmanager
-def haproxy(folder: Path, running: list[Worker]) -> Iterator[Scene]:
-    """As it is in deploy/, but for addresses, ports and the certificate."""
+def haproxy(
+    folder: Path, running: list[Worker], replaced: Mapping[str, str] = {}, answer: int = 200
+) -> Iterator[Scene]:
+    """As it is in deploy/, but for ports, the certificate and what is `replaced`; the environment names the workers.
+
+    `answer`: the status that `/healthz` has from then on.
+    """
     authority = Authority(folder)
     pair = authority.issue("proxy", "DNS:localhost")
     (folder / "cert.pem").write_text(pair.cert.read_text() + pair.key.read_text())
@@ -73,11 +78,12 @@ def haproxy(folder: Path, running: list[Worker]) -> Iterator[Scene]:
         ":443 ssl": f"127.0.0.1:{https} ssl",
         ":8443 ssl": f"127.0.0.1:{media} ssl",
         "/etc/haproxy": str(folder),
+        **replaced,
     }
+    places = {}
     for number, each in enumerate(running, start=1):
-        line = f"192.0.2.2{number}:8081 port 8080"
-        examples |= {line: f"127.0.0.1:{each.media_port} port {each.http_port}"}
-        examples |= {f"192.0.2.2{number}:8080": f"127.0.0.1:{each.http_port}"}
+        places[f"WORKER{number}"] = f"127.0.0.1:{each.http_port}"
+        places[f"WORKER{number}_MEDIA"] = f"127.0.0.1:{each.media_port}"
     for example, value in examples.items():
         assert example in text
         text = text.replace(example, value)
@@ -85,11 +91,12 @@ def haproxy(folder: Path, running: list[Worker]) -> Iterator[Scene]:
     program = shutil.which("haproxy", path="/usr/sbin:/usr/bin")
     assert program, "apt install haproxy"
     with (folder / "haproxy.log").open("wb") as log:
-        process = subprocess.Popen([program, "-W", "-f", str(folder / "haproxy.cfg")], stdout=log, stderr=log)
+        arguments = [program, "-W", "-f", str(folder / "haproxy.cfg")]
+        process = subprocess.Popen(arguments, stdout=log, stderr=log, env=places)
     try:
         trust = ssl.create_default_context(cafile=str(authority.cert))
         scene = Scene(running, https, media, trust)
-        until(lambda: answers(scene) == 200, 20, "both are there")
+        until(lambda: answers(scene) == answer, 20, "both are there")
         yield scene
     finally:
         process.terminate()
