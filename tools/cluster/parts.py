@@ -25,7 +25,7 @@ TINY = ROOT / "models" / "qwen3-asr-tiny"
 COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]
 KEY, TOKEN, PASSWORD = "everything-1234", "twilio-token", "nats-password"
 """Of this cluster alone, which nobody outside of it can reach."""
-START_S = 60.0
+START_S = 120.0
 DRAIN_S = 60
 """Calls last less."""
 FIRST = {"nats": 11, "engine": 21, "worker": 31}
@@ -202,19 +202,21 @@ class Kamailio(Part):
 class HAProxy(Part):
     @classmethod
     def on(cls, machine: Machine, folder: Path, authority: Authority, workers: Sequence[Machine]) -> HAProxy:
-        """The configuration of deploy/, with these addresses, and with as many workers."""
+        """The configuration of deploy/, with these addresses, and a third worker."""
         pair = authority.issue("haproxy", f"IP:{machine.address}")
         (folder / "cert.pem").write_text(pair.cert.read_text() + pair.key.read_text())
-        text = (DEPLOY / "haproxy/haproxy.cfg").read_text()
         lines: list[str] = []
-        for line in text.splitlines():
-            if " server worker1 " in line:
-                lines += [_replaced(line, {"worker1": each.name, "192.0.2.21": each.address}) for each in workers]
-            elif " server worker2 " not in line:
+        environ = dict(os.environ)
+        for line in (DEPLOY / "haproxy/haproxy.cfg").read_text().splitlines():
+            if "server worker1 " in line:
+                lines += [line.replace("worker1", f"worker{n}").replace("WORKER1", f"WORKER{n}") for n in (1, 2, 3)]
+            elif "server worker2 " not in line:
                 lines.append(line)
+        for number, each in enumerate(workers, start=1):
+            environ |= {f"WORKER{number}": f"{each.address}:8080", f"WORKER{number}_MEDIA": f"{each.address}:8081"}
         (folder / "haproxy.cfg").write_text(_replaced("\n".join([*lines, ""]), {"/etc/haproxy": str(folder)}))
         command: list[str | Path] = [_program("haproxy"), "-W", "-f", folder / "haproxy.cfg"]
-        return cls(machine, folder, command, lambda part: _listens(part.machine.address, 443))
+        return cls(machine, folder, command, lambda part: _listens(part.machine.address, 443), environ)
 
 
 def unpacked_kamailio() -> Path:

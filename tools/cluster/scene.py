@@ -172,6 +172,8 @@ class Scene:
                 await asyncio.sleep(0.05)
         half = self.callers_count // 2
         self.callers.start(sip=half, twilio=self.callers_count - half)
+        self.show("\nCalls begin, and each worker's first recognition with them.")
+        await asyncio.sleep(script.seconds)
 
     async def end(self) -> None:
         """Let the last calls and files come to their end, and every subscriber hear of it."""
