@@ -76,7 +76,8 @@ class NatsConnection:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._client is not None:
-            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            # uvloop raises RuntimeError where the client still writes to a connection that is lost.
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):
                 await self._client.close()
 
     def subject(self, *tokens: str) -> str:
