@@ -70,3 +70,8 @@ class Settings(Section, frozen=True, kw_only=True):
     def check(self, key: str) -> None:
         if not self.data_dir:
             raise ConfigError("data_dir", "", "must not be empty")
+        for index, account in enumerate(self.sip.accounts):
+            if account.one_worker and not self.cluster.nats:
+                raise ConfigError(
+                    f"sip.accounts[{index}].one_worker", True, "needs cluster.nats, by which the workers agree on one"
+                )

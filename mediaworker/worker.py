@@ -117,6 +117,8 @@ class Worker:
         endpoints = self._make_ingresses(settings)
         self.sip_certificate = sip_certificate(settings.sip)
         self.sip = self.readiness.sip = self._make_sip()
+        if self.cluster is not None and self.sip is not None:
+            self.cluster.accounts.accounts = self.sip.one_worker
         self._make_http(settings, endpoints)
         self._define_metrics(self.metrics)
 
@@ -265,6 +267,8 @@ class Worker:
         log.info("draining", calls=len(self.calls), shutdown_s=self.settings.shutdown_s)
         if self.sip is not None:
             self.sip.refuse_new()
+        if self.cluster is not None:
+            await self.cluster.accounts.release()
         await self.jobs.pause()
         await asyncio.gather(self.calls.drain(self.settings.shutdown_s), self.files.drain(self.settings.shutdown_s))
         await self.hub.flush()

@@ -42,6 +42,9 @@ class SipAccount(Section, frozen=True, kw_only=True):
     """Each registration is requested for this many seconds and renewed before it expires."""
     name: str = ""
     """Calls and metrics show the account under this name; if it is empty, under its user name."""
+    one_worker: bool = False
+    """Only one worker of the cluster (`cluster.nats`) registers this account at a time, and another one takes it over
+    when that one stops or is gone. This is for a PBX that takes a single contact for each account."""
 
 
 class SipUser(Section, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 Every worker renews its lease, a key that JetStream forgets by itself, and looks at those of workers with open calls.
 One counts as gone when it has not renewed its lease while this worker has renewed its own several times: while nobody
 can renew anything, nobody is gone. Whoever is first ends a call, for the stream takes its end only behind the call's
-last message; one that comes back finds its calls ended.
+last message; one that comes back finds its calls ended. Jobs and SIP accounts are taken over by the same decision.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from nats.js.api import Header
 from nats.js.errors import APIError, BadRequestError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
+from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
@@ -35,9 +36,11 @@ log = structlog.get_logger("cluster")
 
 
 class Leases:
-    def __init__(self, connection: NatsConnection, events: ClusterEvents, jobs: ClusterJobStore) -> None:
+    def __init__(
+        self, connection: NatsConnection, events: ClusterEvents, jobs: ClusterJobStore, accounts: ClusterAccounts
+    ) -> None:
         self.closed_calls = 0
-        self._connection, self._events, self._jobs = connection, events, jobs
+        self._connection, self._events, self._jobs, self._accounts = connection, events, jobs, accounts
         self._renewals = 0
         self._seen: dict[str, tuple[int, int]] = {}
         """Worker → the revision of its lease, and how often this one had been renewed when that was new."""
@@ -58,10 +61,13 @@ class Leases:
                 bucket = await self._connection.bucket("WORKERS", ttl_s=FORGET_S)
                 await bucket.put(self._events.own, timestamp(time.time()).encode())
                 self._renewals += 1
-                for worker in (self._events.owners() | self._jobs.workers()) - {self._events.own}:
-                    if await self._is_gone(bucket, worker):
-                        await self._close_calls(worker)
-                        await self._jobs.take_over(worker)
+                holders = await self._accounts.read()
+                others = (self._events.owners() | self._jobs.workers() | holders) - {self._events.own}
+                gone = [worker for worker in others if await self._is_gone(bucket, worker)]
+                await self._accounts.settle(self._events.own, gone)
+                for worker in gone:
+                    await self._close_calls(worker)
+                    await self._jobs.take_over(worker)
             except (ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError) as error:
                 log.debug("leases", reason=str(error))
             await asyncio.sleep(RENEW_S)

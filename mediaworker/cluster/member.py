@@ -10,6 +10,7 @@ import structlog
 
 from config import Settings
 from mediaworker.calls.registry import CallRegistry
+from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.directory import ClusterDirectory
 from mediaworker.cluster.events import ClusterEvents
@@ -44,7 +45,8 @@ class ClusterMember:
         folder, sources = Path(settings.data_dir), Sources.of(settings)
         self.jobs = ClusterJobStore(self.connection, folder, sources, clock=time.time)
         """Opened and closed by the service of jobs."""
-        self.leases = Leases(self.connection, self.events, self.jobs)
+        self.accounts = ClusterAccounts(self.connection)
+        self.leases = Leases(self.connection, self.events, self.jobs, self.accounts)
         self.retention = RetentionTask(self.events, settings.retention)
         self._stream_id = ""
         self._listens = False
@@ -56,12 +58,15 @@ class ClusterMember:
     @property
     def warnings(self) -> list[str]:
         trouble = self.connection.trouble
-        return [f"cluster: {trouble}; other workers do not see this one's calls now"] if trouble else []
+        if not trouble:
+            return []
+        return [f"cluster: {trouble}; other workers do not see this one's calls now", *self.accounts.warnings]
 
     def start(self) -> None:
         self.connection.start()
 
     async def stop(self) -> None:
+        await self.accounts.release()
         await self.outbox.stop(PUBLISH_S if not self.connection.trouble else 0.0)
         await self.leases.stop()
         await self.mirror.stop()

@@ -337,6 +337,12 @@ def add_sip(metrics: MetricsRegistry, sip: SipEndpoint) -> None:
         "account",
     )
     metrics.gauge(
+        "sip_standby",
+        "Is 1 while the account is left to another worker (`sip.accounts.one_worker`).",
+        lambda: {each.account: each.state == "standby" for each in sip.registrations},
+        "account",
+    )
+    metrics.gauge(
         "sip_tcp",
         "Shows how many TCP connections peers have opened to the SIP port.",
         lambda: sip.admission.connections,

@@ -52,7 +52,7 @@ class Readiness:
         """Reasons why no call can be taken now; the trouble of the event store is one as well."""
         reasons = self.unfit()
         for registration in self.sip.registrations if self.sip is not None else ():
-            if registration.state != "registered":
+            if registration.state not in ("registered", "standby"):
                 what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)
                 reasons.append(f"sip account {registration.account}: {registration.state} {what}".rstrip())
         return reasons

@@ -2,6 +2,8 @@
 
 A registrar's name is resolved here, not by PJSIP, whose own look-up would block the loop; the addresses are what the
 access list trusts, and requests go there through a loose route that is not written into them (PJSIP's `hide`).
+
+An account that only one worker of a cluster registers stands by until it is told to `hold`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Registration:
     """State of one account's registration, for readiness, metrics and the log."""
 
     account: str
-    state: Literal["resolving", "registering", "registered", "failed", "unregistered"]
+    state: Literal["standby", "resolving", "registering", "registered", "failed", "unregistered"]
+    """`standby`: it is left to another worker; `reason` says why."""
     code: int = 0
     """Of the registrar's last answer; 0 before one has come."""
     reason: str = ""
@@ -94,10 +97,24 @@ class RegisteredAccount(Account):
         self._rotation = Rotation()
         self._retry: asyncio.TimerHandle | None = None
         self._following = False
+        self.one_worker = settings.one_worker
+        self._held = not settings.one_worker
+        """Whether it is for this worker to register it."""
+        self._standby_reason = "the cluster has not been reached yet"
         self.left = asyncio.Event()
+        """Clear while the registration is being taken back."""
+        self.left.set()
         self._families, self._keepalive_s = families, keepalive_s
         self.registrars = [Registrar.parse(uri, families) for uri in (settings.registrar, *settings.backups)]
         self.registration = Registration(name, "resolving")
+        if not self._held:
+            self.registration = Registration(name, "standby", reason=self._standby_reason)
+
+    @property
+    def address(self) -> str:
+        """Names the account at its PBX, equally at every worker: `4711@pbx.example:0`, with 0 for the default port."""
+        registrar = self.registrars[0]
+        return f"{self._settings.user}@{registrar.host.lower()}:{registrar.port}"
 
     async def follow(self, access: AccessList) -> None:
         """Resolve the registrars' names again and again, and register. Runs until cancelled."""
@@ -112,7 +129,7 @@ class RegisteredAccount(Account):
                 ]
                 if targets:
                     access.set_registrar(self.name, [target.address for target in targets])
-                    if self._rotation.found(targets):
+                    if self._rotation.found(targets) and self._held:
                         self._register()
                 elif self._rotation.current is None:
                     names = ", ".join(registrar.host for registrar in self.registrars)
@@ -123,12 +140,40 @@ class RegisteredAccount(Account):
             if self._retry is not None:
                 self._retry.cancel()
 
+    def hold(self) -> None:
+        """This worker is to register the account: now, and once more where it has done so already."""
+        self._held = True
+        if not self._following or not self.left.is_set():
+            return  # it registers when it begins, or when the registrar has answered
+        if self.registration.state == "registered":
+            self._ask(True)
+        elif self._rotation.current is None:
+            self._change("resolving", 0, "")
+        elif self.registration.state != "registering":
+            self._register()
+
+    def stand_by(self, reason: str) -> bool:
+        """Leave the account to another worker. True: it was registered, and `left` is set when the registrar has taken
+        that back."""
+        self._held, self._standby_reason = False, reason
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self.registration.state == "registering":
+            self.left.clear()  # two requests at once are not allowed: the second one follows the answer
+            return True
+        if not self.unregister():
+            self._change("standby", 0, reason)
+        return not self.left.is_set()
+
     def unregister(self) -> bool:
         """Take the registration back; False when there is none. `left` is set when the registrar has answered."""
+        self._held = False
         if not self._created or self.registration.state != "registered":
             return False
-        self.left.clear()
-        self.setRegistration(False)
+        if self.left.is_set():
+            self.left.clear()
+            self._ask(False)
         return True
 
     def on_connection_lost(self, address: str, port: int) -> None:
@@ -147,7 +192,14 @@ class RegisteredAccount(Account):
         active = self.getInfo().regIsActive
         if prm.code // 100 == 2:
             self._rotation.registered()
+            soon, was_leaving = asyncio.get_running_loop().call_soon, not self.left.is_set()
             self._change("registered" if active else "unregistered", prm.code, prm.reason)
+            if active and not self._held:
+                soon(self._ask, False)
+            elif active:
+                self.left.set()
+            elif was_leaving and self._held and self._following:
+                soon(self._register)
             return
         self._change("failed", prm.code, prm.reason)
         # Without an answer the status is PJSIP's own.
@@ -155,7 +207,7 @@ class RegisteredAccount(Account):
         self._again(prm.code if answer else 0, _retry_after_s(answer) if answer else 0)
 
     def _again(self, code: int, retry_after_s: int = 0) -> None:
-        if not self._following:
+        if not self._following or not self._held:
             return
         if self._retry is not None:
             self._retry.cancel()
@@ -173,8 +225,9 @@ class RegisteredAccount(Account):
         config.regConfig.timeoutSec = self._settings.expires_s
         config.regConfig.retryIntervalSec = 0
         config.natConfig.udpKaIntervalSec = self._keepalive_s
-        # Nobody takes leave of a registrar that does not answer.
-        config.regConfig.disableRegOnModify = self._created and self.registration.state == "failed"
+        # Nobody takes leave of a registrar that does not answer, or where there is no registration.
+        there = self.registration.state in ("registering", "registered")
+        config.regConfig.disableRegOnModify = self._created and not there
         config.sipConfig.proxies.append(target.registrar.route(target.address))
         credentials = pj.AuthCredInfo("digest", "*", self._settings.user, 0, str.__str__(self._settings.password))
         config.sipConfig.authCreds.append(credentials)
@@ -190,7 +243,15 @@ class RegisteredAccount(Account):
             self._change("failed", 0, error.reason)
             self._again(0)
 
+    def _ask(self, registered: bool) -> None:
+        """Send a REGISTER: refresh the registration, or take it back."""
+        if self._created:
+            with contextlib.suppress(pj.Error):  # one is under way, and its answer brings the next step
+                self.setRegistration(registered)
+
     def _change(self, state: Any, code: int, reason: str, registrar: str | None = None) -> None:
+        if self._following and not self._held and state in ("failed", "unregistered"):
+            state, code, reason = "standby", 0, self._standby_reason
         where = self.registration.registrar if registrar is None else registrar
         before, self.registration = (
             self.registration,

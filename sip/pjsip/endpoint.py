@@ -95,6 +95,11 @@ class SipEndpoint:
         return [account.registration for account in self._accounts]
 
     @property
+    def one_worker(self) -> list[RegisteredAccount]:
+        """Accounts that stand by until they are told to `hold`, for one worker of a cluster alone registers them."""
+        return [account for account in self._accounts if account.one_worker]
+
+    @property
     def rtp_sockets(self) -> int:
         return self.control.ports.in_use - self.nat.held
 

@@ -88,16 +88,20 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
 
 @contextlib.asynccontextmanager
 async def worker(
-    handler: Recorder, *, trusted: tuple[str, ...] = LOOPBACK, left_open: int = 1, **sip: object
+    handler: Recorder,
+    *,
+    trusted: tuple[str, ...] = LOOPBACK,
+    left_open: int = 1,
+    cluster: bool = False,
+    **sip: object,
 ) -> AsyncIterator[SipEndpoint]:
     """A started endpoint on free ports, which must leave nothing behind.
 
     `left_open`: connections that may stay for a while, both ends of those within this process.
     """
     first, last = port_range(400)
-    settings = parse(
-        {"sip": {"host": "127.0.0.1", "port": free_port(), **sip}, "rtp": {"port_min": first, "port_max": last}}
-    )
+    tree = {"sip": {"host": "127.0.0.1", "port": free_port(), **sip}, "rtp": {"port_min": first, "port_max": last}}
+    settings = parse(tree | ({"cluster": {"nats": ["nats://127.0.0.1:4222"]}} if cluster else {}))
     endpoint = SipEndpoint(settings, handler, trusted=trusted)
     await endpoint.start()
     idle_files = len(os.listdir("/proc/self/fd"))

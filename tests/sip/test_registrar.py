@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -72,3 +73,69 @@ async def test_a_lost_connection_is_made_again_at_once_and_calls_come_by_it() ->
             await registrar.invite()
             assert handler.log[0][0] == "call"
             handler.calls[0].hangup()
+
+
+# -- an account that one worker of a cluster registers -----------------------------------------------------------------
+
+
+def registers(registrar: RegistrarPeer) -> list[bool]:
+    """Of each REGISTER, whether it registers or takes leave."""
+    return ["Expires: 0" not in each for each in registrar.requests if each.startswith("REGISTER")]
+
+
+async def test_an_account_of_one_worker_stands_by_until_it_is_held() -> None:
+    async with RegistrarPeer(answer="200 OK\r\nExpires: 3600") as registrar:
+        keys = account(registrar.port) | {"one_worker": True}
+        async with worker(Recorder(), left_open=4, cluster=True, accounts=[keys]) as endpoint:
+            (held,) = endpoint.one_worker
+            assert endpoint.registrations[0].state == "standby" and not registrar.requests
+            assert held.address == f"alice@127.0.0.1:{registrar.port}"
+            assert not held.stand_by("another worker registers it"), "there is nothing to take back"
+            assert endpoint.registrations[0].reason == "another worker registers it"
+            held.hold()
+            await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
+            held.hold()
+            await until(lambda: endpoint.counters.registrations_ok == 2)
+            assert registers(registrar) == [True, True], "once more, for the registrar may have forgotten it"
+            assert held.stand_by("enough")
+            await held.left.wait()
+            assert endpoint.registrations[0].state == "standby" and endpoint.registrations[0].reason == "enough"
+            assert registers(registrar) == [True, True, False]
+            held.hold()
+            await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
+    assert registers(registrar) == [True, True, False, True, False]
+
+
+@pytest.mark.parametrize("answer", ["200 OK\r\nExpires: 3600", "403 Forbidden"])
+async def test_an_account_that_is_given_up_before_the_answer_is_not_registered_in_the_end(answer: str) -> None:
+    async with RegistrarPeer(answer=answer) as registrar:
+        keys = account(registrar.port) | {"one_worker": True}
+        async with worker(Recorder(), left_open=4, cluster=True, accounts=[keys]) as endpoint:
+            (held,) = endpoint.one_worker
+            held.hold()
+            async with asyncio.timeout(5):
+                while endpoint.registrations[0].state != "registering":  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            assert held.stand_by("enough")
+            await held.left.wait()
+            assert endpoint.registrations[0].state == "standby"
+            assert registers(registrar) == ([True, False] if answer.startswith("200") else [True])
+            assert endpoint.counters.registrations_failed == 0
+
+
+async def test_an_account_that_is_held_again_while_it_takes_leave_is_registered_in_the_end() -> None:
+    async with RegistrarPeer(answer="200 OK\r\nExpires: 3600") as registrar:
+        keys = account(registrar.port) | {"one_worker": True}
+        async with worker(Recorder(), left_open=4, cluster=True, accounts=[keys]) as endpoint:
+            (held,) = endpoint.one_worker
+            held.hold()
+            await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
+            assert held.stand_by("enough")
+            held.hold()
+            await until(lambda: len(registrar.requests) == 3)
+            await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
+            assert registers(registrar) == [True, False, True]
+            held.hold()
+            assert held.stand_by("enough"), "while the refresh is under way"
+            await held.left.wait()
+            assert registers(registrar)[-1] is False

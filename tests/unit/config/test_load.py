@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from config import ConfigError, Secret, describe, load
 from config.load import parse
 
+ACCOUNT = {"registrar": "sip:pbx.example", "user": "alice"}
 KEY = {"name": "ui", "key": "abcdefgh-1234", "scopes": ["events"]}
 
 
@@ -82,6 +83,7 @@ CORPUS = [
     ({"auth": {"api_keys": [KEY, {**KEY, "name": "b"}]}}, "auth.api_keys[1].key", ["'***'", "same key"]),
     ({"sip": {"codecs": ["G729"]}}, "sip.codecs[0]", ["'G729'", "'PCMU'"]),
     ({"sip": {"accounts": [{"user": "a"}]}}, "sip.accounts[0].registrar", ["required"]),
+    ({"sip": {"accounts": [ACCOUNT, {**ACCOUNT, "one_worker": True}]}}, "sip.accounts[1].one_worker", ["cluster.nats"]),
     ({"twilio": {"auth_token": "t"}}, "twilio.public_url", ["required"]),
     ({"twilio": {"stream_url": "https://x"}}, "twilio.stream_url", ["wss://"]),
     ({"twilio": {"public_url": "wss://x"}}, "twilio.public_url", ["must start with https://"]),

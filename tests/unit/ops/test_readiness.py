@@ -105,7 +105,7 @@ def test_reasons_to_send_calls_elsewhere() -> None:
 def test_registrations_concern_readiness_and_not_options() -> None:
     registrations = [
         Registration("pbx", "registered", 200, "OK"), Registration("b", "failed", 403, "Forbidden"),
-        Registration("c", "trying"),
+        Registration("c", "trying"), Registration("d", "standby", 0, "another worker registers it"),
     ]  # fmt: skip
     worker = readiness(registrations=registrations)
     assert worker.unfit() == []
