@@ -241,8 +241,30 @@ def test_a_silent_leg_comes_back_to_its_process_and_one_that_speaks_moves_on() -
     assert placement.choose(leg("a")) is two[1] and (two[0].legs, two[1].legs) == (1, 3)
     two[0].available = True
     assert placement.choose(leg("c")) is two[0], "it has said nothing meanwhile"
-    assert placement.choose(leg("a")) is two[0], "evened out, an utterance at a time"
+    homes = [placement.choose(leg(name)) for name in "bda"]
+    assert homes == [two[1], two[1], two[0]], "a third of three legs is too many: every third utterance moves one"
     assert [queue.legs for queue in two] == [2, 2]
+
+
+@given(servers=st.integers(2, 40), legs=st.integers(10, 60), workers=st.integers(1, 5))
+def test_a_new_server_is_given_its_share_and_not_all_who_begin_to_speak(servers: int, legs: int, workers: int) -> None:
+    """Each leg speaks once, while no worker hears of the others."""
+    moved = 0
+    for _ in range(workers):
+        all_queues = queues(servers + 1)
+        all_queues[-1].available = False
+        placement = Placement(all_queues)
+        names = [str(number) for number in range(servers * legs)]
+        for name in names:
+            placement.choose(leg(name))
+        for queue in all_queues[:-1]:
+            queue.load = messages.Load(legs=(workers - 1) * legs)
+        all_queues[-1].available = True
+        for name in names:
+            placement.choose(leg(name))
+        moved += all_queues[-1].legs
+    share = workers * servers * legs / (servers + 1)
+    assert share / 3 - workers <= moved <= share + workers
 
 
 def test_files_go_where_there_are_fewest_of_them_and_to_nobody_while_nobody_is_ready() -> None:
