@@ -100,7 +100,7 @@ class Inference:
         return messages.EngineReady(self.engine.name, self.alignments.languages, runtime())
 
     def receive(self, message: ToEngine, now: float) -> None:
-        """A message has come. One about a closed utterance has crossed with its end and is ignored."""
+        """A message has come at `now`. One about a closed utterance has crossed with its end and is ignored."""
         match message:
             case messages.Open():
                 utterance = message.utterance
@@ -272,7 +272,8 @@ class Inference:
             not self.engine.capabilities.partials or message.end > known.longest
         ):
             return
-        known.asked_s = now
+        if not (isinstance(message, messages.PartialRequest) and self.scheduler.pending(message.utterance_id)):
+            known.asked_s = now  # a partial instead of one that waits has waited as long
         if isinstance(message, messages.Align):
             self.alignments.request(message)
             self._close_at_engine(known)

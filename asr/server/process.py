@@ -42,6 +42,8 @@ from config.console import ConsoleRenderer
 from config.framing import Frames, encode
 
 RECEIVE_BYTES = 256 * 1024
+Inbox = SimpleQueue[tuple[float, ToEngine]]
+"""Messages, each with the time at which it came: what comes during a step has waited for the rest of it."""
 log = structlog.get_logger("asr.server.process")
 
 
@@ -52,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
     with socket.socket(fileno=int(arguments[0])) as requests, socket.socket(fileno=int(arguments[1])) as answers:
         requests.setblocking(True)
         answers.setblocking(True)
-        inbox: SimpleQueue[ToEngine] = SimpleQueue()
+        inbox: Inbox = SimpleQueue()
         threading.Thread(target=_read, args=(requests, inbox), name="reader", daemon=True).start()
         try:
             _serve(answers, inbox)
@@ -62,12 +64,12 @@ def main(argv: list[str] | None = None) -> None:
             os._exit(1)
 
 
-def _read(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
+def _read(channel: socket.socket, inbox: Inbox) -> None:
     frames = Frames()
     try:
         while data := channel.recv(RECEIVE_BYTES):
             for body in frames.feed(data):
-                inbox.put(decode_to_engine(body))
+                inbox.put((time.monotonic(), decode_to_engine(body)))
     except BaseException as error:
         log.error("unreadable", error=repr(error))
         os._exit(1)
@@ -75,8 +77,8 @@ def _read(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
     os._exit(0)
 
 
-def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
-    first = inbox.get()
+def _serve(channel: socket.socket, inbox: Inbox) -> None:
+    _, first = inbox.get()
     assert isinstance(first, Configure), "the first message configures"
     _configure_log(first)
     try:
@@ -99,17 +101,17 @@ def _serve(channel: socket.socket, inbox: SimpleQueue[ToEngine]) -> None:
         raise
 
 
-def _infer(channel: socket.socket, inbox: SimpleQueue[ToEngine], inference: Inference) -> None:
+def _infer(channel: socket.socket, inbox: Inbox, inference: Inference) -> None:
     """Until the process ends."""
     touched: tuple[str, ...] = ()
     work = None
     while True:
         # With nothing to do, wait for a message; else take what has come between two steps.
-        for message in _drain(inbox, wait=work is None):
+        for arrived_s, message in _drain(inbox, wait=work is None):
             if isinstance(message, Ping):
                 _send(channel, Pong())
             else:
-                inference.receive(message, time.monotonic())
+                inference.receive(message, arrived_s)
         work = inference.choose(time.monotonic())
         touches = (*inference.begun, *work.utterance_ids) if work is not None else ()
         if touches != touched:
@@ -135,7 +137,7 @@ def _aligner(settings: Configure) -> Aligner | None:
     return None
 
 
-def _drain(inbox: SimpleQueue[ToEngine], *, wait: bool) -> Iterator[ToEngine]:
+def _drain(inbox: Inbox, *, wait: bool) -> Iterator[tuple[float, ToEngine]]:
     if wait:
         yield inbox.get()
     while not inbox.empty():

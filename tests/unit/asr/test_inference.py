@@ -200,6 +200,19 @@ def test_a_hypothesis_says_how_long_its_request_waited() -> None:
     assert isinstance(heard, messages.Heard) and heard.hypothesis.queue_s == 3.5
 
 
+def test_a_partial_instead_of_one_that_waits_has_waited_as_long() -> None:
+    inference = Inference(Engine())
+    opened(inference, "a")
+    for revision, asked_s in ((1, 1.0), (2, 1.5), (3, 2.0)):
+        inference.receive(messages.PartialRequest("a", revision, len(CODES)), asked_s)
+    (heard,) = done(inference, 2.25)
+    assert isinstance(heard, messages.Heard) and heard.hypothesis.queue_s == 1.25
+    inference.receive(messages.PartialRequest("a", 4, len(CODES)), 3.0)
+    inference.receive(messages.FinalRequest("a", 5, len(CODES), commit=True), 3.5)
+    (heard,) = done(inference, 4.0)
+    assert isinstance(heard, messages.Heard) and heard.hypothesis.queue_s == 0.5, "a final begins to wait by itself"
+
+
 def test_partials_that_wait_are_as_many_as_eight_steps_take_and_at_least_256() -> None:
     for batch, most in ((4, 256), (100, 800)):
         inference = Inference(Engine(Capabilities(batch=batch)))
