@@ -64,6 +64,7 @@ def add_parser(subparsers: Any) -> None:
     cluster.add_argument("--seconds", type=_seconds, default=20.0, metavar="S", help="with --calls (default 20)")
     cluster.add_argument("--finals", type=_number, default=1500, metavar="N", help="in each run (default 1500)")
     cluster.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
+    _add_scale(kinds)
     for kind in (media, twilio, sip):
         kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
     for kind, seconds in ((media, 20), (twilio, 20), (sip, 20), (engine, 20), (files, 60), (events, 20)):
@@ -141,6 +142,23 @@ def _add_events(kinds: Any) -> argparse.ArgumentParser:
     return events
 
 
+def _add_scale(kinds: Any) -> None:
+    scale = kinds.add_parser("scale", help="thousands of calls, simulated over the real placement and scheduler")
+    scenarios = ("steady", "machine-lost", "worker-lost", "region-lost", "monday")
+    scale.add_argument("scenario", choices=scenarios, help="what happens; see docs/scale.md")
+    scale.add_argument("--calls", type=_number, default=10_000, metavar="N", help="at once (default 10000)")
+    scale.add_argument(
+        "--engine", choices=("gpu", "moonshine"), default="gpu",
+        help="costs of a step: estimated for Qwen3-ASR 0.6B on an H100 (default), or measured for Moonshine on a core",
+    )  # fmt: skip
+    scale.add_argument(
+        "--seconds", type=_seconds, default=60.0, metavar="S", help="after 15 s of warm-up; monday: all (default 60)"
+    )
+    scale.add_argument("--simulated", type=int, choices=range(1, 6), metavar="N", help="regions (default: all)")
+    scale.add_argument("--seed", type=_number, default=1, metavar="N", help="(default 1)")
+    scale.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
+
+
 def _number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 100_000:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least 1")
@@ -194,7 +212,8 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"engine": _engine, "events": _events, "files": _files, "cluster": _cluster}.get(args.kind, _legs)(args)
+    kinds = {"engine": _engine, "events": _events, "files": _files, "cluster": _cluster, "scale": _scale}
+    return kinds.get(args.kind, _legs)(args)
 
 
 def _engine(args: argparse.Namespace) -> int:
@@ -301,6 +320,27 @@ def _cluster(args: argparse.Namespace) -> int:
     print(f"an engine that answers at once, {_machine()}")
     print(_aligned(engine_servers.table(rows)))
     _write(args.json, rows, top={})
+    return 0
+
+
+def _scale(args: argparse.Namespace) -> int:
+    from benchmarks.engine.run import BenchError
+    from benchmarks.scale import run as scale
+    from benchmarks.scale.scenarios import scenario
+
+    chosen = scenario(
+        args.scenario, calls=args.calls, engine=args.engine, seconds=args.seconds, simulated=args.simulated or 0
+    )
+    plan = chosen.plan
+    print(f"{plan.seconds:g} s of {args.calls:,} calls …", file=sys.stderr, flush=True)
+    try:
+        row = scale.measure(chosen, scale.speech(args.seed), seed=args.seed)
+    except BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    print(f"{chosen.about}; {plan.simulated} of {plan.regions} regions simulated, costs of the engine {row['costs']}")
+    print(_aligned(list(zip(*scale.table([row]), strict=True))))
+    _write(args.json, [row], top=row)
     return 0
 
 
