@@ -38,14 +38,14 @@ def measure(finals: int, progress: Callable[[str], None]) -> list[dict[str, Any]
     """A row for each way. Raises BenchError."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _install(folder / "site")
+        install(folder / "site")
         os.environ["PYTHONPATH"] = os.pathsep.join((str(folder / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")))
         sys.path.insert(0, str(folder / "site"))
         rows = []
         for encrypted in (False, True):
             cluster = _certificates(folder) if encrypted else Cluster(token=Secret(TOKEN))
             progress(f"{finals} finals, in pairs, {'TLS' if encrypted else 'TCP'} …")
-            with _server(folder, cluster) as port:
+            with server(folder, cluster) as (port, _):
                 local, remote = uvloop.run(_pairs(finals, port, cluster))
             if not encrypted:
                 rows.append(_row("an inference process of this machine", local))
@@ -62,7 +62,7 @@ def table(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 async def _pairs(finals: int, port: int, cluster: Cluster) -> tuple[list[float], list[float]]:
     """Milliseconds of each final, of both."""
     shared = Settings(asr=Asr(servers=(f"tcp://127.0.0.1:{port}",)), cluster=cluster)
-    async with _ready(Settings(asr=Asr(engine="null", preload=True))) as local, _ready(shared) as remote:
+    async with ready(Settings(asr=Asr(engine="null", preload=True))) as local, ready(shared) as remote:
         times: tuple[list[float], list[float]] = [], []
         for number in range(finals):
             for recognizer, found in zip((local, remote), times, strict=True):
@@ -71,7 +71,7 @@ async def _pairs(finals: int, port: int, cluster: Cluster) -> tuple[list[float],
 
 
 @contextlib.asynccontextmanager
-async def _ready(settings: Settings) -> AsyncIterator[Recognizer]:
+async def ready(settings: Settings) -> AsyncIterator[Recognizer]:
     recognizer = Recognizer(settings, on_state=lambda state, why: None)
     await recognizer.start()
     try:
@@ -105,7 +105,7 @@ def _row(way: str, times_ms: list[float]) -> dict[str, Any]:
     return {"way": way, "finals": len(ordered), **parts}
 
 
-def _install(site: Path) -> None:
+def install(site: Path) -> None:
     """The engine as a package's plug-in."""
     about = site / "mediaworker_null_engine-1.dist-info"
     about.mkdir(parents=True)
@@ -129,8 +129,8 @@ def _certificates(folder: Path) -> Cluster:
 
 
 @contextlib.contextmanager
-def _server(folder: Path, cluster: Cluster) -> Iterator[int]:
-    """`mediaworker engine` in a process of its own. -> its port."""
+def server(folder: Path, cluster: Cluster) -> Iterator[tuple[int, int]]:
+    """`mediaworker engine` in a process of its own. -> its port, and the process id."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         listen, http = one.getsockname()[1], other.getsockname()[1]
     environ = {
@@ -145,7 +145,7 @@ def _server(folder: Path, cluster: Cluster) -> Iterator[int]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield listen
+        yield listen, process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)

@@ -1,4 +1,5 @@
-"""A worker's events without its calls: `python -m benchmarks.cluster.speaker NATS CALLS SECONDS`; NATS may be `alone`.
+"""A worker's events without its calls: `python -m benchmarks.cluster.speaker NATS CALLS SECONDS [REPLICAS]`; NATS
+may be `alone`.
 
 It says `ready`, waits for a line, lets the script of `benchmarks.events` talk, and says what CPU time that took.
 """
@@ -28,13 +29,14 @@ from mediaworker.ops.logs import configure
 JOIN_S = 20.0
 
 
-def settings(nats: str, folder: str) -> Settings:
-    return parse({"data_dir": folder, "log": {"level": "error"}, "cluster": {"nats": [nats], "replicas": 1}})
+def settings(nats: str, folder: str, replicas: int = 1) -> Settings:
+    return parse({"data_dir": folder, "log": {"level": "error"}, "cluster": {"nats": [nats], "replicas": replicas}})
 
 
-async def joined(nats: str, folder: str, hub: EventHub) -> ClusterMember:
+async def joined(nats: str, folder: str, hub: EventHub, replicas: int = 1) -> ClusterMember:
     """Raises TimeoutError."""
-    member = ClusterMember(settings(nats, folder), hub, cast(CallRegistry, None))  # nobody asks it for a call
+    own = settings(nats, folder, replicas)
+    member = ClusterMember(own, hub, cast(CallRegistry, None))  # nobody asks it for a call
     member.start()
     async with asyncio.timeout(JOIN_S):
         while not member.events.started:  # noqa: ASYNC110
@@ -42,13 +44,13 @@ async def joined(nats: str, folder: str, hub: EventHub) -> ClusterMember:
     return member
 
 
-async def main(nats: str, calls: int, seconds: float) -> None:
+async def main(nats: str, calls: int, seconds: float, replicas: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         own = settings("nats://unused:1", folder)
         configure(own.log)
         hub = EventHub(own, EventStore(Path(folder)))
         await hub.start()
-        member = None if nats == "alone" else await joined(nats, folder, hub)
+        member = None if nats == "alone" else await joined(nats, folder, hub, replicas)
         for number in range(calls):
             opened(hub.publish, f"call{number}")
         await asyncio.sleep(1)
@@ -73,4 +75,4 @@ def _cpu_s() -> float:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else 1))
