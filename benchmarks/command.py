@@ -155,6 +155,8 @@ def _add_scale(kinds: Any) -> None:
         "--seconds", type=_seconds, default=60.0, metavar="S", help="after 15 s of warm-up; monday: all (default 60)"
     )
     scale.add_argument("--simulated", type=int, choices=range(1, 6), metavar="N", help="regions (default: all)")
+    servers = "engine servers of each region (default: as many as the calls need, and a machine of four more)"
+    scale.add_argument("--servers", type=_number, metavar="N", help=servers)
     scale.add_argument("--seed", type=_number, default=1, metavar="N", help="(default 1)")
     scale.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
 
@@ -329,7 +331,12 @@ def _scale(args: argparse.Namespace) -> int:
     from benchmarks.scale.scenarios import scenario
 
     chosen = scenario(
-        args.scenario, calls=args.calls, engine=args.engine, seconds=args.seconds, simulated=args.simulated or 0
+        args.scenario,
+        calls=args.calls,
+        engine=args.engine,
+        seconds=args.seconds,
+        simulated=args.simulated or 0,
+        servers=args.servers or 0,
     )
     plan = chosen.plan
     print(f"{plan.seconds:g} s of {args.calls:,} calls …", file=sys.stderr, flush=True)

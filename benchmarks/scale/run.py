@@ -43,7 +43,7 @@ def figures(scenario: Scenario, tally: Tally) -> dict[str, Any]:
         "regions": plan.regions,
         "simulated_regions": plan.simulated,
         "workers": plan.size.workers * plan.regions,
-        "engine_servers": samples[-1].servers * plan.regions // max(1, plan.simulated),
+        "engine_servers": max(sample.servers for sample in samples) * plan.regions // max(1, plan.simulated),
         "seconds": plan.seconds - begin_s,
         "finals": len(finals),
         **{f"final_p{round(100 * part)}_ms": round(1000 * quantile(finals, part), 1) for part in (0.5, 0.99)},

@@ -31,9 +31,13 @@ class Scenario:
     """On measured costs, and not on an estimate of a GPU."""
 
 
-def scenario(name: str, *, calls: int, engine: str, seconds: float, simulated: int) -> Scenario:
-    """`simulated`: regions; 0: all. Raises KeyError: there is no such scenario."""
-    return SCENARIOS[name](calls, engine, seconds, simulated)
+def scenario(name: str, *, calls: int, engine: str, seconds: float, simulated: int = 0, servers: int = 0) -> Scenario:
+    """`simulated`: regions; 0: all. `servers`: engine servers of each region; 0: as many as the calls need, and one
+    machine more. Raises KeyError: there is no such scenario."""
+    found = SCENARIOS[name](calls, engine, seconds, simulated)
+    if not servers:
+        return found
+    return replace(found, plan=replace(found.plan, size=replace(found.plan.size, servers=servers)))
 
 
 def _plan(calls: int, engine: str, seconds: float, simulated: int, regions: int) -> Plan:
