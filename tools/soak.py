@@ -106,8 +106,7 @@ async def calls(folder: Path, count: int) -> list[str]:
     reasons = check_stories(running)
     rows.append(f"calls in the store: {', '.join(f'{number} {reason}' for reason, number in reasons.most_common())}")
     rows.append("kinds: " + ", ".join(f"{number} {kind}" for kind, number in waves.done.most_common()))
-    retention = {"RETENTION__MAX_AGE_DAYS": "0.00001", "RETENTION__EVERY_S": "1"}
-    with worker(folder, **Waves.environ(), **retention) as again:
+    with worker(folder, **Waves.environ(), RETENTION__MAX_AGE_DAYS="0.00001") as again:
         path = again.data_dir / "events.sqlite3"
         await asyncio.to_thread(until, lambda: path.stat().st_size <= size / 10, 300, "room given back")
         rows.append(f"store, once they are erased: {path.stat().st_size / MB:.2f} MB of {size / MB:.1f}")
