@@ -35,6 +35,8 @@ class Utterance:
     has been aligned or closed."""
     source: str = ""
     """The worker that it comes from, at an engine server that several share: they take turns where requests wait."""
+    traceparent: str = ""
+    """Its span, as W3C Trace Context writes it; empty: it is not traced. The engine makes nothing of it."""
 
     def sayable(self) -> Utterance:
         """Without lone surrogates, which a peer's bytes that are no UTF-8 become: they cannot be told to the engine."""

@@ -11,7 +11,7 @@ import hmac
 import itertools
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -27,7 +27,7 @@ from asr.network.connection import (
     first_frames,
     opened,
 )
-from asr.network.session import ProtocolError, WorkerSession
+from asr.network.session import AnsweredFinal, ProtocolError, WorkerSession
 from asr.utterance import EngineStatus
 from config import framing
 from config.addresses import bound_tcp
@@ -49,6 +49,7 @@ class EngineListener:
     Args:
         context: makes the server's side of TLS; None: workers show `token` instead.
         name: of this server, for the log of workers.
+        on_final: takes the times of each final of a traced utterance, on the loop's clock.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class EngineListener:
         context: ssl.SSLContext | None,
         token: str,
         max_bytes: int,
+        on_final: Callable[[AnsweredFinal], None] | None = None,
     ) -> None:
         assert context is not None or token, "somebody has to be kept out"
         self.counters = ListenerCounters()
@@ -67,6 +69,7 @@ class EngineListener:
         """The port bound, once started."""
         self._recognizer, self._address, self._name = recognizer, address, name
         self._context, self._token, self._max_bytes = context, token, max_bytes
+        self._on_final = on_final
         self._numbers = itertools.count(1)
         self._connections: set[WorkerConnection] = set()
         self._delay = Delay()
@@ -222,7 +225,14 @@ class EngineListener:
         frames: framing.Frames,
     ) -> None:
         loop = asyncio.get_running_loop()
-        session = WorkerSession(next(self._numbers), worker, self._recognizer, lambda waited_s: on_answer(waited_s))
+        session = WorkerSession(
+            next(self._numbers),
+            worker,
+            self._recognizer,
+            lambda waited_s: on_answer(waited_s),
+            on_final=self._on_final,
+            clock=loop.time,
+        )
         connection = WorkerConnection(session, writer, self.counters, self.load)
 
         def on_answer(waited_s: float | None) -> None:

@@ -50,6 +50,20 @@ class _Known:
     """Bytes of its audio."""
     revision: int = -1
     """Of its newest request."""
+    asked_s: float = 0.0
+    """When the final was asked for that is awaited, if the utterance is traced."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredFinal:
+    """What a final of a traced utterance has taken here."""
+
+    traceparent: str
+    worker: str
+    """The name of the one that has asked."""
+    asked_s: float
+    queue_s: float
+    failed: bool
 
 
 class WorkerSession:
@@ -59,10 +73,18 @@ class WorkerSession:
         number: of the connection; no other has it.
         worker: its name.
         on_answer: called when `take` has something, with how long the request has waited if it was one of a call.
+        on_final: takes the times of each final of a traced utterance, as `clock` tells them.
     """
 
     def __init__(
-        self, number: int, worker: str, recognizer: SharedRecognizer, on_answer: Callable[[float | None], None]
+        self,
+        number: int,
+        worker: str,
+        recognizer: SharedRecognizer,
+        on_answer: Callable[[float | None], None],
+        *,
+        on_final: Callable[[AnsweredFinal], None] | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.number, self.worker = number, worker
         self.legs: set[str] = set()
@@ -72,6 +94,7 @@ class WorkerSession:
         self.told = messages.Load()
         """What the worker has last been told of the server's load."""
         self._recognizer, self._on_answer = recognizer, on_answer
+        self._on_final, self._clock = on_final, clock
         self._open: dict[str, _Known] = {}
         self._answers: list[messages.FromEngine] = []
 
@@ -160,6 +183,8 @@ class WorkerSession:
                 recognizer.partial(ours, revision)
             case messages.FinalRequest(revision=revision, end=end, commit=commit, wanted_in_ms=wanted_in_ms):
                 self._check(known, revision, end)
+                if known.utterance.traceparent:
+                    known.asked_s = self._clock()
                 recognizer.final(ours, revision, commit=commit, wanted_in_ms=wanted_in_ms)
             case messages.Withdraw():
                 recognizer.withdraw(ours)
@@ -184,9 +209,16 @@ class WorkerSession:
         if (known := self._open.get(name)) is None:
             return
         self._answers.append(messages.Heard(replace(hypothesis, utterance_id=name)))
+        if self._on_final is not None and known.utterance.traceparent and hypothesis.final:
+            self._tell_times(known, hypothesis, self._on_final)
         if not self._recognizer.is_open(known.utterance.id):
             self._forget(name)
         self._on_answer(hypothesis.queue_s if known.utterance.live else None)
+
+    def _tell_times(self, known: _Known, hypothesis: Hypothesis, tell: Callable[[AnsweredFinal], None]) -> None:
+        if hypothesis.revision == known.revision:  # otherwise it has been superseded by a newer request
+            traceparent, failed = known.utterance.traceparent, hypothesis.error is not None
+            tell(AnsweredFinal(traceparent, self.worker, known.asked_s, hypothesis.queue_s, failed))
 
     def _on_alignment(self, name: str, revision: int, alignment: Alignment) -> None:
         if name in self._open:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from asr import messages
 from asr.client.outstanding import OutstandingWork
 from asr.client.spill import Spill
 from asr.network.connection import Delay
-from asr.network.session import MAX_NAME, MAX_UTTERANCES, ProtocolError, WorkerSession
+from asr.network.session import MAX_NAME, MAX_UTTERANCES, AnsweredFinal, ProtocolError, WorkerSession
 from asr.server.inference import Inference
 from asr.utterance import Alignment, Hypothesis, Utterance
 from config import framing
@@ -386,6 +387,35 @@ def test_what_makes_no_sense_is_a_sentence(sent: list[messages.ToEngine], why: s
     with pytest.raises(ProtocolError) as raised:
         session.receive(sent[-1])
     assert str(raised.value) == why
+
+
+def test_the_times_of_traced_finals_are_told() -> None:
+    """Of those that answer the newest request; of what is not traced, nothing."""
+    server, told, now = Server(), list[AnsweredFinal](), 10.0
+    server.start()
+    session = WorkerSession(1, "a worker", server, lambda waited_s: None, on_final=told.append, clock=lambda: now)
+    session.receive(messages.Open(Utterance("u", "PCMU", traceparent="its span")))
+    session.receive(messages.Open(Utterance("v", "PCMU")))
+    for name in "uv":
+        session.receive(messages.FinalRequest(name, 1, 0, commit=False))
+    while server.step():
+        pass
+    now = 11.0
+    session.receive(messages.FinalRequest("u", 2, 0, commit=True))
+    while server.step():
+        pass
+    assert [(each.traceparent, each.worker, each.asked_s, each.failed) for each in told] == [
+        ("its span", "a worker", 10.0, False), ("its span", "a worker", 11.0, False)
+    ]  # fmt: skip
+
+
+def test_other_versions_know_utterances_without_a_span_or_with_more() -> None:
+    """`traceparent` came later, and the version of the protocol stayed: it is nothing that the other side must know."""
+    tree = msgspec.msgpack.decode(framing.encode(messages.Open(Utterance("u", "PCMU", traceparent="x")))[4:])
+    tree["utterance"]["later"] = True
+    assert messages.decode_to_engine(msgspec.msgpack.encode(tree)).utterance.traceparent == "x"  # type: ignore[union-attr]
+    del tree["utterance"]["traceparent"]
+    assert messages.decode_to_engine(msgspec.msgpack.encode(tree)).utterance.traceparent == ""  # type: ignore[union-attr]
 
 
 def test_what_is_about_a_closed_utterance_has_crossed_with_its_end() -> None:
