@@ -18,7 +18,7 @@ from config.sections.calls import (
     Route,
 )
 from config.sections.cluster import Cluster
-from config.sections.events import Events, EventWebhook, Log, Retention
+from config.sections.events import Events, EventWebhook, Log, Retention, Traces
 from config.sections.files import Files, Jobs
 from config.sections.ingress import Asterisk, AudioSocket, Twilio
 from config.sections.listeners import ApiKey, Auth, Http, Media, Stream
@@ -31,7 +31,7 @@ __all__ = [
     "DictationEndpointing",
     "Endpointing", "EventWebhook", "Events", "Files", "Http", "Jobs", "Log", "Media", "Privacy",
     "PrivacyPattern", "Profiles", "Qwen", "Retention", "Route", "Rtp", "Secret", "Section", "Settings", "Sip",
-    "SipAccount", "SipUser", "Siprec", "SiprecParticipant", "Stream", "Twilio",
+    "SipAccount", "SipUser", "Siprec", "SiprecParticipant", "Stream", "Traces", "Twilio",
 ]  # fmt: skip
 
 
@@ -64,6 +64,7 @@ class Settings(Section, frozen=True, kw_only=True):
     alerts: Alerts = Alerts()
     retention: Retention = Retention()
     log: Log = Log()
+    traces: Traces = Traces()
     routes: tuple[Route, ...] = ()
     webhooks: tuple[EventWebhook, ...] = ()
 

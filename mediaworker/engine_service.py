@@ -7,6 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,6 +15,7 @@ from starlette.requests import HTTPConnection
 
 from asr.client.recognizer import Recognizer
 from asr.network.listener import EngineListener
+from asr.network.session import AnsweredFinal
 from asr.utterance import EngineStatus
 from config import ConfigError, Settings
 from config.addresses import parse_tcp
@@ -28,8 +30,9 @@ from mediaworker.ops import metric_definitions as definitions
 from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.readiness import engine_status
 from mediaworker.ops.reload import ReloadCounters
-from mediaworker.ops.service import bind
+from mediaworker.ops.service import bind, open_traces
 from mediaworker.ops.tls import Certificate
+from mediaworker.ops.traces import Traces
 
 log = structlog.get_logger()
 
@@ -47,6 +50,7 @@ class EngineService:
         self.started_s = time.time()
         self.reloads = ReloadCounters(last_s=self.started_s)
         self.recognizer = Recognizer(settings, on_state=self._engine_state)
+        self.traces = open_traces(settings, "mediaworker-engine")
         cluster = settings.cluster
         self.certificate: Certificate | None = None
         context = None
@@ -60,6 +64,7 @@ class EngineService:
             context=context,
             token=str.__str__(cluster.token),
             max_bytes=settings.asr.max_backlog_mb * MB,
+            on_final=None if self.traces is None else partial(self._on_final, self.traces),
         )
         self.failures = AuthFailures()
         self.http = HttpServer(create_operator_app(self), settings)
@@ -73,6 +78,8 @@ class EngineService:
         definitions.add_configuration(metrics, self.reloads, present)
         definitions.add_recognizer(metrics, self.recognizer)
         definitions.add_engine_listener(metrics, self.listener)
+        if self.traces is not None:
+            metrics.counters("traces", self.traces.counters)
 
     @property
     def hosts(self) -> Mapping[str, str]:
@@ -81,6 +88,8 @@ class EngineService:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
+            if self.traces is not None:
+                stack.push_async_callback(self.traces.stop)
             await self.recognizer.start()
             stack.push_async_callback(self.recognizer.stop)
             await bind("asr.listen", self.settings.asr.listen, self.listener)
@@ -139,6 +148,9 @@ class EngineService:
         if recognizer.preloads and recognizer.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
             return ["the recognition engine is loading its model"]
         return ["it is about to end"] if self.listener.draining else []
+
+    def _on_final(self, traces: Traces, final: AnsweredFinal) -> None:
+        traces.on_answered(final, self.recognizer.engine)
 
     def _engine_state(self, state: EngineStatus, why: str) -> None:
         ends = (server.last_end for server in self.recognizer.servers)

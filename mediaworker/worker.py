@@ -48,7 +48,7 @@ from mediaworker.ops.metrics import MetricsRegistry
 from mediaworker.ops.overload import LoadGuard
 from mediaworker.ops.readiness import Readiness
 from mediaworker.ops.reload import ReloadCounters
-from mediaworker.ops.service import StartError, bind
+from mediaworker.ops.service import StartError, bind, open_traces
 from mediaworker.ops.tls import Certificate, Listener, sip_certificate
 from mediaworker.policy.alerts.watch import AlertWatch
 from mediaworker.webhooks.events import EventWebhooks
@@ -79,6 +79,9 @@ class Worker:
         self.metrics = MetricsRegistry()
         self.latency = LatencyParts()
         self.hub = EventHub(settings, EventStore(settings.data_dir))
+        self.traces = open_traces(settings, "mediaworker")
+        if self.traces is not None:
+            self.hub.on_shown.append(self.traces.on_shown)
         self.webhooks = EventWebhooks(self.hub, settings)
         self.retention = RetentionTask(self.hub, settings.retention)
         self.started_s = time.time()
@@ -99,6 +102,7 @@ class Worker:
             aligner=self.recognizer if settings.asr.word_timestamps else None,
             calls_changed=self._calls_changed,
             rules=(lambda: self.alerts.rules) if settings.alerts.file else None,
+            traces=self.traces,
         )
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
         self.cluster = self._join_cluster(settings)
@@ -185,6 +189,8 @@ class Worker:
         stores.add_event_webhooks(metrics, self.webhooks.feeds)
         if self.cluster is not None:
             stores.add_cluster(metrics, self.cluster)
+        if self.traces is not None:
+            metrics.counters("traces", self.traces.counters)
         definitions.add_twilio(metrics, self.twilio)
         definitions.add_streams(metrics, self.streams)
         definitions.add_asterisk(metrics, self.asterisk, self.audiosocket)
@@ -208,6 +214,8 @@ class Worker:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 self._bound_files()
+                if self.traces is not None:
+                    stack.push_async_callback(self.traces.stop)
                 await self.hub.start()
                 stack.push_async_callback(self.hub.stop)
                 if self.cluster is not None:
@@ -332,7 +340,7 @@ class Worker:
             return None
         from mediaworker.cluster.member import ClusterMember
 
-        return ClusterMember(settings, self.hub, self.calls)
+        return ClusterMember(settings, self.hub, self.calls, self.traces)
 
     def _make_sip(self) -> SipEndpoint | None:
         if not self.settings.sip.enabled:

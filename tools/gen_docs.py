@@ -151,8 +151,9 @@ def metrics() -> str:
     from mediaworker.worker import Worker
 
     async def tables() -> tuple[list[Row], list[Row]]:
-        server = {"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}}
-        clustered = {"cluster": {"nats": ["nats://127.0.0.1:4222"]}}
+        traces = {"url": "http://127.0.0.1:4318/v1/traces"}
+        server = {"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}, "traces": traces}
+        clustered = {"cluster": {"nats": ["nats://127.0.0.1:4222"]}, "traces": traces}
         return sorted(Worker(parse(clustered)).metrics.table()), sorted(EngineService(parse(server)).metrics.table())
 
     def line(row: Row) -> str:

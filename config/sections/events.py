@@ -1,4 +1,4 @@
-"""Events: who reads them, where they are posted, how long they are kept, and the log."""
+"""Events: who reads them, where they are posted, how long they are kept, and what operators see: log and traces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from config.sections.section import Name, Positive, Secret, Section
+from config.sections.checks import check_url
+from config.sections.section import Name, Positive, Probability, Secret, Section
 
 
 class Events(Section, frozen=True, kw_only=True):
@@ -55,3 +56,17 @@ class Log(Section, frozen=True, kw_only=True):
     """`console` prints lines for people to read, `json` one object per line."""
     sip_trace: bool = False
     """Every SIP message is logged, with credentials, media keys and digits masked."""
+
+
+class Traces(Section, frozen=True, kw_only=True):
+    """Where the time of a call goes, for OpenTelemetry (docs/operations.md). Install the extra `tracing` for it."""
+
+    url: str = ""
+    """Spans are sent to this URL of a collector by OTLP over HTTP, such as `http://collector:4318/v1/traces`; if it is
+    empty, nothing is traced."""
+    share: Probability = 1.0
+    """The worker traces this share of its calls, from 0 for none to 1 for all; an engine server follows the workers."""
+
+    def check(self, key: str) -> None:
+        if self.url:
+            check_url(f"{key}.url", self.url)

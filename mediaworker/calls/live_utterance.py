@@ -8,6 +8,9 @@ from asr.utterance import Hypothesis
 from audio import SpeechOffset
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import EndpointTimes
+from mediaworker.ops.traces import FinalTimes
+
+POSITIONS_PER_MS = 8
 
 
 @dataclass(slots=True)
@@ -46,6 +49,8 @@ class LiveUtterance:
     engine_s: float = 0.0
     """How long that request took."""
     endpoint: EndpointTimes | None = None
+    traceparent: str = ""
+    """Its span; empty: it is not traced."""
     last: Hypothesis | None = None
     """The hypothesis of its final. The event waits while an earlier utterance of the leg has none."""
 
@@ -85,4 +90,21 @@ class LiveUtterance:
             latency_ms=latency_ms,
             reason="failed" if hypothesis.error is not None else self.ended.reason,
             error=hypothesis.error,
+        )
+
+    def times(self, final: events.TranscriptFinal, queue_s: float, now_s: float) -> FinalTimes:
+        """What its final has taken, which is published now."""
+        assert self.ended is not None
+        return FinalTimes(
+            utterance_id=self.id,
+            leg=final.leg,
+            reason=final.reason,
+            latency_ms=final.latency_ms,
+            start_s=self.end_s - (self.ended.end - self.start) / (1000 * POSITIONS_PER_MS),
+            end_s=self.end_s,
+            known_s=self.endpoint.known_s if self.endpoint is not None else None,
+            asked_s=self.asked_s,
+            queue_s=queue_s,
+            engine_s=self.engine_s,
+            published_s=now_s,
         )

@@ -21,6 +21,7 @@ from mediaworker.events import schema as events
 from mediaworker.ops import logs
 from mediaworker.ops.latency import LatencyParts
 from mediaworker.ops.overload import Load, LoadGuard
+from mediaworker.ops.traces import Traces
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.alerts.rules import Rules
 from mediaworker.policy.redaction.call import CallPrivacy, Policy
@@ -63,6 +64,7 @@ class CallRegistry:
         aligner: WordAligner | None = None,
         calls_changed: Callable[[int], None] = lambda count: None,
         rules: Callable[[], Rules] | None = None,
+        traces: Traces | None = None,
     ) -> None:
         """`rules` returns the current rules of alerts. Raises ConfigError for privacy settings that cannot be used."""
         self.stats = TranscriberStats()
@@ -73,7 +75,7 @@ class CallRegistry:
         """How many texts and digits were masked, by kind."""
         self._settings, self._detector, self._recognizer = settings, detector, recognizer
         self._policy, self._rules = Policy(settings), rules
-        self._aligner = aligner
+        self._aligner, self._traces = aligner, traces
         self._publish, self._clock = publish, clock
         self._latency, self._calls_changed = latency or LatencyParts(), calls_changed
         self._guard = guard or LoadGuard(shed_s=float("inf"), refuse_s=float("inf"))
@@ -185,16 +187,17 @@ class CallRegistry:
         self._no_memory_s = None
 
     def _admit(self, call: Call) -> None:
-        external_id = call.info.external_id
+        source, external_id = call.info.source, call.info.external_id
         self._calls[call.id] = call
         if external_id:
             logs.calls[external_id] = call.id
         self.opened += 1
         self._empty.clear()
         self._calls_changed(len(self._calls))
-        log.info(
-            "call started", call_id=call.id, source=call.info.source, external_id=external_id, legs=len(call.members)
-        )
+        log.info("call started", call_id=call.id, source=source, external_id=external_id, legs=len(call.members))
+        if self._traces is not None:
+            direction = call.info.direction
+            self._traces.on_call(call.id, call.start_s, source=source, direction=direction, external_id=external_id)
         call.started()
 
     async def drain(self, grace_s: float) -> None:
@@ -238,6 +241,7 @@ class CallRegistry:
             latency=self._latency,
             takes_partial=self._guard.takes_partial,
             words=self._words(call),
+            traces=self._traces,
         )
         return CallLeg(
             spec=spec,

@@ -23,14 +23,14 @@ from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
 from config.counters import counter
-from mediaworker.calls.live_utterance import LiveUtterance
+from mediaworker.calls.live_utterance import POSITIONS_PER_MS, LiveUtterance
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
+from mediaworker.ops.traces import Traces
 
 log = structlog.get_logger()
 
-POSITIONS_PER_MS = 8
 APPEND_MS = 200
 """Audio travels to the engine in pieces of this length: long enough to be cheap, short enough that little is left
 to decode when the speaker stops."""
@@ -59,6 +59,7 @@ class LegTranscriber:
         drained: called whenever the last open utterance has got its final.
         takes_partial: whether partials may be requested; an overloaded worker requests none.
         words: requests the timestamps of the finals' words; None: they are not wanted.
+        traces: is told the times of each utterance; None: nobody wants them.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class LegTranscriber:
         latency: LatencyParts | None = None,
         takes_partial: Callable[[], bool] = lambda: True,
         words: LegWordTimestamps | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
@@ -92,7 +94,7 @@ class LegTranscriber:
         """The profile of the leg."""
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
         self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
-        self._takes_partial, self.words = takes_partial, words
+        self._takes_partial, self.words, self._traces = takes_partial, words, traces
         self._open: dict[str, LiveUtterance] = {}
         self._current: LiveUtterance | None = None
         self._given_up = False
@@ -179,6 +181,8 @@ class LegTranscriber:
             next_partial=detection.start + FIRST_PARTIAL_MS * POSITIONS_PER_MS,
             language=self.language,
         )
+        if self._traces is not None:
+            utterance.traceparent = self._traces.utterance(name)
         self._stats.utterances += 1
         self._current = self._open[name] = utterance
         at_ms = self._call_ms(self.leg.position)
@@ -274,6 +278,7 @@ class LegTranscriber:
             previous=self._previous,
             stream=self._prefix,
             words=self.words is not None and self.words.wanted,
+            traceparent=utterance.traceparent,
         )
         utterance.words = request.words
         self._recognizer.open(request, lambda hypothesis: self._on_hypothesis(utterance, hypothesis))
@@ -354,6 +359,8 @@ class LegTranscriber:
         )
         latency_ms = round(latency_s * 1000)
         body = utterance.final(self.name, self.role, hypothesis, latency_ms)
+        if self._traces is not None and utterance.traceparent:
+            self._traces.on_final(utterance.times(body, hypothesis.queue_s, now_s))
         self._publish(utterance.end_ms + latency_ms, body)
         if self.words is not None:
             self.words.on_final_published(utterance.id)

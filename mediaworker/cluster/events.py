@@ -33,6 +33,7 @@ from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.events.subscription import MAX_SEEN, Cursor, Entry, ResumeError, Subscription
 from mediaworker.events.tables import Carried
+from mediaworker.ops.traces import Traces
 
 INDEXES = 1024
 """Events in a message of the stream, at most: a row is the message's number in the stream and the event's in it."""
@@ -51,11 +52,13 @@ class ClusterEvents(StoredEvents):
 
     SHARED = True
 
-    def __init__(self, settings: Settings, store: EventStore, local: EventHub) -> None:
+    def __init__(self, settings: Settings, store: EventStore, local: EventHub, traces: Traces | None = None) -> None:
         super().__init__(settings, store, clock=time.time)
         self.strays = 0
         """Events of calls whose beginning is not known here."""
-        self._local = local
+        self._local, self._traces = local, traces
+        self._traced: dict[int, tuple[str, str, str]] = {}
+        """Finals of others' calls that wait for the store: row → the call's `traceparent`, the utterance, the time."""
         self._own = ""
         """The id of this worker's own store."""
         self._first_own_row = self._own_row = 0
@@ -150,8 +153,9 @@ class ClusterEvents(StoredEvents):
 
     # -- from the stream --------------------------------------------------------------------------------------------
 
-    def receive(self, message: int, payload: bytes) -> None:
-        """A message of the stream, in its order. Events that have come before are passed over."""
+    def receive(self, message: int, payload: bytes, traceparent: str = "") -> None:
+        """A message of the stream, in its order. Events that have come before are passed over. `traceparent`: of the
+        call, if it is traced."""
         for index, frame in enumerate(payload.decode("utf-8", "replace").split("\n")):
             try:
                 event = decode(frame)
@@ -159,7 +163,7 @@ class ClusterEvents(StoredEvents):
             except EventError as error:
                 log.error("unreadable event in the stream", message=message, error=str(error))
                 continue
-            self._take(message * INDEXES + index, place, event, frame)
+            self._take(message * INDEXES + index, place, event, frame, traceparent)
 
     def pass_(self, message: int) -> None:
         """The message has been taken, and what it brings is in line for the store."""
@@ -172,7 +176,7 @@ class ClusterEvents(StoredEvents):
             self._arrived.clear()
             await self._arrived.wait()
 
-    def _take(self, row: int, place: Cursor, event: Event, frame: str) -> None:
+    def _take(self, row: int, place: Cursor, event: Event, frame: str, traceparent: str) -> None:
         call_id = event.call_id
         record = self._latest.get(call_id or "")
         if call_id is None or row <= self.event_log.row or call_id in self._ended:
@@ -187,6 +191,8 @@ class ClusterEvents(StoredEvents):
         if isinstance(event.body, TranscriptFinal):
             self._partials.get(call_id, {}).pop(event.body.utterance_id, None)
             self._finished.setdefault(call_id, deque(maxlen=FINISHED)).append(event.body.utterance_id)
+            if traceparent and place.store_id != self._own and self._traces is not None:
+                self._traced[row] = traceparent, event.body.utterance_id, event.time
         if after.state == "ended":
             self._partials.pop(call_id, None)
             self._finished.pop(call_id, None)
@@ -222,6 +228,8 @@ class ClusterEvents(StoredEvents):
             if place.row > self._first_own_row:
                 return  # it was shown when it was heard
         self._offer(entry)
+        if self._traces is not None and entry.row in self._traced:
+            self._traces.on_relayed(*self._traced.pop(entry.row))
 
     def receive_partial(self, worker: str, frame: str) -> None:
         """Of another worker, by core NATS. It may come behind the final, which has another way."""

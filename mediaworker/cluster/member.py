@@ -23,6 +23,7 @@ from mediaworker.events.retention import RetentionTask
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
 from mediaworker.jobs.sources import Sources
+from mediaworker.ops.traces import Traces
 
 FOLDER = "cluster"
 """In `data_dir`: this worker's copy of the events of all."""
@@ -34,12 +35,12 @@ log = structlog.get_logger("cluster")
 class ClusterMember:
     """`start` after the hub, `stop` before it."""
 
-    def __init__(self, settings: Settings, hub: EventHub, calls: CallRegistry) -> None:
+    def __init__(self, settings: Settings, hub: EventHub, calls: CallRegistry, traces: Traces | None = None) -> None:
         self._hub = hub
         name = f"mediaworker {socket.gethostname()}"
         self.connection = NatsConnection(settings.cluster, worker=name, on_ready=self._join)
-        self.events = ClusterEvents(settings, EventStore(Path(settings.data_dir) / FOLDER), hub)
-        self.outbox = Outbox(hub, self.connection)
+        self.events = ClusterEvents(settings, EventStore(Path(settings.data_dir) / FOLDER), hub, traces)
+        self.outbox = Outbox(hub, self.connection, traces)
         self.directory = ClusterDirectory(hub, calls, self.events, self.connection)
         self.mirror = Mirror(self.connection, self.events, self.directory.changed)
         folder, sources = Path(settings.data_dir), Sources.of(settings)

@@ -16,6 +16,7 @@ from mediaworker.cluster.directory import CHANGES
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.reader import StreamReader
 from mediaworker.events.store import StoreError
+from mediaworker.ops.traces import TRACEPARENT
 
 BACKLOG = 2000
 """Events that may wait for the disk; then the stream waits."""
@@ -71,7 +72,8 @@ class Mirror:
         if worker == CHANGES:
             await self._change(call_id, message.data)
         else:
-            self._events.receive(sequence, message.data)
+            headers = message.headers or {}
+            self._events.receive(sequence, message.data, headers.get(TRACEPARENT, ""))
         self._events.pass_(sequence)
         if self._events.event_log.backlog > BACKLOG:
             await self._events.flush()

@@ -24,6 +24,7 @@ from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import TYPES, Envelope
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
+from mediaworker.ops.traces import TRACEPARENT, Traces
 
 PLACE = "cluster"
 WAVE = 256
@@ -60,9 +61,9 @@ class Outgoing(NamedTuple):
 class Outbox:
     """`start` when the stream is there; it goes on by itself from then on."""
 
-    def __init__(self, hub: EventHub, connection: NatsConnection) -> None:
+    def __init__(self, hub: EventHub, connection: NatsConnection, traces: Traces | None = None) -> None:
         self.counters = OutboxCounters()
-        self._hub, self._connection = hub, connection
+        self._hub, self._connection, self._traces = hub, connection, traces
         self._store_id = ""
         self._place = self._saved = 0
         self._since_s = 0.0
@@ -168,6 +169,8 @@ class Outbox:
         first, last = events[0], events[-1]
         subject = self._connection.subject("events", self._store_id, first.call_id)
         headers = {"Nats-Msg-Id": f"{self._store_id}:{first.row}-{last.row}"}
+        if self._traces is not None and (traceparent := self._traces.parent(first.call_id)):
+            headers[TRACEPARENT] = traceparent
         try:
             await self._connection.js.publish(
                 subject, "\n".join(each.frame for each in events).encode(), timeout=ANSWER_S, headers=headers

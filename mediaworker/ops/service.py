@@ -1,4 +1,4 @@
-"""A process that serves until it is told to stop: a worker or an engine server, the signals to it, and systemd."""
+"""A process that serves until it is told to stop: a worker or an engine server, the signals to it, systemd, traces."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Protocol
 import structlog
 import uvloop
 
-from config import Settings
+from config import ConfigError, Settings
 from mediaworker.ops import logs
 from mediaworker.ops.reload import ReloadCounters, Reloader
 from mediaworker.ops.systemd import ServiceManager
+from mediaworker.ops.traces import Traces
 
 log = structlog.get_logger()
 
@@ -64,6 +65,18 @@ async def bind(key: str, value: object, port: Listening) -> None:
         await port.start()
     except OSError as error:
         raise StartError(f"{key} = {value}: {error.strerror or error}") from None
+
+
+def open_traces(settings: Settings, service: str) -> Traces | None:
+    """None unless `traces.url` is set. Raises ConfigError where the packages for it are missing."""
+    if not settings.traces.url:
+        return None
+    try:
+        from mediaworker.ops.otlp import OtlpSender
+    except ImportError as error:
+        how = f"needs packages that are not installed: pip install 'mediaworker[tracing]' ({error})"
+        raise ConfigError("traces.url", settings.traces.url, how) from None
+    return Traces(OtlpSender(settings.traces.url, service, settings.http.port), settings.traces.share)
 
 
 def serve(settings: Settings, read: Callable[[], Settings], make: Callable[[Settings], Service]) -> int:

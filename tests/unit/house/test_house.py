@@ -74,6 +74,24 @@ def test_one_worker_alone_imports_nothing_of_a_cluster() -> None:
     assert not [name for name in loaded if name.startswith(parts) or name in servers]
 
 
+def test_a_worker_without_traces_loads_nothing_of_them() -> None:
+    """Nor does an engine server, once they are made."""
+    code = """
+import asyncio, sys
+from config.load import parse
+from mediaworker.engine_service import EngineService
+from mediaworker.worker import Worker
+async def make():
+    Worker(parse({"cluster": {"nats": ["nats://127.0.0.1:4222"]}}))
+    EngineService(parse({"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}}))
+asyncio.run(make())
+print(*sys.modules)"""
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split()
+    assert "mediaworker.ops.traces" in loaded
+    parts = ("opentelemetry", "google.protobuf", "requests", "urllib3", "mediaworker.ops.otlp")
+    assert not [name for name in loaded if name.startswith(parts)]
+
+
 def test_every_package_is_listed() -> None:
     import tomllib
 

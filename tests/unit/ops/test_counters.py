@@ -22,6 +22,7 @@ COUNTERS = {
     "mediaworker.ingress.audiosocket.session": ("AudioSocketCounters",),
     "mediaworker.ingress.twilio.counters": ("TwilioCounters",),
     "mediaworker.ingress.websocket.limits": ("StreamCounters",),
+    "mediaworker.ops.otlp": ("SpanCounters",),
     "mediaworker.ops.reload": ("ReloadCounters",),
     "sip.admission": ("AdmissionCounters",),
     "sip.handler": ("SipCounters",),
