@@ -18,6 +18,7 @@ from mediaworker.ops.otlp import BATCH, WAITING, OtlpSender
 from mediaworker.ops.traces import Span
 from tests.process.test_cluster import environ, following, joined, say
 from tests.process.test_deploy import families
+from tests.process.test_engine_server_calls import states
 from tests.support.collectors import Collector, Received, collector
 from tests.support.engine_servers import TOKEN, Server, engine_server
 from tests.support.nats_servers import nats
@@ -60,7 +61,7 @@ def pair(
             both.append(stack.enter_context(worker(folder / name, STANDARD, **environ(queue, **shared))))
         for running in both:
             until(lambda running=running: joined(running))
-            until(lambda running=running: running.get("/readyz"), 60)
+            until(lambda running=running: states(running) == ["ready"], 60)
         yield both[0], both[1]
 
 
