@@ -8,7 +8,6 @@ this worker's own store, and whoever resumes elsewhere is not shown again what i
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection
@@ -17,6 +16,9 @@ from dataclasses import replace
 import structlog
 
 from config import Settings
+from mediaworker.cluster.cursors import closer_of, merged, origin, stamp
+from mediaworker.cluster.own_calls import OwnCalls
+from mediaworker.cluster.own_events import OwnEvents
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
@@ -31,7 +33,7 @@ from mediaworker.events.schema import (
 )
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
-from mediaworker.events.subscription import MAX_SEEN, Cursor, Entry, ResumeError, Subscription
+from mediaworker.events.subscription import Cursor, Entry, ResumeError, Subscription
 from mediaworker.events.tables import Carried
 from mediaworker.ops.traces import Traces
 
@@ -43,7 +45,6 @@ ENDED = 10_000
 FINISHED = 16
 CATCH_UP_S = 10.0
 """How long a cursor of another worker may be ahead of what has come here."""
-_CURSOR = re.compile(r'"cursor":"([^"]*)"')
 log = structlog.get_logger("cluster")
 
 
@@ -65,6 +66,10 @@ class ClusterEvents(StoredEvents):
         """Own events behind the first were shown here at once, up to the second."""
         self._early: dict[int, Entry] = {}
         self._early_lost = False
+        self.own_calls = OwnCalls()
+        self.own_events = OwnEvents(self._show_own)
+        self._messages: dict[str, int] = {}
+        """Worker → the number of its latest message in the stream."""
         self._origins: dict[str, str] = {}
         """Open calls of others → the store of the worker that has them."""
         self._latest: dict[str, CallRecord] = {}
@@ -100,7 +105,8 @@ class ClusterEvents(StoredEvents):
                 self._ended[record.call_id] = None
         self._own, self._own_row = self._local.cursor.store_id, self._local.cursor.row
         self._first_own_row = self._own_row
-        self._local.on_shown.append(self._show_own)
+        self._local.on_shown.append(self.own_events.take)
+        self.own_events.start()
         self._look_after()
 
     async def _origin(self, call_id: str) -> str:
@@ -109,7 +115,8 @@ class ClusterEvents(StoredEvents):
 
     async def stop(self) -> None:
         if self._head is not None:
-            self._local.on_shown.remove(self._show_own)
+            self._local.on_shown.remove(self.own_events.take)
+            self.own_events.stop()
             await super().stop()
 
     @property
@@ -139,6 +146,10 @@ class ClusterEvents(StoredEvents):
         """The id of the store of the worker that has an open call; empty: it is not known, or is this worker."""
         return self._origins.get(call_id, "")
 
+    def latest_message(self, worker: str) -> int:
+        """The number of the worker's latest message in the stream; 0: none has come."""
+        return self._messages.get(worker, 0)
+
     def owners(self) -> set[str]:
         """Workers with open calls, by the ids of their own stores."""
         return {self._origins[call_id] for call_id in self._latest if call_id in self._origins}
@@ -163,6 +174,7 @@ class ClusterEvents(StoredEvents):
             except EventError as error:
                 log.error("unreadable event in the stream", message=message, error=str(error))
                 continue
+            self._messages[place.store_id] = message
             self._take(message * INDEXES + index, place, event, frame, traceparent)
 
     def pass_(self, message: int) -> None:
@@ -227,6 +239,10 @@ class ClusterEvents(StoredEvents):
                 self._early_lost = False
             if place.row > self._first_own_row:
                 return  # it was shown when it was heard
+        elif place.store_id == closer_of(self._own):
+            live = self._local.call(entry.call_id or "") is not None
+            if not self.own_calls.shows_end(entry, live=live):
+                return
         self._offer(entry)
         if self._traces is not None and entry.row in self._traced:
             self._traces.on_relayed(*self._traced.pop(entry.row))
@@ -254,10 +270,13 @@ class ClusterEvents(StoredEvents):
 
     def _show_own(self, entry: Entry) -> None:
         self._greetings = None
+        if entry.row is not None:
+            self._own_row = entry.row
+        if not self.own_calls.shows(entry):
+            return
         if entry.row is None:
             self._offer(entry)
             return
-        self._own_row = entry.row
         place = Cursor(self._own, entry.row)
         early = replace(entry, row=None, origin=place, record=None)
         if entry.call_id is not None:
@@ -338,12 +357,14 @@ class ClusterEvents(StoredEvents):
     # -- what is known now ------------------------------------------------------------------------------------------
 
     def call(self, call_id: str) -> CallRecord | None:
-        return self._local.call(call_id) or (None if self._is_own(call_id) else self._visible.get(call_id))
+        own = None if self.own_calls.ended_elsewhere(call_id) else self._local.call(call_id)
+        return own or (None if self._is_own(call_id) else self._visible.get(call_id))
 
     @property
     def calls(self) -> Collection[CallRecord]:
         others = [record for call_id, record in self._visible.items() if not self._is_own(call_id)]
-        return [*others, *self._local.calls]
+        own = (each for each in self._local.calls if not self.own_calls.ended_elsewhere(each.call_id))
+        return [*others, *own]
 
     def _is_own(self, call_id: str) -> bool:
         return self._origins.get(call_id) == self._own
@@ -356,22 +377,3 @@ class ClusterEvents(StoredEvents):
             return self._greetings[1]
         record = self.call(call)
         return self._notice(str(self._here()), Hello(self._server, engine, [record] if record else []))
-
-
-def origin(frame: str) -> Cursor:
-    """The event's place in the store of the worker that has heard it, from a frame of this store. Raises EventError."""
-    found = _CURSOR.search(frame)
-    return Cursor.parse(found[1].rpartition(":")[0].replace(".", ":") if found else "")
-
-
-def stamp(frame: str, cursor: str) -> str:
-    """The frame with this cursor instead of its own."""
-    return _CURSOR.sub(f'"cursor":"{cursor}"', frame, count=1)
-
-
-def merged(own: tuple[tuple[str, int], ...], resumed: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Of each worker the later place, as many as a cursor may have."""
-    found = dict(resumed)
-    for store_id, row in own:
-        found[store_id] = max(row, found.get(store_id, 0))
-    return tuple(found.items())[-MAX_SEEN:]

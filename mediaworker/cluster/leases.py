@@ -9,6 +9,7 @@ last message; one that comes back finds its calls ended. Jobs and SIP accounts a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable
 
@@ -20,6 +21,7 @@ from nats.js.kv import KeyValue
 
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
+from mediaworker.cluster.cursors import closer_of
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.events import call_record as calls
@@ -29,8 +31,9 @@ from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor
 
 RENEW_S = 2.0
-MISSED = 4
-"""So many times must this worker have renewed its lease, and the other one not."""
+RETRY_S = 0.5
+MISSED = 5
+"""So many times must this worker have renewed its lease, and the other one have given no sign of life."""
 FORGET_S = 60.0
 log = structlog.get_logger("cluster")
 
@@ -42,8 +45,9 @@ class Leases:
         self.closed_calls = 0
         self._connection, self._events, self._jobs, self._accounts = connection, events, jobs, accounts
         self._renewals = 0
-        self._seen: dict[str, tuple[int, int]] = {}
-        """Worker → the revision of its lease, and how often this one had been renewed when that was new."""
+        self._seen: dict[str, tuple[tuple[int, int], int]] = {}
+        """Worker → the revision of its lease and its latest message, and how often this worker's own lease had been
+        renewed when that was new."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -57,29 +61,50 @@ class Leases:
 
     async def _run(self) -> None:
         while True:
+            wait_s = RENEW_S
             try:
-                bucket = await self._connection.bucket("WORKERS", ttl_s=FORGET_S)
-                await bucket.put(self._events.own, timestamp(time.time()).encode())
-                self._renewals += 1
-                holders = await self._accounts.read()
-                others = (self._events.owners() | self._jobs.workers() | holders) - {self._events.own}
-                gone = [worker for worker in others if await self._is_gone(bucket, worker)]
-                await self._accounts.settle(self._events.own, gone)
-                for worker in gone:
-                    await self._close_calls(worker)
-                    await self._jobs.take_over(worker)
+                async with asyncio.timeout(RENEW_S):
+                    await self._renew()
+                await self._look_after_others()
             except (ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError) as error:
-                log.debug("leases", reason=str(error))
-            await asyncio.sleep(RENEW_S)
+                log.debug("leases", reason=str(error) or type(error).__name__)
+                wait_s = RETRY_S
+            await asyncio.sleep(wait_s)
+
+    async def _renew(self) -> None:
+        bucket = await self._connection.bucket("WORKERS", ttl_s=FORGET_S)
+        await bucket.put(self._events.own, timestamp(time.time()).encode())
+        self._renewals += 1
+
+    async def _look_after_others(self) -> None:
+        bucket = await self._connection.bucket("WORKERS", ttl_s=FORGET_S)
+        holders = await self._accounts.read()
+        others = (self._events.owners() | self._jobs.workers() | holders) - {self._events.own}
+        gone = [worker for worker in others if await self._is_gone(bucket, worker)]
+        await self._accounts.settle(self._events.own, gone)
+        for worker in gone:
+            await self._close_calls(worker)
+            await self._jobs.take_over(worker)
+
+    async def catch_up(self) -> None:
+        """After this worker has stood still: renew its lease, and take what the stream has until now. Another worker
+        may have ended its calls."""
+        with contextlib.suppress(ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError):
+            await self._renew()
+            connection = self._connection
+            last = (await connection.js.stream_info(connection.stream)).state.last_seq
+            await self._events.passed(last)
+            await self._events.flush()
 
     async def _is_gone(self, bucket: KeyValue, worker: str) -> bool:
         try:
             revision = (await bucket.get(worker)).revision or 0
         except KeyNotFoundError:
             revision = 0
+        sign = revision, self._events.latest_message(worker)
         before = self._seen.get(worker)
-        if before is None or before[0] != revision:
-            self._seen[worker] = revision, self._renewals
+        if before is None or before[0] != sign:
+            self._seen[worker] = sign, self._renewals
             return False
         return self._renewals - before[1] >= MISSED
 
@@ -113,5 +138,5 @@ class Leases:
         row, said = int(time.time() * 1_000_000), self._events.last_partials(record.call_id)
         bodies = calls.closing(record, history, reason="worker_lost", error="the worker was lost", said=said)
         for number, body in enumerate(bodies, start=1):
-            cursor = str(Cursor(worker, row + number))
+            cursor = str(Cursor(closer_of(worker), row + number))
             yield encode(Event(cursor, record.call_id, record.seq + number, record.at_ms, timestamp(time.time()), body))

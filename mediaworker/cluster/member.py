@@ -48,6 +48,7 @@ class ClusterMember:
         """Opened and closed by the service of jobs."""
         self.accounts = ClusterAccounts(self.connection)
         self.leases = Leases(self.connection, self.events, self.jobs, self.accounts)
+        self.events.own_events.ask = self.leases.catch_up
         self.retention = RetentionTask(self.events, settings.retention)
         self._stream_id = ""
         self._listens = False

@@ -366,7 +366,7 @@ async def test_a_worker_that_stands_still_finds_its_calls_ended_and_a_slow_nats_
         a, b = (stack.enter_context(worker(tmp_path / name, **environ(server))) for name in "ab")
         for running in (a, b):
             until(lambda running=running: joined(running))
-        async with following(b) as at_b, talking(a) as (_, call_id):
+        async with following(a) as at_a, following(b) as at_b, talking(a) as (socket, call_id):
             await asyncio.sleep(5)
             server.process.send_signal(signal.SIGSTOP)
             await asyncio.sleep(10)
@@ -375,9 +375,17 @@ async def test_a_worker_that_stands_still_finds_its_calls_ended_and_a_slow_nats_
             assert request(b, "GET", f"/v1/calls/{call_id}")[1]["state"] == "live", "nobody could renew anything"
             a.process.send_signal(signal.SIGSTOP)
             await at_b.until("call.ended", within_s=15)
+            await socket.send(CODES)
             a.process.send_signal(signal.SIGCONT)
+            await at_a.until("call.ended")
             await asyncio.sleep(3)
             assert at_b.story(call_id)[-1]["reason"] == "worker_lost"
+            stories = [
+                [{key: value for key, value in each.items() if key != "cursor"} for each in follower.story(call_id)]
+                for follower in (at_a, at_b)
+            ]
+            assert stories[0] == stories[1], "its own subscribers hear what the others do, and nothing behind it"
+            assert request(a, "GET", f"/v1/calls/{call_id}")[1]["reason"] == "worker_lost"
             status, _ = request(a, "POST", f"/v1/calls/{call_id}/hangup")
             assert status == 202, "its own side keeps it until it ends"
         await asyncio.sleep(1)

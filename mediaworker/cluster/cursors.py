@@ -1,0 +1,33 @@
+"""Places of events in the cluster's stream, and in the store of the worker that has heard them."""
+
+from __future__ import annotations
+
+import re
+
+from mediaworker.events.subscription import MAX_SEEN, Cursor
+
+_CURSOR = re.compile(r'"cursor":"([^"]*)"')
+
+
+def closer_of(worker: str) -> str:
+    """Stands for a worker's id in cursors of what another one has written in its stead; no worker has such an id."""
+    return f"{worker}x"
+
+
+def origin(frame: str) -> Cursor:
+    """The event's place in the store of the worker that has heard it, from a frame of this store. Raises EventError."""
+    found = _CURSOR.search(frame)
+    return Cursor.parse(found[1].rpartition(":")[0].replace(".", ":") if found else "")
+
+
+def stamp(frame: str, cursor: str) -> str:
+    """The frame with this cursor instead of its own."""
+    return _CURSOR.sub(f'"cursor":"{cursor}"', frame, count=1)
+
+
+def merged(own: tuple[tuple[str, int], ...], resumed: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Of each worker the later place, as many as a cursor may have."""
+    found = dict(resumed)
+    for store_id, row in own:
+        found[store_id] = max(row, found.get(store_id, 0))
+    return tuple(found.items())[-MAX_SEEN:]

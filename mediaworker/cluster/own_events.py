@@ -1,0 +1,73 @@
+"""This worker's own events on their way to its subscribers. They wait after the worker has stood still.
+
+A process that was stopped, or whose machine was, finds out late that another worker has ended its calls. What it says
+of them until then would contradict what everybody else knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from mediaworker.events.subscription import Entry
+
+BEAT_S = 0.5
+STILL_S = 4.0
+"""Whoever has not run for so long may find its calls ended. A lease lasts longer."""
+ASK_S = 5.0
+"""Events wait so long for an answer of the cluster: if it cannot be reached, nobody waits for it any more."""
+log = structlog.get_logger("cluster")
+
+
+class OwnEvents:
+    def __init__(self, show: Callable[[Entry], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.ask: Callable[[], Awaitable[None]] | None = None
+        """Finds out whether another worker has ended calls of this one."""
+        self._show, self._clock = show, clock
+        self._beat_s = clock()
+        self._beat: asyncio.TimerHandle | None = None
+        self._waiting: list[Entry] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._beat_s = self._clock()
+        self._go_on()
+
+    def stop(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def take(self, entry: Entry) -> None:
+        """The worker's own hub has stored and shown it."""
+        self.check()
+        if self._asking is not None:
+            self._waiting.append(entry)
+        else:
+            self._show(entry)
+
+    def check(self) -> None:
+        """Ask, if the worker has stood still until now."""
+        now_s = self._clock()
+        still_s, self._beat_s = now_s - self._beat_s, now_s
+        if still_s > STILL_S and self._asking is None and self.ask is not None:
+            log.warning("this worker stood still: it asks whether it still has its calls", seconds=round(still_s, 1))
+            self._asking = asyncio.get_running_loop().create_task(self._settle(self.ask), name="cluster-ask")
+
+    def _go_on(self) -> None:
+        self.check()
+        self._beat = asyncio.get_running_loop().call_later(BEAT_S, self._go_on)
+
+    async def _settle(self, ask: Callable[[], Awaitable[None]]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                await ask()
+        self._asking = None
+        waiting, self._waiting = self._waiting, []
+        for entry in waiting:
+            self._show(entry)
