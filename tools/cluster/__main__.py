@@ -32,10 +32,13 @@ def main() -> int:
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # of connections that end while parts are struck
     folder = Path(tempfile.mkdtemp(prefix="mediaworker-cluster-"))
     scene = Scene(folder, args.seed, args.callers)
+    kept = False
     try:
         kept = asyncio.run(run(scene, args))
     except KeyboardInterrupt:
         kept = args.stay
+    except AssertionError as error:
+        scene.show(f"\n{error}")
     finally:
         scene.stop()
     if kept and not args.keep:
@@ -43,7 +46,9 @@ def main() -> int:
     elif kept:
         scene.show(f"Settings and logs are in {folder}")
     else:
-        scene.show(f"\nA promise was broken, with seed {args.seed}. Logs are in {folder}")
+        for listener in scene.listeners:
+            listener.save(folder)
+        scene.show(f"\nA promise was broken, with seed {args.seed}. Logs, and what was heard, are in {folder}")
     return 0 if kept else 1
 
 
@@ -63,7 +68,7 @@ async def run(scene: Scene, args: argparse.Namespace) -> bool:
         await act.run(scene, number, len(acts))
     scene.show("\nThe last calls and files come to their end.")
     await scene.end()
-    verdict = judge(scene.listeners, scene.callers.script)
+    verdict = judge(scene.listeners, scene.callers.script, acts)
     scene.show("\n" + "\n".join(table(acts, scene.listeners, scene.callers)) + "\n")
     scene.show("\n".join(verdict.lines()))
     segments, repeated = scene.jobs.repeated(scene.workers)

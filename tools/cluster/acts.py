@@ -33,6 +33,8 @@ class Act:
     why: str
     """What is expected, for whoever reads along."""
     play: Callable[[Scene, Act], Awaitable[None]]
+    splits: bool = False
+    """A worker is cut off for so long that its calls are told in two ways: by itself, and by the others."""
     struck: str = ""
     began: float = 0.0
     blow: float = 0.0
@@ -204,6 +206,7 @@ WHOLE = [
         "The cable of the worker with the most calls is pulled for longer",
         "It keeps its calls, and the others end them: when it is back, it says nothing else of them.",
         partial(_unplug, favourite, DEAD_S),
+        splits=True,
     ),
 ]
 ROLLING = Act(

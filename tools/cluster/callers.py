@@ -23,7 +23,7 @@ from tools.cluster.parts import PROXY_ADDRESS, ROOT, TOKEN
 DIGITS = ROOT / "tests" / "data" / "digits"
 PAUSE_S = 1.0
 """Longer than an endpoint, so that the last final belongs to the call and not to its end."""
-AWAY_S = 2.0
+AWAY_S = 14.0
 """Between two calls of a caller, at most."""
 AGAIN_S = 0.5
 """After a refusal."""

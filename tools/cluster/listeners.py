@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,7 +53,12 @@ class Listener:
 
     @property
     def open_calls(self) -> int:
-        return sum(events[-1]["type"] != "call.ended" for events in self.calls.values())
+        return sum(all(each["type"] != "call.ended" for each in events) for events in self.calls.values())
+
+    def save(self, folder: Path) -> None:
+        with (folder / f"{self.name}.jsonl").open("wb") as file:
+            for events in self.calls.values():
+                file.writelines(msgspec.json.encode(event) + b"\n" for event in events)
 
 
 async def caught_up(listeners: list[Listener], within_s: float) -> None:

@@ -100,7 +100,7 @@ class Nats(Part):
         (folder / "nats.conf").write_text(f"""\
 server_name: {machine.name}
 listen: "{machine.address}:4222"
-http: "127.0.0.1:8222"
+http: "{machine.address}:8222"
 jetstream {{ store_dir: "{folder / "data"}" }}
 authorization {{ user: mediaworker, password: "{PASSWORD}" }}
 {tls}
@@ -113,9 +113,8 @@ cluster {{
 }}
 """)
         program = _program("nats-server")
-        return cls(
-            machine, folder, [program, "-c", folder / "nats.conf"], lambda part: "Server is ready" in part.tail()
-        )
+        command: list[str | Path] = [program, "-c", folder / "nats.conf"]
+        return cls(machine, folder, command, lambda part: bool(_get(part, "/healthz", port=8222)))
 
 
 class EngineServer(Part):
@@ -128,6 +127,7 @@ shutdown_s = {DRAIN_S}
 [asr]
 model = "{TINY}"
 threads = 1
+partial_ms = 1000
 listen = "tcp://{machine.address}:9095"
 
 {_keys()}
@@ -196,7 +196,7 @@ class Kamailio(Part):
         command: list[str | Path] = [system / "usr/sbin/kamailio", "-DD", "-E", "-m", "32", "-M", "8", "-Y", folder]
         command += ["-L", modules, "-f", folder / "kamailio.cfg"]
         environ = os.environ | {"LD_LIBRARY_PATH": str(modules.parent)}
-        return cls(machine, folder, command, lambda part: _listens(part.machine.address, 5060), environ)
+        return cls(machine, folder, command, lambda part: _listens(machine.address, 5060), environ)
 
 
 class HAProxy(Part):
@@ -216,7 +216,7 @@ class HAProxy(Part):
             environ |= {f"WORKER{number}": f"{each.address}:8080", f"WORKER{number}_MEDIA": f"{each.address}:8081"}
         (folder / "haproxy.cfg").write_text(_replaced("\n".join([*lines, ""]), {"/etc/haproxy": str(folder)}))
         command: list[str | Path] = [_program("haproxy"), "-W", "-f", folder / "haproxy.cfg"]
-        return cls(machine, folder, command, lambda part: _listens(part.machine.address, 443), environ)
+        return cls(machine, folder, command, lambda part: _listens(machine.address, 443), environ)
 
 
 def unpacked_kamailio() -> Path:
@@ -247,10 +247,10 @@ def _is_ready(part: Part) -> bool:
     return '"ready"' in _get(part, "/readyz")
 
 
-def _get(part: Part, path: str) -> str:
+def _get(part: Part, path: str, port: int = 8080) -> str:
     """Empty while there is no good answer."""
     request = urllib.request.Request(
-        f"http://{part.machine.address}:8080{path}", headers={"Authorization": f"Bearer {KEY}"}
+        f"http://{part.machine.address}:{port}{path}", headers={"Authorization": f"Bearer {KEY}"}
     )
     try:
         with urllib.request.urlopen(request, timeout=2) as answer:

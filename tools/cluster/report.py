@@ -21,6 +21,8 @@ class Verdict:
 
     calls: int = 0
     finals: int = 0
+    both_sides: int = 0
+    """Calls of a worker that was cut off, which its own subscribers have heard to their end."""
     compared: int = 0
     """Finals whose audio had arrived whole: their text is held against what was said."""
     lost: list[str] = field(default_factory=list)
@@ -38,24 +40,37 @@ class Verdict:
 
     def lines(self) -> Iterable[str]:
         yield f"calls {self.calls}, finals {self.finals}, of which {self.compared} were compared word for word"
+        if self.both_sides:
+            yield f"calls that went on for subscribers of a worker that was cut off: {self.both_sides}"
         for name in ("lost", "doubled", "wrong", "different", "faults"):
             found = getattr(self, name)
             yield f"{name:<10} {len(found)}" + (f"   {'; '.join(found[:3])}" if found else "")
 
 
-def judge(listeners: Sequence[Listener], script: Script) -> Verdict:
+def judge(listeners: Sequence[Listener], script: Script, acts: Sequence[Act]) -> Verdict:
     verdict = Verdict(faults=[fault for each in listeners for fault in each.faults])
-    first, *others = listeners
-    for call_id, events in first.calls.items():
+    for call_id in sorted({call_id for each in listeners for call_id in each.calls}):
         verdict.calls += 1
-        for other in others:
-            if _plain(other.calls.get(call_id, [])) != _plain(events):
-                verdict.different.append(f"{call_id} at {other.name}")
-        _judge_call(verdict, call_id, events, script)
-    verdict.different += [
-        f"{call_id} at {each.name} alone" for each in others for call_id in each.calls if call_id not in first.calls
-    ]
+        stories: list[list[Event]] = []
+        for listener in listeners:
+            story = _plain(listener.calls.get(call_id, []))
+            if story not in stories:
+                stories.append(story)
+        if len(stories) > 1 and not _is_split(stories, acts):
+            verdict.different.append(call_id)
+        verdict.both_sides += len(stories) > 1
+        for story in stories:
+            _judge_call(verdict, call_id, story, script)
     return verdict
+
+
+def _is_split(stories: list[list[Event]], acts: Sequence[Act]) -> bool:
+    """Two whole stories of a call that was there while its worker was cut off: one of them ends with `worker_lost`."""
+    if len(stories) != 2 or not all(stories) or any(story[-1]["type"] != "call.ended" for story in stories):
+        return False
+    lost = [story[-1]["reason"] == "worker_lost" for story in stories]
+    begun, ended = moment(stories[0][0]), max(moment(story[-1]) for story in stories)
+    return sum(lost) == 1 and any(act.splits and begun < act.ended and act.blow < ended for act in acts)
 
 
 def _judge_call(verdict: Verdict, call_id: str, events: list[Event], script: Script) -> None:
