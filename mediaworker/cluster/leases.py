@@ -119,7 +119,8 @@ class Leases:
         connection, events = self._connection, self._events
         subject = connection.subject("events", worker, call_id)
         last = (await connection.js.get_last_msg(connection.stream, subject)).seq or 0
-        await asyncio.wait_for(events.passed(last), RENEW_S)
+        async with asyncio.timeout(RENEW_S):
+            await events.passed(last)
         await events.flush()
         record = next((each for each in events.calls_of(worker) if each.call_id == call_id), None)
         if record is None:

@@ -64,10 +64,12 @@ class OwnEvents:
         self._beat = asyncio.get_running_loop().call_later(BEAT_S, self._go_on)
 
     async def _settle(self, ask: Callable[[], Awaitable[None]]) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ASK_S):
-                await ask()
-        self._asking = None
-        waiting, self._waiting = self._waiting, []
-        for entry in waiting:
-            self._show(entry)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_S):
+                    await ask()
+        finally:
+            self._asking = None
+            waiting, self._waiting = self._waiting, []
+            for entry in waiting:
+                self._show(entry)
