@@ -320,16 +320,18 @@ async def test_calls_of_a_worker_that_is_gone_are_ended_once_with_what_they_owe(
             quiet = await say(b)
             async with connect(url(a, "asr"), compression=None, max_size=None) as socket:
                 await socket.send(json.dumps(config()))
-                # In the middle of the second utterance, when it has had a partial.
-                for start in range(0, len(CODES), 800):
-                    await socket.send(CODES[start : start + 800])
-                    await asyncio.sleep(0.05)
-                    partials = [each for each in at_b.heard if each["type"] == "transcript.partial"]
-                    finals = [each for each in at_b.heard if each["type"] == "transcript.final"]
-                    if partials and finals and partials[-1]["utterance_id"] != finals[-1]["utterance_id"]:
-                        if partials[-1]["call_id"] != quiet:
+                # Up to the middle of a later utterance, when it has had a partial.
+                partial = None
+                for start in range(0, 10 * len(CODES), 800):
+                    at = start % len(CODES)
+                    await socket.send(CODES[at : at + 800])
+                    await asyncio.sleep(0.1)
+                    told = [each for each in at_b.heard if each["call_id"] != quiet and "utterance_id" in each]
+                    if told and told[-1]["type"] == "transcript.partial":
+                        if any(each["type"] == "transcript.final" for each in told):
+                            partial = told[-1]
                             break
-                partial = partials[-1]
+                assert partial is not None, "not one partial behind a final in ten times the audio"
                 a.process.kill()
                 a.process.wait()
                 begun_s = asyncio.get_running_loop().time()
@@ -337,6 +339,7 @@ async def test_calls_of_a_worker_that_is_gone_are_ended_once_with_what_they_owe(
                     await follower.until("call.ended", 2)
                 assert asyncio.get_running_loop().time() - begun_s < 15
             call_id = partial["call_id"]
+            partial = [each for each in at_b.heard if each["type"] == "transcript.partial"][-1]
             stories = [follower.story(call_id) for follower in (at_b, at_c)]
             assert [each["seq"] for each in stories[0]] == [each["seq"] for each in stories[1]]
             (*_, final) = check_story(stories[0])
