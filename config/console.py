@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict
 
-from config.printable import printable
+from config.log_text import printable
 
 BLOCKS = ("message", "stack", "exception", "exc_info")
 """Texts of several lines: each is set below its line. structlog expects the last three in forms of its own."""

@@ -14,7 +14,7 @@ import msgspec
 
 from config.errors import ConfigError
 from config.listen import http_host, media_host, needs_certificates, needs_credentials
-from config.redact import mask_credentials, masked
+from config.log_text import mask_credentials, masked
 from config.sections.section import Secret, Section
 from config.settings import Settings
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from audio import ALL, Detector, Shard
+from config.tasks import end_tasks
 from mediaworker.calls.call import Call
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.ops.latency import LatencyParts
@@ -62,8 +63,7 @@ class MediaLoop:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

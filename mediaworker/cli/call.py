@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any
 
-from config.printable import printable
+from config.log_text import printable
 from mediaworker.cli.terminal import print_error
 
 OK, FAILED, USAGE = 0, 1, 2

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from config.printable import printable, printable_json
+from config.log_text import printable, printable_json
 from mediaworker.cli import trust
 from mediaworker.cli.terminal import print_error
 from mediaworker.ops.blas import one_thread

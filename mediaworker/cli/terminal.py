@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from config.printable import printable
+from config.log_text import printable
 
 
 def print_error(text: str, command: str = "mediaworker") -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.exceptions import InvalidHandshake
 
-from config.printable import printable_json
+from config.log_text import printable_json
 from mediaworker.cli import trust
 from mediaworker.cli.terminal import print_error
 from mediaworker.client import ClientError, CursorExpired, EventStream

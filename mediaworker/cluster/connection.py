@@ -20,6 +20,7 @@ from nats.js.object_store import ObjectStore
 
 from config.certificates import client_context
 from config.settings import Cluster
+from config.tasks import end_tasks
 
 RETRY_S = 1.0
 ANSWER_S = 5.0
@@ -73,8 +74,7 @@ class NatsConnection:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
         if self._client is not None:
             # uvloop raises RuntimeError where the client still writes to a connection that is lost.
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):

@@ -24,6 +24,7 @@ from nats.js.errors import (
 )
 from nats.js.kv import KeyValue
 
+from config.tasks import end_tasks
 from mediaworker.cluster.connection import NatsConnection
 from mediaworker.cluster.job_files import JobFiles, asking, patiently
 from mediaworker.cluster.reader import StreamReader
@@ -75,8 +76,7 @@ class ClusterJobStore(JobStore):
         if self._reader is not None:
             await self._reader.stop()
         if self._reconciling is not None:
-            self._reconciling.cancel()
-            await asyncio.gather(self._reconciling, return_exceptions=True)
+            await end_tasks([self._reconciling])
         await super().close()
 
     async def _begin(self) -> None:

@@ -19,6 +19,7 @@ from nats.js.api import Header
 from nats.js.errors import APIError, BadRequestError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
+from config.tasks import end_tasks
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.cursors import closer_of
@@ -56,8 +57,7 @@ class Leases:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
 
     async def _run(self) -> None:
         while True:

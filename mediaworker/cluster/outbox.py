@@ -19,6 +19,7 @@ import structlog
 from nats.js.errors import APIError
 
 from config.counters import counter
+from config.tasks import end_tasks
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import TYPES, Envelope
@@ -96,9 +97,7 @@ class Outbox:
             async with asyncio.timeout(within_s):
                 while self._tasks and self._place < self._hub.cursor.row:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         with contextlib.suppress(StoreError):
             await self._save()
 
@@ -146,8 +145,7 @@ class Outbox:
                 yield wave
         finally:
             subscription.close()
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await end_tasks([reading])
 
     async def _publish(self, wave: list[Outgoing]) -> None:
         """Until the stream has taken it, however long that takes."""

@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 from nats.errors import NotJSMessageError
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from config.tasks import end_tasks
 from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, why
 
 HEARTBEAT_S = 1.0
@@ -61,8 +62,7 @@ class StreamReader:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
 
     async def _run(self) -> None:
         while True:

@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from config.settings import Retention as RetentionSettings
+from config.tasks import end_tasks
 from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
 from mediaworker.events.frame import timestamp
 from mediaworker.events.store import StoreError
@@ -52,8 +53,7 @@ class RetentionTask:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
 
     @property
     def rows(self) -> int:

@@ -15,6 +15,7 @@ from typing import TypeVar
 import structlog
 
 from config import Settings
+from config.tasks import end_tasks
 from mediaworker.events.database import Database
 from mediaworker.events.ended_calls import EndedCalls
 from mediaworker.events.event_log import EXPIRED_CURSOR, EventLog
@@ -67,8 +68,7 @@ class StoredEvents:
     async def stop(self) -> None:
         """Write what is there, end every subscription (1001), close the store."""
         if self._watch_task is not None:
-            self._watch_task.cancel()
-            await asyncio.gather(self._watch_task, return_exceptions=True)
+            await end_tasks([self._watch_task])
         await self.event_log.stop()
         if self.event_log.backlog:
             # Lost in the last half second: what is left has to go somewhere.

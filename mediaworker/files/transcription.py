@@ -19,6 +19,7 @@ from asr.utterance import Alignment, EngineStatus, Hypothesis, TimedWord, Uttera
 from config import Endpointing
 from config.counters import counter, counter_by
 from config.settings import Files
+from config.tasks import end_tasks
 from mediaworker.calls.word_timestamps import placed
 from mediaworker.files.decoder_process import FileFacts, FileRefused, ReadingPlan, RestartingDecoder
 from mediaworker.files.messages import Chunk
@@ -151,8 +152,7 @@ class FileTranscription:
                     for segment in self._arrange(done) if in_order else (done,):
                         yield segment
         finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await end_tasks([reader])
             for utterance_id in self._work:
                 self._recognizer.cancel(utterance_id)
             self._work.clear()

@@ -12,6 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from config.tasks import end_tasks
+
 T = TypeVar("T")
 
 
@@ -60,8 +62,7 @@ async def beating(items: AsyncGenerator[T, None], every_s: float) -> AsyncGenera
                     return
         finally:
             if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+                await end_tasks([coming])
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -78,6 +79,4 @@ async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> 
             return working.result()
         raise ClientDisconnect
     finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        await end_tasks([working, leaving])

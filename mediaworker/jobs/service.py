@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
+from config.tasks import end_tasks
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
@@ -92,10 +93,9 @@ class JobService:
             self._alarm.cancel()
         tasks = [task for task, _ in self._running.values()]
         tasks += [task for task in (self._sweeper, self._watcher) if task is not None]
-        for task in tasks:
-            task.cancel()
         running = tuple(self._running)
-        await asyncio.gather(*tasks, *self._cancelling.values(), return_exceptions=True)
+        await end_tasks(tasks)
+        await asyncio.gather(*self._cancelling.values(), return_exceptions=True)
         for job_id in running:
             await self.store.release(job_id)
         await self.webhooks.stop()
@@ -217,8 +217,7 @@ class JobService:
         try:
             task, _ = self._running.get(job_id, (None, None))
             if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await end_tasks([task])
             job = self.store.open.get(job_id)
             if job is None or not job.active:
                 return None  # it was quicker
@@ -279,10 +278,7 @@ class JobService:
     async def _renew(self, lost: StoreUnusable) -> None:
         anew = await self.store.renew(lost.error)
         # What these have recognised is gone: they must not go on with the rest alone.
-        running = [self._running[job_id][0] for job_id in anew if job_id in self._running]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end_tasks([self._running[job_id][0] for job_id in anew if job_id in self._running])
         self.store.begin_anew(anew)
         self._advance()
 

@@ -15,6 +15,7 @@ import structlog
 
 from config import ConfigError, Settings
 from config.settings import EventWebhook
+from config.tasks import end_tasks
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import BODIES, EventError, is_durable, tag_of, type_of
@@ -112,9 +113,7 @@ class EventFeed:
                 while self.outbox.lanes.untried or self._place.read_row < self._hub.cursor.row:
                     self._room.clear()
                     await self._room.wait()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         await self.outbox.stop()
         with contextlib.suppress(StoreError):
             await self._save()

@@ -16,6 +16,7 @@ from typing import Literal
 import structlog
 
 from config.settings import Secret
+from config.tasks import end_tasks
 from mediaworker.webhooks.lanes import Lanes, OutgoingMessage
 from mediaworker.webhooks.post import Poster, Refusal, wait_s
 
@@ -67,10 +68,7 @@ class WebhookOutbox:
 
     async def stop(self) -> None:
         """Send nothing more. What waits for another try is the feed's to bring again."""
-        tasks = [*self._posts.values(), *([self._sender] if self._sender is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks([*self._posts.values(), *([self._sender] if self._sender is not None else [])])
 
     async def close(self) -> None:
         await self.stop()

@@ -13,6 +13,7 @@ from config import Settings
 from config.access_list import LOOPBACK, AccessList
 from config.addresses import LOCALHOST, bracketed
 from config.settings import Sip
+from config.tasks import end_tasks
 from sip.errors import SipError
 from sip.handler import SipHandler
 from sip.media.own_addresses import OwnAddresses
@@ -156,9 +157,7 @@ class SipEndpoint:
         if self._stack is None:
             return
         self.refuse_new()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         self.control.stop()
         await self._stack.settle(_FAREWELL_S)
         with contextlib.suppress(TimeoutError):

@@ -7,7 +7,6 @@ outstanding requests, watched, and waited for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
@@ -17,6 +16,7 @@ import structlog
 from asr import messages
 from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
 from config import framing
+from config.tasks import end_tasks
 
 RECEIVE_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 256 * 1024
@@ -104,10 +104,7 @@ class EngineLife(ABC):
         try:
             await self._receive(reader)
         finally:
-            for task in tasks:
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
 
     async def _send(
         self, writer: asyncio.StreamWriter, first: messages.ToEngine, end_s: float, end: Callable[[], None]

@@ -8,6 +8,8 @@ from typing import Any
 
 import structlog
 
+from config.tasks import end_tasks
+
 log = structlog.get_logger("asr")
 
 
@@ -23,10 +25,7 @@ class Tasks:
 
     async def stop(self) -> None:
         """Cancel all of them, and wait until they have ended."""
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end_tasks(list(self._running))
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -18,7 +18,8 @@ from tqdm import tqdm
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from config import Settings
-from config.printable import printable
+from config.log_text import printable
+from config.tasks import end_tasks
 from mediaworker.cli.terminal import for_output, print_error
 from mediaworker.cli.transcription.result_names import result_name, target
 from mediaworker.files.decoder_process import FileRefused
@@ -95,9 +96,7 @@ class Batch:
                 self._say(str(stop))
                 return FAILED
             finally:
-                for task in (*workers, showing):
-                    task.cancel()
-                await asyncio.gather(*workers, showing, return_exceptions=True)
+                await end_tasks([*workers, showing])
                 self._draw()
                 self._print(all_of_it=True)
                 await recognizer.stop()

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from config.tasks import end_tasks
 from mediaworker.events.schema import TYPES
 from mediaworker.events.store import StoreError
 from mediaworker.events.stored_events import StoredEvents
@@ -96,8 +97,7 @@ class EventRoutes:
             pass
         finally:
             subscription.close()
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await end_tasks([reader])
 
     async def _asked(self, connection: HTTPConnection) -> tuple[str, frozenset[str] | None, str | None]:
         """Call, types and cursor of the query. Raises Problem, also when there is no room for a subscriber."""

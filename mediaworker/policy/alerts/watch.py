@@ -11,6 +11,7 @@ from typing import Protocol
 import structlog
 
 from config import ConfigError
+from config.tasks import end_tasks
 from mediaworker.policy.alerts.rules import NONE, Rules, RulesError, parse
 
 PERIOD_S = 0.5
@@ -50,8 +51,7 @@ class AlertWatch:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
 
     async def _run(self, path: Path) -> None:
         while True:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from config import ConfigError, mask_credentials, secrets_of
 from config.console import ConsoleRenderer
 from config.load import describe, load, parse
-from config.printable import printable, printable_json
+from config.log_text import printable, printable_json
 from sip.protocol import trace
 
 DUMP = (

@@ -1,7 +1,9 @@
-"""What must not be read in a log line, an error or a printed configuration: secrets, and what looks like one."""
+"""Text for logs, errors and terminals: without secrets or what looks like one, and foreign text that cannot steer a
+terminal or pass for a line of ours."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -53,3 +55,17 @@ def masked(value: Any, tree: Any) -> Any:
     if isinstance(value, tuple):
         return [masked(item, tree[index]) for index, item in enumerate(value)]
     return mask_credentials(tree) if isinstance(tree, str) else tree
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Control characters, line breaks, marks of direction and lone surrogates as Python escapes them (`\\x1b`)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_json(text: str) -> str:
+    """The same JSON, its strings escaped as JSON does it (`\\u001b`)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

@@ -1,0 +1,62 @@
+"""Background tasks end, also those that have lost a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from config import tasks
+
+
+async def test_a_lost_cancellation_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.02)
+    lost = 0
+
+    async def careless() -> None:
+        nonlocal lost
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            lost += 1
+            if lost == 3:
+                raise ValueError("it is over")
+
+    async def plain() -> None:
+        await asyncio.sleep(60)
+
+    async def over() -> int:
+        return 1
+
+    running = [asyncio.create_task(each()) for each in (careless, plain, over)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await tasks.end_tasks(running)
+    assert lost == 3 and [task.done() for task in running] == [True] * 3 and running[1].cancelled()
+
+
+async def test_a_cancellation_that_meets_the_answer_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.wait_for` of Python 3.11 returns the answer then, and its caller goes on."""
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.02)
+    answer = asyncio.get_running_loop().create_future()
+
+    async def asks_for_ever() -> None:
+        await asyncio.wait_for(answer, 60)
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(asks_for_ever())
+    await asyncio.sleep(0)
+    answer.set_result(None)
+    async with asyncio.timeout(5):
+        await tasks.end_tasks([task])
+    assert task.cancelled()
+
+
+async def test_whoever_waits_can_be_cancelled() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    ending = asyncio.create_task(tasks.end_tasks([task]))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
