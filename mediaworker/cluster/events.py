@@ -8,6 +8,7 @@ this worker's own store, and whoever resumes elsewhere is not shown again what i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection
@@ -17,10 +18,10 @@ import structlog
 
 from config import Settings
 from mediaworker.cluster.cursors import closer_of, merged, origin, stamp
-from mediaworker.cluster.own_calls import OwnCalls
+from mediaworker.cluster.own_calls import OwnCalls, lost
 from mediaworker.cluster.own_events import OwnEvents
 from mediaworker.events import call_record as calls
-from mediaworker.events.frame import decode
+from mediaworker.events.frame import decode, encode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import (
     CallRecord,
@@ -30,6 +31,7 @@ from mediaworker.events.schema import (
     Hello,
     TranscriptFinal,
     TranscriptPartial,
+    type_of,
 )
 from mediaworker.events.store import EventStore, StoreError
 from mediaworker.events.stored_events import StoredEvents
@@ -67,6 +69,7 @@ class ClusterEvents(StoredEvents):
         self._early: dict[int, Entry] = {}
         self._early_lost = False
         self.own_calls = OwnCalls()
+        self._ending: set[asyncio.Task[None]] = set()
         self.own_events = OwnEvents(self._show_own)
         self._messages: dict[str, int] = {}
         """Worker → the number of its latest message in the stream."""
@@ -117,6 +120,7 @@ class ClusterEvents(StoredEvents):
         if self._head is not None:
             self._local.on_shown.remove(self.own_events.take)
             self.own_events.stop()
+            await asyncio.gather(*self._ending, return_exceptions=True)
             await super().stop()
 
     @property
@@ -215,11 +219,10 @@ class ClusterEvents(StoredEvents):
         else:
             self._latest[call_id] = after
             self._origins.setdefault(call_id, place.store_id)
-        now_s = asyncio.get_running_loop().time()
-        type_ = type(event.body).__struct_config__.tag
+        now_s, type_ = asyncio.get_running_loop().time(), type_of(event.body)
         # As it is stored: where it has come from, and where it is here.
         stored = stamp(frame, f"{place.store_id}.{place.row}:{row}")
-        self.event_log.put(Entry(row, call_id, event.seq, str(type_), stored, now_s, record=after, origin=place))
+        self.event_log.put(Entry(row, call_id, event.seq, type_, stored, now_s, record=after, origin=place))
 
     def _fan_out(self, entry: Entry) -> None:
         """The store has it."""
@@ -239,13 +242,30 @@ class ClusterEvents(StoredEvents):
                 self._early_lost = False
             if place.row > self._first_own_row:
                 return  # it was shown when it was heard
-        elif place.store_id == closer_of(self._own):
-            live = self._local.call(entry.call_id or "") is not None
-            if not self.own_calls.shows_end(entry, live=live):
-                return
+        elif place.store_id == closer_of(self._own) and not self._shows_end(entry):
+            return
         self._offer(entry)
         if self._traces is not None and entry.row in self._traced:
             self._traces.on_relayed(*self._traced.pop(entry.row))
+
+    def _shows_end(self, entry: Entry) -> bool:
+        """Whether to show an event by which another worker ends a call of this one."""
+        shows, call_id = self.own_calls.shows_end(entry), entry.call_id or ""
+        self._early = {row: early for row, early in self._early.items() if early.call_id != call_id}
+        if entry.type == "call.ended" and (record := self.own_calls.close(call_id)) is not None:
+            task = asyncio.get_running_loop().create_task(self._end(record), name=f"cluster-end {call_id}")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        return shows
+
+    async def _end(self, record: CallRecord) -> None:
+        """A call of which more was shown here than the worker knew that has ended it."""
+        history: list[Event] = []
+        with contextlib.suppress(StoreError):
+            history = await self._local.history(record.call_id)
+        for event in lost(record, history, lambda number: self._here()):
+            now_s = asyncio.get_running_loop().time()
+            self._offer(Entry(None, event.call_id, event.seq, type_of(event.body), encode(event), now_s))
 
     def receive_partial(self, worker: str, frame: str) -> None:
         """Of another worker, by core NATS. It may come behind the final, which has another way."""
@@ -261,7 +281,7 @@ class ClusterEvents(StoredEvents):
                 return
             if call_id in self._latest:
                 self._partials.setdefault(call_id, {})[event.body.utterance_id] = event.body
-        type_ = str(type(event.body).__struct_config__.tag)
+        type_ = type_of(event.body)
         key = str(getattr(event.body, "utterance_id", "")) or f"{type_} {event.call_id}"
         now_s = asyncio.get_running_loop().time()
         self._offer(Entry(None, event.call_id, event.seq, type_, frame, now_s, replaces=key))

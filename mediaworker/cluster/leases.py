@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
 
 import nats.errors
 import structlog
@@ -25,9 +24,9 @@ from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
 from mediaworker.cluster.cursors import closer_of
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
+from mediaworker.cluster.own_calls import lost
 from mediaworker.events import call_record as calls
 from mediaworker.events.frame import decode, encode, timestamp
-from mediaworker.events.schema import CallRecord, Event
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor
 
@@ -126,18 +125,12 @@ class Leases:
         if record is None:
             return False
         frames = await events.read(lambda database: database.frames(call_id, calls.HISTORY))
-        payload = "\n".join(self._end(worker, record, map(decode, frames))).encode()
+        row, said = int(time.time() * 1_000_000), events.last_partials(call_id)
+        end = lost(record, map(decode, frames), lambda number: Cursor(closer_of(worker), row + number), said)
+        payload = "\n".join(map(encode, end)).encode()
         headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(last)}
         try:
             await connection.js.publish(subject, payload, headers=headers)
         except BadRequestError:
             return False  # somebody else has been faster, or the worker is back
         return True
-
-    def _end(self, worker: str, record: CallRecord, history: Iterable[Event]) -> Iterable[str]:
-        """What the call still owes, as the worker's own events."""
-        row, said = int(time.time() * 1_000_000), self._events.last_partials(record.call_id)
-        bodies = calls.closing(record, history, reason="worker_lost", error="the worker was lost", said=said)
-        for number, body in enumerate(bodies, start=1):
-            cursor = str(Cursor(closer_of(worker), row + number))
-            yield encode(Event(cursor, record.call_id, record.seq + number, record.at_ms, timestamp(time.time()), body))

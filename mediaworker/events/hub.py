@@ -70,14 +70,15 @@ class EventHub(StoredEvents):
         for record in head.open_calls:
             self._latest[record.call_id] = self._visible[record.call_id] = record
         for record in head.open_calls:
-            for body in calls.closing(record, await self._history(record.call_id)):
+            for body in calls.closing(record, await self.history(record.call_id)):
                 self.publish(record.call_id, record.at_ms, body)
         if head.open_calls:
             log.warning("calls were open when the worker last stopped", calls=len(head.open_calls))
         self._look_after()
         await self.flush()
 
-    async def _history(self, call_id: str) -> list[Event]:
+    async def history(self, call_id: str) -> list[Event]:
+        """What `call_record.closing` reads of a call. Raises StoreError."""
         frames = await self._store.read(lambda database: database.frames(call_id, calls.HISTORY))
         found = []
         for frame in frames:

@@ -3,43 +3,162 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from mediaworker.cluster.own_calls import OwnCalls
+from config import Settings
+from mediaworker.cluster.cursors import closer_of
+from mediaworker.cluster.events import ClusterEvents
+from mediaworker.cluster.own_calls import lost
 from mediaworker.cluster.own_events import OwnEvents
-from mediaworker.events.subscription import Entry
+from mediaworker.events.frame import decode, encode
+from mediaworker.events.hub import EventHub
+from mediaworker.events.schema import (
+    CallEnded,
+    CallStarted,
+    Event,
+    EventBody,
+    SpeechEnded,
+    SpeechStarted,
+    TranscriptFinal,
+    type_of,
+)
+from mediaworker.events.store import EventStore
+from mediaworker.events.subscription import Cursor, Entry, SubscriptionClosed
+
+STARTED = CallStarted("sip", "inbound", "1", "2", "x", [], {})
+STARTS = SpeechStarted("main", "main/1", 0)
+FINAL = TranscriptFinal("main", "caller", "main/1", 2, 0, 10, "one", 3, "en", 0, 0, "endpoint")
 
 
-def entry(seq: int, type_: str = "speech.started", *, row: bool = True) -> Entry:
-    return Entry(seq if row else None, "call", seq, type_, "{}", 0.0)
+class World:
+    """A worker whose events reach the stream when a test says so, and a subscriber of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hub = EventHub(Settings(), EventStore(folder / "own"))
+        self.events = ClusterEvents(Settings(), EventStore(folder / "cluster"), self.hub)
+        self.heard: list[Event] = []
+        self.told: list[str] = []
+        """Frames that the stream has not taken."""
+        self.messages = 0
+
+    def hear(self, event: EventBody) -> None:
+        self.hub.publish("call", 0, event)
+
+    async def stream_takes(self) -> None:
+        """What the worker has told until now."""
+        await self.hub.flush()
+        await self._receive(self.told)
+        self.told = []
+
+    async def another_worker_ends_it(self) -> None:
+        """As far as the stream knows it."""
+        record, closer = self.events._latest["call"], closer_of(self.events.own)
+        await self._receive([encode(each) for each in lost(record, [], lambda number: Cursor(closer, number))])
+
+    async def _receive(self, frames: list[str]) -> None:
+        self.messages += 1
+        self.events.receive(self.messages, "\n".join(frames).encode())
+        await self.events.flush()
+        await asyncio.gather(*self.events._ending)
+
+    async def follow(self) -> None:
+        async for frame in self.events.subscribe():
+            self.heard.append(decode(frame))
+
+    @property
+    def story(self) -> list[tuple[int, str]]:
+        return [(each.seq, type_of(each.body)) for each in self.heard if each.call_id == "call"]
 
 
-def test_an_end_by_another_worker_is_the_last_that_is_heard() -> None:
-    calls = OwnCalls()
-    assert calls.shows(entry(1)) and calls.shows(entry(2))
-    assert not calls.ended_elsewhere("call")
-    assert calls.shows_end(entry(3, "metrics"), live=True) and calls.shows_end(entry(4, "call.ended"), live=True)
-    assert calls.ended_elsewhere("call")
-    assert not any(calls.shows(entry(seq, row=durable)) for seq, durable in ((3, True), (3, False), (4, True)))
-    assert not calls.shows(entry(5, "call.ended"))
-    assert not calls.ended_elsewhere("call"), "nothing is kept of it"
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    made = World(folder)
+    await made.hub.start()
+    await made.events.start("stream")
+    made.hub.on_shown.append(lambda entry: made.told.append(entry.frame))
+    following = asyncio.create_task(made.follow())
+    await asyncio.sleep(0)
+    made.hear(STARTED)
+    made.hear(STARTS)
+    await made.stream_takes()
+    yield made
+    await made.events.stop()
+    await made.hub.stop()
+    with contextlib.suppress(SubscriptionClosed):
+        await following
 
 
-def test_who_has_heard_more_hears_the_call_to_its_own_end() -> None:
-    calls = OwnCalls()
-    assert all(calls.shows(entry(seq)) for seq in (1, 2, 3))
-    assert not calls.shows_end(entry(3, "metrics"), live=True)
-    assert not calls.shows_end(entry(4, "call.ended"), live=True), "also of the events behind"
-    assert not calls.ended_elsewhere("call")
-    assert calls.shows(entry(4)) and calls.shows(entry(5, "call.ended"))
+BEGUN = [(1, "call.started"), (2, "speech.started")]
+CLOSED = ["speech.ended", "transcript.final", "metrics", "call.ended"]
 
 
-def test_an_end_comes_too_late_for_a_call_that_has_ended() -> None:
-    calls = OwnCalls()
-    assert calls.shows(entry(1)) and calls.shows(entry(2, "call.ended"))
-    assert not calls.shows_end(entry(2, "metrics"), live=False)
-    assert calls.shows_end(entry(3, "transcript.final"), live=False), "a restart has not told its end here"
+async def test_an_end_by_another_worker_is_the_last_that_is_heard(tmp_path: Path) -> None:
+    async with world(tmp_path) as call:
+        await call.another_worker_ends_it()
+        assert call.events.own_calls.ended_elsewhere("call") and not call.events.calls
+        call.hear(SpeechEnded("main", "main/1", 10))
+        call.hear(CallEnded("hangup", 10, []))
+        await call.stream_takes()
+    assert call.story == [*BEGUN, *enumerate(CLOSED, start=3)]
+
+
+async def test_a_call_that_ends_while_its_worker_asks_ends_once(tmp_path: Path) -> None:
+    """It stood still, another worker has ended the call, and the caller has hung up as well."""
+    async with world(tmp_path) as call:
+        answered = asyncio.Event()
+
+        async def ask() -> None:
+            await call.another_worker_ends_it()
+            await answered.wait()
+
+        call.events.own_events.ask = ask
+        call.events.own_events._beat_s -= 5
+        call.hear(SpeechEnded("main", "main/1", 10))
+        call.hear(CallEnded("hangup", 10, []))
+        await call.hub.flush()
+        assert call.hub.call("call") is None and call.story == BEGUN
+        answered.set()
+        await asyncio.sleep(0.05)
+        await call.stream_takes()
+    assert call.story == [*BEGUN, *enumerate(CLOSED, start=3)]
+
+
+async def test_who_has_heard_more_hears_an_end_behind_it(tmp_path: Path) -> None:
+    """It was cut off: its subscribers have heard what the others have not."""
+    async with world(tmp_path) as call:
+        call.hear(SpeechEnded("main", "main/1", 10))
+        call.hear(FINAL)
+        call.hear(SpeechStarted("main", "main/2", 20))
+        await call.hub.flush()
+        await call.another_worker_ends_it()
+        call.hear(CallEnded("hangup", 10, []))
+        await call.stream_takes()
+        late = call.events.subscribe(after="stream:0")
+        again = [decode(await anext(late)) for _ in range(7)]
+    more = ["speech.ended", "transcript.final", "speech.started", *CLOSED]
+    assert call.story == [*BEGUN, *enumerate(more, start=3)]
+    finals = [each.body for each in call.heard if isinstance(each.body, TranscriptFinal)]
+    assert [(each.utterance_id, each.reason) for each in finals] == [("main/1", "endpoint"), ("main/2", "failed")]
+    assert [type_of(each.body) for each in again[1:]] == ["call.started", "speech.started", *CLOSED], "as all know it"
+
+
+async def test_an_end_comes_too_late_for_a_call_that_has_ended(tmp_path: Path) -> None:
+    async with world(tmp_path) as call:
+        call.hear(SpeechEnded("main", "main/1", 10))
+        call.hear(FINAL)
+        call.hear(CallEnded("hangup", 10, []))
+        await call.hub.flush()
+        await call.another_worker_ends_it()
+    assert call.story == [*BEGUN, *enumerate(["speech.ended", "transcript.final", "call.ended"], start=3)]
+
+
+def entry(seq: int) -> Entry:
+    return Entry(seq, "call", seq, "speech.started", "{}", 0.0)
 
 
 class Clock:
