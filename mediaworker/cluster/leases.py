@@ -63,20 +63,20 @@ class Leases:
             wait_s = RENEW_S
             try:
                 async with asyncio.timeout(RENEW_S):
-                    await self._renew()
-                await self._look_after_others()
+                    bucket = await self._renew()
+                await self._look_after_others(bucket)
             except (ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError) as error:
                 log.debug("leases", reason=str(error) or type(error).__name__)
                 wait_s = RETRY_S
             await asyncio.sleep(wait_s)
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> KeyValue:
         bucket = await self._connection.bucket("WORKERS", ttl_s=FORGET_S)
         await bucket.put(self._events.own, timestamp(time.time()).encode())
         self._renewals += 1
+        return bucket
 
-    async def _look_after_others(self) -> None:
-        bucket = await self._connection.bucket("WORKERS", ttl_s=FORGET_S)
+    async def _look_after_others(self, bucket: KeyValue) -> None:
         holders = await self._accounts.read()
         others = (self._events.owners() | self._jobs.workers() | holders) - {self._events.own}
         gone = [worker for worker in others if await self._is_gone(bucket, worker)]
