@@ -62,7 +62,10 @@ class Jobs:
         """Wait for all of them. Raises AssertionError when one fails, or does not end."""
         async with self._client() as client:
             for each in self.ids:
-                self.results.append(await self._result(client, each))
+                try:
+                    self.results.append(await self._result(client, each))
+                except TimeoutError:
+                    raise AssertionError(f"job {each} has not ended within {WITHIN_S:g} s") from None
 
     def repeated(self, workers: Iterable[Worker]) -> tuple[int, int]:
         """-> segments that were recognised, and how many of them more than once, by the workers' logs."""

@@ -22,7 +22,7 @@ class Verdict:
     calls: int = 0
     finals: int = 0
     both_sides: int = 0
-    """Calls of a worker that was cut off, which its own subscribers have heard to their end."""
+    """Calls of a worker that was cut off, of which its own subscribers have heard more than the others."""
     compared: int = 0
     """Finals whose audio had arrived whole: their text is held against what was said."""
     lost: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Verdict:
     def lines(self) -> Iterable[str]:
         yield f"calls {self.calls}, finals {self.finals}, of which {self.compared} were compared word for word"
         if self.both_sides:
-            yield f"calls that went on for subscribers of a worker that was cut off: {self.both_sides}"
+            yield f"calls of which subscribers of a worker that was cut off have heard more: {self.both_sides}"
         for name in ("lost", "doubled", "wrong", "different", "faults"):
             found = getattr(self, name)
             yield f"{name:<10} {len(found)}" + (f"   {'; '.join(found[:3])}" if found else "")
@@ -65,12 +65,12 @@ def judge(listeners: Sequence[Listener], script: Script, acts: Sequence[Act]) ->
 
 
 def _is_split(stories: list[list[Event]], acts: Sequence[Act]) -> bool:
-    """Two whole stories of a call that was there while its worker was cut off: one of them ends with `worker_lost`."""
+    """Two whole stories of a call that was there while its worker was cut off, which was ended by another one."""
     if len(stories) != 2 or not all(stories) or any(story[-1]["type"] != "call.ended" for story in stories):
         return False
     lost = [story[-1]["reason"] == "worker_lost" for story in stories]
     begun, ended = moment(stories[0][0]), max(moment(story[-1]) for story in stories)
-    return sum(lost) == 1 and any(act.splits and begun < act.ended and act.blow < ended for act in acts)
+    return any(lost) and any(act.splits and begun < act.ended and act.blow < ended for act in acts)
 
 
 def _judge_call(verdict: Verdict, call_id: str, events: list[Event], script: Script) -> None:
