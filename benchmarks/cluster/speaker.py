@@ -1,5 +1,5 @@
 """A worker's events without its calls: `python -m benchmarks.cluster.speaker NATS CALLS SECONDS [REPLICAS]`; NATS
-may be `alone`.
+may be `alone`. With `--no-copy` it tells its own events, and does not read those of all.
 
 It says `ready`, waits for a line, lets the script of `benchmarks.events` talk, and says what CPU time that took.
 """
@@ -33,10 +33,12 @@ def settings(nats: str, folder: str, replicas: int = 1) -> Settings:
     return parse({"data_dir": folder, "log": {"level": "error"}, "cluster": {"nats": [nats], "replicas": replicas}})
 
 
-async def joined(nats: str, folder: str, hub: EventHub, replicas: int = 1) -> ClusterMember:
+async def joined(nats: str, folder: str, hub: EventHub, replicas: int = 1, *, copies: bool = True) -> ClusterMember:
     """Raises TimeoutError."""
     own = settings(nats, folder, replicas)
     member = ClusterMember(own, hub, cast(CallRegistry, None))  # nobody asks it for a call
+    if not copies:
+        member.mirror.start = lambda: None  # type: ignore[method-assign]
     member.start()
     async with asyncio.timeout(JOIN_S):
         while not member.events.started:  # noqa: ASYNC110
@@ -44,13 +46,13 @@ async def joined(nats: str, folder: str, hub: EventHub, replicas: int = 1) -> Cl
     return member
 
 
-async def main(nats: str, calls: int, seconds: float, replicas: int) -> None:
+async def main(nats: str, calls: int, seconds: float, replicas: int = 1, *, copies: bool = True) -> None:
     with tempfile.TemporaryDirectory() as folder:
         own = settings("nats://unused:1", folder)
         configure(own.log)
         hub = EventHub(own, EventStore(Path(folder)))
         await hub.start()
-        member = None if nats == "alone" else await joined(nats, folder, hub, replicas)
+        member = None if nats == "alone" else await joined(nats, folder, hub, replicas, copies=copies)
         for number in range(calls):
             opened(hub.publish, f"call{number}")
         await asyncio.sleep(1)
@@ -75,4 +77,6 @@ def _cpu_s() -> float:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else 1))
+    words = [each for each in sys.argv[1:] if not each.startswith("--")]
+    made = main(words[0], int(words[1]), float(words[2]), *map(int, words[3:]), copies="--no-copy" not in sys.argv)
+    uvloop.run(made)

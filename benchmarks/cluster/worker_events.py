@@ -34,28 +34,43 @@ def measure(calls: int, seconds: float, progress: Callable[[str], None]) -> dict
     """Raises BenchError."""
     with tempfile.TemporaryDirectory() as folder:
         progress(f"{calls} calls for {seconds:g} s, alone …")
-        alone = uvloop.run(_alone(calls, seconds))
+        alone = uvloop.run(_alone("alone", calls, seconds))
         progress(f"{calls} calls for {seconds:g} s, in a cluster …")
         with _nats(Path(folder)) as url:
             row = uvloop.run(_together(url, calls, seconds, str(Path(folder) / "other")))
-    added = row.pop("cpu_share") - alone["cpu_share"]
-    per_1000 = 100 * added / (2 * calls) * 1000
-    return {"legs": 2 * calls, "alone_cpu_percent": 100 * alone["cpu_share"], "per_1000_legs_percent": per_1000, **row}
+        progress("the same without the copy of all events …")
+        with _nats(Path(folder) / "again") as url:
+            telling = uvloop.run(_alone(url, calls, seconds))
+
+    def added(cpu_share: float) -> float:
+        """In percent of a core, for 1,000 legs."""
+        return float(100 * (cpu_share - alone["cpu_share"]) / (2 * calls) * 1000)
+
+    return {
+        "legs": 2 * calls,
+        "alone_cpu_percent": 100 * alone["cpu_share"],
+        "telling_percent": added(telling["cpu_share"]),
+        "per_1000_legs_percent": added(row.pop("cpu_share")),
+        **row,
+    }
 
 
 def table(row: dict[str, Any]) -> list[tuple[str, ...]]:
     head = (
         "legs",
         "alone, % of a core",
+        "more with outbox and lease, per 1,000 legs",
         "more in a cluster, per 1,000 legs",
         *(f"{kind} p50 / p99 ms" for kind in KINDS),
     )
     late = (f"{row[f'{kind}_p50_ms']:.1f} / {row[f'{kind}_p99_ms']:.1f}" for kind in KINDS)
-    return [head, (str(row["legs"]), f"{row['alone_cpu_percent']:.1f}", f"{row['per_1000_legs_percent']:.1f}", *late)]
+    shares = (f"{row[name]:.1f}" for name in ("alone_cpu_percent", "telling_percent", "per_1000_legs_percent"))
+    return [head, (str(row["legs"]), *shares, *late)]
 
 
-async def _alone(calls: int, seconds: float) -> dict[str, Any]:
-    process = await _speaker("alone", calls, seconds)
+async def _alone(nats: str, calls: int, seconds: float) -> dict[str, Any]:
+    """Nobody listens, and it reads nothing of others."""
+    process = await _speaker(nats, calls, seconds, "--no-copy")
     await _begin(process)
     return await _figures(process, seconds)
 
@@ -95,8 +110,8 @@ async def _together(url: str, calls: int, seconds: float, folder: str) -> dict[s
     return row
 
 
-async def _speaker(nats: str, calls: int, seconds: float) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "benchmarks.cluster.speaker", nats, str(calls), str(seconds)]
+async def _speaker(nats: str, calls: int, seconds: float, *options: str) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-m", "benchmarks.cluster.speaker", nats, str(calls), str(seconds), *options]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     assert process.stdout is not None
