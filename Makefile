@@ -137,12 +137,12 @@ lock: setup-dev
 	$(RUN)/python -m pip install -q uv
 	for extra in run dev; do \
 	  $(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
-	    --custom-compile-command 'make lock' $$( [ $$extra = dev ] && echo --extra dev ) pyproject.toml -o requirements/$$extra.lock; done
+	    --custom-compile-command 'make lock' $$( [ $$extra = dev ] && echo --extra dev || echo --extra tracing ) pyproject.toml -o requirements/$$extra.lock; done
 	$(RUN)/uv pip compile -q --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade \
 	  --custom-compile-command 'make lock' requirements/schemathesis.in -o requirements/schemathesis.lock
 	$(RUN)/uv pip compile -q --no-config --python-platform x86_64-manylinux_2_28 --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command 'make lock' --override requirements/cuda.overrides.txt \
-	  -c requirements/run.lock --extra qwen pyproject.toml -o requirements/cuda.lock
+	  -c requirements/run.lock --extra qwen --extra tracing pyproject.toml -o requirements/cuda.lock
 
 screenshot: setup-dev
 	@$(RUN)/python -m tools.screenshot
