@@ -19,6 +19,8 @@ from mediaworker.ops.reload import ReloadCounters, Reloader
 from mediaworker.ops.systemd import ServiceManager
 from mediaworker.ops.traces import Traces
 
+LATE_S = 30.0
+"""After a drain all parts end within a few seconds."""
 log = structlog.get_logger()
 
 
@@ -120,6 +122,8 @@ def serve(settings: Settings, read: Callable[[], Settings], make: Callable[[Sett
             await asked.wait()
             manager.stopping()
             await _drain(service, hurried)
+            late = loop.call_later(LATE_S, _tell_what_runs)
+        late.cancel()
         manager.close()
 
     uvloop.run(run())
@@ -135,6 +139,15 @@ async def _drain(service: Service, hurried: asyncio.Event) -> None:
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):
             log.error("draining failed", exc_info=result)
+
+
+def _tell_what_runs() -> None:
+    """For whoever looks for the reason why it does not end."""
+    running = {}
+    for task in asyncio.all_tasks():
+        if frames := task.get_stack(limit=1):
+            running[task.get_name()] = f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}"
+    log.error("some parts do not end: kill the process, nothing is lost by that", running=running)
 
 
 def _terminal() -> bool:
