@@ -33,8 +33,9 @@ class Act:
     why: str
     """What is expected, for whoever reads along."""
     play: Callable[[Scene, Act], Awaitable[None]]
-    splits: bool = False
-    """A worker is cut off for so long that its calls are told in two ways: by itself, and by the others."""
+    cut_s: float = 0.0
+    """For so long a worker's cable is out. What its callers say meanwhile does not come to it by RTP; and if that is
+    longer than its lease, its calls are told in two ways: by itself, and by the others."""
     struck: str = ""
     began: float = 0.0
     blow: float = 0.0
@@ -49,6 +50,10 @@ class Act:
         await asyncio.gather(self.play(scene, self), scene.jobs.submit())
         await asyncio.sleep(AFTER_S)
         self.ended = time.time()
+
+    def meets(self, begun: float, ended: float) -> bool:
+        """Whether a call of this time was there between the blow and the end."""
+        return begun < self.ended and self.blow < ended
 
     @asynccontextmanager
     async def strikes(self, scene: Scene, part: Part) -> AsyncIterator[None]:
@@ -201,12 +206,13 @@ WHOLE = [
         "The cable of a worker is pulled",
         "Five seconds are shorter than its lease. What its callers say meanwhile is lost on RTP, and late on TCP.",
         partial(_unplug, worker, CABLE_S),
+        cut_s=CABLE_S,
     ),
     Act(
         "The cable of the worker with the most calls is pulled for longer",
         "It keeps its calls, and the others end them: when it is back, it says nothing else of them.",
         partial(_unplug, favourite, DEAD_S),
-        splits=True,
+        cut_s=DEAD_S,
     ),
 ]
 ROLLING = Act(

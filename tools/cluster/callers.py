@@ -53,6 +53,11 @@ class Script:
     def seconds(self) -> float:
         return len(self.codes) / 8000
 
+    @property
+    def packets(self) -> int:
+        """Of 20 ms."""
+        return len(self.codes) // 160
+
 
 @dataclass(frozen=True)
 class Attempt:

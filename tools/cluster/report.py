@@ -12,6 +12,8 @@ from tools.cluster.listeners import Event, Listener, moment
 
 LATE_S = 3.0
 """From the end of speech until its worker has published the final; half a second of it is the endpoint."""
+LEASE_S = 8.0
+"""A worker that was away for less has lost no call."""
 CUT_SHORT = ("worker_lost", "worker_restart")
 
 
@@ -60,7 +62,7 @@ def judge(listeners: Sequence[Listener], script: Script, acts: Sequence[Act]) ->
             verdict.different.append(call_id)
         verdict.both_sides += len(stories) > 1
         for story in stories:
-            _judge_call(verdict, call_id, story, script)
+            _judge_call(verdict, call_id, story, script, acts)
     return verdict
 
 
@@ -70,10 +72,20 @@ def _is_split(stories: list[list[Event]], acts: Sequence[Act]) -> bool:
         return False
     lost = [story[-1]["reason"] == "worker_lost" for story in stories]
     begun, ended = moment(stories[0][0]), max(moment(story[-1]) for story in stories)
-    return any(lost) and any(act.splits and begun < act.ended and act.blow < ended for act in acts)
+    return any(lost) and any(act.cut_s > LEASE_S and act.meets(begun, ended) for act in acts)
 
 
-def _judge_call(verdict: Verdict, call_id: str, events: list[Event], script: Script) -> None:
+def _is_whole(events: list[Event], script: Script, acts: Sequence[Act]) -> bool:
+    """Whether all that was said until its end has come to the worker. A worker that is lost does not say so."""
+    end = events[-1]
+    if end["type"] != "call.ended":
+        return False
+    if not end["legs"]:
+        return not any(act.cut_s and act.meets(moment(events[0]), moment(end)) for act in acts)
+    return all(leg["lost"] == leg["late"] == 0 and leg["packets"] >= script.packets for leg in end["legs"])
+
+
+def _judge_call(verdict: Verdict, call_id: str, events: list[Event], script: Script, acts: Sequence[Act]) -> None:
     if [event["seq"] for event in events] != list(range(1, len(events) + 1)):
         verdict.doubled.append(f"{call_id}: events {[event['seq'] for event in events]}")
     started = [event["utterance_id"] for event in events if event["type"] == "speech.started"]
@@ -82,8 +94,7 @@ def _judge_call(verdict: Verdict, call_id: str, events: list[Event], script: Scr
     times = Counter(final["utterance_id"] for final in finals)
     verdict.lost += [f"{name} has no final" for name in started if not times[name]]
     verdict.doubled += [f"{name} has {count} finals" for name, count in times.items() if count > 1]
-    end = events[-1]
-    whole = end["type"] == "call.ended" and all(leg["lost"] == 0 and leg["late"] == 0 for leg in end["legs"])
+    whole, end = _is_whole(events, script, acts), events[-1]
     if whole and end["reason"] == "hangup" and len(finals) < len(script.texts):
         verdict.lost.append(f"{call_id}: {len(finals)} finals of {len(script.texts)}")
     if not whole or len(finals) > len(script.texts):
