@@ -18,6 +18,7 @@ import structlog
 
 from config import Settings
 from mediaworker.cluster.cursors import closer_of, merged, origin, stamp
+from mediaworker.cluster.early_events import EarlyEvents
 from mediaworker.cluster.own_calls import OwnCalls, lost
 from mediaworker.cluster.own_events import OwnEvents
 from mediaworker.events import call_record as calls
@@ -41,8 +42,6 @@ from mediaworker.ops.traces import Traces
 
 INDEXES = 1024
 """Events in a message of the stream, at most: a row is the message's number in the stream and the event's in it."""
-EARLY = 20_000
-"""Own events that are kept until the stream has them, for those who come meanwhile."""
 ENDED = 10_000
 FINISHED = 16
 CATCH_UP_S = 10.0
@@ -66,8 +65,7 @@ class ClusterEvents(StoredEvents):
         """The id of this worker's own store."""
         self._first_own_row = self._own_row = 0
         """Own events behind the first were shown here at once, up to the second."""
-        self._early: dict[int, Entry] = {}
-        self._early_lost = False
+        self._early = EarlyEvents()
         self.own_calls = OwnCalls()
         self._ending: set[asyncio.Task[None]] = set()
         self.own_events = OwnEvents(self._show_own)
@@ -237,9 +235,7 @@ class ClusterEvents(StoredEvents):
         place = entry.origin
         assert place is not None
         if place.store_id == self._own:
-            self._early.pop(place.row, None)
-            if not self._early:
-                self._early_lost = False
+            self._early.stored(place.row, waiting=self.own_events.waiting)
             if place.row > self._first_own_row:
                 return  # it was shown when it was heard
         elif place.store_id == closer_of(self._own) and not self._shows_end(entry):
@@ -251,7 +247,7 @@ class ClusterEvents(StoredEvents):
     def _shows_end(self, entry: Entry) -> bool:
         """Whether to show an event by which another worker ends a call of this one."""
         shows, call_id = self.own_calls.shows_end(entry), entry.call_id or ""
-        self._early = {row: early for row, early in self._early.items() if early.call_id != call_id}
+        self._early.forget(call_id)
         if entry.type == "call.ended" and (record := self.own_calls.close(call_id)) is not None:
             task = asyncio.get_running_loop().create_task(self._end(record), name=f"cluster-end {call_id}")
             self._ending.add(task)
@@ -300,10 +296,7 @@ class ClusterEvents(StoredEvents):
         place = Cursor(self._own, entry.row)
         early = replace(entry, row=None, origin=place, record=None)
         if entry.call_id is not None:
-            self._early[entry.row] = early
-            if len(self._early) > EARLY:
-                self._early.pop(next(iter(self._early)))
-                self._early_lost = True
+            self._early.put(entry.row, early)
         self._offer(early)
 
     # -- to subscribers ---------------------------------------------------------------------------------------------
@@ -354,10 +347,10 @@ class ClusterEvents(StoredEvents):
     async def page(self, subscription: Subscription) -> list[tuple[int, str]]:
         rows = await self.event_log.page(subscription)
         if rows is None:
-            if self._early_lost:
+            if self._early.lost:
                 raise StoreError("the stream has not taken this worker's events for long")
             self._attach(subscription)
-            for row, entry in self._early.items():
+            for row, entry in self._early:
                 if subscription.wants(entry):
                     there = replace(self._here(), seen=((self._own, row),))
                     self._offer_to(subscription, replace(entry, frame=stamp(entry.frame, str(there)), cursor=there))

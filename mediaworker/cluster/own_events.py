@@ -43,10 +43,14 @@ class OwnEvents:
         if self._asking is not None:
             self._asking.cancel()
 
+    @property
+    def waiting(self) -> bool:
+        return self._asking is not None
+
     def take(self, entry: Entry) -> None:
         """The worker's own hub has stored and shown it."""
         self.check()
-        if self._asking is not None:
+        if self.waiting:
             self._waiting.append(entry)
         else:
             self._show(entry)

@@ -128,6 +128,27 @@ async def test_a_call_that_ends_while_its_worker_asks_ends_once(tmp_path: Path) 
     assert call.story == [*BEGUN, *enumerate(CLOSED, start=3)]
 
 
+async def test_what_waits_while_the_stream_has_it_is_told_once(tmp_path: Path) -> None:
+    """It stood still, and had its calls all the time."""
+    async with world(tmp_path) as call:
+        answered = asyncio.Event()
+        call.events.own_events.ask = answered.wait  # type: ignore[assignment]
+        call.events.own_events._beat_s -= 5
+        call.hear(SpeechEnded("main", "main/1", 10))
+        await call.stream_takes()
+        call.hear(FINAL)
+        await call.hub.flush()
+        answered.set()
+        await asyncio.sleep(0.05)
+        late = call.events.subscribe(after="stream:0")
+        told = [type_of(decode(await anext(late)).body) for _ in range(5)]
+        await call.stream_takes()
+        call.hear(CallEnded("hangup", 10, []))
+        told.append(type_of(decode(await anext(late)).body))
+    more = ["speech.ended", "transcript.final", "call.ended"]
+    assert told == ["hello", "call.started", "speech.started", *more] == ["hello", *(kind for _, kind in call.story)]
+
+
 async def test_who_has_heard_more_hears_an_end_behind_it(tmp_path: Path) -> None:
     """It was cut off: its subscribers have heard what the others have not."""
     async with world(tmp_path) as call:
