@@ -217,7 +217,7 @@ WHOLE = [
 ]
 ROLLING = Act(
     "Everything is restarted with a new version, one by one",
-    "Each part drains first: an engine server answers what it has, a worker lets its calls go on until they end, and"
-    "\n    the proxies send new ones elsewhere.",
+    "Each part drains first: an engine server answers what it has, a worker lets its calls go on until they end, and "
+    "the proxies send new ones elsewhere.",
     _replace,
 )
