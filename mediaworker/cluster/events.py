@@ -302,14 +302,17 @@ class ClusterEvents(StoredEvents):
     # -- to subscribers ---------------------------------------------------------------------------------------------
 
     def _here(self) -> Cursor:
-        return replace(super()._here(), seen=((self._own, self._own_row),))
+        assert self._head is not None, "not started"
+        return Cursor(self._head.store_id, self.event_log.visible_row, ((self._own, self._own_row),))
 
     def _offer(self, entry: Entry) -> None:
+        live = [each for key in {None, entry.call_id} for each in self._live.get(key, ()) if each.wants(entry)]
+        if not live:
+            return  # most events are of no interest to anybody here
         here = self._here()
         stamped = replace(entry, frame=stamp(entry.frame, str(here)), cursor=here)
-        for key in {None, entry.call_id}:
-            for subscription in self._live.get(key, ()):
-                self._offer_to(subscription, stamped)
+        for subscription in live:
+            self._offer_to(subscription, stamped)
 
     def _offer_to(self, subscription: Subscription, entry: Entry) -> None:
         """To one that has resumed: not again what it has seen elsewhere."""
