@@ -10,15 +10,23 @@ AGAIN_S = 5.0
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel them, and wait until they have ended, whatever comes of them.
+    """Cancel them, and wait until they have ended, whatever comes of them; also if the caller is cancelled meanwhile.
 
     One that goes on is cancelled again: a cancellation is lost when it meets the result that is waited for, in
     `asyncio.wait_for` of Python 3.11 and in libraries that catch it.
     """
-    ending = tuple(tasks)
-    left = {task for task in ending if not task.done()}
-    while left:
-        for task in left:
+    ending, loop = tuple(tasks), asyncio.get_running_loop()
+
+    timer: asyncio.TimerHandle
+
+    def cancel() -> None:
+        nonlocal timer
+        for task in ending:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=AGAIN_S)
-    await asyncio.gather(*ending, return_exceptions=True)  # nobody else asks how they have ended
+        timer = loop.call_later(AGAIN_S, cancel)
+
+    cancel()
+    try:
+        await asyncio.gather(*ending, return_exceptions=True)
+    finally:
+        timer.cancel()

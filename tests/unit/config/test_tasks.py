@@ -53,10 +53,25 @@ async def test_a_cancellation_that_meets_the_answer_is_not_lost(monkeypatch: pyt
     assert task.cancelled()
 
 
-async def test_whoever_waits_can_be_cancelled() -> None:
-    task = asyncio.create_task(asyncio.sleep(60))
-    ending = asyncio.create_task(tasks.end_tasks([task]))
+async def test_whoever_is_cancelled_meanwhile_waits_all_the_same() -> None:
+    """As in a scope of anyio, which cancels at each `await`: a generator must have ended before it is closed."""
+    cleaned: list[str] = []
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            for _ in range(3):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            cleaned.append("all")
+
+    task = asyncio.create_task(slow_to_end())
     await asyncio.sleep(0)
-    ending.cancel()
+    ending = asyncio.create_task(tasks.end_tasks([task]))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
+    assert cleaned == ["all"] and task.done()
