@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.peers import ROOT
 
 TIMEOUT_S = 480
 
 
+@pytest.mark.timeout(TIMEOUT_S + 60)
 def test_nothing_is_lost_whatever_part_is_struck() -> None:
     command = [sys.executable, "-m", "tools.cluster", "--quick", "--callers", "24", "--seed", "21"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
