@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 AGAIN_S = 5.0
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel them, and wait until they have ended, whatever comes of them; also if the caller is cancelled meanwhile.
+async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel those that there are, and wait until they have ended, whatever comes of them; also if the caller is
+    cancelled meanwhile.
 
     One that goes on is cancelled again: a cancellation is lost when it meets the result that is waited for, in
     `asyncio.wait_for` of Python 3.11 and in libraries that catch it.
     """
-    ending, loop = tuple(tasks), asyncio.get_running_loop()
+    ending, loop = [task for task in tasks if task is not None], asyncio.get_running_loop()
 
     timer: asyncio.TimerHandle
 

@@ -62,8 +62,7 @@ class MediaLoop:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="media")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            await end_tasks([self._task])
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

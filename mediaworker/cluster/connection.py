@@ -73,8 +73,7 @@ class NatsConnection:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="cluster-nats")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            await end_tasks([self._task])
+        await end_tasks(self._task)
         if self._client is not None:
             # uvloop raises RuntimeError where the client still writes to a connection that is lost.
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):

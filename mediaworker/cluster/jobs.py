@@ -75,8 +75,7 @@ class ClusterJobStore(JobStore):
     async def close(self) -> None:
         if self._reader is not None:
             await self._reader.stop()
-        if self._reconciling is not None:
-            await end_tasks([self._reconciling])
+        await end_tasks(self._reconciling)
         await super().close()
 
     async def _begin(self) -> None:

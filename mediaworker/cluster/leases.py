@@ -55,8 +55,7 @@ class Leases:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="cluster-leases")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            await end_tasks([self._task])
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -97,7 +97,7 @@ class Outbox:
             async with asyncio.timeout(within_s):
                 while self._tasks and self._place < self._hub.cursor.row:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-        await end_tasks(self._tasks)
+        await end_tasks(*self._tasks)
         with contextlib.suppress(StoreError):
             await self._save()
 
@@ -145,7 +145,7 @@ class Outbox:
                 yield wave
         finally:
             subscription.close()
-            await end_tasks([reading])
+            await end_tasks(reading)
 
     async def _publish(self, wave: list[Outgoing]) -> None:
         """Until the stream has taken it, however long that takes."""

@@ -61,8 +61,7 @@ class StreamReader:
         self._broken.set()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            await end_tasks([self._task])
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         while True:

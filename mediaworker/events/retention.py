@@ -52,8 +52,7 @@ class RetentionTask:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            await end_tasks([self._task])
+        await end_tasks(self._task)
 
     @property
     def rows(self) -> int:

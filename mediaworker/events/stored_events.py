@@ -67,8 +67,7 @@ class StoredEvents:
 
     async def stop(self) -> None:
         """Write what is there, end every subscription (1001), close the store."""
-        if self._watch_task is not None:
-            await end_tasks([self._watch_task])
+        await end_tasks(self._watch_task)
         await self.event_log.stop()
         if self.event_log.backlog:
             # Lost in the last half second: what is left has to go somewhere.

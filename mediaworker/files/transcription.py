@@ -152,7 +152,7 @@ class FileTranscription:
                     for segment in self._arrange(done) if in_order else (done,):
                         yield segment
         finally:
-            await end_tasks([reader])
+            await end_tasks(reader)
             for utterance_id in self._work:
                 self._recognizer.cancel(utterance_id)
             self._work.clear()

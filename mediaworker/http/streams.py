@@ -61,8 +61,7 @@ async def beating(items: AsyncGenerator[T, None], every_s: float) -> AsyncGenera
                 except StopAsyncIteration:
                     return
         finally:
-            if coming is not None:
-                await end_tasks([coming])
+            await end_tasks(coming)
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
@@ -79,4 +78,4 @@ async def while_there(request: Request, work: Coroutine[Any, Any, Response]) -> 
             return working.result()
         raise ClientDisconnect
     finally:
-        await end_tasks([working, leaving])
+        await end_tasks(working, leaving)

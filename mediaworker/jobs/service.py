@@ -92,9 +92,8 @@ class JobService:
         if self._alarm is not None:
             self._alarm.cancel()
         tasks = [task for task, _ in self._running.values()]
-        tasks += [task for task in (self._sweeper, self._watcher) if task is not None]
         running = tuple(self._running)
-        await end_tasks(tasks)
+        await end_tasks(*tasks, self._sweeper, self._watcher)
         await asyncio.gather(*self._cancelling.values(), return_exceptions=True)
         for job_id in running:
             await self.store.release(job_id)
@@ -216,8 +215,7 @@ class JobService:
     async def _cancel(self, job_id: str) -> Job | None:
         try:
             task, _ = self._running.get(job_id, (None, None))
-            if task is not None:
-                await end_tasks([task])
+            await end_tasks(task)
             job = self.store.open.get(job_id)
             if job is None or not job.active:
                 return None  # it was quicker
@@ -278,7 +276,7 @@ class JobService:
     async def _renew(self, lost: StoreUnusable) -> None:
         anew = await self.store.renew(lost.error)
         # What these have recognised is gone: they must not go on with the rest alone.
-        await end_tasks([self._running[job_id][0] for job_id in anew if job_id in self._running])
+        await end_tasks(*(self._running[job_id][0] for job_id in anew if job_id in self._running))
         self.store.begin_anew(anew)
         self._advance()
 

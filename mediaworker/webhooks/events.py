@@ -113,7 +113,7 @@ class EventFeed:
                 while self.outbox.lanes.untried or self._place.read_row < self._hub.cursor.row:
                     self._room.clear()
                     await self._room.wait()
-        await end_tasks(self._tasks)
+        await end_tasks(*self._tasks)
         await self.outbox.stop()
         with contextlib.suppress(StoreError):
             await self._save()

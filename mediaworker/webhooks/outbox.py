@@ -68,7 +68,7 @@ class WebhookOutbox:
 
     async def stop(self) -> None:
         """Send nothing more. What waits for another try is the feed's to bring again."""
-        await end_tasks([*self._posts.values(), *([self._sender] if self._sender is not None else [])])
+        await end_tasks(*self._posts.values(), self._sender)
 
     async def close(self) -> None:
         await self.stop()

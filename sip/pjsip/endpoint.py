@@ -157,7 +157,7 @@ class SipEndpoint:
         if self._stack is None:
             return
         self.refuse_new()
-        await end_tasks(self._tasks)
+        await end_tasks(*self._tasks)
         self.control.stop()
         await self._stack.settle(_FAREWELL_S)
         with contextlib.suppress(TimeoutError):

@@ -104,7 +104,7 @@ class EngineLife(ABC):
         try:
             await self._receive(reader)
         finally:
-            await end_tasks(tasks)
+            await end_tasks(*tasks)
 
     async def _send(
         self, writer: asyncio.StreamWriter, first: messages.ToEngine, end_s: float, end: Callable[[], None]

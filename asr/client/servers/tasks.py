@@ -25,7 +25,7 @@ class Tasks:
 
     async def stop(self) -> None:
         """Cancel all of them, and wait until they have ended."""
-        await end_tasks(list(self._running))
+        await end_tasks(*self._running)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -96,7 +96,7 @@ class Batch:
                 self._say(str(stop))
                 return FAILED
             finally:
-                await end_tasks([*workers, showing])
+                await end_tasks(*workers, showing)
                 self._draw()
                 self._print(all_of_it=True)
                 await recognizer.stop()

@@ -97,7 +97,7 @@ class EventRoutes:
             pass
         finally:
             subscription.close()
-            await end_tasks([reader])
+            await end_tasks(reader)
 
     async def _asked(self, connection: HTTPConnection) -> tuple[str, frozenset[str] | None, str | None]:
         """Call, types and cursor of the query. Raises Problem, also when there is no room for a subscriber."""

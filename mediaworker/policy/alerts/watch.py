@@ -50,8 +50,7 @@ class AlertWatch:
             self._task = asyncio.get_running_loop().create_task(self._run(self._path), name="alerts")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            await end_tasks([self._task])
+        await end_tasks(self._task)
 
     async def _run(self, path: Path) -> None:
         while True:

@@ -32,7 +32,7 @@ async def test_a_lost_cancellation_comes_again(monkeypatch: pytest.MonkeyPatch) 
     running = [asyncio.create_task(each()) for each in (careless, plain, over)]
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
-        await tasks.end_tasks(running)
+        await tasks.end_tasks(*running)
     assert lost == 3 and [task.done() for task in running] == [True] * 3 and running[1].cancelled()
 
 
@@ -49,7 +49,7 @@ async def test_a_cancellation_that_meets_the_answer_is_not_lost(monkeypatch: pyt
     await asyncio.sleep(0)
     answer.set_result(None)
     async with asyncio.timeout(5):
-        await tasks.end_tasks([task])
+        await tasks.end_tasks(task)
     assert task.cancelled()
 
 
@@ -68,7 +68,7 @@ async def test_whoever_is_cancelled_meanwhile_waits_all_the_same() -> None:
 
     task = asyncio.create_task(slow_to_end())
     await asyncio.sleep(0)
-    ending = asyncio.create_task(tasks.end_tasks([task]))
+    ending = asyncio.create_task(tasks.end_tasks(task))
     for _ in range(2):
         await asyncio.sleep(0)
         ending.cancel()
