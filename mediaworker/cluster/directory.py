@@ -69,8 +69,7 @@ class ClusterDirectory(CallDirectory):
         found = {record.call_id: record for record in own}
         for record in others:
             mine = found.get(record.call_id)
-            over = mine is None or mine.state == "ended" or self._taken(record.call_id)
-            if mine is None or (over and record.state == "ended"):
+            if mine is None or (record.state == "ended" and not self._goes_on(mine)):
                 found[record.call_id] = record
         return sorted(found.values(), key=lambda record: record.call_id, reverse=True)[:limit]
 
@@ -82,20 +81,21 @@ class ClusterDirectory(CallDirectory):
 
     async def record(self, call_id: str) -> CallRecord | None:
         own = await super().record(call_id)
-        if not self._events.started or (own is not None and own.state != "ended" and not self._taken(call_id)):
+        if not self._events.started or self._goes_on(own):
             return own
         # Of one that has ended, what all know: another worker may have ended it while this one was away.
         return self._events.call(call_id) or await self._events.read(lambda database: database.call(call_id)) or own
 
     async def frames(self, call_id: str, types: frozenset[str]) -> list[str]:
         record = await super().record(call_id)
-        if not self._events.started or (record is not None and record.state != "ended" and not self._taken(call_id)):
+        if not self._events.started or self._goes_on(record):
             return await super().frames(call_id, types)
         found = await self._events.read(lambda database: database.frames(call_id, types))
         return found or await super().frames(call_id, types)
 
-    def _taken(self, call_id: str) -> bool:
-        return self._events.own_calls.ended_elsewhere(call_id)
+    def _goes_on(self, own: CallRecord | None) -> bool:
+        """Whether a call of this worker is open, for all that anybody knows."""
+        return own is not None and own.state != "ended" and not self._events.own_calls.ended_elsewhere(own.call_id)
 
     # -- by the worker that has it ------------------------------------------------------------------------------------
 

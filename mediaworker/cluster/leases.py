@@ -25,8 +25,7 @@ from mediaworker.cluster.cursors import closer_of
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.cluster.own_calls import lost
-from mediaworker.events import call_record as calls
-from mediaworker.events.frame import decode, encode, timestamp
+from mediaworker.events.frame import encode, timestamp
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor
 
@@ -123,9 +122,9 @@ class Leases:
         record = next((each for each in events.calls_of(worker) if each.call_id == call_id), None)
         if record is None:
             return False
-        frames = await events.read(lambda database: database.frames(call_id, calls.HISTORY))
+        history = await events.history(call_id)
         row, said = int(time.time() * 1_000_000), events.last_partials(call_id)
-        end = lost(record, map(decode, frames), lambda number: Cursor(closer_of(worker), row + number), said)
+        end = lost(record, history, lambda number: Cursor(closer_of(worker), row + number), said)
         payload = "\n".join(map(encode, end)).encode()
         headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(last)}
         try:

@@ -19,7 +19,7 @@ import structlog
 
 from config import Settings
 from mediaworker.events import call_record as calls
-from mediaworker.events.frame import decode, encode, printable, timestamp
+from mediaworker.events.frame import encode, printable, timestamp
 from mediaworker.events.schema import (
     TYPES,
     CallRecord,
@@ -28,7 +28,6 @@ from mediaworker.events.schema import (
     EngineState,
     Event,
     EventBody,
-    EventError,
     TranscriptPartial,
     is_durable,
     type_of,
@@ -76,17 +75,6 @@ class EventHub(StoredEvents):
             log.warning("calls were open when the worker last stopped", calls=len(head.open_calls))
         self._look_after()
         await self.flush()
-
-    async def history(self, call_id: str) -> list[Event]:
-        """What `call_record.closing` reads of a call. Raises StoreError."""
-        frames = await self._store.read(lambda database: database.frames(call_id, calls.HISTORY))
-        found = []
-        for frame in frames:
-            try:
-                found.append(decode(frame))
-            except EventError as error:  # a disk that forgets must not keep the worker from starting
-                log.error("unreadable event", call_id=call_id, error=str(error))
-        return found
 
     # -- publishing -------------------------------------------------------------------------------------------------
 

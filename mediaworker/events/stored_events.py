@@ -16,10 +16,11 @@ import structlog
 
 from config import Settings
 from config.tasks import end_tasks
+from mediaworker.events.call_record import HISTORY
 from mediaworker.events.database import Database
 from mediaworker.events.ended_calls import EndedCalls
 from mediaworker.events.event_log import EXPIRED_CURSOR, EventLog
-from mediaworker.events.frame import encode, timestamp
+from mediaworker.events.frame import decode, encode, timestamp
 from mediaworker.events.schema import TYPES, CallRecord, EngineInfo, Event, EventBody, EventError, Hello, Lagged
 from mediaworker.events.store import FILE, EventStore, StoreError, StoreUnusable
 from mediaworker.events.subscription import GOING_AWAY, Cursor, Entry, ResumeError, Subscription
@@ -257,6 +258,17 @@ class StoredEvents:
     async def read(self, query: Callable[[Database], T]) -> T:
         """Ask the store, beside its writer. Raises StoreError."""
         return await self._store.read(query)
+
+    async def history(self, call_id: str) -> list[Event]:
+        """What `call_record.closing` reads of a call. Raises StoreError."""
+        frames = await self._store.read(lambda database: database.frames(call_id, HISTORY))
+        found = []
+        for frame in frames:
+            try:
+                found.append(decode(frame))
+            except EventError as error:  # a disk that forgets must not keep a call open
+                log.error("unreadable event", call_id=call_id, error=str(error))
+        return found
 
     async def maintain(self, job: Callable[[Database], T]) -> T:
         """A short piece of upkeep on the writer's thread, behind what waits for it. Raises StoreError."""
