@@ -14,12 +14,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import nats.errors
 import structlog
-from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, why
+from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 if TYPE_CHECKING:
     from sip.pjsip.accounts import RegisteredAccount
@@ -100,7 +99,7 @@ class ClusterAccounts:
     async def _give_up(self, key: str, revision: int) -> None:
         try:
             await (await self._connection.bucket(BUCKET)).delete(key, revision)
-        except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
+        except TROUBLE as error:
             log.info("an account stays with this worker until its lease has run out", reason=why(error))
 
     def _hold(self, account: RegisteredAccount, revision: int) -> None:

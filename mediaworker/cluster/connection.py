@@ -37,6 +37,10 @@ class ClusterUnreachable(Exception):
     """NATS, or its stream, cannot be had just now. The message is a part of a sentence."""
 
 
+TROUBLE = (ClusterUnreachable, nats.errors.Error, OSError)
+"""What a question to NATS or JetStream may raise: it is asked again later."""
+
+
 class NatsConnection:
     """See the module.
 
@@ -116,7 +120,7 @@ class NatsConnection:
             wanted = self._config(info.config.description or "")
             if (info.config.num_replicas, info.config.max_age) != (wanted.num_replicas, wanted.max_age):
                 info = await self.js.update_stream(wanted)
-        except (APIError, nats.errors.Error, OSError) as error:
+        except (nats.errors.Error, OSError) as error:
             raise ClusterUnreachable(f"JetStream: {why(error)}") from None
         return str(info.config.description)
 

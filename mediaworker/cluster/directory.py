@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
-import nats.errors
 import structlog
 from nats.aio.msg import Msg
-from nats.js.errors import APIError
 
 from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, NotPlayable, OwnerAway
 from mediaworker.calls.registry import CallRegistry
-from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
+from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CallRecord
@@ -138,7 +136,7 @@ class ClusterDirectory(CallDirectory):
             await self._connection.js.purge_stream(
                 self._connection.stream, subject=self._connection.subject("events", "*", call_id)
             )
-        except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
+        except TROUBLE as error:
             raise OwnerAway(f"the call cannot be erased everywhere just now: {error}") from None
         await self._tell(call_id, Change(erased=True))
 
@@ -155,7 +153,7 @@ class ClusterDirectory(CallDirectory):
         try:
             answer = await self._connection.client.request(subject, msgspec.msgpack.encode(command), timeout=ANSWER_S)
             reply = msgspec.msgpack.decode(answer.data, type=Reply)
-        except (ClusterUnreachable, nats.errors.Error, OSError, msgspec.DecodeError) as error:
+        except (*TROUBLE, msgspec.DecodeError) as error:
             raise OwnerAway(f"the worker that has the call does not answer ({error})") from None
         if reply.over:
             raise CallOver
@@ -170,7 +168,7 @@ class ClusterDirectory(CallDirectory):
         subject = self._connection.subject("events", CHANGES, call_id)
         try:
             taken = await self._connection.js.publish(subject, msgspec.json.encode(change))
-        except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
+        except TROUBLE as error:
             raise OwnerAway(f"the other workers cannot be told just now: {error}") from None
         try:
             async with asyncio.timeout(ANSWER_S):

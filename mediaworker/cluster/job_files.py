@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
-import nats.errors
 from msgspec.structs import replace
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError, ObjectNotFoundError
 
-from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, why
+from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 from mediaworker.files.disk import DiskFull, IncomingFile
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.record import Job
@@ -31,7 +30,6 @@ AGAIN_S = 0.5
 AT_ONCE = 200
 FETCH_S, FETCH_BYTES_PER_S = 30.0, 2**20
 """An upload that is not here after the one and its size by the other is asked for again."""
-TROUBLE = (ClusterUnreachable, nats.errors.Error, OSError)
 
 _segment, _encoder = msgspec.json.Decoder(FileSegment), msgspec.json.Encoder()
 

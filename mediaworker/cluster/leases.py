@@ -12,15 +12,14 @@ import asyncio
 import contextlib
 import time
 
-import nats.errors
 import structlog
 from nats.js.api import Header
-from nats.js.errors import APIError, BadRequestError, KeyNotFoundError
+from nats.js.errors import BadRequestError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
 from config.tasks import end_tasks
 from mediaworker.cluster.accounts import ClusterAccounts
-from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
+from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.cluster.cursors import closer_of
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
@@ -63,7 +62,7 @@ class Leases:
                 async with asyncio.timeout(RENEW_S):
                     bucket = await self._renew()
                 await self._look_after_others(bucket)
-            except (ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError) as error:
+            except (*TROUBLE, StoreError) as error:
                 log.debug("leases", reason=str(error) or type(error).__name__)
                 wait_s = RETRY_S
             await asyncio.sleep(wait_s)
@@ -86,7 +85,7 @@ class Leases:
     async def catch_up(self) -> None:
         """After this worker has stood still: renew its lease, and take what the stream has until now. Another worker
         may have ended its calls."""
-        with contextlib.suppress(ClusterUnreachable, APIError, nats.errors.Error, OSError, StoreError):
+        with contextlib.suppress(*TROUBLE, StoreError):
             await self._renew()
             connection = self._connection
             last = (await connection.js.stream_info(connection.stream)).state.last_seq

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
-import nats.errors
 import structlog
-from nats.js.errors import APIError
 
 from config.counters import counter
 from config.tasks import end_tasks
-from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection
+from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import TYPES, Envelope
 from mediaworker.events.store import StoreError
@@ -173,7 +171,7 @@ class Outbox:
             await self._connection.js.publish(
                 subject, "\n".join(each.frame for each in events).encode(), timeout=ANSWER_S, headers=headers
             )
-        except (ClusterUnreachable, APIError, nats.errors.Error, OSError) as error:
+        except TROUBLE as error:
             log.debug("not published", reason=str(error))
             return False
         self.counters.messages += 1
@@ -205,7 +203,7 @@ class Outbox:
             while self._transient and length < MESSAGE_BYTES:
                 frames.append(self._transient.popleft())
                 length += len(frames[-1])
-            with contextlib.suppress(ClusterUnreachable, nats.errors.Error, OSError):
+            with contextlib.suppress(*TROUBLE):
                 await self._connection.client.publish(self._partials, "\n".join(frames).encode())
 
     @property

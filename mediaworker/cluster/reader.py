@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.errors import NotJSMessageError
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from config.tasks import end_tasks
-from mediaworker.cluster.connection import ClusterUnreachable, NatsConnection, why
+from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 HEARTBEAT_S = 1.0
 SILENCE_S = 3.5
@@ -67,7 +66,7 @@ class StreamReader:
         while True:
             try:
                 await self._follow()
-            except (ClusterUnreachable, nats.errors.Error, OSError) as error:
+            except TROUBLE as error:
                 log.info("a stream cannot be read just now", stream=self._stream, reason=why(error))
             await asyncio.sleep(RETRY_S)
 
@@ -102,7 +101,7 @@ class StreamReader:
                     await asyncio.wait_for(self._broken.wait(), HEARTBEAT_S / 2)
         finally:
             # The consumer goes when nobody listens any more. Whoever could be asked to delete it may be what has gone.
-            with contextlib.suppress(ClusterUnreachable, nats.errors.Error, OSError):
+            with contextlib.suppress(*TROUBLE):
                 await subscription.unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
