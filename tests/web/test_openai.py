@@ -16,6 +16,12 @@ import pytest
 from openai import OpenAI
 from openai.types import AudioModel
 
+from asr.client.recognizer import Recognizer
+from config import Settings
+from mediaworker.files.service import FileService
+from mediaworker.http.openai.errors import OpenAIError
+from mediaworker.http.openai.form import Can, parse
+from mediaworker.http.openai.routes import TranscriptionAnswer
 from tests.support import documented, hostile_media, material
 from tests.support.peers import ROOT, Worker, until, worker
 
@@ -312,6 +318,21 @@ def test_the_stream_route_speaks_server_sent_events(running: Worker, speech: Spe
     assert running_metric(running, "mediaworker_file_first_text_seconds_count") > 0
     refused = httpx.post(url, files={"file": ("x.wav", b"nothing")}, headers=headers)
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "unreadable"
+
+
+async def test_a_file_that_cannot_be_read_is_a_status_however_long_the_look_takes(tmp_path: Path) -> None:
+    settings = Settings()
+    files = FileService(settings, Recognizer(settings, on_state=lambda *_: None), in_work=lambda _: None)
+    form = parse({"stream": ["true"]}, Can((), ("en",), False, settings.endpointing.files))
+    (tmp_path / "x.wav").write_bytes(b"nothing")
+    with (
+        (tmp_path / "x.wav").open("rb") as file,
+        files.transcription(file.fileno(), "x.wav", form.options, stream="1", early=True) as work,
+        pytest.raises(OpenAIError) as caught,
+    ):
+        async for event in TranscriptionAnswer(work, form, files).events(0.001):
+            pytest.fail(f"{event!r} is told before the file has been opened")
+    assert caught.value.status == 400 and json.loads(caught.value.body)["error"]["code"] == "unreadable"
 
 
 def running_metric(running: Worker, name: str) -> float:
