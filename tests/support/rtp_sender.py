@@ -25,6 +25,8 @@ class RtpSender:
         self._ssrc = secrets.randbits(32)
         self._sequence, self._timestamp = secrets.randbits(14), secrets.randbits(30)
         self.received: list[bytes] = []
+        self.sources = set[int]()
+        """The ports that something came from. A stranger may still send to who had our port before."""
         self.seal: Callable[[bytes], bytes] = bytes
         """What becomes of a packet before it is sent: encrypted, say."""
 
@@ -62,7 +64,9 @@ class RtpSender:
     def _drain(self) -> None:
         try:
             while True:
-                self.received.append(self._socket.recv(2048))
+                data, source = self._socket.recvfrom(2048)
+                self.received.append(data)
+                self.sources.add(source[1])
         except BlockingIOError:
             pass
 
