@@ -168,6 +168,19 @@ async def test_who_has_heard_more_hears_an_end_behind_it(tmp_path: Path) -> None
     assert [type_of(each.body) for each in again[1:]] == ["call.started", "speech.started", *CLOSED], "as all know it"
 
 
+@pytest.mark.parametrize("damage", ["'{'", """replace(json, '"leg":"main"', '"leg":1')"""])
+async def test_a_damaged_event_keeps_no_call_open(tmp_path: Path, damage: str) -> None:
+    """One of those that the worker has in its own store."""
+    async with world(tmp_path) as call:
+        call.hear(SpeechEnded("main", "main/1", 10))
+        call.hear(FINAL)
+        call.hear(SpeechStarted("main", "main/2", 20))
+        await call.hub.flush()
+        await call.hub.maintain(lambda database: database.execute(f"UPDATE events SET json = {damage} WHERE seq = 5"))
+        await call.another_worker_ends_it()
+    assert [kind for _, kind in call.story[5:]] == CLOSED
+
+
 async def test_an_end_comes_too_late_for_a_call_that_has_ended(tmp_path: Path) -> None:
     async with world(tmp_path) as call:
         call.hear(SpeechEnded("main", "main/1", 10))
