@@ -1,11 +1,28 @@
-"""The end of background tasks."""
+"""The end of tasks: cancellations that are not lost."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 AGAIN_S = 5.0
+
+
+@contextlib.contextmanager
+def cancellable() -> Iterator[None]:
+    """If a cancellation has been lost in what is awaited inside, it is raised at the end.
+
+    It is lost when it meets the result that is waited for, in `asyncio.wait_for` of Python 3.11. For an answer of
+    another process that is often so, as the loop then sees both at once.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    yield
+    if task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:

@@ -144,7 +144,8 @@ class SipPhone:
         self, dialog: _Outgoing, socket: RtpSocket, receiver: RtpReceiver, speak: Speak, answer_s: float
     ) -> PhoneResult:
         try:
-            stream = await asyncio.wait_for(asyncio.shield(dialog.answered), answer_s)
+            async with asyncio.timeout(answer_s):
+                stream = await asyncio.shield(dialog.answered)
         except TimeoutError:
             return PhoneResult(408, "no answer", 0, 0, False)
         except CallFailed as failure:

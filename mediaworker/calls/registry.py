@@ -204,12 +204,14 @@ class CallRegistry:
         """Refuse new calls, let the open ones run for `grace_s`, end the rest, and wait up to 30 s for their finals."""
         self.draining = True
         try:
-            await asyncio.wait_for(self._empty.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
         except TimeoutError:
             for call in self:
                 call.hangup("shutdown")
             try:
-                await asyncio.wait_for(self._empty.wait(), FINALS_S)
+                async with asyncio.timeout(FINALS_S):
+                    await self._empty.wait()
             except TimeoutError:
                 log.error("finals did not come: the next start will end these calls", calls=len(self))
 

@@ -7,11 +7,13 @@ import contextlib
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import nats
 import nats.errors
 import structlog
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig, StreamInfo
 from nats.js.errors import APIError, BadRequestError, BucketNotFoundError, NotFoundError
@@ -20,7 +22,7 @@ from nats.js.object_store import ObjectStore
 
 from config.certificates import client_context
 from config.settings import Cluster
-from config.tasks import end_tasks
+from config.tasks import cancellable, end_tasks
 
 RETRY_S = 1.0
 ANSWER_S = 5.0
@@ -39,6 +41,14 @@ class ClusterUnreachable(Exception):
 
 TROUBLE = (ClusterUnreachable, nats.errors.Error, OSError)
 """What a question to NATS or JetStream may raise: it is asked again later."""
+
+
+class CancellableClient(Client):
+    """A task that waits for an answer of NATS can be cancelled at any time."""
+
+    async def request(self, *arguments: Any, **options: Any) -> Msg:
+        with cancellable():
+            return await super().request(*arguments, **options)
 
 
 class NatsConnection:
@@ -161,7 +171,7 @@ class NatsConnection:
         if self._client is not None:
             return
         settings = self._settings
-        client = Client()
+        client = CancellableClient()
 
         async def changed() -> None:
             self.reconnects += 1

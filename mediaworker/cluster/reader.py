@@ -98,7 +98,8 @@ class StreamReader:
                     log.info("the stream's consumer is silent: another one is made", silent_s=round(silent_s, 1))
                     return
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._broken.wait(), HEARTBEAT_S / 2)
+                    async with asyncio.timeout(HEARTBEAT_S / 2):
+                        await self._broken.wait()
         finally:
             # The consumer goes when nobody listens any more. Whoever could be asked to delete it may be what has gone.
             with contextlib.suppress(*TROUBLE):

@@ -128,7 +128,8 @@ class OtlpSender:
         # A thread that the end of the process does not wait for: the SDK itself waits for half a minute.
         threading.Thread(target=shut_down, name="traces-stop", daemon=True).start()
         try:
-            await asyncio.wait_for(done.wait(), STOP_S)
+            async with asyncio.timeout(STOP_S):
+                await done.wait()
         except TimeoutError:
             lost = self._made - self.counters.sent_spans - self.counters.failed_spans
             log.warning("the collector of traces has not taken the last spans", spans=lost)

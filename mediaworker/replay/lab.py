@@ -131,7 +131,8 @@ class Lab:
             actions = self._packets(source) if isinstance(source, Packets) else self._messages(source)
             await self._play(actions, speed)
             if len(self._calls):
-                await asyncio.wait_for(self._empty.wait(), FINALS_S)
+                async with asyncio.timeout(FINALS_S):
+                    await self._empty.wait()
         finally:
             await self._recognizer.stop()
         for result, leg, latch in self._legs:
@@ -152,7 +153,8 @@ class Lab:
                 await self._media.tick(tick)
                 if speed != 1 and not self._recognizer.settled.is_set():
                     before = loop.time()
-                    await asyncio.wait_for(self._recognizer.settled.wait(), ANSWER_S)
+                    async with asyncio.timeout(ANSWER_S):
+                        await self._recognizer.settled.wait()
                     held_s += loop.time() - before
                 if tick >= report_s:
                     report_s += METRICS_EVERY_S

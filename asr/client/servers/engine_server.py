@@ -140,7 +140,8 @@ class EngineServer:
         if self.queue.utterances:
             self._emptied.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), DRAIN_S)
+                async with asyncio.timeout(DRAIN_S):
+                    await self._emptied.wait()
 
     async def renew(self) -> bool:
         """Replace the process by one that is configured anew, while others take the new utterances. -> `ready`."""

@@ -136,7 +136,8 @@ class ServerPool:
             elif now_s - since_s >= AWAY_S:
                 self._watcher.on_state(self.missing, self.missing)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), RETRY_S if self.missing else RESOLVE_S)
+                async with asyncio.timeout(RETRY_S if self.missing else RESOLVE_S):
+                    await self._changed.wait()
 
     async def _resolve(self) -> None:
         missing = ""

@@ -53,6 +53,30 @@ async def test_a_cancellation_that_meets_the_answer_is_not_lost(monkeypatch: pyt
     assert task.cancelled()
 
 
+async def test_what_is_cancellable_ends_at_a_cancellation_that_was_lost_in_it() -> None:
+    reached: list[str] = []
+
+    async def asks(answer: asyncio.Future[None]) -> None:
+        with tasks.cancellable():
+            await asyncio.wait_for(answer, 60)
+        reached.append("behind")
+        await asyncio.sleep(60)
+
+    for cancelled in (True, False):
+        answer = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(asks(answer))
+        await asyncio.sleep(0)
+        answer.set_result(None)
+        if cancelled:
+            task.cancel()
+            await asyncio.wait([task], timeout=5)
+            assert task.cancelled() and reached == []
+        else:
+            await asyncio.sleep(0.01)
+            assert reached == ["behind"]
+            task.cancel()
+
+
 async def test_whoever_is_cancelled_meanwhile_waits_all_the_same() -> None:
     """As in a scope of anyio, which cancels at each `await`: a generator must have ended before it is closed."""
     cleaned: list[str] = []
