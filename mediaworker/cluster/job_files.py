@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import errno
-import io
+import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
+from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import NotFoundError, ObjectNotFoundError
+from nats.js.errors import DigestMismatchError, NotFoundError, ObjectNotFoundError
 
+from config.tasks import cancellable
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 from mediaworker.files.disk import DiskFull, IncomingFile
 from mediaworker.files.segments import FileSegment
@@ -27,7 +31,8 @@ SEGMENTS, UPLOADS = "JOB_SEGMENTS", "JOB_UPLOADS"
 PATIENCE_S = 15.0
 """A stream without a leader comes back within this; then a job is put off as with a full disk."""
 AGAIN_S = 0.5
-AT_ONCE = 200
+AT_ONCE = 64
+"""Messages; those of uploads have 128 kB."""
 FETCH_S, FETCH_BYTES_PER_S = 30.0, 2**20
 """An upload that is not here after the one and its size by the other is asked for again."""
 
@@ -38,7 +43,8 @@ _segment, _encoder = msgspec.json.Decoder(FileSegment), msgspec.json.Encoder()
 async def asking() -> AsyncIterator[None]:
     """JetStream's troubles are those of the store. Raises StoreError."""
     try:
-        yield
+        with cancellable():
+            yield
     except TROUBLE as error:
         raise StoreError(f"JetStream: {why(error)}") from error
 
@@ -67,28 +73,36 @@ class JobFiles:
         found: list[FileSegment] = []
         async with asking():
             await self._connection.bucket(SEGMENTS)
-            name, js = self._connection.bucket_name(SEGMENTS), self._connection.js
-            config = ConsumerConfig(
-                deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
-                ack_policy=AckPolicy.NONE,
-                num_replicas=1,
-                mem_storage=True,
-            )
-            pulled = await js.pull_subscribe(f"$KV.{name}.{job_id}.*", stream=f"KV_{name}", config=config)
-            consumer = await pulled.consumer_info()
-            try:
-                left = consumer.num_pending or 0
-                while left > 0:
-                    messages = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
-                    left -= len(messages)
-                    for message in messages:
-                        with contextlib.suppress(ValueError):
-                            found.append(_segment.decode(message.data))
-            finally:
-                await pulled.unsubscribe()
-                with contextlib.suppress(NotFoundError):
-                    await js.delete_consumer(f"KV_{name}", consumer.name)
+            name = self._connection.bucket_name(SEGMENTS)
+            async with aclosing(self._messages(f"KV_{name}", f"$KV.{name}.{job_id}.*")) as messages:
+                async for message in messages:
+                    with contextlib.suppress(ValueError):
+                        found.append(_segment.decode(message.data))
         return sorted(found, key=lambda segment: segment.index)
+
+    async def _messages(self, stream: str, subject: str) -> AsyncGenerator[Msg, None]:
+        """What the stream has of it, in its order."""
+        js = self._connection.js
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.ALL,
+            ack_policy=AckPolicy.NONE,
+            num_replicas=1,
+            mem_storage=True,
+            inactive_threshold=2 * PATIENCE_S,
+        )
+        pulled = await js.pull_subscribe(subject, stream=stream, config=config)
+        try:
+            consumer = await pulled.consumer_info()
+            left = consumer.num_pending or 0
+            while left > 0:
+                messages = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
+                left -= len(messages)
+                for message in messages:
+                    yield message
+            with contextlib.suppress(NotFoundError):
+                await js.delete_consumer(stream, consumer.name)
+        finally:
+            await pulled.unsubscribe()
 
     async def put_segment(self, job_id: str, segment: FileSegment) -> None:
         async def put() -> None:
@@ -129,9 +143,8 @@ class JobFiles:
         limit_s = FETCH_S + job.source.bytes / FETCH_BYTES_PER_S
         incoming = await asyncio.to_thread(self._sources.incoming, job.id)
         try:
-            async with asking():
-                objects = await self._connection.object_store(UPLOADS)
-                await asyncio.wait_for(objects.get(job.id, writeinto=_Sink(incoming)), limit_s)
+            async with asking(), asyncio.timeout(limit_s):
+                await self._download(job.id, incoming)
             await incoming.finish(sync=True)
             await asyncio.to_thread(self._sources.keep, replace(job, state="queued"))
         except BaseException as error:
@@ -144,13 +157,14 @@ class JobFiles:
         finally:
             incoming.close()
 
-
-class _Sink(io.BufferedIOBase):
-    """Takes what the object store gives, and leaves the room that calls need."""
-
-    def __init__(self, incoming: IncomingFile) -> None:
-        self._incoming = incoming
-
-    def write(self, data: Any) -> int:
-        self._incoming.put(data)
-        return len(data)
+    async def _download(self, job_id: str, incoming: IncomingFile) -> None:
+        """The parts of an object as NATS's ADR-20 lays them down. `ObjectStore.get` leaves its consumer behind when it
+        is cancelled. Raises DigestMismatchError: somebody has erased it meanwhile."""
+        info = await (await self._connection.object_store(UPLOADS)).get_info(job_id)
+        name, digest = self._connection.bucket_name(UPLOADS), hashlib.sha256()
+        async with aclosing(self._messages(f"OBJ_{name}", f"$O.{name}.C.{info.nuid}")) as parts:
+            async for part in parts:
+                digest.update(part.data)
+                await incoming.write(part.data)
+        if info.digest != f"SHA-256={base64.urlsafe_b64encode(digest.digest()).decode()}":
+            raise DigestMismatchError

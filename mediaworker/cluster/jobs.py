@@ -18,10 +18,7 @@ import structlog
 from msgspec.structs import replace
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig, DeliverPolicy
-from nats.js.errors import (
-    KeyNotFoundError,
-    KeyWrongLastSequenceError,
-)
+from nats.js.errors import InvalidKeyError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from config.tasks import end_tasks
@@ -55,6 +52,7 @@ class ClusterJobStore(JobStore):
         self._files = JobFiles(connection, self.sources)
         self._revisions: dict[str, int] = {}
         """Of each record, as it was last seen or written."""
+        self._learning = asyncio.Lock()
         self._not_here: set[str] = set()
         """Jobs whose path this worker does not have."""
         self._reader: StreamReader | None = None
@@ -105,27 +103,35 @@ class ClusterJobStore(JobStore):
             raise
 
     async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:
+        """`job` is what becomes of the record as it is known when this is called; if another worker has changed that
+        meanwhile, it is Elsewhere."""
         job, known = replace(job, worker=self._own), self.open.get(job.id)
         if not self._complete.is_set():
             await self._until_known()
-        if known is None and job.id in self._revisions:
+        revision = self._revisions.get(job.id, 0)
+        if known is None and revision:
             raise Elsewhere
         if anew:
             await self._files.erase_segments(job.id)
         if segment is not None:
             await self._files.put_segment(job.id, segment)
-        await self._publish(job)
-        self.open[job.id], self.trouble = job, None
-        # Progress is in the bucket; here it is enough to find the job by its state.
-        if known is None or known.state != job.state or not job.active:
-            await super().put(job)
+        revision = await self._publish(job, revision)
+        async with self._learning:
+            if self._revisions.get(job.id, 0) > revision:
+                raise Elsewhere
+            self._revisions[job.id] = revision
+            self.open[job.id], self.trouble = job, None
+            # Progress is in the bucket; here it is enough to find the job by its state.
+            if known is None or known.state != job.state or not job.active:
+                await super().put(job)
 
     async def _until_known(self) -> None:
         """Raises StoreError."""
         trouble = self._connection.trouble
         if not trouble:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._complete.wait(), KNOWN_S)
+                async with asyncio.timeout(KNOWN_S):
+                    await self._complete.wait()
                 return
         raise StoreError(f"the jobs of the cluster are not known yet: {trouble or 'they are still being read'}")
 
@@ -156,6 +162,20 @@ class ClusterJobStore(JobStore):
         if job is not None and job.state == "running" and self.owns(job):
             with contextlib.suppress(StoreError, Elsewhere):
                 await self.put(replace(job, state="queued"))
+
+    async def find(self, job_id: str) -> Job | None:
+        """One that another worker has just taken may not have been read yet: the bucket has it."""
+        if (job := await super().find(job_id)) is not None:
+            return job
+        async with asking():
+            bucket = await self._connection.bucket(RECORDS)
+            try:
+                entry = await bucket.get(job_id)
+                job = _job.decode(entry.value or b"")
+            except (KeyNotFoundError, InvalidKeyError, ValueError):
+                return None
+        await self._learn(job_id, entry.revision or 0, job)
+        return self.open.get(job_id, job)
 
     async def segments(self, job_id: str) -> list[FileSegment]:
         return await self._files.segments(job_id)
@@ -201,35 +221,36 @@ class ClusterJobStore(JobStore):
 
     # -- the bucket of records -----------------------------------------------------------------------------------------
 
-    async def _publish(self, job: Job) -> None:
-        """Raises StoreError, Elsewhere."""
+    async def _publish(self, job: Job, revision: int) -> int:
+        """On top of `revision` (0: there is none). -> the new one. Raises StoreError, Elsewhere."""
         payload = _encoder.encode(job)
 
-        async def write() -> None:
+        async def write() -> int:
+            nonlocal revision
             bucket = await self._connection.bucket(RECORDS)
             while True:
-                revision = self._revisions.get(job.id, 0)
-                put = bucket.update(job.id, payload, revision) if revision else bucket.create(job.id, payload)
                 try:
-                    self._revisions[job.id] = await put
-                    return
+                    if not revision:
+                        return await bucket.create(job.id, payload)
+                    return await bucket.update(job.id, payload, revision)
                 except KeyWrongLastSequenceError:
-                    if await self._is_written(bucket, job, payload):
-                        return
+                    is_written, revision = await self._current(bucket, job, payload)
+                    if is_written:
+                        return revision
 
-        await patiently(write)
+        return await patiently(write)
 
-    async def _is_written(self, bucket: KeyValue, job: Job, payload: bytes) -> bool:
-        """Somebody has written the record since this worker has seen it: itself, unheard, or another one. Whether it is
-        what was to be written; if not, it may be tried again. Raises Elsewhere; the reader learns the rest."""
+    async def _current(self, bucket: KeyValue, job: Job, payload: bytes) -> tuple[bool, int]:
+        """Somebody has written the record since this worker has seen it: itself, unheard, or another one. -> whether it
+        is what was to be written, and its revision, on top of which it may be tried again. Raises Elsewhere; the reader
+        learns the rest."""
         try:
             entry = await bucket.get(job.id)
         except KeyNotFoundError:
             raise Elsewhere from None
         current = _job.decode(entry.value or b"")
         if entry.value == payload or current.worker == self._own or (job.state == "cancelled" and current.active):
-            self._revisions[job.id] = entry.revision or 0
-            return entry.value == payload
+            return entry.value == payload, entry.revision or 0
         raise Elsewhere
 
     async def _begin_reading(self) -> ConsumerConfig:
@@ -243,19 +264,22 @@ class ClusterJobStore(JobStore):
 
     async def _take_message(self, message: Msg, metadata: Msg.Metadata) -> None:
         job_id, revision = message.subject.rpartition(".")[2], metadata.sequence.stream
+        erased = message.headers is not None and "KV-Operation" in message.headers
         try:
-            if revision > self._revisions.get(job_id, 0):
-                if message.headers and message.headers.get("KV-Operation"):
-                    await self._forget(job_id)
-                else:
-                    await self._take(_job.decode(message.data))
-                self._revisions[job_id] = max(revision, self._revisions.get(job_id, 0))
+            await self._learn(job_id, revision, None if erased else _job.decode(message.data))
         except StoreError as error:
             self.trouble = str(error)
         except ValueError:
             log.error("a job of another worker cannot be read", job=job_id)
         if metadata.num_pending == 0 and not self._complete.is_set():
             self._reconcile_soon()
+
+    async def _learn(self, job_id: str, revision: int, job: Job | None) -> None:
+        """What the bucket has of a job; None: another worker has erased it. Raises StoreError."""
+        async with self._learning:
+            if revision > self._revisions.get(job_id, 0):
+                await (self._forget(job_id) if job is None else self._take(job))
+                self._revisions[job_id] = max(revision, self._revisions.get(job_id, 0))
 
     async def _take(self, job: Job) -> None:
         """As it was written. Raises StoreError."""
@@ -274,7 +298,7 @@ class ClusterJobStore(JobStore):
         self.on_change(job.id)
 
     async def _forget(self, job_id: str) -> None:
-        """It was erased by another worker. Raises StoreError."""
+        """Raises StoreError."""
         self.open.pop(job_id, None)
         self._not_here.discard(job_id)
         if await self.read(lambda database: database.job(job_id)) is not None:
@@ -323,7 +347,7 @@ class ClusterJobStore(JobStore):
         source = replace(job.source, worker=self._own) if job.source.path else job.source
         job = replace(job, worker=self._own, source=source, state="queued" if job.active else job.state)
         with contextlib.suppress(Elsewhere):
-            await self._publish(job)
+            self._revisions[job.id] = await self._publish(job, 0)
             if not job.over:
                 self.open[job.id] = job
             await super().put(job)

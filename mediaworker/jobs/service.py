@@ -144,9 +144,8 @@ class JobService:
 
     async def get(self, job_id: str) -> Job | None:
         """As it is now. Raises StoreError."""
-        if (job := self.store.open.get(job_id)) is not None:
-            return self._now(job)
-        return await self.store.read(lambda database: database.job(job_id))
+        job = await self.store.find(job_id)
+        return None if job is None else self._now(job)
 
     async def page(self, limit: int, *, after: str | None, owner: str | None, state: str | None) -> list[Job]:
         """Newest first. Raises StoreError."""

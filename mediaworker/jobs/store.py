@@ -221,6 +221,12 @@ class JobStore:
             raise StoreError(self.trouble or "the job store is closed")
         return await self._database.run(query)
 
+    async def find(self, job_id: str) -> Job | None:
+        """As it was last put. Raises StoreError."""
+        if (job := self.open.get(job_id)) is not None:
+            return job
+        return await self.read(lambda database: database.job(job_id))
+
     async def segments(self, job_id: str) -> list[FileSegment]:
         """Raises StoreError."""
         return await self.read(lambda database: database.segments(job_id))
