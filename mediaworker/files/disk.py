@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import tempfile
@@ -57,10 +58,16 @@ class IncomingFile:
 
     async def _write_out(self, do: Callable[[bytes], None]) -> None:
         data, self._waiting = bytes(self._waiting), bytearray()
+        writing = asyncio.ensure_future(asyncio.to_thread(do, data))
         try:
-            await asyncio.to_thread(do, data)
+            await asyncio.shield(writing)
         except OSError as error:
             raise _full(error) from None
+        finally:
+            # The file is not closed under the thread: its descriptor could be that of another one by then.
+            while not writing.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([writing])
 
     def put(self, data: bytes) -> None:
         """At once, and blocking. Raises DiskFull, OSError."""

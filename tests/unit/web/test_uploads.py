@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -137,6 +138,26 @@ def test_without_room_it_is_refused(folder: Path) -> None:
 
     with pytest.raises(DiskFull):
         asyncio.run(run())
+
+
+async def test_a_file_is_not_closed_while_a_thread_writes_into_it(folder: Path) -> None:
+    into, begun, goes_on = IncomingFile(folder, min_free_bytes=0), threading.Event(), threading.Event()
+
+    def write(data: bytes) -> None:
+        begun.set()
+        goes_on.wait(10)
+
+    into.put = write  # type: ignore[method-assign]
+    writing = asyncio.create_task(into.write(bytes(MB)))
+    await asyncio.to_thread(begun.wait, 10)
+    for _ in range(2):
+        writing.cancel()
+        await asyncio.sleep(0.01)
+    assert not writing.done()
+    goes_on.set()
+    await asyncio.wait([writing])
+    assert writing.cancelled()
+    into.close()
 
 
 HEAD = b'--frontier\r\nContent-Disposition: form-data; name="x"; filename="'
