@@ -347,7 +347,4 @@ class ClusterJobStore(JobStore):
         source = replace(job.source, worker=self._own) if job.source.path else job.source
         job = replace(job, worker=self._own, source=source, state="queued" if job.active else job.state)
         with contextlib.suppress(Elsewhere):
-            self._revisions[job.id] = await self._publish(job, 0)
-            if not job.over:
-                self.open[job.id] = job
-            await super().put(job)
+            await self._learn(job.id, await self._publish(job, 0), job)
