@@ -151,10 +151,8 @@ class TranscriptionAnswer:
             async with aclosing(self._work.segments()) as segments:
                 async for segment in segments:
                     self._check()
-                    self._note_first()
                     found.append(segment)
             self._check()
-            self._note_first()
         text = render(self._transcript(arranged(found)), self._form.format, granularities=self._form.granularities)
         return Response(text, headers={"Content-Type": MEDIA_TYPES[self._form.format]})
 
@@ -166,14 +164,14 @@ class TranscriptionAnswer:
             with _refusals():
                 async with aclosing(beating(self._work.segments(in_order=True), heartbeat_s)) as segments:
                     async for segment in segments:
-                        if segment is None and self._work.facts.opened is None:
-                            continue  # what is wrong with the file can still be a status
+                        if segment is None:
+                            if self._work.facts.opened is not None:
+                                self._check_format()
+                                begun = True  # until then, what is wrong with the file can be a status
+                                yield b": still at it\n\n"
+                            continue
                         self._check()
                         begun = True
-                        if segment is None:
-                            yield b": still at it\n\n"
-                            continue
-                        self._note_first()
                         mended = mend(last.get(segment.channel), segment)
                         last[segment.channel] = segment
                         longer = self._longer(whole, mended)
@@ -184,7 +182,6 @@ class TranscriptionAnswer:
                             if self._form.format == "diarized_json":
                                 yield _event(diarized_segment(self._transcript(()), mended))
                 self._check()
-                self._note_first()
             yield _event({"type": "transcript.text.done", "text": whole, **self._about(languages)})
         except OpenAIError as error:
             if not begun:
@@ -192,17 +189,18 @@ class TranscriptionAnswer:
             yield b"event: error\ndata: " + error.body + b"\n\n"
 
     def _check(self) -> None:
+        """As `_check_format`; notes when the first text was there."""
+        self._check_format()
+        if not self._has_text:
+            self._has_text = True
+            self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
+
+    def _check_format(self) -> None:
         """Raises OpenAIError when the format is none for this file."""
         opened = self._work.facts.opened
         if self._form.format == "diarized_json" and opened is not None and opened.channels == 1:
             reason = "the file has one channel, and speakers are told apart by channel, not by voice"
             raise OpenAIError(400, reason, param="response_format", code="one_channel")
-
-    def _note_first(self) -> None:
-        """When the first text was there."""
-        if not self._has_text:
-            self._has_text = True
-            self._files.first_text.observe(asyncio.get_running_loop().time() - self._asked_s)
 
     def _transcript(self, segments: Sequence[FileSegment]) -> FileTranscript:
         opened, ended = self._work.facts.opened, self._work.facts.ended
