@@ -188,8 +188,8 @@ class NatsConnection:
 
         try:
             context = client_context(settings) if settings.tls_cert else None
-            await asyncio.wait_for(
-                client.connect(
+            async with asyncio.timeout(CONNECT_S):
+                await client.connect(
                     list(settings.nats),
                     name=self._worker,
                     tls=context if context is not None and self._encrypted else None,
@@ -205,9 +205,7 @@ class NatsConnection:
                     reconnected_cb=changed,
                     disconnected_cb=lost,
                     error_cb=failed,
-                ),
-                CONNECT_S,
-            )
+                )
         except (nats.errors.Error, OSError, ssl.SSLError, TimeoutError) as error:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 await client.close()
