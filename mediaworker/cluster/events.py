@@ -294,7 +294,7 @@ class ClusterEvents(StoredEvents):
             self._offer(entry)
             return
         place = Cursor(self._own, entry.row)
-        early = replace(entry, row=None, origin=place, record=None)
+        early = Entry(None, entry.call_id, entry.seq, entry.type, entry.frame, entry.published_s, origin=place)
         if entry.call_id is not None:
             self._early.put(entry.row, early)
         self._offer(early)
@@ -306,6 +306,8 @@ class ClusterEvents(StoredEvents):
         return Cursor(self._head.store_id, self.event_log.visible_row, ((self._own, self._own_row),))
 
     def _offer(self, entry: Entry) -> None:
+        if not self._live:
+            return
         live = [each for key in {None, entry.call_id} for each in self._live.get(key, ()) if each.wants(entry)]
         if not live:
             return  # most events are of no interest to anybody here

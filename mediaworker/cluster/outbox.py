@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 import structlog
+from nats.aio.msg import Msg
 
 from config.counters import counter
 from config.tasks import end_tasks
@@ -22,7 +23,7 @@ from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import TYPES, Envelope
 from mediaworker.events.store import StoreError
-from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
+from mediaworker.events.subscription import Cursor, Entry, ResumeError, SubscriptionClosed
 from mediaworker.ops.traces import TRACEPARENT, Traces
 
 PLACE = "cluster"
@@ -31,16 +32,31 @@ WAVE = 256
 MESSAGE_BYTES = 256 * 1024
 TOGETHER_S = 0.005
 """Partials wait so long for each other."""
+PARTIALS = 4096
+"""So many wait while NATS takes nothing: the oldest go."""
 SAVE_S = 1.0
 RETRY_S = 0.5
 ANSWER_S = 2.0
 """The stream has not taken a message that it has not acknowledged by then. It is sent again, which makes no double."""
 TRANSIENT = frozenset({"transcript.partial", "metrics"})
 DURABLE = TYPES - {"transcript.partial", "hello", "lagged"}
-DURABLE_METRICS = '"durable":true'
 log = structlog.get_logger("cluster")
 
 _envelope = msgspec.json.Decoder(Envelope)
+
+
+class _Refusal(msgspec.Struct):
+    description: str = ""
+
+
+class _Answer(msgspec.Struct):
+    """Of JetStream to what is published (its `PubAck`)."""
+
+    stream: str = ""
+    error: _Refusal | None = None
+
+
+_answer = msgspec.json.Decoder(_Answer)
 
 
 @dataclass(slots=True)
@@ -67,7 +83,12 @@ class Outbox:
         self._place = self._saved = 0
         self._since_s = 0.0
         """When the events that are being published began to be; 0: none are."""
-        self._transient: deque[str] = deque()
+        self._transient: deque[str] = deque(maxlen=PARTIALS)
+        self._some_transient = asyncio.Event()
+        self._inbox = ""
+        """Where JetStream answers. (`JetStreamContext.publish_async` does the same; this costs half as much.)"""
+        self._answers: dict[str, asyncio.Future[bytes]] = {}
+        """By the rows of what was published."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -88,6 +109,7 @@ class Outbox:
             create(self._publish_transient(), name="cluster-partials"),
             create(self._remember(), name="cluster-place"),
         ]
+        self._hub.on_shown.append(self._take_transient)
 
     async def stop(self, within_s: float) -> None:
         """Publish what is left, as long as that takes no more than this."""
@@ -95,6 +117,8 @@ class Outbox:
             async with asyncio.timeout(within_s):
                 while self._tasks and self._place < self._hub.cursor.row:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
+        if self._tasks:
+            self._hub.on_shown.remove(self._take_transient)
         await end_tasks(*self._tasks)
         with contextlib.suppress(StoreError):
             await self._save()
@@ -102,10 +126,11 @@ class Outbox:
     async def _publish_all(self) -> None:
         while True:
             try:
-                async for wave in self._waves():
-                    self._since_s = asyncio.get_running_loop().time()
-                    await self._publish(wave)
-                    self._place, self._since_s = wave[-1].row, 0.0
+                async with contextlib.aclosing(self._waves()) as waves:
+                    async for wave in waves:
+                        self._since_s = asyncio.get_running_loop().time()
+                        await self._publish(wave)
+                        self._place, self._since_s = wave[-1].row, 0.0
             except ResumeError:
                 # Its events have expired or were erased while nobody could take them.
                 self._skip()
@@ -113,37 +138,21 @@ class Outbox:
                 log.info("the outbox reads again", reason=str(error))
             await asyncio.sleep(RETRY_S)
 
-    async def _waves(self) -> AsyncIterator[list[Outgoing]]:
+    async def _waves(self) -> AsyncGenerator[list[Outgoing], None]:
+        """What the hub has shown since the last wave."""
         subscription = self._hub.subscribe(after=str(Cursor(self._store_id, self._place)), types=DURABLE)
-        durable: asyncio.Queue[Outgoing] = asyncio.Queue(WAVE)
-
-        async def read() -> None:
-            read_row = self._place
-            frames = aiter(subscription)
-            await anext(frames)  # hello
-            async for frame in frames:
-                envelope = _envelope.decode(frame)
-                row = Cursor.parse(envelope.cursor).row
-                if row > read_row:  # the others are not durable, and carry the last cursor
-                    read_row = row
-                    await durable.put(Outgoing(row, envelope.call_id or "", frame))
-
-        reading = asyncio.get_running_loop().create_task(read(), name="cluster-outbox-read")
         try:
-            while True:
-                getting = asyncio.ensure_future(durable.get())
-                await asyncio.wait({getting, reading}, return_when=asyncio.FIRST_COMPLETED)
-                if not getting.done():
-                    getting.cancel()
-                    reading.result()
-                    return
-                wave = [getting.result()]
-                while len(wave) < WAVE and not durable.empty():
-                    wave.append(durable.get_nowait())
-                yield wave
+            wave, read_row = list[Outgoing](), self._place
+            async for frame in subscription:
+                row = subscription.cursor.row
+                if row > read_row:  # the others, `hello` among them, are not durable
+                    read_row = row
+                    wave.append(Outgoing(row, _envelope.decode(frame).call_id or "", frame))
+                if wave and (len(wave) == WAVE or not subscription.waiting):
+                    yield wave
+                    wave = []
         finally:
             subscription.close()
-            await end_tasks(reading)
 
     async def _publish(self, wave: list[Outgoing]) -> None:
         """Until the stream has taken it, however long that takes."""
@@ -153,58 +162,79 @@ class Outbox:
             first: dict[str, list[Outgoing]] = {}
             for message in left:
                 first.setdefault(message[0].call_id, message)
-            taken = await asyncio.gather(*map(self._send, first.values()))
-            done = {id(message) for message, ok in zip(first.values(), taken, strict=True) if ok}
-            left = [message for message in left if id(message) not in done]
-            if not all(taken):
+            taken = await self._send(first.values())
+            left = [message for message in left if id(message) not in taken]
+            if len(taken) < len(first):
                 self.counters.retries += 1
                 await asyncio.sleep(RETRY_S)
         self.counters.published += len(wave)
 
-    async def _send(self, events: list[Outgoing]) -> bool:
+    async def _send(self, messages: Collection[list[Outgoing]]) -> set[int]:
+        """-> the ids of those that the stream has taken."""
+        sent: list[tuple[list[Outgoing], asyncio.Future[bytes]]] = []
+        taken, trouble = set[int](), ""
+        try:
+            with contextlib.suppress(*TROUBLE):
+                for message in messages:
+                    sent.append((message, await self._sent(message)))
+            if sent:
+                await asyncio.wait([answer for _, answer in sent], timeout=ANSWER_S)
+        finally:
+            self._answers.clear()
+        for message, answer in sent:
+            if refused := refusal(answer.result()) if answer.done() else "no answer":
+                trouble = refused
+            else:
+                taken.add(id(message))
+        if trouble:
+            log.debug("not published", reason=trouble)
+        self.counters.messages += len(taken)
+        return taken
+
+    async def _sent(self, events: list[Outgoing]) -> asyncio.Future[bytes]:
+        """-> the stream's answer, when it comes."""
+        client = self._connection.client
+        if not self._inbox:
+            inbox = client.new_inbox()
+            await client.subscribe(f"{inbox}.*", cb=self._answered)
+            self._inbox = inbox
         first, last = events[0], events[-1]
         subject = self._connection.subject("events", self._store_id, first.call_id)
-        headers = {"Nats-Msg-Id": f"{self._store_id}:{first.row}-{last.row}"}
+        place = f"{first.row}-{last.row}"
+        headers = {"Nats-Msg-Id": f"{self._store_id}:{place}"}
         if self._traces is not None and (traceparent := self._traces.parent(first.call_id)):
             headers[TRACEPARENT] = traceparent
-        try:
-            await self._connection.js.publish(
-                subject, "\n".join(each.frame for each in events).encode(), timeout=ANSWER_S, headers=headers
-            )
-        except TROUBLE as error:
-            log.debug("not published", reason=str(error))
-            return False
-        self.counters.messages += 1
-        return True
+        answer = self._answers[place] = asyncio.get_running_loop().create_future()
+        payload = "\n".join(each.frame for each in events).encode()
+        await client.publish(subject, payload, reply=f"{self._inbox}.{place}", headers=headers)
+        return answer
+
+    async def _answered(self, answer: Msg) -> None:
+        waiting = self._answers.get(answer.subject.rpartition(".")[2])
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer.data)
+
+    def _take_transient(self, entry: Entry) -> None:
+        if entry.row is None and entry.type in TRANSIENT:
+            self._transient.append(entry.frame)
+            self._some_transient.set()
 
     async def _publish_transient(self) -> None:
-        """Partials: whoever does not hear them now never will."""
+        """Partials: whoever does not hear them now never will. Those of some milliseconds share a message."""
         while True:
-            with contextlib.suppress(SubscriptionClosed, StoreError):
-                subscription = self._hub.subscribe(types=TRANSIENT)
-                try:
-                    frames = aiter(subscription)
-                    await anext(frames)  # hello
-                    sending: asyncio.Task[None] | None = None
-                    async for frame in frames:
-                        if DURABLE_METRICS not in frame:
-                            self._transient.append(frame)
-                            if sending is None or sending.done():
-                                sending = asyncio.create_task(self._send_transient(), name="cluster-partials")
-                finally:
-                    subscription.close()
-            await asyncio.sleep(RETRY_S)
+            await self._some_transient.wait()
+            await asyncio.sleep(TOGETHER_S)
+            with contextlib.suppress(*TROUBLE):
+                await self._send_transient()
 
     async def _send_transient(self) -> None:
-        """Those of some milliseconds in one message."""
-        await asyncio.sleep(TOGETHER_S)
+        self._some_transient.clear()
         while self._transient:
             frames, length = list[str](), 0
             while self._transient and length < MESSAGE_BYTES:
                 frames.append(self._transient.popleft())
                 length += len(frames[-1])
-            with contextlib.suppress(*TROUBLE):
-                await self._connection.client.publish(self._partials, "\n".join(frames).encode())
+            await self._connection.client.publish(self._partials, "\n".join(frames).encode())
 
     @property
     def _partials(self) -> str:
@@ -240,3 +270,14 @@ def _messages(wave: list[Outgoing]) -> list[list[Outgoing]]:
             messages.append([])
         messages[-1].append(event)
     return [message for messages in calls.values() for message in messages]
+
+
+def refusal(answer: bytes) -> str:
+    """Why the stream has not taken a message; empty: it has."""
+    try:
+        found = _answer.decode(answer)
+    except msgspec.MsgspecError:
+        return "no stream takes it"  # the server's notice to a message that nobody has asked for has no body
+    if found.error is not None:
+        return found.error.description or "refused"
+    return "" if found.stream else "not an answer of JetStream"

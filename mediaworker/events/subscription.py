@@ -153,7 +153,8 @@ class Subscription:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        """Events that can be handed out at once."""
+        return len(self._page) + len(self._waiting)
 
     def wants(self, entry: Entry) -> bool:
         return (self.types is None or entry.type in self.types) and (self.call is None or entry.call_id == self.call)
