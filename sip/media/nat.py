@@ -129,13 +129,15 @@ class Nat:
             self._release(ports)
 
     async def _fill(self, ports: RtpPorts, *, reports: bool) -> None:
-        opened: list[tuple[socket.socket, ReportSocket | None]] = []
-        with contextlib.suppress(PortsExhausted):
-            for _ in range(SPARES - len(self._spares)):
-                media = ports.open(asyncio.get_running_loop().time())
-                self.held += 1
-                opened.append((media, ports.above(media) if reports else None))
-        await asyncio.gather(*(self._locate(ports, *each) for each in opened))
+        await asyncio.gather(*(self._add(ports, reports=reports) for _ in range(SPARES - len(self._spares))))
+
+    async def _add(self, ports: RtpPorts, *, reports: bool) -> None:
+        try:
+            media = ports.open(asyncio.get_running_loop().time())
+        except PortsExhausted:
+            return
+        self.held += 1
+        await self._locate(ports, media, ports.above(media) if reports else None)
 
     async def _refresh(self, ports: RtpPorts) -> None:
         """The one that was asked about longest ago; the others stay at hand meanwhile."""
@@ -182,7 +184,7 @@ class Nat:
         loop = asyncio.get_running_loop()
         binding, over = Binding(loop.time()), asyncio.Event()
         # A descriptor of its own: the other one may be closed meanwhile, and its number given to somebody else.
-        with socket.socket(fileno=os.dup(fileno)) as own:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fileno)) as own:  # no way there, or none left
 
             def read() -> None:
                 with contextlib.suppress(OSError):
@@ -200,8 +202,6 @@ class Nat:
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout_at(binding.next_s):
                                 await over.wait()
-            except OSError:
-                pass  # no way there
             finally:
                 loop.remove_reader(own.fileno())
         self.answered += binding.mapped is not None

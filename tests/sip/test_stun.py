@@ -12,12 +12,14 @@ import pytest
 
 from sip.media import nat as neighbours
 from sip.media.nat import SPARES, Nat
+from sip.media.ports import RtpPorts
 from sip.media.rtp_socket import KEEPALIVE
 from sip.pjsip.endpoint import SipEndpoint
 from tests.sip.test_endpoint import CODES, Recorder, played, until, worker
 from tests.sip.test_life import media
 from tests.support import nat as neighbourhood
 from tests.support.nat import OUTSIDE, Address, nat, stun_server
+from tests.support.ports import port_range
 from tests.support.rtp_sender import RtpSender
 from tests.support.sip_peer import SipPeer, sdp
 from tests.unit.sip.test_stun_binding import MAPPED
@@ -58,6 +60,18 @@ async def test_without_a_server_nothing_is_asked() -> None:
     behind = Nat("")
     await behind.find(0)
     assert (behind.address, behind.unanswered) == ("", 0)
+
+
+@pytest.mark.parametrize("steps", range(20))
+async def test_the_worker_may_stop_at_any_moment_of_asking(server: Address, steps: int) -> None:
+    behind, ports = Nat(f"{server[0]}:{server[1]}"), RtpPorts(*port_range(2 * SPARES), host="127.0.0.1")
+    await behind.find(0)
+    following = asyncio.create_task(behind.follow(ports, reports=True))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.wait([following])
+    assert (behind.held, ports.in_use) == (0, 0)
 
 
 @contextlib.asynccontextmanager
