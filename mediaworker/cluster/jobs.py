@@ -92,14 +92,16 @@ class ClusterJobStore(JobStore):
 
     async def add(self, job: Job) -> None:
         if job.source.path:
-            await self.put(replace(job, source=replace(job.source, worker=self._own)))
-            return
-        await self._files.upload(job)
+            job = replace(job, source=replace(job.source, worker=self._own))
+        else:
+            await self._files.upload(job)
         try:
-            await self.put(job)
+            with contextlib.suppress(Elsewhere):  # it is in the bucket, and another worker was quick to take it
+                await self.put(job)
         except StoreError:
-            with contextlib.suppress(StoreError):
-                await self._files.erase_upload(job.id)
+            if not job.source.path:
+                with contextlib.suppress(StoreError):
+                    await self._files.erase_upload(job.id)
             raise
 
     async def put(self, job: Job, segment: FileSegment | None = None, *, anew: bool = False) -> None:

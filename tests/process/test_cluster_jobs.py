@@ -8,6 +8,7 @@ import json
 import random
 import re
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,14 @@ from typing import Any
 import httpx
 import nats as nats_client
 import pytest
+from uuid_utils import uuid7
 
-from mediaworker.cluster.connection import CancellableClient
+from config.load import parse
+from mediaworker.cluster.connection import CancellableClient, NatsConnection
+from mediaworker.cluster.jobs import ClusterJobStore
+from mediaworker.files.options import Options
+from mediaworker.jobs.record import Job, Source
+from mediaworker.jobs.sources import Sources
 from tests.process.test_cluster import environ, joined
 from tests.process.test_jobs import ended, folder, jobs, made, name, upload
 from tests.support.job_chaos import recording
@@ -106,6 +113,43 @@ def test_a_job_is_known_everywhere_as_soon_as_it_is_taken(pair: list[Worker], me
         ids = [answer.json()["id"] for answer in answers]
         assert [a.delete(f"/v1/jobs/{each}").status_code for each in ids] == [204] * 20
         assert [by.get(f"/v1/jobs/{each}").status_code for each in (*ids, "no one's") for by in (a, b)] == [404] * 42
+
+
+async def test_a_job_that_another_worker_takes_at_once_is_accepted(
+    tmp_path: Path, pair: list[Worker], server: NatsServer, media: Path
+) -> None:
+    """It runs there before the worker that was given it has read NATS's answer."""
+    settings = parse({"data_dir": str(tmp_path), "cluster": {"nats": [server.url], "replicas": 1}})
+    connection = NatsConnection(settings.cluster, worker="test", on_ready=_nothing)
+    sources = Sources.of(settings)
+    store = ClusterJobStore(connection, tmp_path, sources, clock=time.time)
+    job_id, sound = str(uuid7()), (media / "short.wav").read_bytes()
+    job = Job(job_id, "loopback", Source("short.wav", len(sound)), Options(), time.time())
+    connection.start()
+    await store.start()
+    try:
+        store.join("test")
+        incoming = sources.incoming(job_id)
+        await incoming.write(sound)
+        await incoming.finish(sync=True)
+        incoming.close()
+        sources.keep(job)
+        adding = asyncio.create_task(store.add(job))
+        while not adding.done():
+            await asyncio.sleep(0)
+            time.sleep(0.02)  # noqa: ASYNC251 - the loop is busy
+        await adding
+        assert await store.find(job_id)
+    finally:
+        await store.close()
+        await connection.stop()
+    with asked(*pair) as (a, b):
+        assert (await asyncio.to_thread(ended, a, job_id))["status"] == "completed"
+        assert b.delete(f"/v1/jobs/{job_id}").status_code == 204
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def test_a_question_to_nats_can_be_cancelled_at_any_time(server: NatsServer) -> None:
