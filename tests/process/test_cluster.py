@@ -130,6 +130,7 @@ def request(running: Worker, method: str, path: str, body: object = None) -> tup
 
 async def test_every_worker_tells_the_events_of_all(pair: tuple[Worker, Worker]) -> None:
     a, b = pair
+    await asyncio.gather(say(a), say(b))  # their engines are loaded: the first call of a worker may have no partials
     async with following(a) as at_a, following(b) as at_b:
         one, other = await asyncio.gather(say(a, speed=1), say(b, speed=1))
         for follower in (at_a, at_b):
