@@ -375,7 +375,7 @@ async def test_files_of_one_worker_wait_for_calls_of_another(
 ) -> None:
     long = bytes(ulaw_encode(speech(LONG)))
     async with connected(two[0], clients=2) as (files, calls):
-        names = [f"file/{number}" for number in range(6)]
+        names = [f"file/{number}" for number in range(4)]
         for name in names:
             files.recognizer.open(Utterance(name, "PCMU", live=False, stream="file"), files.heard.append)
             files.recognizer.append(name, long)
