@@ -95,21 +95,26 @@ def test_requests_are_those_of_a_live_call() -> None:
     assert not any(isinstance(each.message, messages.PartialRequest) for each in alone)
 
 
-class Slow(Clock):
-    """Each step takes so long that everything is late."""
+class Steady(Clock):
+    """Each step takes as long, however busy the machine is."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self._step_s = step_s
 
     def timed(self, work: Any) -> float:
         work()
-        self.now += 0.5
-        return 0.5
+        self.now += self._step_s
+        return self._step_s
 
 
 def test_a_final_that_is_ready_before_its_endpoint_is_not_waited_for() -> None:
+    """Steps of 0.5 s are so slow that everything is late."""
     folder = plugin.assets()
     assert folder is not None
     made = MeteredEngine(Model(folder), 1)
     coming = requests(talk(CLIPS, people=1, seconds=2, seed=1), partial_ms=500, seconds=2)
-    for clock, late in ((Clock(), False), (Slow(), True)):
+    for clock, late in ((Steady(0.01), False), (Steady(0.5), True)):
         run = Run(made, coming, iter(()), 2, clock)
         run.run()
         waits_s = [wait for waits in run.tally.waits_s.values() for wait in waits]
