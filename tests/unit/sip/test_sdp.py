@@ -485,10 +485,10 @@ def test_digits_in_info(content_type: str, body: str, found: tuple[str, int] | N
 def test_headers_made_to_be_slow_are_read_at_once(piece: str) -> None:
     """A message may have 64 KB, and everybody's calls wait while one is read."""
     header = '"' + piece * (60000 // len(piece)) + "\\"
-    started = time.perf_counter()
+    started = time.process_time()
     address_uri(header)
     tag_of(header)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert address_uri('"a <sip:b@c>') == "sip:b@c", "of a string that nobody closes"
     assert tag_of('"a;tag=x\\"" <sip:b@c;tag=y>;tag=z') == "z"
 
