@@ -222,7 +222,7 @@ async def test_hold_is_answered_as_rfc_3264_asks_and_the_call_goes_on(sipp: Sipp
     handler = Recorder()
     async with worker(handler) as endpoint:
         audio = f"{codes},1,0,PCMU/8000"
-        await sipp.run("hold", f"127.0.0.1:{endpoint.port}", audio=audio, talk_ms=700, **PCMU)
+        await sipp.run("hold", f"127.0.0.1:{endpoint.port}", audio=audio, talk_ms=1000, **PCMU)
         await until(lambda: handler.log[-1] == ("end", "hangup"))
         assert handler.log[1:-1] == [
             ("media", "PCMU", "recvonly", "held"),
@@ -275,7 +275,7 @@ async def test_an_offer_in_the_200_is_answered_in_the_ack(sipp: Sipp, codes: Pat
     handler = Recorder()
     async with worker(handler) as endpoint:
         audio = f"{codes},1,0,PCMU/8000"
-        await sipp.run("late_offer", f"127.0.0.1:{endpoint.port}", audio=audio, talk_ms=700, **PCMU)
+        await sipp.run("late_offer", f"127.0.0.1:{endpoint.port}", audio=audio, talk_ms=1000, **PCMU)
         await until(lambda: handler.log[-1] == ("end", "hangup"))
         assert handler.log == [("call", "PCMU", "sendrecv"), ("end", "hangup")]
         (packets,) = handler.audio.values()

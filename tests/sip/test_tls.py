@@ -68,7 +68,7 @@ async def test_a_call_and_its_audio(sipp: Sipp, codes: Path, authority: Authorit
     keys = secured(authority.issue("worker", "DNS:localhost"), authority)
     async with worker(handler, **keys) as endpoint:
         assert endpoint.tls_port == keys["tls_port"]
-        values = {**PCMU, "audio": f"{codes},1,0,PCMU/8000", "talk_ms": 500, "sdp": ""}
+        values = {**PCMU, "audio": f"{codes},1,0,PCMU/8000", "talk_ms": 1000, "sdp": ""}
         entry = free_port()
         with stunnel(tmp_path, entry, endpoint.tls_port, client=True, ca=authority.cert, name="localhost"):
             await sipp.run("call", f"127.0.0.1:{entry}", transport="t1", **values)
