@@ -57,9 +57,8 @@ class JobNotifier:
             if owed and job.id not in self.outbox.lanes:
                 assert job.webhook is not None
                 assert job.ended_s is not None
-                message = OutgoingMessage(
-                    job.id, job.id, job.webhook.url, self._body_of(job.id), job.ended_s, since_s=job.ended_s
-                )
+                body = self._body_of(job.id)
+                message = OutgoingMessage(job.id, job.id, job.webhook.url, body, since_s=job.ended_s)
                 message.tries = job.webhook.attempts
                 self.outbox.add(message, job.webhook.next_s)
 

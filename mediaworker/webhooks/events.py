@@ -16,12 +16,13 @@ import structlog
 from config import ConfigError, Settings
 from config.settings import EventWebhook
 from config.tasks import end_tasks
+from mediaworker.events.feed_place import FeedPlace
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import BODIES, EventError, is_durable, tag_of, type_of
 from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
-from mediaworker.webhooks.lanes import FeedPlace, OutgoingMessage
+from mediaworker.webhooks.lanes import OutgoingMessage
 from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
 from mediaworker.webhooks.post import Poster, wrong_with_secret, wrong_with_url
 
@@ -86,7 +87,7 @@ class EventFeed:
     @property
     def lag_s(self) -> float:
         """The age of the oldest event that has not been taken."""
-        oldest_s = self.outbox.lanes.oldest_s
+        oldest_s = self._place.oldest_s
         return 0.0 if oldest_s is None else max(0.0, self._clock() - oldest_s)
 
     async def start(self) -> None:
@@ -167,9 +168,9 @@ class EventFeed:
             self._place.skip_to(row)
             self._room.set()
             return
-        self._place.add(row)
+        self._place.add(row, time_s)
         message_id = f"evt_{self._store_id}_{row}"
-        self.outbox.add(OutgoingMessage(message_id, event.call_id, self._settings.url, lambda: frame, time_s, row=row))
+        self.outbox.add(OutgoingMessage(message_id, event.call_id, self._settings.url, lambda: frame, row=row))
 
     def _skip(self, error: ResumeError) -> None:
         """What is left of the past was erased before it could be sent."""

@@ -1,9 +1,9 @@
-"""Which messages of an outbox are on their way, and how far a feed of them has come. No I/O."""
+"""Which messages of an outbox are on their way. No I/O."""
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,8 +19,6 @@ class OutgoingMessage:
     url: str
     body: Callable[[], str]
     """Made anew for each try."""
-    time_s: float
-    """Unix time of what it reports."""
     since_s: float = 0.0
     """Unix time from which its patience is counted; 0: from its first try."""
     tries: int = 0
@@ -48,11 +46,6 @@ class Lanes:
     def untried(self) -> bool:
         """Whether something has never been sent, or is being sent."""
         return any(lane.messages[0].tries == 0 or lane.busy for lane in self._lanes.values())
-
-    @property
-    def oldest_s(self) -> float | None:
-        """The earliest `time_s` of what waits."""
-        return min((lane.messages[0].time_s for lane in self._lanes.values()), default=None)
 
     def add(self, message: OutgoingMessage, due_s: float) -> None:
         """`due_s` counts for the first message of a lane."""
@@ -85,38 +78,3 @@ class Lanes:
         """Drop the lane, and return what was in it."""
         lane = self._lanes.pop(name, None)
         return [] if lane is None else list(lane.messages)
-
-
-class FeedPlace:
-    """How far a feed has read a store's rows, and up to where all of them are done. `limit` rows may be open."""
-
-    def __init__(self, row: int, limit: int) -> None:
-        self._limit = limit
-        self.read_row = row
-        """Everything up to here is open or done, or is of no interest."""
-        self._open: OrderedDict[int, int] = OrderedDict()
-        """Rows that are not done, in ascending order, and the row that was read before each."""
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    @property
-    def full(self) -> bool:
-        return len(self._open) >= self._limit
-
-    @property
-    def done_row(self) -> int:
-        """Everything up to here is done: to begin after it loses nothing, and repeats what is done beyond."""
-        return next(iter(self._open.values()), self.read_row)
-
-    def add(self, row: int) -> None:
-        assert row > self.read_row, "rows ascend"
-        self._open[row] = self.read_row
-        self.read_row = row
-
-    def skip_to(self, row: int) -> None:
-        """There is nothing of interest up to here."""
-        self.read_row = max(self.read_row, row)
-
-    def done(self, row: int) -> None:
-        del self._open[row]

@@ -179,7 +179,7 @@ async def test_waits_grow_and_end() -> None:
         clock=lambda: now_s,
         on_attempt=ignore,
     )
-    message = OutgoingMessage("1", "1", f"http://127.0.0.1:{port}/", lambda: "{}", now_s, since_s=now_s)
+    message = OutgoingMessage("1", "1", f"http://127.0.0.1:{port}/", lambda: "{}", since_s=now_s)
     attempt, waits = Attempt("waiting"), list[float]()
     try:
         while attempt.state == "waiting":

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from config import ConfigError
 from config.load import parse
+from mediaworker.events.feed_place import FeedPlace
 from mediaworker.webhooks import events as module
-from mediaworker.webhooks.lanes import FeedPlace, Lanes, OutgoingMessage
+from mediaworker.webhooks.lanes import Lanes, OutgoingMessage
 from tests.support.receiver import SECRET
 
 
@@ -27,8 +28,8 @@ def test_lanes_send_each_in_order_and_know_how_far_all_is_done(
         if add:
             row += chance.randint(1, 3)
             rows.append(row)
-            place.add(row)
-            lanes.add(OutgoingMessage(f"evt_{row}", f"c{call}", "", str, 0.0, row=row), 0.0)
+            place.add(row, float(row))
+            lanes.add(OutgoingMessage(f"evt_{row}", f"c{call}", "", str, row=row), 0.0)
         else:
             out += list(lanes.ready(0.0, chance.randint(0, 3)))
             if out:
@@ -42,7 +43,7 @@ def test_lanes_send_each_in_order_and_know_how_far_all_is_done(
                     done.add(item.row)
         undone = [each for each in rows[1:] if each not in done]
         assert place.done_row == (rows[rows.index(undone[0]) - 1] if undone else rows[-1])
-        assert len(place) == len(undone)
+        assert len(place) == len(undone) and place.oldest_s == (undone[0] if undone else None)
         assert len({item.lane for item in out}) == len(out), "one of a call at a time"
     for call in range(4):
         mine = [item.row for item in sent if item.lane == f"c{call}"]
@@ -67,16 +68,16 @@ def test_a_wrong_webhook_is_a_wrong_configuration(wrong: dict[str, Any], key: st
         module.check(parse({"webhooks": [right, right]}))
 
 
-def message(name: str, lane: str, time_s: float = 0.0) -> OutgoingMessage:
-    return OutgoingMessage(name, lane, "", str, time_s)
+def message(name: str, lane: str) -> OutgoingMessage:
+    return OutgoingMessage(name, lane, "", str)
 
 
 def test_the_lane_that_is_due_longest_goes_first_and_only_once() -> None:
     lanes = Lanes()
     for due_s, name in ((3.0, "late"), (1.0, "early"), (2.0, "middle"), (9.0, "not yet")):
-        lanes.add(message(name, name, 100.0 + due_s), due_s)
+        lanes.add(message(name, name), due_s)
     lanes.add(message("second", "early"), 0.0)
-    assert lanes.next_due_s() == 1.0 and lanes.oldest_s == 101.0
+    assert lanes.next_due_s() == 1.0
     assert [each.id for each in lanes.ready(3.0, 2)] == ["early", "middle"]
     assert lanes.next_due_s() == 3.0, "what is out is not due"
     assert [each.id for each in lanes.ready(3.0, 5)] == ["late"]
@@ -95,7 +96,7 @@ def test_a_lane_goes_on_when_its_first_is_done_and_waits_when_it_is_not() -> Non
     lanes.done(first, 8.0)
     assert lanes.next_due_s() == 8.0 and list(lanes.ready(8.0, 5)) == [second]
     lanes.done(second, 9.0)
-    assert "a" not in lanes and lanes.next_due_s() is None and lanes.oldest_s is None and not lanes.untried
+    assert "a" not in lanes and lanes.next_due_s() is None and not lanes.untried
 
 
 def test_untried_is_what_has_never_been_sent_or_is_being_sent() -> None:
@@ -120,9 +121,9 @@ def test_a_lane_can_be_dropped_as_a_whole() -> None:
 
 def test_a_feed_is_full_at_its_limit_and_never_goes_back() -> None:
     place = FeedPlace(5, 2)
-    place.add(6)
+    place.add(6, 0.0)
     assert not place.full
-    place.add(9)
+    place.add(9, 0.0)
     assert place.full and len(place) == 2 and place.done_row == 5 and place.read_row == 9
     place.skip_to(3)
     assert place.read_row == 9
@@ -132,4 +133,4 @@ def test_a_feed_is_full_at_its_limit_and_never_goes_back() -> None:
     place.done(9)
     assert place.done_row == 20
     with pytest.raises(AssertionError):
-        place.add(20)
+        place.add(20, 0.0)
