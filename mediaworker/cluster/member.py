@@ -48,7 +48,9 @@ class ClusterMember:
         """Opened and closed by the service of jobs."""
         self.accounts = ClusterAccounts(self.connection)
         self.leases = Leases(self.connection, self.events, self.jobs, self.accounts)
-        self.events.own_events.ask = self.leases.catch_up
+        own_events = self.events.own_events
+        own_events.ask, own_events.prompt = self.leases.catch_up, lambda: self.outbox.prompt
+        self.outbox.on_written = own_events.on_written
         self.retention = RetentionTask(self.events, settings.retention)
         self._stream_id = ""
         self._listens = False

@@ -1,7 +1,9 @@
 """Publishes what this worker has committed into the stream of all, and its partials to whoever listens just now.
 
-No final waits for it: it follows the hub like any subscriber, from the place up to which the stream has taken all. A
-call's events keep their order; each message holds events of one call, so that a call can be erased from the stream.
+It follows the hub like any subscriber, from the place up to which the stream has taken all. Each message holds events
+of one call, so that a call can be erased from the stream. A call's events keep their order, for one message of a call
+is under way at a time; calls do not wait for each other. `on_written` says what NATS has been sent: whatever happens to
+this worker then, the others will know it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from nats.aio.msg import Msg
 from config.counters import counter
 from config.tasks import end_tasks
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
+from mediaworker.events.feed_place import FeedPlace
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import TYPES, Envelope
 from mediaworker.events.store import StoreError
@@ -27,9 +30,11 @@ from mediaworker.events.subscription import Cursor, Entry, ResumeError, Subscrip
 from mediaworker.ops.traces import TRACEPARENT, Traces
 
 PLACE = "cluster"
-WAVE = 256
-"""Events that are published together; the next begin when JetStream has taken all of them."""
+OPEN = 1024
+"""Events in memory that the stream has not taken. Beyond it the store keeps them."""
 MESSAGE_BYTES = 256 * 1024
+STEPS = 8
+"""Of the event loop, in which NATS's client writes what was published to its socket, if that takes it."""
 TOGETHER_S = 0.005
 """Partials wait so long for each other."""
 PARTIALS = 4096
@@ -38,6 +43,8 @@ SAVE_S = 1.0
 RETRY_S = 0.5
 ANSWER_S = 2.0
 """The stream has not taken a message that it has not acknowledged by then. It is sent again, which makes no double."""
+PROMPT_S = 0.5
+"""If the stream takes longer for an event, it is not prompt."""
 TRANSIENT = frozenset({"transcript.partial", "metrics"})
 DURABLE = TYPES - {"transcript.partial", "hello", "lagged"}
 log = structlog.get_logger("cluster")
@@ -63,7 +70,9 @@ _answer = msgspec.json.Decoder(_Answer)
 class OutboxCounters:
     published: int = counter("Counts events that the stream of all workers has taken.")
     messages: int = counter("Counts messages in which they were published.")
-    retries: int = counter("Counts times that the stream took a part of them only, or none, and was asked again.")
+    retries: int = counter(
+        "Counts times that the stream had refused or not answered some of them, and was asked again."
+    )
     skips: int = counter("Counts times that events had gone before the stream could take them.")
 
 
@@ -73,28 +82,55 @@ class Outgoing(NamedTuple):
     frame: str
 
 
+@dataclass(slots=True)
+class Message:
+    events: list[Outgoing]
+    """Of one call, in their order."""
+    sent_s: float = 0.0
+    """By the clock of the event loop; 0: it has yet to be sent, or was refused."""
+
+    @property
+    def call_id(self) -> str:
+        return self.events[0].call_id
+
+    @property
+    def rows(self) -> str:
+        """The first and the last: the name of the message."""
+        return f"{self.events[0].row}-{self.events[-1].row}"
+
+
 class Outbox:
     """`start` when the stream is there; it goes on by itself from then on."""
 
     def __init__(self, hub: EventHub, connection: NatsConnection, traces: Traces | None = None) -> None:
         self.counters = OutboxCounters()
+        self.on_written: Callable[[int], None] | None = None
+        """Called with the row up to which NATS has been sent all events. Not called while NATS takes nothing."""
         self._hub, self._connection, self._traces = hub, connection, traces
         self._store_id = ""
-        self._place = self._saved = 0
-        self._since_s = 0.0
-        """When the events that are being published began to be; 0: none are."""
+        self._place = FeedPlace(0, OPEN)
+        self._saved = 0
+        self._under_way: dict[str, Message] = {}
+        """By calls: what has been sent, or must be sent again."""
+        self._waiting: dict[str, deque[Outgoing]] = {}
+        """By calls: what goes behind that."""
+        self._room = asyncio.Event()
         self._transient: deque[str] = deque(maxlen=PARTIALS)
         self._some_transient = asyncio.Event()
         self._inbox = ""
         """Where JetStream answers. (`JetStreamContext.publish_async` does the same; this costs half as much.)"""
-        self._answers: dict[str, asyncio.Future[bytes]] = {}
-        """By the rows of what was published."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def lag_s(self) -> float:
         """For how long the oldest event has waited that the stream has not taken; 0: it has all."""
-        return max(0.0, asyncio.get_running_loop().time() - self._since_s) if self._since_s else 0.0
+        oldest_s = self._place.oldest_s
+        return 0.0 if oldest_s is None else max(0.0, asyncio.get_running_loop().time() - oldest_s)
+
+    @property
+    def prompt(self) -> bool:
+        """Whether an event of now will be sent to NATS within milliseconds."""
+        return bool(self._tasks) and not self._connection.trouble and self.lag_s < PROMPT_S
 
     async def start(self) -> None:
         """Raises StoreError."""
@@ -102,20 +138,23 @@ class Outbox:
             return
         self._store_id = self._hub.cursor.store_id
         saved: int | None = await self._hub.read(lambda database: database.place(PLACE))
-        self._place = self._saved = saved or 0
+        self._saved = saved or 0
+        self._place = FeedPlace(self._saved, OPEN)
         create = asyncio.get_running_loop().create_task
         self._tasks = [
-            create(self._publish_all(), name="cluster-outbox"),
+            create(self._read(), name="cluster-outbox"),
+            create(self._publish_again(), name="cluster-outbox: again"),
             create(self._publish_transient(), name="cluster-partials"),
             create(self._remember(), name="cluster-place"),
         ]
         self._hub.on_shown.append(self._take_transient)
+        self._hub.ended_calls.on_erased.append(self._forget)
 
     async def stop(self, within_s: float) -> None:
         """Publish what is left, as long as that takes no more than this."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while self._tasks and self._place < self._hub.cursor.row:  # noqa: ASYNC110
+                while self._tasks and self._place.done_row < self._hub.cursor.row:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         if self._tasks:
             self._hub.on_shown.remove(self._take_transient)
@@ -123,14 +162,12 @@ class Outbox:
         with contextlib.suppress(StoreError):
             await self._save()
 
-    async def _publish_all(self) -> None:
+    # -- from the hub -----------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
         while True:
             try:
-                async with contextlib.aclosing(self._waves()) as waves:
-                    async for wave in waves:
-                        self._since_s = asyncio.get_running_loop().time()
-                        await self._publish(wave)
-                        self._place, self._since_s = wave[-1].row, 0.0
+                await self._follow()
             except ResumeError:
                 # Its events have expired or were erased while nobody could take them.
                 self._skip()
@@ -138,81 +175,140 @@ class Outbox:
                 log.info("the outbox reads again", reason=str(error))
             await asyncio.sleep(RETRY_S)
 
-    async def _waves(self) -> AsyncGenerator[list[Outgoing], None]:
-        """What the hub has shown since the last wave."""
-        subscription = self._hub.subscribe(after=str(Cursor(self._store_id, self._place)), types=DURABLE)
+    async def _follow(self) -> None:
+        after = Cursor(self._store_id, self._place.read_row)
+        subscription = self._hub.subscribe(after=str(after), types=DURABLE)
         try:
-            wave, read_row = list[Outgoing](), self._place
             async for frame in subscription:
-                row = subscription.cursor.row
-                if row > read_row:  # the others, `hello` among them, are not durable
-                    read_row = row
-                    wave.append(Outgoing(row, _envelope.decode(frame).call_id or "", frame))
-                if wave and (len(wave) == WAVE or not subscription.waiting):
-                    yield wave
-                    wave = []
+                self._take(subscription.cursor.row, frame)
+                if not subscription.waiting or self._place.full:
+                    await self._publish([each for each in self._waiting if each not in self._under_way])
+                if self._place.full:
+                    await self._half_done()
         finally:
             subscription.close()
 
-    async def _publish(self, wave: list[Outgoing]) -> None:
-        """Until the stream has taken it, however long that takes."""
-        left = _messages(wave)
-        while left:
-            # One message of a call at a time: a later one must not be taken while an earlier one is tried again.
-            first: dict[str, list[Outgoing]] = {}
-            for message in left:
-                first.setdefault(message[0].call_id, message)
-            taken = await self._send(first.values())
-            left = [message for message in left if id(message) not in taken]
-            if len(taken) < len(first):
-                self.counters.retries += 1
-                await asyncio.sleep(RETRY_S)
-        self.counters.published += len(wave)
+    async def _half_done(self) -> None:
+        while len(self._place) > OPEN // 2:
+            self._room.clear()
+            await self._room.wait()
 
-    async def _send(self, messages: Collection[list[Outgoing]]) -> set[int]:
-        """-> the ids of those that the stream has taken."""
-        sent: list[tuple[list[Outgoing], asyncio.Future[bytes]]] = []
-        taken, trouble = set[int](), ""
+    def _take(self, row: int, frame: str) -> None:
+        if row <= self._place.read_row:
+            return  # `hello`, which is not durable
+        call_id = _envelope.decode(frame).call_id
+        if call_id is None:
+            self._place.skip_to(row)  # an event without a call stays here
+            return
+        self._place.add(row, asyncio.get_running_loop().time())
+        self._waiting.setdefault(call_id, deque()).append(Outgoing(row, call_id, frame))
+
+    def _forget(self, call_id: str) -> None:
+        """The call has been erased: the stream gets no more of it."""
+        message = self._under_way.pop(call_id, None)
+        for event in [*(message.events if message is not None else ()), *self._waiting.pop(call_id, ())]:
+            self._place.done(event.row)
+        self._room.set()
+
+    def _skip(self) -> None:
+        floor = self._hub.event_log.floor
+        log.error("events have gone before the cluster could take them", up_to=floor)
+        self.counters.skips += 1
+        self._place.skip_to(floor if floor > self._place.read_row else self._hub.cursor.row)
+
+    # -- to the stream ----------------------------------------------------------------------------------------------
+
+    async def _publish(self, call_ids: Collection[str]) -> None:
+        """The next message of each of these calls."""
+        messages = []
+        for call_id in call_ids:
+            messages.append(Message(self._next(call_id)))
+            self._under_way[call_id] = messages[-1]
+        await self._send(messages)
+
+    def _next(self, call_id: str) -> list[Outgoing]:
+        """As many of its events as a message holds."""
+        waiting = self._waiting[call_id]
+        events = [waiting.popleft()]
+        length = len(events[0].frame)
+        while waiting and (length := length + len(waiting[0].frame)) <= MESSAGE_BYTES:
+            events.append(waiting.popleft())
+        if not waiting:
+            del self._waiting[call_id]
+        return events
+
+    async def _send(self, messages: Iterable[Message]) -> None:
+        """For the first time or again. What cannot be sent now is sent again later."""
         try:
-            with contextlib.suppress(*TROUBLE):
-                for message in messages:
-                    sent.append((message, await self._sent(message)))
-            if sent:
-                await asyncio.wait([answer for _, answer in sent], timeout=ANSWER_S)
-        finally:
-            self._answers.clear()
-        for message, answer in sent:
-            if refused := refusal(answer.result()) if answer.done() else "no answer":
-                trouble = refused
-            else:
-                taken.add(id(message))
-        if trouble:
-            log.debug("not published", reason=trouble)
-        self.counters.messages += len(taken)
-        return taken
+            for message in messages:
+                await self._send_one(message)
+                message.sent_s = asyncio.get_running_loop().time()
+            await self._tell_written()
+        except TROUBLE as error:
+            log.debug("not published", reason=str(error))
 
-    async def _sent(self, events: list[Outgoing]) -> asyncio.Future[bytes]:
-        """-> the stream's answer, when it comes."""
-        client = self._connection.client
+    async def _send_one(self, message: Message) -> None:
+        client, call_id = self._connection.client, message.call_id
         if not self._inbox:
             inbox = client.new_inbox()
-            await client.subscribe(f"{inbox}.*", cb=self._answered)
+            await client.subscribe(f"{inbox}.*.*", cb=self._on_answer)
             self._inbox = inbox
-        first, last = events[0], events[-1]
-        subject = self._connection.subject("events", self._store_id, first.call_id)
-        place = f"{first.row}-{last.row}"
-        headers = {"Nats-Msg-Id": f"{self._store_id}:{place}"}
-        if self._traces is not None and (traceparent := self._traces.parent(first.call_id)):
+        headers = {"Nats-Msg-Id": f"{self._store_id}:{message.rows}"}
+        if self._traces is not None and (traceparent := self._traces.parent(call_id)):
             headers[TRACEPARENT] = traceparent
-        answer = self._answers[place] = asyncio.get_running_loop().create_future()
-        payload = "\n".join(each.frame for each in events).encode()
-        await client.publish(subject, payload, reply=f"{self._inbox}.{place}", headers=headers)
-        return answer
+        await client.publish(
+            self._connection.subject("events", self._store_id, call_id),
+            "\n".join(each.frame for each in message.events).encode(),
+            reply=f"{self._inbox}.{call_id}.{message.rows}",
+            headers=headers,
+        )
 
-    async def _answered(self, answer: Msg) -> None:
-        waiting = self._answers.get(answer.subject.rpartition(".")[2])
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer.data)
+    async def _tell_written(self) -> None:
+        """When NATS's client has written what was published until now, if it does so at once."""
+        client, row = self._connection.client, self._sent_row
+        for _ in range(STEPS):
+            if not client.pending_data_size:
+                if self.on_written is not None:
+                    self.on_written(row)
+                return
+            await asyncio.sleep(0)
+
+    @property
+    def _sent_row(self) -> int:
+        """Up to here everything has been sent."""
+        unsent = [waiting[0].row for waiting in self._waiting.values()]
+        unsent += [each.events[0].row for each in self._under_way.values() if not each.sent_s]
+        return min(unsent, default=self._place.read_row + 1) - 1
+
+    async def _on_answer(self, answer: Msg) -> None:
+        call_id, rows = answer.subject.split(".")[-2:]
+        message = self._under_way.get(call_id)
+        if message is None or message.rows != rows:
+            return  # it has been answered before
+        if refused := refusal(answer.data):
+            message.sent_s = 0.0
+            log.debug("not published", call_id=call_id, reason=refused)
+            return
+        del self._under_way[call_id]
+        for event in message.events:
+            self._place.done(event.row)
+        self.counters.published += len(message.events)
+        self.counters.messages += 1
+        self._room.set()
+        if call_id in self._waiting:
+            await self._publish([call_id])
+
+    async def _publish_again(self) -> None:
+        """What was refused, or was not answered in time."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            overdue_s = asyncio.get_running_loop().time() - ANSWER_S
+            again = [each for each in self._under_way.values() if each.sent_s < overdue_s]
+            if again:
+                self.counters.retries += 1
+                await self._send(again)
+
+    # -- partials ---------------------------------------------------------------------------------------------------
 
     def _take_transient(self, entry: Entry) -> None:
         if entry.row is None and entry.type in TRANSIENT:
@@ -240,11 +336,7 @@ class Outbox:
     def _partials(self) -> str:
         return self._connection.subject("partials", self._store_id)
 
-    def _skip(self) -> None:
-        floor = self._hub.event_log.floor
-        log.error("events have gone before the cluster could take them", up_to=floor)
-        self.counters.skips += 1
-        self._place = max(self._place, floor)
+    # -- the place --------------------------------------------------------------------------------------------------
 
     async def _remember(self) -> None:
         while True:
@@ -253,23 +345,10 @@ class Outbox:
                 await self._save()
 
     async def _save(self) -> None:
-        place = self._place
+        place = self._place.done_row
         if place != self._saved:
             await self._hub.maintain(lambda database: database.keep_place(PLACE, place))
             self._saved = place
-
-
-def _messages(wave: list[Outgoing]) -> list[list[Outgoing]]:
-    """Of each call its events in their order, in messages that are not too long. Events without a call stay here."""
-    calls: dict[str, list[list[Outgoing]]] = {}
-    for event in wave:
-        if not event.call_id:
-            continue
-        messages = calls.setdefault(event.call_id, [[]])
-        if messages[-1] and sum(len(each.frame) for each in messages[-1]) + len(event.frame) > MESSAGE_BYTES:
-            messages.append([])
-        messages[-1].append(event)
-    return [message for messages in calls.values() for message in messages]
 
 
 def refusal(answer: bytes) -> str:

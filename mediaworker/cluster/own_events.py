@@ -1,7 +1,10 @@
-"""This worker's own events on their way to its subscribers. They wait after the worker has stood still.
+"""This worker's own events on their way to its subscribers.
 
-A process that was stopped, or whose machine was, finds out late that another worker has ended its calls. What it says
-of them until then would contradict what everybody else knows.
+Each waits until NATS has been sent it, for some milliseconds and no longer: whatever happens to this worker then, the
+others know what its subscribers know, and go on from there. While NATS is away nothing waits.
+
+All wait after the worker has stood still. A process that was stopped, or whose machine was, finds out late that another
+worker has ended its calls. What it says of them until then would contradict what everybody else knows.
 """
 
 from __future__ import annotations
@@ -9,12 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from mediaworker.events.subscription import Entry
 
+HOLD_S = 0.02
+"""An event waits no longer to be sent to NATS."""
 BEAT_S = 0.5
 STILL_S = 4.0
 """Whoever has not run for so long may find its calls ended. A lease lasts longer."""
@@ -27,10 +33,14 @@ class OwnEvents:
     def __init__(self, show: Callable[[Entry], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self.ask: Callable[[], Awaitable[None]] | None = None
         """Finds out whether another worker has ended calls of this one."""
+        self.prompt: Callable[[], bool] = lambda: False
+        """Whether NATS will be sent an event of now within milliseconds, as `on_written` will tell."""
         self._show, self._clock = show, clock
         self._beat_s = clock()
         self._beat: asyncio.TimerHandle | None = None
-        self._waiting: list[Entry] = []
+        self._waiting: deque[Entry] = deque()
+        self._limit: asyncio.TimerHandle | None = None
+        """Set while events wait for NATS."""
         self._asking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -42,18 +52,42 @@ class OwnEvents:
             self._beat.cancel()
         if self._asking is not None:
             self._asking.cancel()
+        self._show_all()
 
     @property
     def waiting(self) -> bool:
-        return self._asking is not None
+        return self._asking is not None or bool(self._waiting)
 
     def take(self, entry: Entry) -> None:
         """The worker's own hub has stored and shown it."""
         self.check()
         if self.waiting:
             self._waiting.append(entry)
+        elif entry.row is not None and entry.call_id is not None and self.prompt():
+            self._waiting.append(entry)
+            self._limit = asyncio.get_running_loop().call_later(HOLD_S, self._show_all)
         else:
             self._show(entry)
+
+    def on_written(self, row: int) -> None:
+        """NATS has been sent all events up to this row of the worker's own store."""
+        if self._asking is not None:
+            return
+        while self._waiting and (self._waiting[0].row or 0) <= row:
+            self._show(self._waiting.popleft())
+        if not self._waiting:
+            self._end_limit()
+
+    def _end_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _show_all(self) -> None:
+        """Unless they wait for an answer."""
+        self._end_limit()
+        while self._waiting and self._asking is None:
+            self._show(self._waiting.popleft())
 
     def check(self) -> None:
         """Ask, if the worker has stood still until now."""
@@ -74,6 +108,4 @@ class OwnEvents:
                     await ask()
         finally:
             self._asking = None
-            waiting, self._waiting = self._waiting, []
-            for entry in waiting:
-                self._show(entry)
+            self._show_all()

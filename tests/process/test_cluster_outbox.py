@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nats.js import JetStreamContext
+from websockets.asyncio.client import connect
 
 from config.settings import Cluster
 from mediaworker.cluster.connection import NatsConnection
-from mediaworker.cluster.outbox import PARTIALS, WAVE, Outbox, refusal
+from mediaworker.cluster.outbox import OPEN, PARTIALS, Outbox, refusal
 from mediaworker.events.hub import EventHub
+from tests.process.test_cluster import environ, following, joined
+from tests.process.test_ws_calls import config, url
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.event_samples import ended, final, partial, running_hub, speech, started
 from tests.support.nats_servers import NatsServer, nats
+from tests.support.peers import alive, launch
 
 STREAM = "MEDIAWORKER_EVENTS"
 WITHIN_S = 30.0
@@ -50,14 +55,18 @@ class Publishing:
         await until(lambda: self.outbox.counters.published >= events)
 
     async def stored(self) -> list[tuple[str, int]]:
-        """(call, `seq`) of each event in the stream, in its order."""
-        state = (await self.js.stream_info(STREAM)).state
-        found = []
-        for number in range(state.first_seq, state.last_seq + 1):
-            data = (await self.js.get_msg(STREAM, number)).data
-            assert data is not None
-            found += [json.loads(frame) for frame in data.decode().split("\n")]
-        return [(event["call_id"], event["seq"]) for event in found]
+        return await stored(self.js)
+
+
+async def stored(js: JetStreamContext) -> list[tuple[str, int]]:
+    """(call, `seq`) of each event in the stream, in its order."""
+    state = (await js.stream_info(STREAM)).state
+    found = []
+    for number in range(state.first_seq, state.last_seq + 1):
+        data = (await js.get_msg(STREAM, number)).data
+        assert data is not None
+        found += [json.loads(frame) for frame in data.decode().split("\n")]
+    return [(event["call_id"], event["seq"]) for event in found]
 
 
 async def until(done: Callable[[], bool]) -> None:
@@ -98,12 +107,12 @@ def whole(call_id: str, utterances: int) -> list[tuple[str, int]]:
 async def test_a_backlog_is_published_in_order(tmp_path: Path, server: NatsServer) -> None:
     async with publishing(tmp_path, server) as made:
         for number in range(4):
-            made.talk(f"c{number}", WAVE)
-        await made.taken(4 * len(whole("c", WAVE)))
+            made.talk(f"c{number}", OPEN // 4)
+        await made.taken(4 * len(whole("c", OPEN // 4)))
         stored = await made.stored()
         assert made.outbox.counters.retries == 0 and made.outbox.counters.messages < len(stored) / 8
         for number in range(4):
-            assert [each for each in stored if each[0] == f"c{number}"] == whole(f"c{number}", WAVE)
+            assert [each for each in stored if each[0] == f"c{number}"] == whole(f"c{number}", OPEN // 4)
 
 
 async def test_what_the_stream_refuses_is_published_when_it_takes_it(tmp_path: Path, server: NatsServer) -> None:
@@ -140,6 +149,59 @@ async def test_what_was_taken_without_an_answer_is_no_double(tmp_path: Path, ser
         server.process.send_signal(signal.SIGCONT)
         await made.taken(2 * len(whole("c2", 2)))
         assert await made.stored() == [*whole("c1", 2), *whole("c2", 2)]
+
+
+async def test_a_call_does_not_wait_for_another(tmp_path: Path, server: NatsServer) -> None:
+    async with publishing(tmp_path, server) as made:
+        config = (await made.js.stream_info(STREAM)).config
+        await made.js.update_stream(config, max_msg_size=1500)
+        made.hub.publish("long", 0, started(custom={"note": "x" * 2000}))
+        await until(lambda: made.outbox.lag_s > 0)
+        made.talk("c1", 0)
+        await made.taken(len(whole("c1", 0)))
+        made.hub.publish("long", 0, ended())
+        assert await made.stored() == whole("c1", 0)
+        await made.js.update_stream(config, max_msg_size=-1)
+        await made.taken(2 * len(whole("c1", 0)))
+        assert await made.stored() == [*whole("c1", 0), *whole("long", 0)]
+
+
+async def test_what_is_erased_before_the_stream_has_it_never_gets_there(tmp_path: Path, server: NatsServer) -> None:
+    async with publishing(tmp_path, server) as made:
+        config = (await made.js.stream_info(STREAM)).config
+        await made.js.update_stream(config, max_msg_size=10)
+        made.talk("c1", 2)
+        await until(lambda: made.outbox.counters.retries > 0)
+        await made.hub.ended_calls.erase("c1")
+        assert made.outbox.lag_s == 0
+        await made.js.update_stream(config, max_msg_size=-1)
+        made.talk("c2", 2)
+        await made.taken(len(whole("c2", 2)))
+        assert await made.stored() == whole("c2", 2)
+
+
+async def test_what_a_killed_worker_has_told_is_known_to_the_others(tmp_path: Path, server: NatsServer) -> None:
+    """It is killed before it has learnt that the stream has it."""
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(CuttingProxy())
+        proxy.target = server.port
+        running = launch(tmp_path, **environ(f"nats://127.0.0.1:{proxy.port}"))
+        stack.callback(running.process.kill)
+        await until(lambda: alive(running))
+        await until(lambda: joined(running))
+        follower = await stack.enter_async_context(following(running))
+        proxy.answers.clear()
+        for _ in range(5):
+            socket = await stack.enter_async_context(connect(url(running, "asr"), compression=None))
+            await socket.send(json.dumps(config()))
+        await follower.until("call.started", 5)
+        running.process.kill()
+        told = {(each["call_id"], each["seq"]) for each in follower.heard if each["type"] == "call.started"}
+        other = await nats_client.connect(server.url)
+        stack.push_async_callback(other.close)
+        async with asyncio.timeout(WITHIN_S):
+            while not told <= set(await stored(other.jetstream())):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
 
 
 async def test_partials_are_heard_and_bounded(tmp_path: Path, server: NatsServer) -> None:

@@ -15,6 +15,9 @@ class CuttingProxy:
         self.target: int | None = None
         self.port = 0
         self.connections = 0
+        self.answers = asyncio.Event()
+        """While it is cleared, what the target says is held back."""
+        self.answers.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
@@ -26,6 +29,7 @@ class CuttingProxy:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        self.answers.set()
         self.cut()
         await self._server.wait_closed()
 
@@ -52,16 +56,20 @@ class CuttingProxy:
         pair = (writer, onward)
         self._writers.update(pair)
         try:
-            await asyncio.gather(_pass_on(reader, onward), _pass_on(there, writer))
+            await asyncio.gather(_pass_on(reader, onward), _pass_on(there, writer, self.answers))
         finally:
             self._writers.difference_update(pair)
             for each in pair:
                 each.transport.abort()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: asyncio.Event | None = None
+) -> None:
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(4096):
+            if opened is not None:
+                await opened.wait()
             writer.write(data)
             await writer.drain()
     writer.transport.abort()

@@ -195,6 +195,11 @@ def entry(seq: int) -> Entry:
     return Entry(seq, "call", seq, "speech.started", "{}", 0.0)
 
 
+def spoken(seq: int) -> Entry:
+    """A partial behind that event."""
+    return Entry(None, "call", seq, "transcript.partial", "{}", 0.0, replaces="u")
+
+
 class Clock:
     now = 100.0
 
@@ -233,3 +238,57 @@ async def test_events_wait_after_a_standstill_until_there_is_an_answer(
     events.take(entry(5))
     assert shown[-1] == 5
     events.stop()
+
+
+async def test_an_event_is_shown_when_nats_has_been_sent_it() -> None:
+    shown: list[tuple[int | None, int]] = []
+    events = OwnEvents(lambda each: shown.append((each.row, each.seq)))
+    events.take(spoken(0))
+    events.take(entry(1))
+    assert shown == [(None, 0), (1, 1)], "NATS is away"
+    events.prompt = lambda: True
+    events.take(spoken(1))
+    assert shown[2:] == [(None, 1)] and not events.waiting
+    for each in (entry(2), spoken(2), entry(3), spoken(3)):
+        events.take(each)
+    assert len(shown) == 3 and events.waiting
+    events.on_written(2)
+    assert shown[3:] == [(2, 2), (None, 2)] and events.waiting, "partials keep their place"
+    events.on_written(3)
+    assert shown[5:] == [(3, 3), (None, 3)] and not events.waiting
+    events.take(entry(4))
+    events.stop()
+    assert shown[7:] == [(4, 4)], "the last are told, too"
+
+
+async def test_an_event_waits_for_nats_no_longer_than_a_moment() -> None:
+    shown: list[int] = []
+    events = OwnEvents(lambda each: shown.append(each.seq))
+    events.prompt = lambda: True
+    events.take(entry(1))
+    events.take(entry(2))
+    while events.waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert shown == [1, 2]
+    events.take(entry(3))
+    events.on_written(3)
+    events.take(entry(4))
+    assert shown == [1, 2, 3], "the next one has a moment of its own"
+    events.stop()
+
+
+async def test_what_waits_for_nats_waits_for_an_answer_after_a_standstill() -> None:
+    shown: list[int] = []
+    clock, answer = Clock(), asyncio.Event()
+    events = OwnEvents(lambda each: shown.append(each.seq), clock=clock)
+    events.prompt, events.ask = lambda: True, answer.wait  # type: ignore[assignment]
+    events.take(entry(1))
+    clock.now += 4.1
+    events.take(entry(2))
+    events.on_written(2)
+    events._show_all()  # the moment is over
+    assert shown == []
+    answer.set()
+    while events.waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert shown == [1, 2]
