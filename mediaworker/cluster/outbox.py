@@ -239,13 +239,14 @@ class Outbox:
 
     async def _send(self, messages: Iterable[Message]) -> None:
         """For the first time or again. What cannot be sent now is sent again later."""
-        try:
-            for message in messages:
+        for message in messages:
+            try:
                 await self._send_one(message)
                 message.sent_s = asyncio.get_running_loop().time()
+            except TROUBLE as error:
+                log.debug("not published", call_id=message.call_id, reason=str(error))
+        with contextlib.suppress(*TROUBLE):
             await self._tell_written()
-        except TROUBLE as error:
-            log.debug("not published", reason=str(error))
 
     async def _send_one(self, message: Message) -> None:
         client, call_id = self._connection.client, message.call_id

@@ -166,6 +166,15 @@ async def test_a_call_does_not_wait_for_another(tmp_path: Path, server: NatsServ
         assert await made.stored() == [*whole("c1", 0), *whole("long", 0)]
 
 
+async def test_a_message_that_is_too_long_for_nats_holds_up_no_other(tmp_path: Path, server: NatsServer) -> None:
+    async with publishing(tmp_path, server) as made:
+        made.hub.publish("long", 0, started(custom={"note": "x" * 2_000_000}))
+        made.talk("c1", 2)
+        await made.taken(len(whole("c1", 2)))
+        assert await made.stored() == whole("c1", 2)
+        await until(lambda: made.outbox.counters.retries > 0)
+
+
 async def test_what_is_erased_before_the_stream_has_it_never_gets_there(tmp_path: Path, server: NatsServer) -> None:
     async with publishing(tmp_path, server) as made:
         config = (await made.js.stream_info(STREAM)).config
