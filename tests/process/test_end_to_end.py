@@ -177,17 +177,21 @@ def test_transcripts_of_a_call(running: Worker) -> None:
 def test_a_full_worker_says_busy(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
     with worker(tmp_path, MAX_CALLS="1") as running:
         arguments = ("stream", running.twilio, "--play", str(conversation[0]))
-        first = start(*arguments)
-        until(lambda: running.metric("mediaworker_calls_active") == 1)
-        sip = command("call", f"sip:x@127.0.0.1:{running.sip_port}", "--play", str(conversation[0]))
-        assert sip.returncode != 0 and "486" in sip.stderr + sip.stdout
-        second = command(*arguments)
-        assert second.returncode != 0
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            running.get("/readyz")
-        assert refused.value.code == 503
-        refused.value.close()
-        assert first.wait(60) == 0
+        first = start(*arguments, "--tail", "300")
+        try:
+            until(lambda: running.metric("mediaworker_calls_active") == 1)
+            sip = command("call", f"sip:x@127.0.0.1:{running.sip_port}", "--play", str(conversation[0]))
+            assert sip.returncode != 0 and "486" in sip.stderr + sip.stdout
+            second = command(*arguments)
+            assert second.returncode != 0
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                running.get("/readyz")
+            assert refused.value.code == 503
+            refused.value.close()
+            assert running.metric("mediaworker_calls_active") == 1 and first.poll() is None
+        finally:
+            first.kill()
+            first.wait()
 
 
 def test_sigterm_ends_calls_after_their_finals(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
