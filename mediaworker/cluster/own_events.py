@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -52,7 +53,7 @@ class OwnEvents:
             self._beat.cancel()
         if self._asking is not None:
             self._asking.cancel()
-        self._show_all()
+        self.on_written(math.inf)
 
     @property
     def waiting(self) -> bool:
@@ -65,29 +66,19 @@ class OwnEvents:
             self._waiting.append(entry)
         elif entry.row is not None and entry.call_id is not None and self.prompt():
             self._waiting.append(entry)
-            self._limit = asyncio.get_running_loop().call_later(HOLD_S, self._show_all)
+            self._limit = asyncio.get_running_loop().call_later(HOLD_S, self.on_written, math.inf)
         else:
             self._show(entry)
 
-    def on_written(self, row: int) -> None:
-        """NATS has been sent all events up to this row of the worker's own store."""
+    def on_written(self, row: float) -> None:
+        """NATS has been sent all events up to this row of the worker's own store, or they wait for it no longer."""
         if self._asking is not None:
             return
         while self._waiting and (self._waiting[0].row or 0) <= row:
             self._show(self._waiting.popleft())
-        if not self._waiting:
-            self._end_limit()
-
-    def _end_limit(self) -> None:
-        if self._limit is not None:
+        if not self._waiting and self._limit is not None:
             self._limit.cancel()
             self._limit = None
-
-    def _show_all(self) -> None:
-        """Unless they wait for an answer."""
-        self._end_limit()
-        while self._waiting and self._asking is None:
-            self._show(self._waiting.popleft())
 
     def check(self) -> None:
         """Ask, if the worker has stood still until now."""
@@ -108,4 +99,4 @@ class OwnEvents:
                     await ask()
         finally:
             self._asking = None
-            self._show_all()
+            self.on_written(math.inf)

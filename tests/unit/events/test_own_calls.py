@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -286,7 +287,7 @@ async def test_what_waits_for_nats_waits_for_an_answer_after_a_standstill() -> N
     clock.now += 4.1
     events.take(entry(2))
     events.on_written(2)
-    events._show_all()  # the moment is over
+    events.on_written(math.inf)  # the moment is over
     assert shown == []
     answer.set()
     while events.waiting:  # noqa: ASYNC110
