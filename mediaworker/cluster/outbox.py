@@ -34,7 +34,7 @@ OPEN = 1024
 """Events in memory that the stream has not taken. Beyond it the store keeps them."""
 MESSAGE_BYTES = 256 * 1024
 STEPS = 8
-"""Of the event loop, in which NATS's client writes what was published to its socket, if that takes it."""
+"""NATS's client writes what was published within so many steps of the event loop, if its socket takes it."""
 TOGETHER_S = 0.005
 """Partials wait so long for each other."""
 PARTIALS = 4096
@@ -44,7 +44,7 @@ RETRY_S = 0.5
 ANSWER_S = 2.0
 """The stream has not taken a message that it has not acknowledged by then. It is sent again, which makes no double."""
 PROMPT_S = 0.5
-"""If the stream takes longer for an event, it is not prompt."""
+"""While an event has waited longer for the stream, no subscriber waits until one is sent."""
 TRANSIENT = frozenset({"transcript.partial", "metrics"})
 DURABLE = TYPES - {"transcript.partial", "hello", "lagged"}
 log = structlog.get_logger("cluster")
@@ -129,7 +129,7 @@ class Outbox:
 
     @property
     def prompt(self) -> bool:
-        """Whether an event of now will be sent to NATS within milliseconds."""
+        """Whether NATS will be sent an event of now within milliseconds, as far as is known."""
         return bool(self._tasks) and not self._connection.trouble and self.lag_s < PROMPT_S
 
     async def start(self) -> None:
@@ -189,6 +189,7 @@ class Outbox:
             subscription.close()
 
     async def _half_done(self) -> None:
+        """A backlog is read in large parts: one event after the other would be a message each."""
         while len(self._place) > OPEN // 2:
             self._room.clear()
             await self._room.wait()
@@ -240,6 +241,8 @@ class Outbox:
     async def _send(self, messages: Iterable[Message]) -> None:
         """For the first time or again. What cannot be sent now is sent again later."""
         for message in messages:
+            if self._under_way.get(message.call_id) is not message:
+                continue  # it has been answered or erased meanwhile
             try:
                 await self._send_one(message)
                 message.sent_s = asyncio.get_running_loop().time()
