@@ -195,7 +195,7 @@ async def test_what_a_killed_worker_has_told_is_known_to_the_others(tmp_path: Pa
         proxy = await stack.enter_async_context(CuttingProxy())
         proxy.target = server.port
         running = launch(tmp_path, **environ(f"nats://127.0.0.1:{proxy.port}"))
-        stack.callback(running.process.kill)
+        stack.callback(running.stop)
         await until(lambda: alive(running))
         await until(lambda: joined(running))
         follower = await stack.enter_async_context(following(running))
