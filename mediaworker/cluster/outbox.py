@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from config.counters import counter
 from config.tasks import end_tasks
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
-from mediaworker.events.feed_place import FeedPlace
+from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import TYPES, Envelope
 from mediaworker.events.store import StoreError
@@ -39,7 +39,6 @@ TOGETHER_S = 0.005
 """Partials wait so long for each other."""
 PARTIALS = 4096
 """So many wait while NATS takes nothing: the oldest go."""
-SAVE_S = 1.0
 RETRY_S = 0.5
 ANSWER_S = 2.0
 """The stream has not taken a message that it has not acknowledged by then. It is sent again, which makes no double."""
@@ -109,7 +108,7 @@ class Outbox:
         self._hub, self._connection, self._traces = hub, connection, traces
         self._store_id = ""
         self._place = FeedPlace(0, OPEN)
-        self._saved = 0
+        self._keeper = PlaceKeeper(hub, PLACE)
         self._under_way: dict[str, Message] = {}
         """By calls: what has been sent, or must be sent again."""
         self._waiting: dict[str, deque[Outgoing]] = {}
@@ -137,30 +136,29 @@ class Outbox:
         if self._tasks:
             return
         self._store_id = self._hub.cursor.store_id
-        saved: int | None = await self._hub.read(lambda database: database.place(PLACE))
-        self._saved = saved or 0
-        self._place = FeedPlace(self._saved, OPEN)
+        self._place = FeedPlace(await self._keeper.load() or 0, OPEN)
         create = asyncio.get_running_loop().create_task
         self._tasks = [
             create(self._read(), name="cluster-outbox"),
             create(self._publish_again(), name="cluster-outbox: again"),
             create(self._publish_transient(), name="cluster-partials"),
-            create(self._remember(), name="cluster-place"),
+            create(self._keeper.save_often(self._place), name="cluster-place"),
         ]
         self._hub.on_shown.append(self._take_transient)
         self._hub.ended_calls.on_erased.append(self._forget)
 
     async def stop(self, within_s: float) -> None:
         """Publish what is left, as long as that takes no more than this."""
+        if not self._tasks:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while self._tasks and self._place.done_row < self._hub.cursor.row:  # noqa: ASYNC110
+                while self._place.done_row < self._hub.cursor.row:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-        if self._tasks:
-            self._hub.on_shown.remove(self._take_transient)
+        self._hub.on_shown.remove(self._take_transient)
         await end_tasks(*self._tasks)
         with contextlib.suppress(StoreError):
-            await self._save()
+            await self._keeper.save(self._place.done_row)
 
     # -- from the hub -----------------------------------------------------------------------------------------------
 
@@ -212,10 +210,9 @@ class Outbox:
         self._room.set()
 
     def _skip(self) -> None:
-        floor = self._hub.event_log.floor
-        log.error("events have gone before the cluster could take them", up_to=floor)
+        self._place.skip_gone(self._hub)
+        log.error("events have gone before the cluster could take them", up_to=self._place.read_row)
         self.counters.skips += 1
-        self._place.skip_to(floor if floor > self._place.read_row else self._hub.cursor.row)
 
     # -- to the stream ----------------------------------------------------------------------------------------------
 
@@ -339,20 +336,6 @@ class Outbox:
     @property
     def _partials(self) -> str:
         return self._connection.subject("partials", self._store_id)
-
-    # -- the place --------------------------------------------------------------------------------------------------
-
-    async def _remember(self) -> None:
-        while True:
-            await asyncio.sleep(SAVE_S)
-            with contextlib.suppress(StoreError):
-                await self._save()
-
-    async def _save(self) -> None:
-        place = self._place.done_row
-        if place != self._saved:
-            await self._hub.maintain(lambda database: database.keep_place(PLACE, place))
-            self._saved = place
 
 
 def refusal(answer: bytes) -> str:

@@ -1,12 +1,22 @@
-"""How far a feed of events has come: each is sent on, and done when the other side has it. No I/O."""
+"""How far a feed of events has come: each is sent on, and done when the other side has it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import OrderedDict
+
+from mediaworker.events.hub import EventHub
+from mediaworker.events.store import StoreError
+
+SAVE_S = 1.0
 
 
 class FeedPlace:
-    """How far a feed has read a store's rows, and up to where all of them are done. `limit` rows may be open."""
+    """How far a feed has read a store's rows, and up to where all of them are done. No I/O.
+
+    `limit` rows may be open.
+    """
 
     def __init__(self, row: int, limit: int) -> None:
         self._limit = limit
@@ -46,5 +56,38 @@ class FeedPlace:
         """There is nothing of interest up to here."""
         self.read_row = max(self.read_row, row)
 
+    def skip_gone(self, hub: EventHub) -> None:
+        """What the hub had behind `read_row` is no longer stored."""
+        floor = hub.event_log.floor
+        self.skip_to(floor if floor > self.read_row else hub.cursor.row)
+
     def done(self, row: int) -> None:
         del self._open[row]
+
+
+class PlaceKeeper:
+    """Keeps the place of a feed in the hub's store, where the next start finds it."""
+
+    def __init__(self, hub: EventHub, key: str) -> None:
+        self._hub, self._key = hub, key
+        self._saved = (-1, -1)
+        """The row in the store, and in which of its files."""
+
+    async def load(self) -> int | None:
+        """None: the feed is new. Raises StoreError."""
+        return await self._hub.read(lambda database: database.place(self._key))
+
+    async def save(self, row: int) -> None:
+        """Raises StoreError."""
+        # While the disk is in trouble events go out before they are stored: a place among those would be no place.
+        place = row, sum(self._hub.store.renewed.values())
+        if place != self._saved and self._hub.trouble is None:
+            await self._hub.maintain(lambda database: database.keep_place(self._key, row))
+            self._saved = place
+
+    async def save_often(self, place: FeedPlace) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(SAVE_S)
+            with contextlib.suppress(StoreError):  # a full disk is reported elsewhere
+                await self.save(place.done_row)

@@ -16,7 +16,7 @@ import structlog
 from config import ConfigError, Settings
 from config.settings import EventWebhook
 from config.tasks import end_tasks
-from mediaworker.events.feed_place import FeedPlace
+from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import BODIES, EventError, is_durable, tag_of, type_of
@@ -32,7 +32,6 @@ WAITING = 512
 """Events in memory. Beyond it the store keeps them, and they are read again when there is room."""
 PARALLEL = 16
 """Calls whose events are posted at once: a receiver that does not answer holds each up for seconds."""
-SAVE_S = 1.0
 STOP_S = 3.0
 PAUSE_S = 1.0
 log = structlog.get_logger()
@@ -74,8 +73,7 @@ class EventFeed:
             on_attempt=self._on_attempt,
         )
         self._store_id = ""
-        self._saved = (-1, -1)
-        """The row in the store, and in which of its files."""
+        self._keeper = PlaceKeeper(hub, f"webhook {self.name}")
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -95,16 +93,16 @@ class EventFeed:
         import httpx  # noqa: F401  here, not while calls wait
 
         here = self._hub.cursor
-        saved = await self._hub.read(lambda database: database.place(self._key))
+        saved = await self._keeper.load()
         self._store_id = here.store_id
         self._hub.ended_calls.on_erased.append(self._forget)
         self._place = FeedPlace(here.row if saved is None else saved, WAITING)
-        await self._save()
+        await self._keeper.save(self._place.done_row)
         self.outbox.start()
         create = asyncio.get_running_loop().create_task
         self._tasks = [
             create(self._read(), name=f"webhook {self.name}: read"),
-            create(self._remember(), name=f"webhook {self.name}: remember"),
+            create(self._keeper.save_often(self._place), name=f"webhook {self.name}: remember"),
         ]
 
     async def stop(self) -> None:
@@ -117,7 +115,7 @@ class EventFeed:
         await end_tasks(*self._tasks)
         await self.outbox.stop()
         with contextlib.suppress(StoreError):
-            await self._save()
+            await self._keeper.save(self._place.done_row)
         await self.outbox.close()
 
     def _forget(self, call_id: str) -> None:
@@ -176,8 +174,7 @@ class EventFeed:
         """What is left of the past was erased before it could be sent."""
         self.skips += 1
         log.error("webhook skips events that are no longer stored", webhook=self.name, reason=error.reason)
-        floor = self._hub.event_log.floor
-        self._place.skip_to(floor if floor > self._place.read_row else self._hub.cursor.row)
+        self._place.skip_gone(self._hub)
 
     # -- from the outbox ----------------------------------------------------------------------------------------------
 
@@ -189,26 +186,6 @@ class EventFeed:
         if attempt.state != "waiting":
             self._place.done(message.row)
         self._room.set()
-
-    # -- the place ----------------------------------------------------------------------------------------------------
-
-    async def _remember(self) -> None:
-        while True:
-            await asyncio.sleep(SAVE_S)
-            with contextlib.suppress(StoreError):  # a full disk is reported elsewhere
-                await self._save()
-
-    async def _save(self) -> None:
-        row = self._place.done_row
-        # While the disk is in trouble events go out before they are stored: a place among those would be no place.
-        place = row, sum(self._hub.store.renewed.values())
-        if place != self._saved and self._hub.trouble is None:
-            await self._hub.maintain(lambda database: database.keep_place(self._key, row))
-            self._saved = place
-
-    @property
-    def _key(self) -> str:
-        return f"webhook {self.name}"
 
 
 class EventWebhooks:

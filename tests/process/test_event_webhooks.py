@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from config.settings import EventWebhook, Secret
+from mediaworker.events import feed_place
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import Dtmf
 from mediaworker.webhooks import events as module
@@ -54,7 +55,7 @@ def say(hub: EventHub, call: str, digits: int) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posting, "WAITS_S", (0.05, 0.1, 0.2))
     monkeypatch.setattr(module, "PAUSE_S", 0.05)
-    monkeypatch.setattr(module, "SAVE_S", 0.05)
+    monkeypatch.setattr(feed_place, "SAVE_S", 0.05)
     monkeypatch.setattr(module, "STOP_S", 0.5)
 
 
