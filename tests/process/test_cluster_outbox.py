@@ -54,6 +54,11 @@ class Publishing:
     async def taken(self, events: int) -> None:
         await until(lambda: self.outbox.counters.published >= events)
 
+    async def refuse_longer_than(self, length: int) -> None:
+        """The stream refuses such messages from now on; -1: it takes all."""
+        config = (await self.js.stream_info(STREAM)).config
+        await self.js.update_stream(config, max_msg_size=length)
+
     async def stored(self) -> list[tuple[str, int]]:
         return await stored(self.js)
 
@@ -117,12 +122,11 @@ async def test_a_backlog_is_published_in_order(tmp_path: Path, server: NatsServe
 
 async def test_what_the_stream_refuses_is_published_when_it_takes_it(tmp_path: Path, server: NatsServer) -> None:
     async with publishing(tmp_path, server) as made:
-        config = (await made.js.stream_info(STREAM)).config
-        await made.js.update_stream(config, max_msg_size=10)
+        await made.refuse_longer_than(10)
         made.talk("c1", 2)
         await until(lambda: made.outbox.counters.retries > 0)
         assert made.outbox.lag_s > 0 and made.outbox.counters.published == 0
-        await made.js.update_stream(config, max_msg_size=-1)
+        await made.refuse_longer_than(-1)
         await made.taken(len(whole("c1", 2)))
         assert await made.stored() == whole("c1", 2) and made.outbox.lag_s == 0
 
@@ -153,15 +157,14 @@ async def test_what_was_taken_without_an_answer_is_no_double(tmp_path: Path, ser
 
 async def test_a_call_does_not_wait_for_another(tmp_path: Path, server: NatsServer) -> None:
     async with publishing(tmp_path, server) as made:
-        config = (await made.js.stream_info(STREAM)).config
-        await made.js.update_stream(config, max_msg_size=1500)
+        await made.refuse_longer_than(1500)
         made.hub.publish("long", 0, started(custom={"note": "x" * 2000}))
         await until(lambda: made.outbox.lag_s > 0)
         made.talk("c1", 0)
         await made.taken(len(whole("c1", 0)))
         made.hub.publish("long", 0, ended())
         assert await made.stored() == whole("c1", 0)
-        await made.js.update_stream(config, max_msg_size=-1)
+        await made.refuse_longer_than(-1)
         await made.taken(2 * len(whole("c1", 0)))
         assert await made.stored() == [*whole("c1", 0), *whole("long", 0)]
 
@@ -177,13 +180,12 @@ async def test_a_message_that_is_too_long_for_nats_holds_up_no_other(tmp_path: P
 
 async def test_what_is_erased_before_the_stream_has_it_never_gets_there(tmp_path: Path, server: NatsServer) -> None:
     async with publishing(tmp_path, server) as made:
-        config = (await made.js.stream_info(STREAM)).config
-        await made.js.update_stream(config, max_msg_size=10)
+        await made.refuse_longer_than(10)
         made.talk("c1", 2)
         await until(lambda: made.outbox.counters.retries > 0)
         await made.hub.ended_calls.erase("c1")
         assert made.outbox.lag_s == 0
-        await made.js.update_stream(config, max_msg_size=-1)
+        await made.refuse_longer_than(-1)
         made.talk("c2", 2)
         await made.taken(len(whole("c2", 2)))
         assert await made.stored() == whole("c2", 2)
