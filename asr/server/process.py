@@ -7,6 +7,7 @@ thread up too, so the kernel is asked to end the process with its parent as well
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -93,6 +94,10 @@ def _serve(channel: socket.socket, inbox: Inbox) -> None:
         _send(channel, EngineFailed(f"the engine {first.engine} cannot be created ({described(error)})"))
         return
     inference = Inference(engine, None if plugin.words else _aligner(first))
+    # What there is now stays. Else a full collection would look at it again and again, for up to 0.2 s, in which every
+    # answer waits.
+    gc.collect()
+    gc.freeze()
     _send(channel, inference.ready())
     try:
         _infer(channel, inbox, inference)
