@@ -17,4 +17,5 @@ for version in ${PYTHONS:-311 312 313}; do
     --implementation cp --python-version "$version" --abi "cp$version" --abi abi3 --abi none "${platforms[@]}" \
     -r requirements/gpu.txt
 done
+git describe --always --dirty --abbrev=12 >"$folder/COMMIT" 2>/dev/null || rm -f "$folder/COMMIT"
 echo "$(find "$folder" -name '*.whl' | wc -l) wheels, $(du -sm "$folder" | cut -f1) MB: $folder"

@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 from tools.gpu import page, runner
 from tools.gpu.parts import PARTS, ROOT, Context
 
-MINUTES = 9.8
+MINUTES = 9.2
 NEEDS = ("torch", "transformers", "numpy", "msgspec", "structlog", "pytest", "hypothesis")
 GPU = Path("/dev/nvidiactl")
 LOGGED = 200_000
@@ -41,13 +43,15 @@ def main() -> int:
         return _refuse("there is no NVIDIA GPU here; `make gpu GPU=--rehearse` runs the same code on the CPU")
     folder = (args.out or Path(os.environ.get("OUT") or ROOT / "build" / "gpu")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    commit = _commit()
     begun = datetime.now(UTC).isoformat(timespec="seconds")
     start_s = time.monotonic()
 
     def keep(rows: list[dict[str, Any]]) -> None:
         last = rows[-1]
         print(f"{last['title']}: {last['status']} after {last['seconds']:.0f} s", flush=True)
-        _write(folder, {"rehearsal": args.rehearse, "begun": begun, "seconds": time.monotonic() - start_s}, rows)
+        seconds = time.monotonic() - start_s
+        _write(folder, {"rehearsal": args.rehearse, "commit": commit, "begun": begun, "seconds": seconds}, rows)
         _log(folder, rows, context)
 
     parts = [part for part in PARTS if part.name in wanted]
@@ -56,6 +60,15 @@ def main() -> int:
         rows = runner.run_all(parts, context, seconds=60 * args.minutes, keep=keep)
     print(*(folder / name for name in ("gpu.json", "gpu.md", "gpu.log")), sep="\n")
     return 0 if all(row["status"] == "passed" for row in rows) else 1
+
+
+def _commit() -> str | None:
+    """Of the checkout, or as tools/gpu_wheels.sh has noted it for a machine without git."""
+    noted = Path(os.environ.get("WHEELS") or ROOT / "build" / "wheels") / "COMMIT"
+    described = ("git", "describe", "--always", "--dirty", "--abbrev=12")
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return noted.read_text(encoding="utf-8").strip() if noted.is_file() else None
 
 
 def _refuse(reason: str) -> int:

@@ -71,8 +71,8 @@ PARTS = (
     Part("checkpoints", "Checkpoints of full size", "Whether checkpoints of the published shapes load in both layouts, "
          "how long that takes, and how much memory it needs.", 65, _module("checkpoints")),
     Part("streams_06b", "Streams, 0.6B", "How many people may speak at once, what files get beside them and alone, and "
-         "what files do to live answers.", 120, _streams("streams_06b", "0.6B", 256)),
+         "what files do to live answers.", 120, _streams("streams_06b", "0.6B", 64)),
     Part("steps", "A step: host and device, graphs, kernels, memory", "Where the time of a step goes, what graphs and "
          "kernels of attention are worth, and what is in memory.", 50, _module("steps")),
-    Part("streams_17b", "Streams, 1.7B", "The same as for 0.6B.", 110, _streams("streams_17b", "1.7B", 64)),
+    Part("streams_17b", "Streams, 1.7B", "The same as for 0.6B.", 110, _streams("streams_17b", "1.7B", 32)),
 )  # fmt: skip
