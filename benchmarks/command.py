@@ -79,7 +79,7 @@ _NOT_PROCESSES = ("join", "clock", "threads")
 _RANDOM = (
     "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "window_s",
     "start", "bound", "limit_s", "files", "slots", "batch", "batch_tokens",
-    "attention", "graphs", "quantise",
+    "graphs", "quantise",
 )  # fmt: skip
 """Options that only --random-weights has."""
 _NOT_RANDOM = ("audio", "join", "threads", "processes")
@@ -112,7 +112,6 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument("--files", type=_number, metavar="N", help="read at once in the batch lane")
     group.add_argument("--slots", type=_number, metavar="N", help="as qwen.slots (default: as memory allows)")
     group.add_argument("--batch", type=_number, metavar="N", help="as qwen.batch (default 128 on a GPU, else 16)")
-    group.add_argument("--attention", choices=("auto", "flash", "varlen", "sdpa"), help="as asr.attention")
     group.add_argument("--graphs", choices=("on", "off"), help="as qwen.graphs (default on)")
     group.add_argument(
         "--quantise", choices=("none", "int8", "fp8"), help="8 bits, as in qwen.experimental (default none)"

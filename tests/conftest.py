@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton, which decides with its import where its kernels run
 
 import pytest  # noqa: E402
 import structlog  # noqa: E402

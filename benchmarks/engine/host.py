@@ -81,7 +81,7 @@ class _FrontEnd(FrontEnd):
 class _Packed(Packed):
     """The text model's inputs without its layers."""
 
-    def _forward(self, inputs: Any, audio: Tensor | None, size: Any, longer: Any = None) -> Tensor:
+    def _forward(self, inputs: Any, audio: Tensor | None, size: Any, known: Any = None) -> Tensor:
         hidden: Tensor = inputs.ids[:, None]
         return hidden
 

@@ -64,13 +64,13 @@ class MeteredEngine(QwenEngine):
     def step(self, requests: Sequence[Request]) -> list[Answer]:
         self.encoder.spent, self.packed.rows = defaultdict(Spent), []
         answers = super().step(requests)
-        rows = {row.slot: len(row) for row in self.packed.rows}
+        rows = {row.pages[0]: len(row) for row in self.packed.rows}
         meter, meter.spent = self.meter, {}
         for request in requests:
             spent = self.encoder.of(self._sessions[request.utterance_id].audio)
-            slot = self.slots.of(request.utterance_id)
-            if slot is not None and slot in rows:
-                spent.forwards, spent.tokens = 1, rows[slot]
+            pages = self.kv_cache.of(request.utterance_id)
+            if pages and pages[0] in rows:
+                spent.forwards, spent.tokens = 1, rows[pages[0]]
             meter.spent[request.utterance_id] = spent
         meter.forwards += bool(rows)
         meter.rows += len(rows)

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import torch
 
-from asr.engines.qwen.device.attention import Name
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.sizing import CAPTURED, PARTIAL
 from asr.engines.qwen.engine import Shape
@@ -71,7 +70,6 @@ class Options:
     slots: int | None = None
     batch: int | None = None
     batch_tokens: int = Qwen().batch_tokens
-    attention: Name = "auto"
     graphs: str = "on"
     quantise: Literal["none", "int8", "fp8"] = "none"
     clock: str = "real"
@@ -112,7 +110,7 @@ class Loads:
             batch_tokens=options.batch_tokens,
             window_s=options.window_s,
         )
-        means = for_device(torch.device(self.device), dtype, name=options.attention, graphs=options.graphs == "on")
+        means = for_device(torch.device(self.device), graphs=options.graphs == "on")
         try:
             engine = DrivenEngine(ours, self.shape, script, means)
         except ValueError as error:
@@ -124,8 +122,10 @@ class Loads:
         for design in self.designs.values():
             design.warm_up()
         used = engine.execution  # what its self check has left
-        self.means = {"attention": used.attention.name, "graphs": used.graphs.fixed, "self_check": engine.checked}
+        self.means = {"attention": used.kernels.name, "graphs": used.graphs.fixed, "self_check": engine.checked}
         self._sound = babble(SOUND_S, SEED)
+        self._tried: list[dict[str, Any]] = []
+        """Runs of the searches so far."""
 
     def _slots(self) -> int:
         wanted = max((self.bound, *self.options.streams)) + self.files
@@ -202,9 +202,9 @@ class Loads:
             self._load(design, 1, files=ours, seconds=1.0)  # what is slow only the first time
             at = list(options.streams)
             if not at:
-                result = self._search(design, files=ours)
+                result = self._search(design, files=ours, keep=lambda: keep(self._figures(rows, found)))
                 found[design] = asdict(result)
-                at = [max(1, int(LOADED * result.streams))]
+                at = [max(1, int(LOADED * result.streams)) if result.streams else self.start]
             for streams in at:
                 add(self.row(design, streams, files=True, watched=ours))
                 add(self.row(design, streams, files=False))
@@ -217,14 +217,18 @@ class Loads:
         ratios = {design: live_p99_ratio(rows, design) for design in self.designs}
         return self._described() | {
             "found": found,
+            "tried": self._tried,
             "live_p99_ratio": {design: ratio for design, ratio in ratios.items() if ratio},
             "limit": self._limit(found.get(ENGINE, {}).get("streams")),
             "runs": rows,
         }
 
-    def _search(self, design: str, *, files: bool) -> Found:
+    def _search(self, design: str, *, files: bool, keep: Callable[[], None]) -> Found:
         def used(streams: int) -> float:
-            return self.run(design, streams, files=files, searching=True).used()
+            use = self.run(design, streams, files=files, searching=True).used()
+            self._tried.append({"design": design, "streams": streams, "used": round(use, 3)})
+            keep()
+            return use
 
         limit_s, start_s = self.options.limit_s, time.monotonic()
         return search(

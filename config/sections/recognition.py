@@ -27,9 +27,8 @@ class Asr(Section, frozen=True, kw_only=True):
     the language. The worker does not start with a language that its engine does not know. Moonshine knows only
     English."""
     attention: Literal["auto", "flash", "varlen", "sdpa"] = "auto"
-    """This implementation computes the attention of Qwen3-ASR. `sdpa` runs on every device in every precision, and is
-    what `auto` selects. `varlen` reads keys and values in place; it needs a GPU from Ampere on, 16 bits and torch 2.13.
-    `flash` does the same with the package FlashAttention-3 or 4."""
+    """This setting has no effect any more: on a GPU Qwen3-ASR computes its attention with kernels of its own. A value
+    other than `auto` causes a warning, and the next release refuses it."""
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
     """While somebody speaks, the partial is refreshed every this many milliseconds."""
     idle_s: Seconds = 300.0

@@ -27,7 +27,7 @@ def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def world(*, slots: int, batch: int = 4, batch_tokens: int = 24) -> World:
-    return World(Shape(slots=slots, positions=POSITIONS, batch=batch, batch_tokens=batch_tokens))
+    return World(Shape(slots=slots, positions=POSITIONS, page=POSITIONS, batch=batch, batch_tokens=batch_tokens))
 
 
 def say(made: World, number: int, size: int, *, live: bool, stream: int = 0) -> None:
@@ -58,7 +58,7 @@ def test_a_call_takes_the_slot_of_a_file_before_that_of_a_call() -> None:
     made.apply("step")
     say(made, 4, 800, live=True)
     made.apply("step")  # the files are in it too
-    owners = set(made.engine.slots._owners)
+    owners = set(made.engine.kv_cache._owners)
     assert {"u1", "u4"} < owners and len(owners) == 3
     made.end()
 
@@ -69,13 +69,13 @@ def test_calls_leave_the_last_slot_to_files_while_one_has_its_own_to_spare() -> 
     pause(made, 2)
     say(made, 3, 8000, live=False)
     made.apply("step")
-    assert "u3" in made.engine.slots._owners, "of a call that nothing is asked about"
+    assert "u3" in made.engine.kv_cache._owners, "of a call that nothing is asked about"
     say(made, 4, 16000, live=True)
     made.apply("step")
-    assert set(made.engine.slots._owners) == {"u3", "u4"}
+    assert set(made.engine.kv_cache._owners) == {"u3", "u4"}
     say(made, 5, 800, live=True)
     made.apply("step")
-    assert set(made.engine.slots._owners) == {"u4", "u5"}, "calls that are at work need both"
+    assert set(made.engine.kv_cache._owners) == {"u4", "u5"}, "calls that are at work need both"
     made.end()
 
 
@@ -127,10 +127,12 @@ def test_a_draft_of_a_file_is_verified_in_bounded_steps() -> None:
 # -- long walks --------------------------------------------------------------------------------------------------------
 
 SHAPES = {
-    "a slot": (Shape(slots=1, positions=POSITIONS, batch=4, batch_tokens=8), 256),
-    "fewer slots": (Shape(slots=2, positions=POSITIONS, batch=4, batch_tokens=24), 256),
-    "more slots": (Shape(slots=5, positions=POSITIONS, batch=2, batch_tokens=8), 256),
-    "shedding": (Shape(slots=4, positions=POSITIONS, batch=4, batch_tokens=16), 1),
+    "a slot": (Shape(slots=1, positions=POSITIONS, page=POSITIONS, batch=4, batch_tokens=8), 256),
+    "fewer slots": (Shape(slots=2, positions=POSITIONS, page=POSITIONS, batch=4, batch_tokens=24), 256),
+    "more slots": (Shape(slots=5, positions=POSITIONS, page=POSITIONS, batch=2, batch_tokens=8), 256),
+    "pages": (Shape(slots=2, positions=POSITIONS, page=16, batch=4, batch_tokens=24), 256),
+    "more pages": (Shape(slots=3, positions=POSITIONS, page=32, batch=2, batch_tokens=16), 256),
+    "shedding": (Shape(slots=4, positions=POSITIONS, page=POSITIONS, batch=4, batch_tokens=16), 1),
 }
 OPERATIONS = 2500
 

@@ -14,13 +14,13 @@ from transformers import Qwen3ASRForConditionalGeneration, Qwen3ASRForTokenClass
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner import loader as aligner_loader
-from asr.engines.qwen.device.attention import Sdpa
 from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.device.staging import staging
+from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model import loader, structure
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.packed import Input, Packed, PackedRow
-from asr.engines.qwen.slots import Slots
 from tests.support.aligner_models import random_aligner, save, save_original
 from tests.support.qwen_models import TINY, random_model
 from tools.reference import checkpoints
@@ -102,10 +102,11 @@ def test_the_engines_layers_say_the_same(folders: dict[tuple[str, str], Path], l
     fuse(mine)
     text = mine.config.get_text_config()
     for count in POSITIONS:
-        slots = Slots(text, slots=1, positions=2048, device=torch.device("cpu"), dtype=torch.bfloat16)
-        packed = Packed(mine, slots, Sdpa(), Eager(), staging(slots.keys.device), never=0, rows=1, positions=2048)
+        cpu = torch.device("cpu")
+        cache = KvCache(text, pages=32, positions=2048, device=cpu, dtype=torch.bfloat16)
+        packed = Packed(mine, cache, Plain(), Eager(), staging(cpu), never=0, rows=1, positions=2048)
         ids = ids_of(theirs, count)
-        last, _ = packed.observe([PackedRow(0, 0, Input(ids[0].tolist()), 1)])
+        last, _ = packed.observe([PackedRow(cache.take("u", 32), 0, Input(ids[0].tolist()), 1)])
         difference = off(last[0], hidden_of(theirs, ids)[0, -1])
         assert difference < LIMIT, f"{difference:.1%} at {count} positions"
 

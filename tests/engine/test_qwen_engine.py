@@ -145,7 +145,7 @@ def test_partials_and_finals_are_the_librarys(seconds: float, said: list[list[in
         answer(made, Request("u", revision, Lane.FINAL if final else Lane.PARTIAL, final, end, 0.0))
         check_said(said[-1], reference, codes[:end], prompt, 16)
     made.close("u")
-    assert not len(made.slots)
+    assert not len(made.kv_cache)
 
 
 def test_frozen_partials_do_not_reach_the_final(said: list[list[int]], monkeypatch: Any) -> None:
@@ -219,7 +219,7 @@ def test_any_mix_of_calls_and_files_says_what_each_alone_says(
 ) -> None:
     """Eight utterances on three slots: prefill, verification and decoding mixed, evictions, files in small pieces."""
     monkeypatch.setattr(session, "longest", lambda seconds: 10)
-    made, reference, rng = engine(slots=3, batch_tokens=24), random_model(), random.Random(seed)
+    made, reference, rng = engine(slots=3, page=1024, batch_tokens=24), random_model(), random.Random(seed)
     made.prompts.read = lambda tokens, prompt: ("", " ".join(map(str, tokens)))  # type: ignore[method-assign]
     monkeypatch.setattr("asr.text.clean", lambda text, **_: text)
     inference = Inference(made)
@@ -265,11 +265,11 @@ def test_any_mix_of_calls_and_files_says_what_each_alone_says(
         work(rng.randrange(8))
     work(10_000)
     assert finals == set(codes) and heard > len(codes)
-    assert not len(made.slots) and made.slots.free == 3
+    assert not len(made.kv_cache) and made.kv_cache.free == made.kv_cache.pages
 
 
 def test_a_call_takes_the_slot_of_a_file() -> None:
-    made = engine(slots=1)
+    made = engine(slots=1, page=1024)
     made.open(Utterance("file", "PCMU", live=False))
     made.append("file", noise(4.0, seed=1))
     file = Request("file", 1, Lane.BATCH, True, 32000, 0.0)
@@ -279,7 +279,7 @@ def test_a_call_takes_the_slot_of_a_file() -> None:
     call = Request("call", 1, Lane.FINAL, True, 8000, 0.0)
     assert made.runnable(call) and made.runnable(file)
     made.step([call])
-    assert made.slots.of("call") is not None and made.slots.of("file") is None
+    assert made.kv_cache.of("call") and not made.kv_cache.of("file")
     assert not made.runnable(file), "a file waits for the call"
     made.close("call")
     assert made.runnable(file)
@@ -361,5 +361,5 @@ def test_a_loop_ends_the_answer() -> None:
 def test_warming_up_leaves_nothing() -> None:
     made = engine()
     made.warm_up()
-    assert not len(made.slots) and not made._sessions and made.packed.forwards > 0
+    assert not len(made.kv_cache) and not made._sessions and made.packed.forwards > 0
     assert not torch.is_grad_enabled() or made.encoder.counters.windows > 0

@@ -3,8 +3,10 @@ says what can be said without."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from asr import messages
-from asr.engines.interface import EngineExhausted, EngineUnusable
+from asr.engines.interface import EngineExhausted
 from asr.engines.qwen import session
 from asr.engines.qwen.build import build
 from asr.engines.qwen.device.execution import for_device
@@ -26,8 +28,11 @@ from asr.utterance import Utterance
 from config.settings import Asr, Qwen
 from tests.engine import test_qwen_engine
 from tests.engine.test_qwen_engine import said  # noqa: F401
+from tests.support import packed_mixes as mixes
+from tests.support.packed_mixes import Heads
 from tests.support.peers import ROOT, TINY
 from tests.support.qwen_models import loaded, noise, random_model
+from tools.gpu.together import sounds
 
 GPU = torch.device("cuda")
 WORDS = ["four seven one two", "nine oh five three eight"]
@@ -35,7 +40,7 @@ WORDS = ["four seven one two", "nine oh five three eight"]
 
 def engine(dtype: torch.dtype = torch.bfloat16, **shape: Any) -> QwenEngine:
     """The tiny model as it is served."""
-    chosen = for_device(GPU, dtype)
+    chosen = for_device(GPU)
     made = QwenEngine(load(TINY, device="cuda", dtype=dtype), Shape(**{"slots": 8, "batch": 8} | shape), chosen)
     assert isinstance(chosen.graphs, Captured)
     made.warm_up()
@@ -66,40 +71,27 @@ def test_any_mix_says_what_the_library_says(
 ) -> None:
     """In 32 bits, where it can be held against the library token for token."""
     torch.set_float32_matmul_precision("highest")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # convolutions do not ask the precision above
     plain = test_qwen_engine.loaded
     monkeypatch.setattr(test_qwen_engine, "loaded", lambda model: plain(model.to(GPU)))
-    monkeypatch.setattr(
-        "asr.engines.qwen.engine.for_device", lambda device, dtype: for_device(device, dtype, graphs=graphs)
-    )
+    monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda device: for_device(device, graphs=graphs))
     test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
 
 
-KINDS = ["sdpa", "varlen"]
-
-
-def means(kind: Any, graphs: bool = True) -> Execution:
-    """Skipped for a kind that this version of torch or this GPU does not have."""
-    try:
-        return for_device(GPU, torch.bfloat16, name=kind, graphs=graphs)
-    except EngineUnusable as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("graphs", [True, False])
-def test_the_self_check_passes(kind: str, graphs: bool) -> None:
-    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64), means(kind, graphs))
-    wanted = made.execution
+def test_the_self_check_passes(graphs: bool) -> None:
+    wanted = for_device(GPU, graphs=graphs)
+    assert wanted.described == f"triton {'with' if graphs else 'without'} graphs"
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64), wanted)
     made.warm_up()
     assert (made.checked, made.execution) == ("passed", wanted)
     assert made.runtime().device == "cuda:0" and made.runtime().device_name and made.runtime().free_bytes
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8, 12, 16, 32, 64])
-@pytest.mark.parametrize("kind", KINDS)
-def test_together_they_say_what_each_says_alone(kind: str, count: int, recordings: list[bytes]) -> None:
-    """Words of the tiny model: FlashAttention-2 wrote wrong rows for two to twelve."""
-    made = served(kind)
+def test_together_they_say_what_each_says_alone(count: int, recordings: list[bytes]) -> None:
+    """Words of the tiny model."""
+    made = served()
     alone = []
     for codes in recordings:
         made.open(Utterance("alone", "PCMU"))
@@ -124,11 +116,10 @@ def test_together_they_say_what_each_says_alone(kind: str, count: int, recording
     assert [texts[name] for name in names] == [alone[n % len(alone)] for n in range(count)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_cohorts_say_what_each_says_alone(kind: str, recordings: list[bytes]) -> None:
+def test_two_cohorts_say_what_each_says_alone(recordings: list[bytes]) -> None:
     """As `Inference` drives it: a step is launched before the one before is collected, and calls that are over make
     room for others in the midst of it."""
-    made = served(kind)
+    made = served()
     assert made.capabilities.pipelined
     alone = []
     for codes in recordings:
@@ -150,7 +141,7 @@ def test_two_cohorts_say_what_each_says_alone(kind: str, recordings: list[bytes]
                 texts |= heard(inference.perform(work))
     while (work := inference.choose()) is not None:
         texts |= heard(inference.perform(work))
-    assert together > 50 and len(texts) > 150 and made.slots.free == made.shape.slots
+    assert together > 50 and len(texts) > 150 and not len(made.kv_cache)
     assert texts == {name: alone[int(name[1:]) % len(alone)] for name in texts}
 
 
@@ -159,33 +150,60 @@ def heard(out: list[Any]) -> dict[str, str]:
 
 
 @cache
-def served(kind: str) -> QwenEngine:
-    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64), means(kind))
+def served() -> QwenEngine:
+    made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=64, batch=64))
     made.warm_up()
     return made
 
 
 @pytest.fixture(scope="module")
 def recordings() -> list[bytes]:
-    """Pieces of the customer's digits that end at different times."""
-    codes = (ROOT / "tests" / "data" / "digits" / "customer.ulaw").read_bytes()
-    return [codes[: len(codes) * part // 10] for part in range(3, 11)]
+    """Digits, no two alike."""
+    return sounds(8)
 
 
 def test_a_kernel_that_is_wrong_is_not_used() -> None:
-    """Keys that the kernel may split as it likes: where that is wrong, the engine goes on with `sdpa`."""
-    chosen = means("varlen")
-    attention: Any = chosen.attention
-    pinned = attention._attend
-    attention._attend = lambda *args, num_splits=None, **more: pinned(*args, **more)
+    """Each row sees a position less than it should: the engine goes on with `sdpa`."""
+    from asr.engines.qwen.device.kernels import Triton
+
+    class Short(Triton):
+        def plan(self, rows: Any, *more: Any) -> Any:
+            return super().plan(replace(rows, context_lens=rows.context_lens - 1), *more)
+
+    chosen = replace(for_device(GPU), kernels=Short())
     made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=16, batch=16), chosen)
     made.warm_up()
+    assert made.execution.kernels.name == "sdpa" and "sdpa without graphs instead" in made.checked
     codes = customer()
     names = [f"u{n}" for n in range(8)]
     for name in names:
         made.open(Utterance(name, "PCMU"))
         made.append(name, codes)
     assert set(speak(made, names, 1, final=True, until=len(codes))) <= set(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype"),
+    [
+        (Heads(16, 8, 128), torch.bfloat16),
+        (Heads(16, 8, 128), torch.float16),
+        (Heads(4, 2, 24), torch.bfloat16),
+        (Heads(4, 2, 24), torch.float32),
+        (Heads(8, 1, 64), torch.bfloat16),
+    ],
+)
+def test_kernels_compute_what_torch_computes(heads: Heads, dtype: torch.dtype) -> None:
+    """Compiled; `test_qwen_triton` has more mixes, in the interpreter."""
+    from asr.engines.qwen.device.kernels import Triton
+
+    rng = random.Random(0)
+    for seed in range(4):
+        rows = [(rng.randrange(500), 1) for _ in range(rng.randrange(40))]
+        mixes.rows(Triton(), [*rows, (0, 1)], heads, dtype, "cuda", seed=seed)
+        rows += [(rng.randrange(300), rng.randrange(1, 200)) for _ in range(rng.randrange(1, 20))]
+        mixes.rows(Triton(), rows, heads, dtype, "cuda", filled=seed * 50, spare=3 * seed, seed=seed)
+    mixes.windows(Triton(), [rng.randrange(1, 105) for _ in range(30)], heads, dtype, "cuda", filled=99, spare=7)
+    mixes.between(Triton(), 77, heads, dtype, "cuda")
 
 
 def test_stale_graphs_are_not_used() -> None:
@@ -200,11 +218,11 @@ def test_stale_graphs_are_not_used() -> None:
             super().__init__(device)
             self.first: dict[Any, torch.Tensor] = {}
 
-    chosen = means("sdpa")
-    stale = Execution(chosen.attention, Stale(GPU), chosen.staging)
+    chosen = for_device(GPU)
+    stale = Execution(chosen.kernels, Stale(GPU), chosen.staging)
     made = QwenEngine(load(TINY, device="cuda", dtype=torch.bfloat16), Shape(slots=8, batch=8), stale)
     made.warm_up()
-    assert not made.execution.graphs.fixed and "sdpa without graphs instead" in made.checked
+    assert not made.execution.graphs.fixed and "triton without graphs instead" in made.checked
 
 
 def test_a_configured_engine_uses_the_gpu() -> None:

@@ -52,7 +52,7 @@ def shown(engine: QwenEngine, audio: bytes, *, context: str = "", previous: str 
             for said in inference.perform(chosen):
                 assert isinstance(said, messages.Heard)
                 heard.append(said.hypothesis)
-    assert [hypothesis.final for hypothesis in heard] == [False, True] and not len(engine.slots)
+    assert [hypothesis.final for hypothesis in heard] == [False, True] and not len(engine.kv_cache)
     return heard
 
 

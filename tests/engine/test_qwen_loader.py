@@ -178,10 +178,14 @@ def test_a_gpu_that_is_not_there_is_said(native: Path, monkeypatch: pytest.Monke
 def test_the_configuration_reaches_the_engine(native: Path) -> None:
     settings = Qwen(slots=3, batch=2, experimental=("short_windows",), dtype="bfloat16")
     engine = build(Asr(model=str(native)), settings)
-    assert engine.slots.free == 3 and engine.slots.positions == 1024 and engine.slots.keys.dtype == torch.bfloat16
+    assert (
+        engine.kv_cache.free == 3 * 16
+        and engine.kv_cache.positions == 1024
+        and engine.kv_cache.keys.dtype == torch.bfloat16
+    )
     assert engine.capabilities.batch == 2 and engine.encoder.window == 200
     engine.warm_up()
-    assert len(tokenizer()) and not len(engine.slots)
+    assert len(tokenizer()) and not len(engine.kv_cache)
 
 
 def test_pulling_without_a_network_says_what_to_do(tmp_path: Path) -> None:
@@ -193,7 +197,9 @@ def test_pulling_without_a_network_says_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 2 and "OWNER/NAME" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["varlen", "flash"])
-def test_attention_that_this_machine_cannot_compute_is_said(native: Path, name: Any) -> None:
-    with pytest.raises(EngineUnusable, match=f"asr.attention = '{name}' needs a GPU, and the engine is on 'cpu'"):
-        build(Asr(model=str(native), attention=name, devices=("cpu",)), Qwen())
+def test_attention_can_no_longer_be_chosen() -> None:
+    """The setting is taken for a release, and said to do nothing."""
+    engine = build(Asr(model=str(TINY), attention="varlen", devices=("cpu",)), Qwen(slots=1, batch=1))
+    assert [each.split(" and will")[0] for each in engine.runtime().warnings] == [
+        "asr.attention = 'varlen' has no effect any more"
+    ]

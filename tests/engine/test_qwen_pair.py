@@ -83,7 +83,7 @@ def test_each_model_says_what_it_says_alone(seed: int) -> None:
         work(rng.randrange(8))
     work(10_000)
     assert finals == set(names)
-    assert not len(made.small.slots) and not len(made.large.slots)
+    assert not len(made.small.kv_cache) and not len(made.large.kv_cache)
 
 
 def test_a_partial_is_a_draft_for_the_other_model() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from asr import messages
 from asr.engines.interface import Collect
 from asr.engines.qwen import session
 from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.pair import PairEngine
@@ -93,13 +93,12 @@ WEIGHTS = (8, 22, 14, 5, 8, 2, 41)
 def pipelined(shape: Shape, kind: type[QwenEngine] = Watched) -> QwenEngine:
     made = loaded(model("engine"))
     weight = made.model.get_input_embeddings().weight
-    means = for_device(weight.device, weight.dtype)
-    return kind(made, shape, Execution(means.attention, means.graphs, Asynchronous()))
+    return kind(made, shape, replace(for_device(weight.device), staging=Asynchronous()))
 
 
 def alone(codes: bytes, language: str) -> str:
     """The final of an utterance that nothing else is asked about."""
-    engine = QwenEngine(loaded(model("reference")), Shape(slots=1, positions=POSITIONS, batch=1))
+    engine = QwenEngine(loaded(model("reference")), Shape(slots=1, positions=POSITIONS, page=POSITIONS, batch=1))
     inference = Inference(engine)
     inference.receive(messages.Open(Utterance("alone", "PCMU", language=language)), 0.0)
     inference.receive(messages.Append("alone", 0, codes), 0.0)
@@ -115,7 +114,7 @@ def alone(codes: bytes, language: str) -> str:
 def test_the_words_of_both_cohorts_are_those_of_each_utterance_alone(slots: int, batch: int) -> None:
     """Random calls and files: partials, speculative finals, closings in the midst of a step, too few slots."""
     rng = random.Random(slots)
-    engine = pipelined(Shape(slots=slots, positions=POSITIONS, batch=batch, batch_tokens=24))
+    engine = pipelined(Shape(slots=slots, positions=POSITIONS, page=POSITIONS, batch=batch, batch_tokens=24))
     inference = Inference(engine)
     known: dict[str, tuple[bytes, str]] = {}
     received: dict[str, int] = {}
@@ -182,13 +181,13 @@ def test_the_words_of_both_cohorts_are_those_of_each_utterance_alone(slots: int,
         assert text == alone(codes, language)
     for name in list(known):
         inference.receive(messages.CloseUtterance(name), 0.0)
-    assert inference.choose() is None and not inference.begun and engine.slots.free == slots
+    assert inference.choose() is None and not inference.begun and engine.kv_cache.free == slots
     assert not engine._launched and not engine._sessions and not len(inference.scheduler)
 
 
 def test_a_closed_utterance_is_collected_without_an_answer_for_another() -> None:
     """Its slot may have gone to somebody else by then."""
-    engine = pipelined(Shape(slots=2, positions=POSITIONS, batch=1))
+    engine = pipelined(Shape(slots=2, positions=POSITIONS, page=POSITIONS, batch=1))
     for name in ("first", "second"):
         engine.open(Utterance(name, "PCMU"))
         engine.append(name, speech(1 if name == "first" else 2)[:4000])
@@ -205,7 +204,7 @@ def test_a_closed_utterance_is_collected_without_an_answer_for_another() -> None
 
 def test_two_models_are_both_launched_before_either_is_collected() -> None:
     """And the last partial of the small one is still the large one's draft."""
-    large, small = (pipelined(Shape(slots=4, positions=POSITIONS, batch=4)) for _ in range(2))
+    large, small = (pipelined(Shape(slots=4, positions=POSITIONS, page=POSITIONS, batch=4)) for _ in range(2))
     pair = PairEngine(small, large)
     assert pair.capabilities.pipelined and pair.same_tokens
     for name in ("partial", "final"):

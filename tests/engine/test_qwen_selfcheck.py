@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen import session
 from asr.engines.qwen.device import selfcheck
-from asr.engines.qwen.device.attention import Sdpa, Varlen
 from asr.engines.qwen.device.graphs import Eager
-from asr.engines.qwen.device.interface import Attention, Execution, Graphs
+from asr.engines.qwen.device.interface import Execution, Graphs, Kernels, Rows, Windows
+from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.device.selfcheck import hear
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine
@@ -24,9 +25,8 @@ from asr.engines.qwen.model.mel import FrontEnd
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from tests.engine.test_qwen_engine import engine, said  # noqa: F401
-from tests.support import kernels
 from tests.support.qwen_models import check_said, noise, random_model
-from tests.support.recorded import Recorded
+from tests.support.recorded import Emulated, Recorded
 
 
 class Stale(Recorded):
@@ -46,28 +46,46 @@ class Stale(Recorded):
         self.first: dict[Hashable, Tensor] = {}
 
 
-class Crossed(Sdpa):
-    """Each row of decoding has the answer of the one before."""
+class Crossed(Plain):
+    """Each row has the answer of the one before."""
 
-    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Any, plan: Any) -> Tensor:
-        out = super().over_slots(query, keys, values, spans, plan)
-        return torch.cat([out[: spans.singles].roll(1, dims=0), out[spans.singles :]])
-
-
-def splitting() -> Varlen:
-    """FlashAttention-2 that chooses for itself how keys are split, as it was called before."""
-    made = Varlen()
-    pinned = made._attend
-    made._attend = lambda *args, num_splits=None, **more: pinned(*args, **more)
-    return made
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, rows: Any, plan: Any) -> Tensor:
+        return super().attend(query, keys, values, rows, plan).roll(1, dims=0)
 
 
-CASES: dict[str, tuple[Callable[[], Attention], Callable[[], Graphs], str, str]] = {
-    "nothing": (Varlen, Recorded, "varlen, True", "^passed$"),
-    "keys are split": (splitting, Recorded, "sdpa, True", "varlen with graphs is wrong on this device: of .* differs"),
-    "the kernel refuses": (lambda: Varlen("FA3"), Eager, "sdpa, False", "must be both set or both not set"),
-    "stale graphs": (Sdpa, Stale, "sdpa, False", "sdpa with graphs is wrong .*uses sdpa without graphs instead"),
-    "kernel and graphs": (splitting, Stale, "sdpa, False", "varlen without graphs is .*; sdpa with graphs is"),
+class Short(Emulated):
+    """Each position misses itself, which is one of hundreds."""
+
+    def plan(self, rows: Rows, count: int, group: int) -> Any:
+        return super().plan(replace(rows, context_lens=rows.context_lens - 1), count, group)
+
+
+class Refusing(Emulated):
+    def attend(self, *args: Any) -> Tensor:
+        raise RuntimeError("no kernel image is available for execution on the device")
+
+
+class Wide(Emulated):
+    """A window sees the one behind it."""
+
+    def plan_windows(self, windows: Windows, count: int) -> Any:
+        return super().plan_windows(replace(windows, cu_seqlens=windows.cu_seqlens[::2]), count)
+
+
+class Doubled(Emulated):
+    """What stands between the matrices is wrong."""
+
+    def silu_mul(self, both: Tensor) -> Tensor:
+        return 2 * super().silu_mul(both)
+
+
+CASES: dict[str, tuple[Callable[[], Kernels], Callable[[], Graphs], str, str]] = {
+    "nothing": (Emulated, Recorded, "emulated with graphs", "^passed$"),
+    "a position less": (Short, Recorded, "sdpa without graphs", "with graphs is wrong .* attention over pages"),
+    "a window more": (Wide, Recorded, "sdpa without graphs", "with graphs is wrong .* attention over windows"),
+    "another function": (Doubled, Eager, "sdpa without graphs", "of 1 rows .* differs by"),
+    "the kernel refuses": (Refusing, Eager, "sdpa without graphs", "no kernel image is available"),
+    "stale graphs": (Emulated, Stale, "emulated without graphs", "with graphs is wrong .*uses emulated without"),
 }  # fmt: skip
 
 
@@ -77,15 +95,14 @@ def test_what_is_wrong_is_found_and_not_used(
     said: list[list[int]],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    attention, graphs, expected, sentence = CASES[wrong]
-    kernels.use("FA2")
+    kernels, graphs, expected, sentence = CASES[wrong]
     monkeypatch.setattr(session, "longest", lambda seconds: 8)
     monkeypatch.setattr("asr.engines.qwen.encoder.CONV_CHUNKS", 4)
     monkeypatch.setattr("asr.engines.qwen.encoder.PASS_TOKENS", 128)
-    monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda *_: Execution(attention(), graphs(), Direct()))
-    made = engine(said, captured_positions=32)
+    monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda *_: Execution(kernels(), graphs(), Direct()))
+    made = engine(said, positions=256, captured_positions=32)
     made.warm_up()
-    assert f"{made.execution.attention.name}, {made.execution.graphs.fixed}" == expected
+    assert made.execution.described == expected
     assert re.search(sentence, made.checked), made.checked
     check_together(made)
 

@@ -33,7 +33,7 @@ from tests.support.qwen_models import check_said, loaded, noise, random_model
 NAMES = 14
 POSITIONS = 96
 MISFIT = "far too many words " * 12
-"""A context that leaves no room in a slot."""
+"""A context that leaves no room on the pages of an utterance."""
 WANTED_IN_MS = (0, 160, 340, 840)
 """From a speculative final to its endpoint."""
 STREAMS = (("", False), ("job", False), ("film", False), ("web", True), ("web 2", True))
@@ -63,8 +63,8 @@ class WatchedPacked(Packed):
     """Notes whose positions went through."""
 
     def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[Any]]:
-        owners = {slot: owner for owner, slot in self.memory._owners.items()}
-        self.worked = {owners[row.slot]: len(row) for row in rows}
+        owners = {pages[0]: owner for owner, pages in self.cache._owners.items()}
+        self.worked = {owners[row.pages[0]]: len(row) for row in rows}
         return super().launch(rows)
 
 
@@ -273,9 +273,9 @@ class World:
             assert steps <= bound, f"still at work after {bound} steps"
         waiting = [name for name, known in self.known.items() if known.asked]
         if waiting:
-            owners = [self.known[name] for name in self.engine.slots._owners]
+            owners = [self.known[name] for name in self.engine.kv_cache._owners]
             only = self.shape.slots == 1 and all(owner.utterance.live for owner in owners)
-            assert not self.engine.slots.free and only, f"{waiting} starve"
+            assert not self.engine.kv_cache.free and only, f"{waiting} starve"
 
     def _steps(self, known: Known) -> int:
         """What its answer takes when it is alone: windows, pieces of the prefill, tokens; failing."""
@@ -299,7 +299,7 @@ class World:
         self._check_choice(work, live)
         if work is None:
             return False
-        had = set(self.engine.slots._owners)
+        had = set(self.engine.kv_cache._owners)
         positions, windows = self.packed.positions, self.encoder.counters.windows
         self.packed.worked, self.encoder.worked = {}, []
         tower = {id(each.audio): name for name, each in self.engine._sessions.items()}
@@ -313,7 +313,7 @@ class World:
             self._check_work(work, {**encoded, **self.packed.worked})
         self._check_budget(work, encoded)
         self._check_turns(work, asked, can)
-        for name in had - set(self.engine.slots._owners):
+        for name in had - set(self.engine.kv_cache._owners):
             known = self.known[name]
             known.evicted = True
             if known.asked:
@@ -336,8 +336,8 @@ class World:
             if request.lane is not Lane.BATCH:
                 first.append(asked.urgency(self.now))
         assert first == live[: self.limit], "not the most urgent"
-        owners = [self.known[name] for name in self.engine.slots._owners]
-        a_slot = self.engine.slots.free or self.shape.slots > 1 or not all(owner.utterance.live for owner in owners)
+        owners = [self.known[name] for name in self.engine.kv_cache._owners]
+        a_slot = self.engine.kv_cache.free or self.shape.slots > 1 or not all(owner.utterance.live for owner in owners)
         batch = any(known.asked and not known.utterance.live for known in self.known.values())
         assert requests or not (batch and a_slot), "batch does not go on"
 
@@ -353,7 +353,7 @@ class World:
                 assert asked.steps <= asked.longest, "more steps than tokens"
                 continue
             batch.append(name)
-            idle = name not in worked and self.engine.slots.of(name) is not None
+            idle = name not in worked and bool(self.engine.kv_cache.of(name))
             asked.idle = asked.idle + 1 if idle else 0
             assert asked.idle < self.shape.slots, f"{name} has had a slot and no work for {asked.idle} steps"
         if len(batch) == len(work.requests):
@@ -421,10 +421,11 @@ class World:
     # -- always -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        slots, scheduler, names = self.engine.slots, self.scheduler, set(self.known)
-        assert set(slots._owners) <= names == set(self.engine._sessions) == set(self.inference._open)
-        assert sorted([*slots._owners.values(), *slots._free]) == list(range(self.shape.slots))
-        assert set(self.engine._used) == set(slots._owners)
+        cache, scheduler, names = self.engine.kv_cache, self.scheduler, set(self.known)
+        assert set(cache._owners) <= names == set(self.engine._sessions) == set(self.inference._open)
+        taken = [page for pages in cache._owners.values() for page in pages]
+        assert sorted([*taken, *cache._free]) == list(range(cache.pages))
+        assert set(self.engine._used) == set(cache._owners)
         asked = {name: known.asked for name, known in self.known.items() if known.asked is not None}
         assert len(scheduler) == len(asked) and all(scheduler.pending(name) for name in asked)
         assert set(scheduler._newest) <= names and not scheduler._taken
@@ -445,6 +446,6 @@ class World:
         for name in list(self.known):
             self.close(int(name[1:]))
         self.check()
-        assert self.inference.choose() is None and self.engine.slots.free == self.shape.slots
+        assert self.inference.choose() is None and self.engine.kv_cache.free == self.engine.kv_cache.pages
         assert len(self.scheduler) == 0 and not self.scheduler._newest and not self.scheduler._waiting
         assert not any(self.scheduler._queues.values()) and not any(self.scheduler._turns)

@@ -8,7 +8,6 @@ import time
 import torch
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.device.attention import Name
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.engine import QwenEngine, Shape
@@ -16,29 +15,26 @@ from benchmarks.engine.run import MODEL
 from benchmarks.engine.weights import build
 from tools.gpu.options import Options, options
 
-STARTS: tuple[tuple[str, str, Name], ...] = (
-    ("0.6B", "bfloat16", "auto"), ("1.7B", "bfloat16", "auto"), ("0.6B", "bfloat16", "varlen"),
-    ("0.6B", "bfloat16", "flash"), ("0.6B", "float16", "auto"), ("0.6B", "float32", "auto"),
-)  # fmt: skip
-REHEARSED: tuple[tuple[str, str, Name], ...] = (("tiny", "float32", "auto"),)
+STARTS = (("0.6B", "bfloat16"), ("1.7B", "bfloat16"), ("0.6B", "float16"), ("0.6B", "float32"))
+REHEARSED = (("tiny", "float32"),)
 BATCH, REHEARSED_BATCH = 32, 4
 
 
 def named(means: Execution) -> str:
-    return f"{means.attention.name}, graphs {'on' if means.graphs.fixed else 'off'}"
+    return f"{means.kernels.name}, graphs {'on' if means.graphs.fixed else 'off'}"
 
 
 def rehearsed() -> Execution:
     """What a CPU has is too plain to be checked: graphs as the tests record them on a CPU are not."""
     from tests.support.recorded import EXECUTIONS
 
-    return EXECUTIONS["sdpa, recorded"]()
+    return EXECUTIONS["recorded"]()
 
 
-def start(given: Options, weights: str, kind: str, name: Name) -> None:
+def start(given: Options, weights: str, kind: str) -> None:
     dtype: torch.dtype = getattr(torch, kind)
-    wanted = rehearsed() if given.rehearse else for_device(torch.device(given.device), dtype, name=name)
-    row = {"weights": weights, "dtype": kind, "asr.attention": name, "wanted": named(wanted)}
+    wanted = rehearsed() if given.rehearse else for_device(torch.device(given.device))
+    row = {"weights": weights, "dtype": kind, "wanted": named(wanted)}
     loaded = build(weights, MODEL, device=given.device, dtype=dtype)
     batch = REHEARSED_BATCH if given.rehearse else BATCH
     captured = {"captured_positions": 32} if given.rehearse else {}
@@ -53,13 +49,13 @@ def main() -> int:
     given = options()
     torch.set_num_threads(1)
     given.figures = {"starts": [], "left_out": []}
-    for weights, kind, name in REHEARSED if given.rehearse else STARTS:
-        which = f"{weights} in {kind}, {name}"
+    for weights, kind in REHEARSED if given.rehearse else STARTS:
+        which = f"{weights} in {kind}"
         if given.over:
             given.figures["left_out"].append(f"{which}: the time was over")
             continue
         try:
-            start(given, weights, kind, name)
+            start(given, weights, kind)
         except EngineUnusable as error:
             given.figures["left_out"].append(f"{which}: {error}")
         given.keep()

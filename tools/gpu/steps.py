@@ -1,5 +1,5 @@
-"""A forward of the text model by itself: the host's time and the device's, with graphs and without, by kind of
-attention; the kernels that take longest; and what is in memory."""
+"""A forward of the text model by itself: the host's time and the device's, with graphs and without, and with
+the operations of torch; the kernels that take longest; and what is in memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.device.attention import Name
 from asr.engines.qwen.device.execution import for_device
+from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.packed import Input, PackedRow
 from benchmarks.engine.device import covered, ran
@@ -29,7 +30,7 @@ PARTIAL = 40
 """New positions of a row that is no decoding: a second of audio, the end of the prompt and a draft."""
 WARM, COUNTED, PROFILED = 3, 20, 10
 SHOWN = 10
-VARIANTS: tuple[tuple[Name, bool], ...] = (("auto", True), ("auto", False), ("varlen", True), ("flash", True))
+VARIANTS = ("kernels and graphs", "kernels alone", "operations of torch")
 
 
 def memory_mb(device: str) -> dict[str, float]:
@@ -46,8 +47,7 @@ def memory_mb(device: str) -> dict[str, float]:
 
 
 def forward(made: QwenEngine, rows: int, length: int) -> Callable[[], None]:
-    slots = [made.slots.of(f"u{row}") for row in range(rows)]
-    inputs = [PackedRow(slot, SEEN, Input([7] * length), 1) for slot in slots if slot is not None]
+    inputs = [PackedRow(made.kv_cache.of(f"u{row}"), SEEN, Input([7] * length), 1) for row in range(rows)]
 
     @torch.inference_mode()
     def run() -> None:
@@ -103,18 +103,20 @@ def kernels(run: Callable[[], None], device: str) -> dict[str, Any]:
     }
 
 
-def variant(given: Options, loaded: Any, name: Name, graphs: bool, rows: tuple[int, ...]) -> None:
-    weight = loaded.model.get_input_embeddings().weight
-    means = for_device(weight.device, weight.dtype, name=name, graphs=graphs)
-    made = QwenEngine(loaded, Shape(slots=max(rows), positions=512, batch=max(rows)), means)
+def variant(given: Options, loaded: Any, name: str, rows: tuple[int, ...]) -> None:
+    means = for_device(torch.device(given.device), graphs=name == VARIANTS[0])
+    if name == VARIANTS[2]:
+        means = replace(means, kernels=Plain())
+    shape = Shape(slots=max(rows), positions=512, batch=max(rows), captured_positions=max(rows) * PARTIAL)
+    made = QwenEngine(loaded, shape, means)
     start_s = time.perf_counter()
     made.warm_up()
     used = made.execution  # what its self check has left
-    head = {"attention": used.attention.name, "graphs": used.graphs.fixed, "self_check": made.checked}
+    head = {"attention": used.kernels.name, "graphs": used.graphs.fixed, "self_check": made.checked}
     warm = {"what": "engine, warm", **head, "warm_up_s": round(time.perf_counter() - start_s, 2)}
     given.figures["memory"].append(warm | memory_mb(given.device))
     for row in range(max(rows)):
-        made.slots.take(f"u{row}")
+        made.kv_cache.take(f"u{row}", made.kv_cache.row_pages)
     for work, length in (("decoding", 1), ("partials", PARTIAL)):
         for count in rows:
             if given.over:
@@ -123,9 +125,9 @@ def variant(given: Options, loaded: Any, name: Name, graphs: bool, rows: tuple[i
             row = {"work": work, **head, "rows": count, "positions": count * length}
             given.figures["forwards"].append(row | timed(made, run, given.device))
             given.keep()
-    if not given.figures["kernels"]:
+    if used.graphs.fixed:
         for work, length in (("decoding", 1), ("partials", PARTIAL)):
-            count = min(32, max(rows))
+            count = min(64, max(rows))
             run = forward(made, count, length)
             given.figures["kernels"].append({"work": work, **head, "rows": count} | kernels(run, given.device))
             given.keep()
@@ -142,14 +144,14 @@ def main() -> int:
     loaded = build(weights, MODEL, device=given.device, dtype=dtype)
     built = {"what": "weights", "warm_up_s": None, "built_s": round(time.perf_counter() - start_s, 2)}
     given.figures["memory"].append(built | memory_mb(given.device))
-    for name, graphs in VARIANTS[:3] if given.rehearse else VARIANTS:
+    for name in VARIANTS:
         if given.over:
-            given.figures["left_out"].append(f"{name}, graphs {'on' if graphs else 'off'}: the time was over")
+            given.figures["left_out"].append(f"{name}: the time was over")
             continue
         try:
-            variant(given, loaded, name, graphs, REHEARSED if given.rehearse else ROWS)
+            variant(given, loaded, name, REHEARSED if given.rehearse else ROWS)
         except (EngineUnusable, RuntimeError) as error:
-            given.figures["left_out"].append(f"{name}, graphs {'on' if graphs else 'off'}: {error}")
+            given.figures["left_out"].append(f"{name}: {error}")
         given.keep()
     return 0 if given.figures["forwards"] else 1
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.device.attention import Name
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
@@ -20,13 +19,15 @@ from benchmarks.engine.run import MODEL, clips
 from benchmarks.engine.weights import build
 from tools.gpu.options import Options, options
 
-CALLS, REHEARSED = (1, 2, 4, 8, 12, 16, 32, 64), (1, 4)
-MODELS: tuple[tuple[str, str, Name], ...] = (
-    ("tiny", "bfloat16", "auto"), ("0.6B", "float32", "auto"), ("tiny", "bfloat16", "varlen"),
-    ("tiny", "bfloat16", "flash"), ("0.6B", "bfloat16", "auto"), ("tiny", "float32", "auto"),
+CALLS, FEWER, REHEARSED = (1, 2, 4, 8, 12, 16, 32, 64), (1, 8), (1, 4)
+"""Of a large model with random weights no answer ends before the longest that is allowed: each alone takes seconds."""
+MODELS = (
+    ("tiny", "bfloat16", CALLS), ("tiny", "float32", CALLS), ("0.6B", "float32", FEWER), ("0.6B", "bfloat16", FEWER),
 )  # fmt: skip
 PARTIAL = 4000
 """µ-law codes between two partials: half a second."""
+TIES = 0.01
+"""Of the answers may differ."""
 STEPS = 5000
 """No answer takes as many."""
 
@@ -84,29 +85,30 @@ def compared(
     return answers, equal, differ
 
 
-def engine(weights: str, kind: str, name: Name, device: str, slots: int) -> tuple[QwenEngine, str]:
-    """And what its attention is."""
+def engine(weights: str, kind: str, device: str, slots: int) -> tuple[QwenEngine, str]:
+    """And what it computes with."""
     dtype: torch.dtype = getattr(torch, kind)
     loaded = (
         load(MODEL, device=device, dtype=dtype)
         if weights == "tiny"
         else build(weights, MODEL, device=device, dtype=dtype)
     )
-    means = for_device(torch.device(device), dtype, name=name)
+    means = for_device(torch.device(device))
     made = QwenEngine(loaded, Shape(slots=slots, positions=512, batch=slots, captured_positions=512), means)
     made.warm_up()
     used = made.execution  # what its self check has left
-    return made, f"{used.attention.name}{', graphs' if used.graphs.fixed else ''}"
+    return made, f"{used.kernels.name}{', graphs' if used.graphs.fixed else ''}"
 
 
-def measure(given: Options, weights: str, kind: str, name: Name, calls: Sequence[int]) -> None:
+def measure(given: Options, weights: str, kind: str, calls: Sequence[int]) -> None:
     torch.set_float32_matmul_precision("highest")
-    made, attention = engine(weights, kind, name, given.device, max(calls))
+    torch.backends.cudnn.allow_tf32 = False  # else convolutions in 32 bits are rounded to 10 bits of mantissa
+    made, attention = engine(weights, kind, given.device, max(calls))
     spoken = {f"u{number}": codes for number, codes in enumerate(sounds(max(calls)))}
     alone = {name: say(made, {name: codes})[0][name] for name, codes in spoken.items()}
     for count in calls:
         if given.over:
-            given.figures["left_out"].append(f"{weights} in {kind}, {name}, {count} calls: the time was over")
+            given.figures["left_out"].append(f"{weights} in {kind}, {count} calls: the time was over")
             continue
         start_s = time.perf_counter()
         together, steps = say(made, dict(list(spoken.items())[:count]))
@@ -121,18 +123,15 @@ def measure(given: Options, weights: str, kind: str, name: Name, calls: Sequence
 def main() -> int:
     given = options()
     given.figures = {"rows": [], "left_out": []}
-    for weights, kind, name in [each for each in MODELS if each[0] == "tiny"] if given.rehearse else MODELS:
+    for weights, kind, calls in MODELS[:2] if given.rehearse else MODELS:
         try:
-            measure(given, weights, kind, name, REHEARSED if given.rehearse else CALLS)
+            measure(given, weights, kind, REHEARSED if given.rehearse else calls)
         except EngineUnusable as error:  # a kernel that this GPU or this torch does not have
             given.figures["left_out"].append(str(error))
         given.keep()
-    # With random weights in 16 bits two tokens often tie, and either may be said; the others are sure.
-    wrong = [
-        row
-        for row in given.figures["rows"]
-        if row["equal"] < row["answers"] and (row["model"], row["dtype"]) != ("0.6B", "bfloat16")
-    ]
+    # In 16 bits two tokens may tie, and either may be said: often with random weights, hardly ever with trained ones.
+    wrong = [row for row in given.figures["rows"] if row["answers"] - row["equal"] > TIES * row["answers"]]
+    wrong = [row for row in wrong if (row["model"], row["dtype"]) != ("0.6B", "bfloat16")]
     if wrong:
         raise SystemExit(f"{len(wrong)} of {len(given.figures['rows'])} rows have answers that differ")
     return 0

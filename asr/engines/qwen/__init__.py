@@ -5,12 +5,12 @@
 
 Ten words, from the ear to the mouth:
 
-- **frame**: 10 ms of sound as 128 mel bins (`model/mel.py`); a page holds a second of them (`sound.py`).
+- **frame**: 10 ms of sound as 128 mel bins (`model/mel.py`), kept on the device (`sound.py`).
 - **chunk**: a second of frames through the convolutions, 13 vectors (`model/tower.py`).
 - **window**: 8 s of chunks that attend to each other; a finished one is not computed again (`encoder.py`).
 - **position**: a place in the text model's input, a token or a vector of audio (`packed.py`).
-- **slot**: the keys and values of one utterance's positions, 1,024 of them (`slots.py`).
-- **session**: one utterance in the engine: its sound, its windows, and what is in its slot (`session.py`).
+- **page**: the keys and values of 64 positions; an utterance has as many as it needs (`kv_cache.py`).
+- **session**: one utterance in the engine: its sound, its windows, and what is on its pages (`session.py`).
 - **draft**: the answer before, verified in the forward that reads the new audio (`session.py`).
 - **row**: the next positions of one session; a forward takes rows of many sessions (`packed.py`).
 - **step**: a bounded piece of work on many requests; two cohorts of sessions are under way at a time (`engine.py`).

@@ -12,11 +12,11 @@ from asr.engines.qwen.device import placement as devices
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.sizing import sizes
 from asr.engines.qwen.engine import POSITIONS, QwenEngine, Shape
+from asr.engines.qwen.kv_cache import position_bytes
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.model.quantise import quantise
 from asr.engines.qwen.pair import PairEngine
-from asr.engines.qwen.slots import slot_bytes
 from config.settings import Asr, Qwen
 
 SHORT_WINDOW_S = 2
@@ -35,14 +35,15 @@ def _engine(model: str, asr: Asr, settings: Qwen) -> QwenEngine:
     if folder is None:
         raise EngineUnusable(weights.missing(model))
     device, dtype = devices.place(asr, settings, folder)
-    means = for_device(torch.device(device), dtype, name=asr.attention, graphs=settings.graphs)
+    means = for_device(torch.device(device), graphs=settings.graphs)
     loaded = load(folder, device=device, dtype=dtype)
     if settings.quantise != "none":
         fuse(loaded.model)
         quantise(loaded.model, settings.quantise)
     cpu = torch.device(device).type == "cpu"
     free = free_memory_bytes() // max(1, asr.processes) if cpu else torch.cuda.mem_get_info(device)[0]
-    size = sizes(free, slot_bytes(loaded.model.config.get_text_config(), POSITIONS, dtype), settings, cpu=cpu)
+    slot_bytes = POSITIONS * position_bytes(loaded.model.config.get_text_config(), dtype)
+    size = sizes(free, slot_bytes, settings, cpu=cpu)
     shape = Shape(
         slots=size.slots,
         batch=size.batch,

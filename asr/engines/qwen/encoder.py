@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from asr.engines.qwen.device.interface import Attention, Graphs, Staging
+from asr.engines.qwen.device.interface import Graphs, Kernels, Staging
 from asr.engines.qwen.model.tower import Tower
 from asr.engines.qwen.sound import View
 
@@ -75,7 +75,7 @@ class Encoder:
     """Runs the model's own weights; holds no utterance's state."""
 
     def __init__(
-        self, model: Any, attention: Attention, graphs: Graphs, staging: Staging, *, window_s: float | None = None
+        self, model: Any, kernels: Kernels, graphs: Graphs, staging: Staging, *, window_s: float | None = None
     ) -> None:
         """`model`: fused. `window_s`: seconds that attend to each other, instead of the model's own."""
         tower = model.model.audio_tower
@@ -86,7 +86,7 @@ class Encoder:
         if self.window <= 0 or self.window % self.chunk:
             raise ValueError(f"a window is a multiple of {self.chunk / 100:g} s")
         self.tower = Tower(
-            model, attention, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS,
+            model, kernels, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS,
             window=self.window // self.chunk * -(-self.chunk // 8),
         )  # fmt: skip
         self.counters = EncoderCounters()

@@ -11,17 +11,17 @@ import torch
 from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted, first_line
 from asr.engines.qwen.device import memory, selfcheck
 from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.interface import Execution
+from asr.engines.qwen.device.interface import PAGE, Execution
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.encoder import Encoder, Settling
 from asr.engines.qwen.eviction import Victims
+from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.packed import Packed, PackedRow
 from asr.engines.qwen.prompt import Prompts
 from asr.engines.qwen.session import QwenSession
-from asr.engines.qwen.slots import Slots
 from asr.engines.qwen.sound import Pages, look
 from asr.engines.runtime import Runtime
 from asr.server.scheduler import LIVE, Request
@@ -31,7 +31,7 @@ from audio.codecs.g711 import ulaw_encode
 WARM_UP_S = 9
 """Longer than a window."""
 POSITIONS = 1024
-"""Of a slot: 30 s of audio (390), the longest context (256) and an answer of 16 tokens a second fit in."""
+"""Of an utterance: 30 s of audio (390), the longest context (256) and an answer of 16 tokens a second fit in."""
 NOT_CHECKED = "not needed"
 """On a CPU nothing could be simpler than what is used."""
 
@@ -41,9 +41,11 @@ class Shape:
     """How much is done at once, and how much is kept."""
 
     slots: int = 16
-    """Utterances whose keys and values are kept."""
+    """Utterances of full length whose keys and values are kept; of shorter ones more."""
     positions: int = POSITIONS
-    """Of a slot: the prompt with its context, 13 a second of audio, and the answer."""
+    """Of an utterance at most: the prompt with its context, 13 a second of audio, and the answer."""
+    page: int = PAGE
+    """Positions in a page of keys and values. Kernels may know one size alone."""
     batch: int = 16
     """Requests in a step."""
     batch_tokens: int = 128
@@ -51,7 +53,7 @@ class Shape:
     live_tokens: int = 1024
     """New positions of one live utterance in a step."""
     captured_positions: int = 2048
-    """Of a forward whose shape is fixed: larger ones are so much work that starting it does not matter."""
+    """Of a forward whose shape is fixed: larger ones are done in parts."""
     window_s: float | None = None
     """Seconds of audio that attend to each other; None: as published."""
     settling: Settling = Settling.FROZEN
@@ -73,13 +75,16 @@ class QwenEngine:
         model = loaded.model
         weight = model.get_input_embeddings().weight
         text = model.config.get_text_config()
-        self.slots = Slots(text, slots=shape.slots, positions=shape.positions, device=weight.device, dtype=weight.dtype)
+        self.kv_cache = KvCache(
+            text, pages=shape.slots * -(-shape.positions // shape.page), positions=shape.positions, page=shape.page,
+            device=weight.device, dtype=weight.dtype,
+        )  # fmt: skip
         self.prompts = Prompts(loaded.tokenizer, ends=loaded.ends)
         fuse(model)
         self._model, self._extractor = model, loaded.extractor
-        self.execution = execution if execution is not None else for_device(weight.device, weight.dtype)
+        self.execution = execution if execution is not None else for_device(weight.device)
         self.capabilities = Capabilities(
-            # Each request of a step must be able to have a slot.
+            # Each request of a step must be able to have its pages.
             batch=min(shape.batch, shape.slots),
             pipelined=self.execution.staging.asynchronous,
         )
@@ -89,29 +94,29 @@ class QwenEngine:
         self._make(self.execution)
         self._sessions: dict[str, QwenSession] = {}
         self._used: dict[str, QwenSession] = {}
-        """Owners of slots, the one that nothing was done for for longest first."""
+        """Owners of pages, the one that nothing was done for for longest first."""
         self._files = 0
         """How many of them are no calls."""
         self._launched: set[str] = set()
-        """Utterances in a step that has not been collected: nobody gets their slots."""
+        """Utterances in a step that has not been collected: nobody gets their pages."""
 
     def _make(self, means: Execution) -> tuple[Encoder, Packed]:
         """The parts that compute, so from now on."""
-        device = self.slots.keys.device
+        device = self.kv_cache.keys.device
         self.front = self._front_class(self._extractor, device, means.staging)
         self.encoder = self._encoder_class(
-            self._model, means.attention, means.graphs, means.staging, window_s=self.shape.window_s
+            self._model, means.kernels, means.graphs, means.staging, window_s=self.shape.window_s
         )
         self.pages = Pages(self.encoder.chunk, self.front.bins, device, means.staging)
         self.packed = self._packed_class(
-            self._model, self.slots, means.attention, means.graphs, means.staging,
+            self._model, self.kv_cache, means.kernels, means.graphs, means.staging,
             never=self.prompts.never, rows=self.capabilities.batch, positions=self.shape.captured_positions,
         )  # fmt: skip
         means.staging.settle()  # the front end does not wait for what has been started here
         return self.encoder, self.packed
 
     def runtime(self) -> Runtime:
-        keys = self.slots.keys
+        keys = self.kv_cache.keys
         device, cuda = keys.device, keys.device.type == "cuda"
         free, whole = torch.cuda.mem_get_info(device) if cuda else (0, 0)
         means = self.execution
@@ -120,7 +125,7 @@ class QwenEngine:
             device=str(device),
             device_name=torch.cuda.get_device_name(device) if cuda else "",
             dtype=str(keys.dtype).removeprefix("torch."),
-            attention=means.attention.name,
+            attention=means.kernels.name,
             graphs=means.graphs.fixed,
             self_check=self.checked,
             torch=str(torch.__version__),
@@ -158,41 +163,61 @@ class QwenEngine:
         """What its next answer may be; wrong ones cost a little time and change nothing."""
         self._sessions[utterance_id].drafted = list(tokens)
 
-    # -- slots ------------------------------------------------------------------------------------------------------
+    # -- pages ------------------------------------------------------------------------------------------------------
 
     def runnable(self, request: Request) -> bool:
-        name = request.utterance_id
-        if self.slots.of(name) is not None or self.slots.free or self._sessions[name].utterance.live:
+        session = self._sessions[request.utterance_id]
+        missing = self._missing(session, request) - self.kv_cache.free
+        if missing <= 0 or session.utterance.live:
             return True
-        return self._victims(()).take(live=False) is not None
+        return self._room(self._victims((session.utterance.id,)), missing, live=False) is not None
+
+    def _missing(self, session: QwenSession, request: Request) -> int:
+        """Pages that its answer may need and it does not have."""
+        positions = session.most_positions(request, self.front.frames(session.end(request)))
+        return self.kv_cache.missing(session.utterance.id, min(positions, self.shape.positions))
+
+    def _room(self, victims: Victims, missing: int, *, live: bool) -> list[str] | None:
+        """Whose pages make room for so many more; None: nobody's do."""
+        names: list[str] = []
+        while missing > 0:
+            name = victims.take(live=live)
+            if name is None:
+                return None
+            names.append(name)
+            missing -= len(self.kv_cache.of(name))
+        return names
 
     def _victims(self, working: Collection[str]) -> Victims:
         owners = [owner for name, owner in self._used.items() if name not in self._launched]
         files = [owner for owner in owners if not owner.utterance.live] if self._files else []
         return Victims(owners, files, working, only=self.shape.slots == 1)
 
-    def _place(self, names: Sequence[str]) -> list[int | None]:
-        """The slot of each, if it has or gets one."""
+    def _place(self, requests: Sequence[Request]) -> list[bool]:
+        """Whether each has the pages of its answer, or gets them."""
         victims = None
-        found: list[int | None] = []
-        for name in names:
-            slot, session = self.slots.of(name), self._sessions[name]
-            if slot is None and not self.slots.free:
-                victims = victims or self._victims(frozenset(names))
-                if (victim := victims.take(live=session.utterance.live)) is not None:
+        working = frozenset(request.utterance_id for request in requests)
+        found = []
+        for request in requests:
+            name, session = request.utterance_id, self._sessions[request.utterance_id]
+            live, missing = session.utterance.live, self._missing(session, request)
+            if missing > self.kv_cache.free:
+                victims = victims or self._victims(working)
+                for victim in self._room(victims, missing - self.kv_cache.free, live=live) or ():
                     self._sessions[victim].evict()
                     self._give(victim)
-            if slot is None and self.slots.free:
-                slot = self.slots.take(name)
-                self._used[name] = session
-                self._files += not session.utterance.live
-                if victims is not None and not session.utterance.live:
+            found.append(missing <= self.kv_cache.free)
+            if missing and found[-1]:
+                self.kv_cache.take(name, missing)
+                if name not in self._used:
+                    self._used[name] = session
+                    self._files += not live
+                if victims is not None and not live:
                     victims.add_file(session)
-            found.append(slot)
         return found
 
     def _give(self, name: str) -> None:
-        self.slots.give(name)
+        self.kv_cache.give(name)
         if (owner := self._used.pop(name, None)) is not None:
             self._files -= not owner.utterance.live
 
@@ -212,21 +237,20 @@ class QwenEngine:
             raise EngineExhausted(first_line(error)) from None
 
     def _launch(self, requests: Sequence[Request]) -> Collect:
-        working: list[tuple[QwenSession, int]] = []
-        slots = self._place([request.utterance_id for request in requests])
-        for request, slot in zip(requests, slots, strict=True):
-            if slot is not None:
+        working: list[QwenSession] = []
+        for request, placed in zip(requests, self._place(requests), strict=True):
+            if placed:
                 session = self._sessions[request.utterance_id]
                 session.begin(request)
-                working.append((session, slot))
+                working.append(session)
         # What files may have of a step goes first to the one that has had nothing of it for longest.
         if self._files:
             turns = {name: turn for turn, name in enumerate(self._used)}
-            working.sort(key=lambda each: 0 if each[0].utterance.live else 1 + turns[each[0].utterance.id])
-        self._encode([session for session, _ in working])
+            working.sort(key=lambda each: 0 if each.utterance.live else 1 + turns[each.utterance.id])
+        self._encode(working)
         speaking, rows = self._rows(working)
         said = self._start(speaking, rows) if rows else list[list[int]]
-        names = {session.utterance.id for session, _ in working}
+        names = {session.utterance.id for session in working}
         self._launched |= names
 
         def collect() -> list[Answer]:
@@ -275,21 +299,21 @@ class QwenEngine:
             settling = Settling.EXACT if session.work.request.final else self.shape.settling
             session.work.encoding = self.encoder.begin(session.audio, view, settling)
 
-    def _rows(self, working: Sequence[tuple[QwenSession, int]]) -> tuple[list[QwenSession], list[PackedRow]]:
+    def _rows(self, working: Sequence[QwenSession]) -> tuple[list[QwenSession], list[PackedRow]]:
         """The next positions of those whose audio is through the encoder."""
         rows, speaking = [], []
         batch_tokens = self.shape.batch_tokens
-        for session, slot in working:
-            live = session.utterance.live
+        for session in working:
+            live, pages = session.utterance.live, self.kv_cache.of(session.utterance.id)
             limit = self.shape.live_tokens if live else batch_tokens
             if session.work.input is None or limit <= 0:
                 continue
-            row = session.row(slot, limit)
+            row = session.row(pages, limit)
             if not live and len(row) > limit:
                 if limit < self.shape.batch_tokens:
                     continue  # until it is the first file of a step
                 self._cut(session, limit)
-                row = session.row(slot, limit)
+                row = session.row(pages, limit)
             if not live:
                 batch_tokens -= len(row)
             self._used_now(session)
@@ -339,9 +363,9 @@ class QwenEngine:
             raise memory.too_large(shape.slots, shape.positions, shape.batch, error) from None
 
     def _warm_up(self) -> None:
-        if self.slots.keys.device.type != "cpu" or not self.execution.plain:
+        if self.kv_cache.keys.device.type != "cpu" or not self.execution.plain:
             selfcheck.hear(self.front, FrontEnd(self._extractor, torch.device("cpu"), Direct()))
-            settled = selfcheck.settle(self._make, self.execution, self.slots.keys.dtype)
+            settled = selfcheck.settle(self._make, self.execution, self.kv_cache.keys.dtype)
             self.execution, self.checked = settled.execution, settled.sentence
         utterance = Utterance("warm-up", "PCMU", live=True)
         rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Who loses a slot to whom, in a step that has more utterances than there are slots free. No I/O."""
+"""Who loses their pages to whom, in a step whose utterances need more than are free. No I/O."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from asr.engines.qwen.session import QwenSession
 
 
 class Victims:
-    """Those whose slots may be taken in one step, the one that nothing was done for for longest first.
+    """Those whose pages may be taken in one step, the one that nothing was done for for longest first.
 
-    A call takes the slot of a file, or else of another call. Files take those of whom nothing is asked: that of a file,
-    or when they have none that of a call; and calls leave them the last one as long as a call has one to spare.
+    A call takes the pages of a file, or else of another call. Files take those of whom nothing is asked: of a file, or
+    when none has any of a call; and calls leave the last file its own as long as a call has some to spare.
     """
 
     def __init__(
         self, owners: Sequence[QwenSession], files: Sequence[QwenSession], working: Collection[str], *, only: bool
     ) -> None:
-        """`owners`: of slots, in that order; `files`: those of them that are no calls. `working`: who has a request in
-        this step. `only`: there is one slot."""
+        """`owners`: of pages, in that order; `files`: those of them that are no calls. `working`: who has a request in
+        this step. `only`: there is room for one."""
         self._working, self._only = working, only
         self._files = {owner.utterance.id: owner for owner in files}
         self._taken: set[str] = set()
-        # Each call is looked at once in a step, however many slots are wanted.
+        # Each call is looked at once in a step, however many pages are wanted.
         self._calls = self._others(owners, idle=False)
         self._idle = self._others(owners, idle=True)
         self._spare: str | None = None
@@ -34,7 +34,7 @@ class Victims:
                 yield name
 
     def take(self, *, live: bool) -> str | None:
-        """Whose slot an utterance gets, who then is no longer here; None: it gets none."""
+        """Whose pages an utterance gets, who then is no longer here; None: nobody's."""
         victim = self._choose(live=live)
         if victim is not None:
             self._taken.add(victim)
@@ -58,5 +58,5 @@ class Victims:
         return self._spare
 
     def add_file(self, session: QwenSession) -> None:
-        """A file of this step has a slot now."""
+        """A file of this step has pages now."""
         self._files[session.utterance.id] = session

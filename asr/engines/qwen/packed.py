@@ -1,12 +1,12 @@
 """One forward of the text model for many utterances at different stages: prefill, verification and decoding mixed.
 
 All their new positions go through the layers as one row of tokens; only attention tells them apart. It writes each
-utterance's keys and values into its slot and looks at nothing else, so what is valid of a slot is for its owner to say:
+utterance's keys and values to its pages and looks at nothing else, so what is valid of them is for their owner to say:
 taking positions back costs nothing.
 
 All that the device must know of a forward goes there in one copy, and what comes back is the most likely token at each
-position that was asked about. With fixed shapes a forward is filled up to one of a few sizes, by positions of a slot
-that nobody has.
+position that was asked about. With fixed shapes a forward is filled up to one of a few sizes, by positions of a page
+that nobody has; one that is larger than all of them is done in parts.
 """
 
 from __future__ import annotations
@@ -21,20 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.engines.qwen.device.graphs import bucket, buckets
-from asr.engines.qwen.device.interface import Attention, Graphs, Spans, Staging
+from asr.engines.qwen.device.interface import Graphs, Kernels, Rows, Staging
+from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model.fused import TextLayers
-from asr.engines.qwen.slots import Slots
 
 AUDIO = -1
 """In the place of a token: embeddings of audio."""
-SEEN = 128
-"""Decoding looks at so many positions of a slot, or a multiple of it."""
-LONGEST, WITHIN = 160, 512
-"""Queries of a row, and positions of a slot that it sees, at most, in mixed forwards of a fixed shape whose attention
-fills rows up: 8 s of new speech of 30, and a draft. Forwards beyond that are started operation by operation."""
-FEW, PER_ROW = 8, 8
-"""A mixed forward of a fixed shape has at least `FEW` rows, and one for each `PER_ROW` positions: attention is computed
-for all of them."""
 
 
 @dataclass(slots=True)
@@ -62,9 +54,9 @@ class Input:
 class PackedRow:
     """The next positions of one utterance."""
 
-    slot: int
+    pages: Sequence[int]
     start: int
-    """The slot is valid below it."""
+    """What is on its pages is valid below it."""
     input: Input
     wanted: int
     """Of so many positions at the end the next token is wanted."""
@@ -79,11 +71,8 @@ class _Size:
 
     positions: int
     rows: int
-    seen: int
     single: bool
     """All rows are of one position."""
-    longest: int
-    """Of one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,42 +82,47 @@ class _Inputs:
     all: Tensor
     ids: Tensor
     positions: Tensor
-    where: Tensor
-    bounds: Tensor
-    used: Tensor
-    slots: Tensor
+    slot_mapping: Tensor
+    cu_seqlens: Tensor
+    context_lens: Tensor
+    block_table: Tensor
 
     @classmethod
     def of(cls, whole: Tensor, size: _Size) -> _Inputs:
         count, rows = size.positions, size.rows
-        return cls(whole, *torch.split(whole, [count, count, count, rows + 1, rows, rows]))
+        return cls(whole, *torch.split(whole, [*[count] * 3, rows + 1, rows, len(whole) - 3 * count - 2 * rows - 1]))
+
+    def rows(self, size: _Size, known: Sequence[tuple[int, int]] | None) -> Rows:
+        table = self.block_table.view(size.rows, -1)
+        cu_seqlens, context_lens, table = (each.to(torch.int32) for each in (self.cu_seqlens, self.context_lens, table))
+        return Rows(cu_seqlens, context_lens, table, size.single, known)
+
+
+Said = Callable[[], list[int]]
+"""The tokens, for whoever waits for them."""
 
 
 class Packed:
-    """The text model over slots."""
+    """The text model over pages."""
 
     def __init__(
-        self, model: Any, memory: Slots, attention: Attention, graphs: Graphs, staging: Staging, *,
-        never: int, rows: int, positions: int,
+        self, model: Any, cache: KvCache, kernels: Kernels, graphs: Graphs, staging: Staging, *, never: int, rows: int,
+        positions: int,
     ) -> None:  # fmt: skip
         """`model`: fused. `never`: the token that is no answer. `rows`, `positions`: of a forward with fixed shapes at
-        most; there may be more positions, but no graph is kept for them."""
-        self.memory = memory
-        self._layers = TextLayers(model.model.language_model, memory, attention)
+        most."""
+        self.cache = cache
+        self._layers = TextLayers(model.model.language_model, cache, kernels)
         self._embed, self._head = model.get_input_embeddings(), model.lm_head
-        self._in_place, self._graphs, self.staging = attention.in_place, graphs, staging
+        self._graphs, self.staging = graphs, staging
         self._never = never
-        self.most_rows, self.vocabulary = rows, len(self._embed.weight)
+        self.heads, self.most_rows, self.vocabulary = self._layers.heads, rows, len(self._embed.weight)
         self.forwards = self.positions = 0
         if graphs.fixed:
             weight = self._embed.weight
-            width, device, positions = weight.shape[1], weight.device, max(positions, rows)
+            # A row is in one part, however long it is.
+            width, device, positions = weight.shape[1], weight.device, max(positions, rows, cache.positions)
             self._rows, self._buckets = buckets(rows), buckets(positions)
-            whole = memory.keys.shape[2]
-            self._seen = (whole,) if self._in_place else tuple(SEEN * each for each in buckets(whole // SEEN))
-            self._longest, self._within = (
-                (positions, whole) if self._in_place else (min(positions, LONGEST), min(whole, WITHIN))
-            )
             self._audio, self._out = (
                 torch.zeros(positions, width, dtype=weight.dtype, device=device) for _ in range(2)
             )
@@ -141,14 +135,12 @@ class Packed:
 
     def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[list[int]]]:
         """The same; whoever wants the tokens waits for them."""
-        order, _, _, said = self._run(rows)
+        parts = [self._run(part)[2] for part in self._parts(rows)]
 
         def collect() -> list[list[int]]:
-            out: list[list[int]] = [[] for _ in rows]
-            left = said()
-            for at in order:
-                out[at], left = left[: rows[at].wanted], left[rows[at].wanted :]
-            return out
+            said = [token for part in parts for token in part()]
+            ends = np.cumsum([row.wanted for row in rows]).tolist()
+            return [said[end - row.wanted : end] for end, row in zip(ends, rows, strict=True)]
 
         return collect
 
@@ -156,77 +148,75 @@ class Packed:
         """The same with what the tokens are chosen from, for rows of which one token each is wanted: hidden states,
         (rows, width), and the tokens."""
         assert all(row.wanted == 1 for row in rows)
-        order, hidden, where, said = self._run(rows)
-        back = np.argsort(order)
-        return hidden[torch.from_numpy(where).to(hidden.device)][back.tolist()].clone(), np.array(said())[back].tolist()
+        states: list[Tensor] = []
+        tokens: list[int] = []
+        for part in self._parts(rows):
+            hidden, logits_indices, said = self._run(part)
+            states.append(hidden[torch.from_numpy(logits_indices).to(hidden.device)])
+            tokens += said()
+        return torch.cat(states), tokens
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, width) → (…, vocabulary)"""
         found: Tensor = self._head(hidden).float()
         return found
 
-    def _run(self, rows: Sequence[PackedRow]) -> tuple[list[int], Tensor, NDArray[np.int64], Callable[[], list[int]]]:
-        """The order in which the rows were taken; of that the hidden states, (positions, width), which the next forward
-        overwrites; where the wanted ones are; and their tokens, once somebody waits for them."""
-        # Those of one position first: a kind of attention may take them all at once.
-        counts = [len(row) for row in rows]
-        order = sorted(range(len(rows)), key=lambda at: counts[at] > 1)
-        mine = [rows[at] for at in order]
-        lengths = np.array([counts[at] for at in order])
+    def _parts(self, rows: Sequence[PackedRow]) -> list[Sequence[PackedRow]]:
+        """Of which each fits a fixed shape."""
+        if not self._graphs.fixed:
+            return [rows]
+        parts, room = list[list[PackedRow]](), 0
+        for row in rows:
+            if not parts or len(row) > room or len(parts[-1]) == self.most_rows:
+                parts.append([])
+                room = self._buckets[-1]
+            parts[-1].append(row)
+            room -= len(row)
+        return list(parts)
+
+    def _run(self, rows: Sequence[PackedRow]) -> tuple[Tensor, NDArray[np.int64], Said]:
+        """Hidden states, (positions, width), which the next forward overwrites; where the wanted ones are; and their
+        tokens."""
+        lengths = np.array([len(row) for row in rows])
+        count = int(lengths.sum())
         self.forwards += 1
-        self.positions += int(lengths.sum())
-        size = self._size(mine, lengths)
-        where = _wanted(mine, lengths)
-        if size is None:
-            hidden = self._free(mine, lengths)
-            said = self.staging.lift(self._say(hidden, self.staging.down(where))) if len(where) else list[int]
+        self.positions += count
+        logits_indices = _logits_indices(rows, lengths)
+        if self._graphs.fixed:
+            hidden = self._fixed(rows, lengths, self._size(count, len(rows)))
+            said = self._ask(logits_indices) if len(logits_indices) else list[int]
         else:
-            hidden = self._fixed(mine, lengths, size)
-            said = self._ask(where) if len(where) else list[int]
-        return order, hidden, where, said
+            hidden = self._free(rows, lengths, _Size(count, len(rows), count == len(rows)))
+            where = self.staging.down(logits_indices)
+            said = self.staging.lift(self._say(hidden, where)) if len(where) else list[int]
+        return hidden, logits_indices, said
 
     # -- any shapes -------------------------------------------------------------------------------------------------
 
-    def _free(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> Tensor:
-        single = bool(lengths.max() == 1)
-        size = _Size(int(lengths.sum()), len(rows), self._most(rows), single, int(lengths.max()))
-        inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.memory)), size)
-        audio = self._put_audio(rows, lengths)
-        longer = [(row.slot, row.start, len(row)) for row in rows if len(row) > 1]
-        return self._forward(inputs, audio, size, longer)
-
-    def _most(self, rows: Sequence[PackedRow]) -> int:
-        """Positions of a slot that a row sees, at most: of those of one position when attention is only over them."""
-        counts = [row.start + len(row) for row in rows if self._in_place or len(row) == 1]
-        return max(counts, default=0)
+    def _free(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size) -> Tensor:
+        inputs = _Inputs.of(self.staging.down(_described(rows, lengths, size, self.cache)), size)
+        known = [(row.start, len(row)) for row in rows]
+        return self._forward(inputs, self._put_audio(rows, lengths), size, known)
 
     # -- fixed shapes -----------------------------------------------------------------------------------------------
 
-    def _size(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> _Size | None:
-        """None: a forward for which no graph is kept."""
-        if not self._graphs.fixed:
-            return None
-        if lengths.max() == 1 and (count := bucket(len(rows), self._rows)) is not None:
-            seen = next(each for each in self._seen if self._most(rows) <= each)
-            return _Size(count, count, seen, True, 1)
-        if lengths.max() > self._longest or max(row.start + len(row) for row in rows) > self._within:
-            return None
-        mixed = map(self._mixed, self._buckets)
-        # A row more: what the size is filled up with.
-        return next((each for each in mixed if lengths.sum() <= each.positions and len(rows) < each.rows), None)
-
-    def _mixed(self, positions: int) -> _Size:
-        rows = min(self._rows[-1], max(FEW, positions // PER_ROW))
-        return _Size(positions, rows + 1, self._within, False, min(positions, self._longest))
+    def _size(self, count: int, rows: int) -> _Size:
+        if count == rows:
+            size = bucket(rows, self._rows)
+            assert size is not None, "more rows than was said"
+            return _Size(size, size, True)
+        size = bucket(count, self._buckets)
+        assert size is not None, "one row is larger than any shape"
+        return _Size(size, self.most_rows, False)
 
     def capture(self) -> int:
         """Record every size, largest first, so that no call waits for one. -> how many."""
         if not self._graphs.fixed:
             return 0
-        sizes = [_Size(count, count, seen, True, 1) for count in self._rows for seen in self._seen]
-        sizes += [self._mixed(count) for count in self._buckets]
+        sizes = [_Size(count, count, True) for count in self._rows]
+        sizes += [_Size(count, self.most_rows, False) for count in self._buckets]
         sizes.sort(key=lambda size: -size.positions)
-        spare = PackedRow(self.memory.spare, 0, Input([0]), 1)
+        spare = PackedRow([self.cache.padding_page], 0, Input([0]), 1)
         for size in sizes:
             self._fixed([spare], np.ones(1, np.int64), size)
         for count in reversed(self._buckets):
@@ -234,12 +224,12 @@ class Packed:
         return len(sizes) + len(self._buckets)
 
     def _fixed(self, rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size) -> Tensor:
+        described = _described(rows, lengths, size, self.cache)
         inputs = self._inputs.get(size)
         if inputs is None:
-            count = 3 * size.positions + 3 * size.rows + 1
-            whole = torch.zeros(count, dtype=torch.long, device=self._out.device)
+            whole = torch.zeros(len(described), dtype=torch.long, device=self._out.device)
             inputs = self._inputs[size] = _Inputs.of(whole, size)
-        self.staging.down(_described(rows, lengths, size, self.memory), inputs.all)
+        self.staging.down(described, inputs.all)
         audio = None if size.single else self._put_audio(rows, lengths, self._audio[: size.positions])
         out = self._out
 
@@ -249,14 +239,14 @@ class Packed:
         self._graphs.run(("text", size), forward)
         return out
 
-    def _ask(self, wanted: NDArray[np.int64]) -> Callable[[], list[int]]:
-        out, count = self._out, bucket(len(wanted), self._buckets)
+    def _ask(self, logits_indices: NDArray[np.int64]) -> Said:
+        out, count = self._out, bucket(len(logits_indices), self._buckets)
         assert count is not None, "not more than there are positions"
         where = self._wanted[count]
-        self.staging.down(np.pad(wanted, (0, count - len(wanted))), where)
+        self.staging.down(np.pad(logits_indices, (0, count - len(logits_indices))), where)
         said = self._graphs.run(("head", count), lambda: self._say(out, where))
         lifted = self.staging.lift(said)
-        return lambda: lifted()[: len(wanted)]
+        return lambda: lifted()[: len(logits_indices)]
 
     # -- both -------------------------------------------------------------------------------------------------------
 
@@ -279,62 +269,46 @@ class Packed:
         return into.index_copy_(0, self.staging.down(where), together)
 
     def _forward(
-        self, inputs: _Inputs, audio: Tensor | None, size: _Size,
-        longer: Sequence[tuple[int, int, int]] | None = None,
-    ) -> Tensor:  # fmt: skip
-        """`longer`: None if it is not known, in a fixed shape."""
-        if size.single:
-            longer = ()
-        spans = Spans(
-            bounds=inputs.bounds.to(torch.int32),
-            slots=inputs.slots,
-            used=inputs.used.to(torch.int32),
-            longest=size.longest,
-            seen=size.seen,
-            singles=size.rows - len(longer) if longer is not None else 0,
-            longer=longer,
-        )
+        self, inputs: _Inputs, audio: Tensor | None, size: _Size, known: Sequence[tuple[int, int]] | None = None
+    ) -> Tensor:
+        """`known`: as in `Rows`."""
         hidden = self._embed(inputs.ids.clamp(min=0))
         if audio is not None:
             hidden = torch.where((inputs.ids == AUDIO)[:, None], audio, hidden)
-        return self._layers(hidden, inputs.positions, inputs.where, spans)
+        return self._layers(hidden, inputs.positions, inputs.slot_mapping, inputs.rows(size, known))
 
-    def _say(self, hidden: Tensor, wanted: Tensor) -> Tensor:
-        logits = self._head(hidden[wanted])
+    def _say(self, hidden: Tensor, logits_indices: Tensor) -> Tensor:
+        logits = self._head(hidden[logits_indices])
         logits[:, self._never] = -torch.inf
         said: Tensor = logits.argmax(dim=1)
         return said
 
 
-def _described(rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size, memory: Slots) -> NDArray[np.int64]:
-    """Ids, positions, where their keys go; then of the rows their bounds, positions seen, and slots."""
-    slots = np.array([row.slot for row in rows])
-    starts = np.array([row.start for row in rows])
-    ends = lengths.cumsum()
-    count, each = int(ends[-1]), np.repeat(np.arange(len(rows)), lengths)
-    inside = np.arange(count) - (ends - lengths)[each]
-    whole = memory.keys.shape[2]
-    filling, missing = size.positions - count, size.rows - len(rows)
-    out = np.zeros(3 * size.positions + 3 * size.rows + 1, np.int64)
-    ids, positions, where, bounds, used, mine = np.split(
-        out, np.cumsum([size.positions] * 3 + [size.rows + 1, size.rows])
-    )
+def _described(rows: Sequence[PackedRow], lengths: NDArray[np.int64], size: _Size, cache: KvCache) -> NDArray[np.int64]:
+    """What `_Inputs` has views of."""
+    starts, ends = np.array([row.start for row in rows]), lengths.cumsum()
+    count, page, width = int(ends[-1]), cache.page, cache.row_pages
+    parts = [*[size.positions] * 3, size.rows + 1, size.rows, size.rows * width]
+    out = np.zeros(sum(parts), np.int64)
+    ids, positions, slot_mapping, cu_seqlens, context_lens, table = np.split(out, np.cumsum(parts[:-1]))
+    block_table = table.reshape(size.rows, width)
+    block_table[len(rows) :] = cache.padding_page
+    for at, row in enumerate(rows):
+        block_table[at, : len(row.pages)] = row.pages
+    each = np.repeat(np.arange(len(rows)), lengths)
     ids[:count] = [token for row in rows for token in row.input.ids]
-    positions[:count] = starts[each] + inside
-    where[:count] = slots[each] * whole + positions[:count]
-    # Each at a place of its own, as far as a slot goes.
-    where[count:] = memory.spare * whole + np.arange(filling) % whole
-    bounds[1 : len(rows) + 1], bounds[len(rows) + 1 :] = ends, size.positions
-    used[: len(rows)], mine[: len(rows)], mine[len(rows) :] = starts + lengths, slots, memory.spare
-    if missing and size.single:
-        bounds[len(rows) + 1 :] = np.arange(count + 1, size.rows + 1)
-        used[len(rows) :] = 1
-    elif missing:
-        used[len(rows)] = min(filling, whole)
+    positions[:count] = starts[each] + np.arange(count) - (ends - lengths)[each]
+    number, inside = np.divmod(positions[:count], page)
+    slot_mapping[:count] = block_table[each, number] * page + inside
+    slot_mapping[count:] = cache.padding_page * page + np.arange(size.positions - count) % page
+    context_lens[: len(rows)], context_lens[len(rows) :] = starts + lengths, 1
+    cu_seqlens[1 : len(rows) + 1] = ends
+    # A row of one position is there for each that fills decoding up; what fills other forwards up belongs to no row.
+    cu_seqlens[len(rows) + 1 :] = np.arange(count + 1, size.rows + 1) if size.single else count
     return out
 
 
-def _wanted(rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def _logits_indices(rows: Sequence[PackedRow], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where in the row of positions the wanted ones are."""
     wanted = np.array([row.wanted for row in rows])
     ends = wanted.cumsum()

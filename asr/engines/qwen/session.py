@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asr.engines.qwen.encoder import Audio, Encoding
 from asr.engines.qwen.packed import AUDIO, Input, PackedRow
-from asr.engines.qwen.prompt import Prompt, Prompts
+from asr.engines.qwen.prompt import Prompt, Prompts, audio_tokens
 from asr.engines.qwen.sound import MODEL_HZ, Sound
 from asr.repetition import is_loop, once
 from asr.server.scheduler import Request
@@ -53,15 +53,20 @@ class QwenSession:
         self.audio = Audio()
         self.now: _Decoding | None = None
         self._kept: list[Tensor] = []
-        """Embeddings of the windows whose positions are in the slot, right behind the head."""
+        """Embeddings of the windows whose positions are on its pages, right behind the head."""
         self._headed = False
-        """The head is in the slot."""
+        """The head is on them."""
         self.drafted: list[int] = []
         """The hypothesis before."""
 
     def end(self, request: Request) -> int:
         """Samples at 16 kHz that a request may hear."""
         return request.end * MODEL_HZ // BYTES_PER_S[self.utterance.format]
+
+    def most_positions(self, request: Request, frames: int) -> int:
+        """That the answer to a request may come to. `frames`: of the sound that it may hear."""
+        audio = audio_tokens(frames)
+        return len(self.prompt.head) + audio + len(self.prompt.tail) + longest(self.end(request) / MODEL_HZ)
 
     # -- a request --------------------------------------------------------------------------------------------------
 
@@ -79,7 +84,7 @@ class QwenSession:
 
     def drop(self) -> None:
         """Give up the answer on its way. What it has said so far is the beginning of the draft for the next one: it has
-        been verified, and a draft that failed there once would fail there again, for ever if slots keep changing
+        been verified, and a draft that failed there once would fail there again, for ever if pages keep changing
         hands."""
         now, self.now = self.now, None
         if now is None:
@@ -89,12 +94,12 @@ class QwenSession:
             self._keep(now)
 
     def evict(self) -> None:
-        """The slot is gone, and with it all that was in it; drafts and embeddings stay."""
+        """The pages are gone, and with them all that was on them; drafts and embeddings stay."""
         self.drop()
         self._kept, self._headed = [], False
 
     def prefill(self, windows: Sequence[Tensor], positions: int) -> None:
-        """The audio is through the encoder. `positions`: of a slot."""
+        """The audio is through the encoder. `positions`: of an utterance at most."""
         now = self.work
         known = 0
         for mine, theirs in zip(self._kept, windows, strict=False):
@@ -116,7 +121,7 @@ class QwenSession:
         now.input = Input([*ids, *tail, *now.draft], parts)
 
     def _keep(self, now: _Decoding) -> None:
-        """Note how much of the prompt is in the slot."""
+        """Note how much of the prompt is on the pages."""
         stop = len(self.prompt.head)
         self._kept, self._headed = [], now.start >= stop
         for window in now.windows:
@@ -125,15 +130,15 @@ class QwenSession:
                 break
             self._kept.append(window)
 
-    def row(self, slot: int, limit: int) -> PackedRow:
+    def row(self, pages: Sequence[int], limit: int) -> PackedRow:
         """The next positions, at most `limit`; the last ones, which say how the answer goes on, stay together."""
         now = self.work
         assert now.input is not None
         telling = len(now.draft) + 1
         count = len(now.input)
         if count > max(limit, telling):
-            return PackedRow(slot, now.start, now.input[: min(limit, count - telling)], 0)
-        return PackedRow(slot, now.start, now.input, telling)
+            return PackedRow(pages, now.start, now.input[: min(limit, count - telling)], 0)
+        return PackedRow(pages, now.start, now.input, telling)
 
     def take(self, row: PackedRow, said: Sequence[int], prompts: Prompts) -> list[int] | None:
         """What the forward said of `row`: a token for each wanted position. The answer's when it is complete."""
@@ -145,7 +150,7 @@ class QwenSession:
             now.input = now.input[count:]
             return None
         agreed = next((at for at, token in enumerate(now.draft) if said[at] != token), len(now.draft))
-        # The rejected rest of the draft is in the slot, past what is valid.
+        # The rejected rest of the draft is on the pages, past what is valid.
         now.start -= len(now.draft) - agreed
         now.tokens += now.draft[:agreed]
         now.draft = []

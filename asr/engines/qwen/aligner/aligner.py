@@ -44,13 +44,13 @@ class QwenAligner:
         model = loaded.model
         fuse_audio(model)
         weight = model.get_input_embeddings().weight
-        means = execution if execution is not None else for_device(weight.device, weight.dtype, graphs=False)
+        means = execution if execution is not None else for_device(weight.device, graphs=False)
         self.languages = usable()
         cpu = weight.device.type == "cpu"
         self.longest_s = min(LONGEST_CPU_S if cpu else LONGEST_S, model.config.num_labels * loaded.class_ms / 1000)
         self.together_s = 0.0 if cpu else TOGETHER_S
         self._text, self._score = model.model.language_model, model.score
-        self._encoder = Encoder(model, means.attention, means.graphs, means.staging)
+        self._encoder = Encoder(model, means.kernels, means.graphs, means.staging)
         self._front = FrontEnd(loaded.extractor, weight.device, means.staging)
         self._staging, self._device = means.staging, weight.device
         self._tokenizer, self._class_ms = loaded.tokenizer, loaded.class_ms
@@ -119,5 +119,5 @@ def build(asr: Asr, settings: Qwen) -> QwenAligner:
         raise EngineUnusable(weights.missing(asr.aligner))
     device, dtype = place(asr, settings, folder)
     # Texts and recordings have any length, and one forward is all there is: nothing to record.
-    means = for_device(torch.device(device), dtype, name=asr.attention, graphs=False)
+    means = for_device(torch.device(device), graphs=False)
     return QwenAligner(load(folder, device=device, dtype=dtype), means)

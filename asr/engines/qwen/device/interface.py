@@ -1,5 +1,5 @@
-"""What the engine asks of its device, in one file: attention over what is packed, how work is started, and the way
-between the host and the device.
+"""What the engine asks of its device, in one file: what stands between the matrices of a layer, how work is started,
+and the way between the host and the device.
 
 The other files of this folder carry it out, for a CPU and for a GPU; `for_device` in
 `asr.engines.qwen.device.execution` chooses what suits one.
@@ -15,60 +15,73 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Tensor
 
-# -- attention ---------------------------------------------------------------------------------------------------------
+PAGE = 64
+"""Positions in a page of keys and values."""
+
+# -- between the matrices ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """Whose queries stand where in the row. `rows` come in the order of their queries."""
+class Rows:
+    """Which of a forward's positions belong to one utterance, and what they see of it."""
 
-    bounds: Tensor
-    """(rows + 1), int32: where each row's queries begin, and the end."""
-    slots: Tensor
-    """(rows), int64"""
-    used: Tensor
-    """(rows), int32: positions of the slot that are seen, the new ones included."""
-    longest: int
-    """Queries of a row at most. Of a row that only fills a forward up there may be more, and what comes out for those
-    means nothing."""
-    seen: int
-    """Positions of a slot that are seen at most."""
-    singles: int
-    """So many rows, the first ones, are of one position."""
-    longer: Sequence[tuple[int, int, int]] | None
-    """(slot, start, length) of the others; None if that is to be read from the tensors alone."""
+    cu_seqlens: Tensor
+    """(rows + 1), int32: where each row's positions begin, and where the last ones end. What only fills a forward up
+    stands behind that, belongs to no row, and comes out as anything."""
+    context_lens: Tensor
+    """(rows), int32: positions that a row's last one sees, the new ones included."""
+    block_table: Tensor
+    """(rows, pages), int32: the pages that these are on, in their order; behind the last one there is anything."""
+    single: bool
+    """Each row has one position."""
+    known: Sequence[tuple[int, int]] | None
+    """(positions before the new ones, new ones) of each row; None in a graph, which holds for any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Which positions of the audio see each other."""
 
-    bounds: Tensor
-    """(windows + 1), int32: where each window begins, and the end."""
-    longest: int
-    """Positions of a window at most; of what only fills a pass up, as in `Spans`."""
+    cu_seqlens: Tensor
+    """(windows + 1), int32: as in `Rows`."""
     lengths: Sequence[int] | None
-    """Of each window; None if that is to be read from the tensors alone."""
+    """Of each window; None in a graph."""
 
 
-class Attention(Protocol):
+class Kernels(Protocol):
+    """What a layer does beside multiplying by its matrices. All widths are of one head."""
+
     name: str
-    """As in the setting `asr.attention`."""
-    in_place: bool
-    """Rows are read where they are: how long the longest one is, and how much of a slot is seen, costs nothing."""
+    graphs: bool
+    """Nothing but tensors tells one forward from another: it may be recorded."""
 
-    def plan(self, spans: Spans, keys: Tensor, count: int, heads: int) -> Any:
-        """What is the same in all layers. `keys`: of one of them; `count`, `heads`: of the queries."""
+    def plan(self, rows: Rows, count: int, group: int) -> Any:
+        """What is the same in all layers. `count`: positions; `group`: heads of queries that share a head of keys."""
 
-    def over_slots(self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans, plan: Any) -> Tensor:
-        """`query`: (positions, heads, width). `keys`, `values`: (slots, positions, fewer heads, width), with the new
-        ones in them. → (positions, heads, width)."""
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, rows: Rows, plan: Any) -> Tensor:
+        """`query`: (positions, heads, width). `keys`, `values`: (pages, positions of a page, fewer heads, width), with
+        the new ones in them. Each position sees those before it and itself. → (positions, heads, width)."""
 
-    def plan_windows(self, windows: Windows, like: Tensor) -> Any:
-        """As `plan`. `like`: (positions, …), of the kind that the queries will be."""
+    def plan_windows(self, windows: Windows, count: int) -> Any:
+        """As `plan`."""
 
-    def over_windows(self, query: Tensor, key: Tensor, value: Tensor, windows: Windows, plan: Any) -> Tensor:
-        """All (positions, heads, width)."""
+    def attend_windows(self, query: Tensor, key: Tensor, value: Tensor, windows: Windows, plan: Any) -> Tensor:
+        """All (positions, heads, width). Each position sees its window."""
+
+    def rotate(
+        self, projected: Tensor, norms: Tensor, cos: Tensor, sin: Tensor, eps: float, slot_mapping: Tensor,
+        keys: Tensor, values: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """`projected`: (positions, heads + 2 * fewer heads, width): queries, keys, values. `norms`: (heads + fewer
+        heads, width). `cos`, `sin`: (positions, width). Queries and keys are normalised and turned by their position
+        (RoPE); keys and values go to the places `slot_mapping`, (positions), of all positions of all pages. → queries,
+        (positions, heads, width)."""
+
+    def add_norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """`hidden` and `more`: (positions, width) → their sum, which may be in `hidden`, and the same normalised."""
+
+    def silu_mul(self, both: Tensor) -> Tensor:
+        """(positions, 2 * width), gates and what they let through → (positions, width)."""
 
 
 # -- starting work -----------------------------------------------------------------------------------------------------
@@ -113,11 +126,15 @@ class Staging(Protocol):
 class Execution:
     """The three together."""
 
-    attention: Attention
+    kernels: Kernels
     graphs: Graphs
     staging: Staging
 
     @property
     def plain(self) -> bool:
         """Nothing could be simpler."""
-        return self.attention.name == "sdpa" and not self.graphs.fixed
+        return self.kernels.name == "sdpa" and not self.graphs.fixed
+
+    @property
+    def described(self) -> str:
+        return f"{self.kernels.name} {'with' if self.graphs.fixed else 'without'} graphs"

@@ -74,10 +74,16 @@ def why_no_gpu() -> str:
 
 
 def warnings(asr: Asr, device: str) -> tuple[str, ...]:
-    """What nobody has asked for: a CPU."""
-    if device != "cpu" or _wanted(asr) == "cpu":
-        return ()
-    return (
-        f"Qwen3-ASR computes on the CPU, for a call or two at a time: {why_no_gpu()}. "
-        "asr.devices = ['cpu'] says that this is meant",
-    )
+    """What nobody has asked for, a CPU, and what has no effect."""
+    found = []
+    if device == "cpu" and _wanted(asr) != "cpu":
+        found.append(
+            f"Qwen3-ASR computes on the CPU, for a call or two at a time: {why_no_gpu()}. "
+            "asr.devices = ['cpu'] says that this is meant"
+        )
+    if asr.attention != "auto":
+        found.append(
+            f"asr.attention = {asr.attention!r} has no effect any more and will be refused by the next release: on a "
+            "GPU Qwen3-ASR has kernels of its own"
+        )
+    return tuple(found)

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,9 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.engines.qwen.device.interface import Staging
-
-AHEAD = 8
-"""Copies that may be under way from one size of host memory before the host waits for the first of them."""
 
 
 class Direct:
@@ -49,48 +44,36 @@ class Direct:
         return nullcontext()
 
 
-@dataclass(slots=True)
-class _Pinned:
-    host: Tensor
-    free: torch.cuda.Event
-    """Nothing reads or writes `host` once it has happened."""
-
-
 class Copying:
-    """Through pinned memory and a stream of its own, beside what the device computes."""
+    """Through pinned memory, in the order of the stream that computes: so what is computed from the former contents of
+    `out` comes before a copy, and what is computed from the new ones after it.
+
+    torch keeps pinned memory and hands it out again, and never while a copy that was started from or to it is under
+    way. What `lift` copies to belongs to the returned function: nobody else has it until the host has read it.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.waits, self.waited_s = 0, 0.0
         self.asynchronous = True
-        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pinned: dict[tuple[int, torch.dtype], deque[_Pinned]] = {}
+        self._device = device
+        # Before whatever else is to be computed: the host waits for it.
+        self._aside = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
     def down(self, values: NDArray[Any], out: Tensor | None = None) -> Tensor:
-        source = torch.from_numpy(values)
-        pinned = self._take(source.numel(), source.dtype)
-        pinned.host[: source.numel()].copy_(source.reshape(-1))
-        here = torch.cuda.current_stream(self._device)
-        if out is not None:
-            self._stream.wait_stream(here)  # what is computed from the former contents comes first
-        with torch.cuda.stream(self._stream):
-            if out is None:
-                out = torch.empty(source.shape, dtype=source.dtype, device=self._device)
-                out.record_stream(here)
-            out.copy_(pinned.host[: source.numel()].view(source.shape), non_blocking=True)
-            pinned.free.record(self._stream)
-        here.wait_event(pinned.free)
-        return out
+        source = torch.from_numpy(values).pin_memory()
+        if out is None:
+            return source.to(self._device, non_blocking=True)
+        return out.copy_(source, non_blocking=True)
 
     def lift(self, values: Tensor) -> Callable[[], list[Any]]:
-        pinned = self._take(values.numel(), values.dtype)
-        target = pinned.host[: values.numel()].view(values.shape)
+        target = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         target.copy_(values, non_blocking=True)
-        pinned.free.record(torch.cuda.current_stream(self._device))
+        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        there.record(torch.cuda.current_stream(self._device))
 
         def wait() -> list[Any]:
             start_s = time.perf_counter()
-            pinned.free.synchronize()
+            there.synchronize()
             self.waits += 1
             self.waited_s += time.perf_counter() - start_s
             found: list[Any] = target.tolist()
@@ -107,18 +90,6 @@ class Copying:
         with torch.cuda.stream(self._aside):
             yield
         here.wait_stream(self._aside)
-
-    def _take(self, count: int, dtype: torch.dtype) -> _Pinned:
-        """Pinning takes the driver long: memory is taken in powers of two and used in turn."""
-        size = 1 << max(0, count - 1).bit_length()
-        turns = self._pinned.setdefault((size, dtype), deque())
-        if len(turns) < AHEAD:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            turns.append(_Pinned(torch.empty(size, dtype=dtype, pin_memory=True), event))
-        else:
-            turns.rotate(-1)
-            turns[-1].free.synchronize()  # it has long happened
-        return turns[-1]
 
 
 def staging(device: torch.device) -> Staging:

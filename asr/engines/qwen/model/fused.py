@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from asr.engines.qwen.device.interface import Attention, Spans, Windows
-from asr.engines.qwen.slots import Slots
+from asr.engines.qwen.device.interface import Kernels, Rows, Windows
+from asr.engines.qwen.kv_cache import KvCache
 
 
 def fuse(model: Any) -> None:
@@ -49,72 +48,65 @@ def _join(module: Any, name: str, names: Sequence[str]) -> None:
 
 
 class TextLayers:
-    """Qwen3 over packed positions: their keys and values go into slots, and attention reads them there."""
+    """Qwen3 over packed positions: their keys and values go to pages, and attention reads them there."""
 
-    def __init__(self, text: Any, memory: Slots, attention: Attention) -> None:
+    def __init__(self, text: Any, cache: KvCache, kernels: Kernels) -> None:
         """`text`: the library's `Qwen3Model`, fused."""
         config = text.config
-        self._heads, self._fewer, self._width = (
-            config.num_attention_heads, config.num_key_value_heads, config.head_dim
-        )  # fmt: skip
+        self.heads, self._fewer, self._width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self._eps = config.rms_norm_eps
-        self._layers, self._norm = list(text.layers), text.norm.weight
-        self._memory, self._attention = memory, attention
+        self._layers = list(text.layers)
+        self._norms = [*(layer.input_layernorm.weight for layer in self._layers), text.norm.weight]
+        self._cache, self._kernels = cache, kernels
         weight = text.embed_tokens.weight
-        positions = torch.arange(memory.keys.shape[2], device=weight.device)
+        positions = torch.arange(cache.row_pages * cache.page, device=weight.device)
         cos, sin = text.rotary_emb(weight[:1], positions[None])
         self._cos, self._sin = cos[0], sin[0]
-        # Of queries and keys, which are normalised and turned together.
-        self._turned = [
+        # Of queries and keys, which are normalised together.
+        self._head_norms = [
             torch.cat(
                 [
-                    layer.self_attn.q_norm.weight.expand(self._heads, -1),
+                    layer.self_attn.q_norm.weight.expand(self.heads, -1),
                     layer.self_attn.k_norm.weight.expand(self._fewer, -1),
                 ]
             )
             for layer in self._layers
         ]
 
-    def __call__(self, hidden: Tensor, positions: Tensor, where: Tensor, spans: Spans) -> Tensor:
-        """`hidden`: (positions, width). `where`: of all positions of all slots, one after the other, those of the new
-        keys and values."""
-        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
-        heads, both, width = self._heads, self._heads + self._fewer, self._width
-        plan = self._attention.plan(spans, self._memory.keys[0], len(hidden), heads)
+    def __call__(self, hidden: Tensor, positions: Tensor, slot_mapping: Tensor, rows: Rows) -> Tensor:
+        """`hidden`: (positions, width). `slot_mapping`: of all positions of all pages, one after the other, those of
+        the new keys and values."""
+        kernels, eps = self._kernels, self._eps
+        cos, sin = self._cos[positions], self._sin[positions]
+        plan = kernels.plan(rows, len(hidden), self.heads // self._fewer)
+        hidden, normal = kernels.add_norm(hidden, None, self._norms[0], eps)
         for number, layer in enumerate(self._layers):
-            keys, values = self._memory.keys[number], self._memory.values[number]
-            projected = layer.self_attn.qkv_proj(self._normal(hidden, layer.input_layernorm.weight))
-            projected = projected.view(len(hidden), -1, width)
-            turned = functional.rms_norm(projected[:, :both], (width,), eps=self._eps) * self._turned[number]
-            low, high = turned.chunk(2, dim=-1)
-            turned = turned * cos + torch.cat((-high, low), dim=-1) * sin
-            keys.flatten(0, 1).index_copy_(0, where, turned[:, heads:])
-            values.flatten(0, 1).index_copy_(0, where, projected[:, both:])
-            seen = self._attention.over_slots(turned[:, :heads], keys, values, spans, plan)
-            hidden = hidden + layer.self_attn.o_proj(seen.reshape(len(hidden), -1))
-            gate, up = layer.mlp.gate_up_proj(self._normal(hidden, layer.post_attention_layernorm.weight)).chunk(2, -1)
-            hidden = hidden + layer.mlp.down_proj(functional.silu(gate) * up)
-        return self._normal(hidden, self._norm)
-
-    def _normal(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, (hidden.shape[-1],), weight, self._eps)
+            keys, values = self._cache.keys[number], self._cache.values[number]
+            projected = layer.self_attn.qkv_proj(normal).view(len(hidden), -1, self._width)
+            query = kernels.rotate(projected, self._head_norms[number], cos, sin, eps, slot_mapping, keys, values)
+            seen = kernels.attend(query, keys, values, rows, plan)
+            more = layer.self_attn.o_proj(seen.reshape(len(hidden), -1))
+            hidden, normal = kernels.add_norm(hidden, more, layer.post_attention_layernorm.weight, eps)
+            more = layer.mlp.down_proj(kernels.silu_mul(layer.mlp.gate_up_proj(normal)))
+            hidden, normal = kernels.add_norm(hidden, more, self._norms[number + 1], eps)
+        return normal
 
 
 class AudioLayers:
     """The audio tower behind its convolutions, and the projection to the text model's width."""
 
-    def __init__(self, tower: Any, project: Any, attention: Attention) -> None:
+    def __init__(self, tower: Any, project: Any, kernels: Kernels) -> None:
         """Both the library's modules, fused."""
-        self._tower, self._project, self._attention = tower, project, attention
+        self._tower, self._project, self._kernels = tower, project, kernels
 
     def __call__(self, hidden: Tensor, windows: Windows) -> Tensor:
         """`hidden`: (tokens, width) of windows one after the other."""
-        plan = self._attention.plan_windows(windows, hidden)
+        plan = self._kernels.plan_windows(windows, len(hidden))
         for layer in self._tower.layers:
             attend = layer.self_attn
             projected = attend.qkv_proj(layer.self_attn_layer_norm(hidden)).view(len(hidden), 3, attend.num_heads, -1)
             query, key, value = projected.unbind(1)
-            seen = self._attention.over_windows(query, key, value, windows, plan)
+            seen = self._kernels.attend_windows(query, key, value, windows, plan)
             hidden = hidden + attend.out_proj(seen.reshape(len(hidden), -1))
             wide = layer.activation_fn(layer.fc1(layer.final_layer_norm(hidden)))
             hidden = hidden + layer.fc2(wide)

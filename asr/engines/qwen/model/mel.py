@@ -126,13 +126,22 @@ class FrontEnd:
             down(layout.samples).float() * (1 / 32768),
             torch.zeros(self.size, device=self._device),
         ])  # fmt: skip
-        rows = sound.new_empty(len(layout.order), self.size)
+        frames_of = self._rows(len(layout.order))
+        rows = frames_of[: len(layout.order)]
         torch.index_select(sound.unfold(0, self.size, 1), 0, places[:count], out=rows[:count])
         rows[count:] = self._mirrored(sound, places[count:].view(4, -1))
-        spectrum = torch.fft.rfft(rows.mul_(self._window))
+        spectrum = torch.fft.rfft(frames_of.mul_(self._window))[: len(layout.order)]
         power = spectrum.real.square().add_(spectrum.imag.square())
         frames: Tensor = (power.to(self._filters) @ self._filters).float().clamp_(min=1e-10).log10_()
         return frames
+
+    def _rows(self, count: int) -> Tensor:
+        """For so many frames or a few more: on a GPU each size of a Fourier transform costs a plan, which takes the
+        host 0.2 ms and keeps memory of the device that torch does not know of (pytorch issue 94893)."""
+        if self._device.type == "cpu":
+            return torch.empty(count, self.size, device=self._device)
+        size = 1 << max(0, count - 1).bit_length()
+        return torch.zeros(size if count > size * 3 // 4 else size * 3 // 4, self.size, device=self._device)
 
     def _mirrored(self, sound: Tensor, edge: Tensor) -> Tensor:
         """Samples of the frames at either end, (frames, size)."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from asr.engines.qwen.device.graphs import bucket, buckets
-from asr.engines.qwen.device.interface import Attention, Graphs, Staging, Windows
+from asr.engines.qwen.device.interface import Graphs, Kernels, Staging, Windows
 from asr.engines.qwen.model.fused import AudioLayers
 from asr.engines.qwen.model.mel import normalise
 
@@ -24,17 +24,16 @@ class Tower:
     """Runs the model's own weights."""
 
     def __init__(
-        self, model: Any, attention: Attention, graphs: Graphs, staging: Staging, *, chunks: int, tokens: int,
-        window: int,
+        self, model: Any, kernels: Kernels, graphs: Graphs, staging: Staging, *, chunks: int, tokens: int, window: int,
     ) -> None:  # fmt: skip
         """`model`: fused. `chunks`, `tokens`: of a pass at most. `window`: tokens of a window at most."""
         tower = model.model.audio_tower
         self._tower, self._graphs, self._staging = tower, graphs, staging
-        self._layers = AudioLayers(tower, model.model.multi_modal_projector, attention)
+        self._layers = AudioLayers(tower, model.model.multi_modal_projector, kernels)
         self._chunk = 2 * int(tower.n_window)
         weight = tower.conv2d1.weight
         self._dtype, self._device = weight.dtype, weight.device
-        self._most, self.window, self._in_place = tokens, window, attention.in_place
+        self._most, self.window = tokens, window
         self.bins, self.width = int(tower.config.num_mel_bins), int(tower.config.d_model)
         if graphs.fixed:
             self._chunks, self._tokens = buckets(chunks), buckets(tokens)
@@ -42,7 +41,7 @@ class Tower:
             self._frames = torch.zeros(shape, device=self._device)
             self._about = torch.zeros(chunks, 2, device=self._device)
             self._hidden = torch.zeros(tokens, self.width, dtype=self._dtype, device=self._device)
-            self._bounds = torch.zeros(WINDOWS + 2, dtype=torch.int32, device=self._device)
+            self._bounds = torch.zeros(WINDOWS + 1, dtype=torch.int32, device=self._device)
 
     # -- convolutions -----------------------------------------------------------------------------------------------
 
@@ -99,18 +98,15 @@ class Tower:
         size = bucket(count, self._tokens) if self._graphs.fixed else None
         if size is None:
             bounds = self._staging.down(np.cumsum([0, *lengths], dtype=np.int32))
-            return torch.split(self._layers(together, Windows(bounds, max(lengths), lengths)), lengths)
-        assert max(lengths) <= self.window, "a longer window than was said"
-        ends = np.full(WINDOWS + 2, size, np.int32)
+            return torch.split(self._layers(together, Windows(bounds, lengths)), lengths)
+        ends = np.full(WINDOWS + 1, count, np.int32)
         ends[0], ends[1 : len(lengths) + 1] = 0, np.cumsum(lengths)
         self._staging.down(ends, self._bounds)
         self._hidden[:count].copy_(together)
         return torch.split(self._of_size(size)[:count].clone(), lengths)
 
     def _of_size(self, size: int) -> Tensor:
-        into = self._hidden[:size]
-        # What fills the size up is a window of its own, and where nothing depends on it that may be the longest.
-        windows = Windows(self._bounds, size if self._in_place else min(size, self.window), None)
+        into, windows = self._hidden[:size], Windows(self._bounds, None)
         return self._graphs.run(("windows", size), lambda: self._layers(into, windows))
 
     def capture(self) -> int:
@@ -120,6 +116,6 @@ class Tower:
         for size in reversed(self._chunks):
             self.convolve(self._frames[:1], [0] * size, [0.0] * size, [1] * size)
         for size in reversed(self._tokens):
-            self._staging.down(np.array([0, *[size] * (WINDOWS + 1)], np.int32), self._bounds)
+            self._staging.down(np.array([0, *[size] * WINDOWS], np.int32), self._bounds)
             self._of_size(size)
         return len(self._chunks) + len(self._tokens)

@@ -1,0 +1,89 @@
+"""What stands between the matrices of a layer, in operations of torch: on any device, in any precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from asr.engines.qwen.device.interface import Rows, Windows
+
+
+class Plain:
+    """Attention is `scaled_dot_product_attention`: rows of one position, which is decoding, go in one call, and longer
+    rows and windows in a call each. So Python must know the rows, and nothing of it can be recorded."""
+
+    name = "sdpa"
+    graphs = False
+
+    def plan(self, rows: Rows, count: int, group: int) -> Any:
+        """Of the rows of one position: which they are, where their queries are, and what they see; of each longer one
+        where its queries are, and what they see."""
+        assert rows.known is not None, "not in a graph"
+        device, singles, starts, longer, low = rows.cu_seqlens.device, [], [], [], 0
+        for at, (start, length) in enumerate(rows.known):
+            if length == 1:
+                singles.append(at)
+                starts.append(low)
+            else:
+                seen = torch.ones(length, start + length, dtype=torch.bool, device=device).tril(start)
+                longer.append((at, low, low + length, seen))
+            low += length
+        mine, there = torch.tensor([singles, starts], dtype=torch.long, device=device)
+        most = max((rows.known[at][0] + 1 for at in singles), default=0)
+        seen = torch.arange(most, device=device) < rows.context_lens[mine, None]
+        return mine, there, seen[:, None, None], longer
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, rows: Rows, plan: Any) -> Tensor:
+        mine, there, seen, longer = plan
+        out, page, most = torch.empty_like(query), keys.shape[1], seen.shape[-1]
+        if len(mine):
+            pages = rows.block_table[mine, : -(-most // page)]
+            key, value = (each[pages].flatten(1, 2)[:, :most].transpose(1, 2) for each in (keys, values))
+            # Heads that share their keys are the queries of one head.
+            grouped = query[there].reshape(len(mine), keys.shape[2], -1, query.shape[2])
+            out[there] = functional.scaled_dot_product_attention(grouped, key, value, attn_mask=seen).flatten(1, 2)
+        for at, low, high, tril in longer:
+            stop = tril.shape[1]
+            pages = rows.block_table[at, : -(-stop // page)]
+            key, value = (each[pages].flatten(0, 1)[:stop] for each in (keys, values))
+            out[low:high] = _heads_first(query[low:high], key, value, tril)
+        return out
+
+    def plan_windows(self, windows: Windows, count: int) -> None:
+        return None
+
+    def attend_windows(self, query: Tensor, key: Tensor, value: Tensor, windows: Windows, plan: Any) -> Tensor:
+        assert windows.lengths is not None, "not in a graph"
+        queries, keys, values = (torch.split(each, list(windows.lengths)) for each in (query, key, value))
+        return torch.cat([_heads_first(*part) for part in zip(queries, keys, values, strict=True)])
+
+    def rotate(
+        self, projected: Tensor, norms: Tensor, cos: Tensor, sin: Tensor, eps: float, slot_mapping: Tensor,
+        keys: Tensor, values: Tensor,
+    ) -> Tensor:  # fmt: skip
+        width, fewer = projected.shape[2], keys.shape[2]
+        heads = projected.shape[1] - 2 * fewer
+        turned = functional.rms_norm(projected[:, : heads + fewer], (width,), eps=eps) * norms
+        low, high = turned.chunk(2, dim=-1)
+        turned = turned * cos[:, None] + torch.cat((-high, low), dim=-1) * sin[:, None]
+        keys.flatten(0, 1).index_copy_(0, slot_mapping, turned[:, heads:])
+        values.flatten(0, 1).index_copy_(0, slot_mapping, projected[:, heads + fewer :])
+        return turned[:, :heads]
+
+    def add_norm(self, hidden: Tensor, more: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        hidden = hidden if more is None else hidden + more
+        return hidden, functional.rms_norm(hidden, weight.shape, weight, eps)
+
+    def silu_mul(self, both: Tensor) -> Tensor:
+        gate, up = both.chunk(2, -1)
+        return functional.silu(gate) * up
+
+
+def _heads_first(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """(positions, heads, width) in and out."""
+    query, key, value = (each.transpose(0, 1)[None] for each in (query, key, value))
+    out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    return out[0].transpose(0, 1)
