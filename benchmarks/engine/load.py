@@ -47,6 +47,8 @@ class _Spent:
 
     steps: int = 0
     step_s: float = 0.0
+    longest_s: float = 0.0
+    """Of these steps."""
     intake_s: float = 0.0
     """Taking in audio and requests."""
     finals_s: float = 0.0
@@ -179,7 +181,9 @@ class Load:
         self.clock.timed(lambda: out.extend(self._inference.perform(chosen[0], self.clock.now)))
         if counted:
             self.spent.steps += 1
-            self.spent.step_s += self.clock.now - before_s
+            took_s = self.clock.now - before_s
+            self.spent.step_s += took_s
+            self.spent.longest_s = max(self.spent.longest_s, took_s)
             if self._watch is not None:
                 self._watch.after(self.clock.busy_s)
         for message in out:
@@ -250,6 +254,7 @@ class Load:
             "steps": spent.steps,
             "forwards": forwards,
             "step_ms": per(1000 * spent.step_s, spent.steps),
+            "longest_step_ms": round(1000 * spent.longest_s, 1),
             "waits_per_step": per(over.waits - begun.waits, spent.steps),
             "waited_ms_per_step": per(1000 * (over.waited_s - begun.waited_s), spent.steps),
             "rows_per_forward": per(over.rows - begun.rows, forwards),

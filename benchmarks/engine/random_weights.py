@@ -225,10 +225,10 @@ class Loads:
 
     def _search(self, design: str, *, files: bool, keep: Callable[[], None]) -> Found:
         def used(streams: int) -> float:
-            use = self.run(design, streams, files=files, searching=True).used()
-            self._tried.append({"design": design, "streams": streams, "used": round(use, 3)})
+            load = self.run(design, streams, files=files, searching=True)
+            self._tried.append({"design": design, "streams": streams} | load.figures())
             keep()
-            return use
+            return load.used()
 
         limit_s, start_s = self.options.limit_s, time.monotonic()
         return search(

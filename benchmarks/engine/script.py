@@ -23,9 +23,16 @@ class Script:
         """`words`: ids to draw from, each one word; `end`: the id after which an answer is over."""
         self._words, self._end, self._seed = list(words), end, seed
         self._said: dict[str, tuple[random.Random, list[int]]] = {}
+        self._last: dict[str, tuple[int, bool, list[int]]] = {}
 
     def answer(self, utterance_id: str, codes: int, *, final: bool) -> list[int]:
         """Ids of the answer to so many µ-law codes, with its end."""
+        last = self._last.get(utterance_id)
+        if last is None or last[:2] != (codes, final):  # it is asked for with each token that is decoded
+            last = self._last[utterance_id] = (codes, final, self._answer(utterance_id, codes, final=final))
+        return last[2]
+
+    def _answer(self, utterance_id: str, codes: int, *, final: bool) -> list[int]:
         generator, said = self._said.setdefault(utterance_id, (random.Random(f"{self._seed}/{utterance_id}"), []))
         count = round(TOKENS_PER_S * codes / CODES_PER_MS / 1000)
         said += generator.choices(self._words, k=max(0, count - len(said)))
@@ -40,3 +47,4 @@ class Script:
 
     def forget(self, utterance_id: str) -> None:
         self._said.pop(utterance_id, None)
+        self._last.pop(utterance_id, None)

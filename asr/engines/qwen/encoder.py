@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from asr.engines.qwen.device.interface import Graphs, Kernels, Staging
@@ -21,6 +22,8 @@ from asr.engines.qwen.sound import View
 
 CONV_CHUNKS = 32
 """In one pass of the convolutions: they need 60 times the memory of what they take."""
+GPU_CONV_CHUNKS = 128
+"""The same on a GPU, which takes 9 % less time for each in such a pass, and has a step's in one."""
 PASS_TOKENS = 2048
 """In one pass of the layers; with fixed shapes, the largest."""
 
@@ -85,8 +88,10 @@ class Encoder:
         """Frames per window, a multiple of a chunk."""
         if self.window <= 0 or self.window % self.chunk:
             raise ValueError(f"a window is a multiple of {self.chunk / 100:g} s")
+        self._staging = staging
+        self._pass = GPU_CONV_CHUNKS if staging.asynchronous else CONV_CHUNKS
         self.tower = Tower(
-            model, kernels, graphs, staging, chunks=CONV_CHUNKS, tokens=PASS_TOKENS,
+            model, kernels, graphs, staging, chunks=self._pass, tokens=PASS_TOKENS,
             window=self.window // self.chunk * -(-self.chunk // 8),
         )  # fmt: skip
         self.counters = EncoderCounters()
@@ -125,10 +130,11 @@ class Encoder:
         self.counters.windows += len(todo)
         self.counters.tokens += sum(each.shape[0] for each in embedded)
         for (encoding, number), embeddings in zip(todo, embedded, strict=True):
-            embeddings = embeddings.clone()  # else it would hold the buffer of the whole pass
             encoding.done[number] = embeddings
             view = encoding.view
             if (number + 1) * self.window <= view.settled:
+                # It stays, and would hold the buffer of the whole pass.
+                encoding.done[number] = embeddings = embeddings.clone()
                 encoding.audio.windows[number] = _Made(view.maximum, embeddings)
                 for chunk in self._chunks(view, number):
                     del encoding.audio.chunks[chunk]
@@ -152,8 +158,8 @@ class Encoder:
             or known.maximum != encoding.view.maximum
             or (chunk + 1) * self.chunk > encoding.view.settled
         ]
-        for first in range(0, len(missing), CONV_CHUNKS):
-            part = missing[first : first + CONV_CHUNKS]
+        for first in range(0, len(missing), self._pass):
+            part = missing[first : first + self._pass]
             lengths = [min(self.chunk, encoding.view.count - chunk * self.chunk) for encoding, chunk in part]
             made = self.tower.convolve(
                 pages,
@@ -161,10 +167,13 @@ class Encoder:
                 [encoding.view.maximum for encoding, _ in part],
                 lengths,
             )
-            for (encoding, chunk), length, tokens in zip(part, lengths, made, strict=True):
-                view = encoding.view
+            settled = [(chunk + 1) * self.chunk <= encoding.view.settled for encoding, chunk in part]
+            # Those stay, and would hold the buffer of the whole pass.
+            kept = iter(made[self._staging.down(np.flatnonzero(settled))])
+            for (encoding, chunk), length, tokens, stays in zip(part, lengths, made, settled, strict=True):
                 # One that still grows is of use in this pass only: no maximum equals NaN.
-                maximum = view.maximum if (chunk + 1) * self.chunk <= view.settled else math.nan
+                maximum = encoding.view.maximum if stays else math.nan
+                tokens = next(kept) if stays else tokens
                 encoding.audio.chunks[chunk] = _Made(maximum, tokens[: -(-length // 8)])
         self.counters.chunks += len(missing)
 

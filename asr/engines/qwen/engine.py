@@ -167,8 +167,7 @@ class QwenEngine:
 
     def runnable(self, request: Request) -> bool:
         session = self._sessions[request.utterance_id]
-        missing = self._missing(session, request) - self.kv_cache.free
-        if missing <= 0 or session.utterance.live:
+        if session.utterance.live or (missing := self._missing(session, request) - self.kv_cache.free) <= 0:
             return True
         return self._room(self._victims((session.utterance.id,)), missing, live=False) is not None
 
