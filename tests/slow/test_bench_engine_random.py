@@ -346,10 +346,10 @@ def test_a_profilers_events_are_read() -> None:
 
 ROW = {
     "design", "streams", "files", "lanes", "used", "overloaded", "partials_answered", "audio_s", "tokens_per_audio_s",
-    "drafts_accepted", "batch_audio_s", "rtfx", "steps", "forwards", "step_ms", "longest_step_ms", "waits_per_step", "waited_ms_per_step",
-    "rows_per_forward", "positions_per_forward", "step_share", "intake_share", "host_ms_per_step", "gpu_busy_share",
-    "kernels_per_step", "kernels", "syncs_per_step", "allocations_per_step", "device_allocations_per_step",
-    "peak_memory_mb",
+    "drafts_accepted", "batch_audio_s", "rtfx", "steps", "forwards", "step_ms", "longest_step_ms", "waits_per_step",
+    "waited_ms_per_step", "rows_per_forward", "positions_per_forward", "step_share", "intake_share",
+    "host_ms_per_step", "gpu_busy_share", "kernels_per_step", "kernels", "syncs_per_step", "allocations_per_step",
+    "device_allocations_per_step", "peak_memory_mb",
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Settling(StrEnum):
     """They keep the maximum they were made with; only finals are exact."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Made:
     """A piece of the audio, and the maximum it was made with."""
 
@@ -160,21 +160,23 @@ class Encoder:
         ]
         for first in range(0, len(missing), self._pass):
             part = missing[first : first + self._pass]
-            lengths = [min(self.chunk, encoding.view.count - chunk * self.chunk) for encoding, chunk in part]
+            views = [encoding.view for encoding, _ in part]
+            ends = [(chunk + 1) * self.chunk for _, chunk in part]
+            lengths = [min(self.chunk, self.chunk + view.count - end) for view, end in zip(views, ends, strict=True)]
             made = self.tower.convolve(
                 pages,
-                [encoding.view.pages[chunk] for encoding, chunk in part],
-                [encoding.view.maximum for encoding, _ in part],
+                [view.pages[chunk] for view, (_, chunk) in zip(views, part, strict=True)],
+                [view.maximum for view in views],
                 lengths,
             )
-            settled = [(chunk + 1) * self.chunk <= encoding.view.settled for encoding, chunk in part]
+            settled = [end <= view.settled for view, end in zip(views, ends, strict=True)]
             # Those stay, and would hold the buffer of the whole pass.
-            kept = iter(made[self._staging.down(np.flatnonzero(settled))])
-            for (encoding, chunk), length, tokens, stays in zip(part, lengths, made, settled, strict=True):
-                # One that still grows is of use in this pass only: no maximum equals NaN.
-                maximum = encoding.view.maximum if stays else math.nan
-                tokens = next(kept) if stays else tokens
-                encoding.audio.chunks[chunk] = _Made(maximum, tokens[: -(-length // 8)])
+            kept = iter(made[self._staging.down(np.flatnonzero(settled))].unbind())
+            for (encoding, chunk), length, tokens, stays in zip(part, lengths, made.unbind(), settled, strict=True):
+                if stays:
+                    encoding.audio.chunks[chunk] = _Made(encoding.view.maximum, next(kept))
+                else:  # one that still grows is of use in this pass only: no maximum equals NaN
+                    encoding.audio.chunks[chunk] = _Made(math.nan, tokens[: -(-length // 8)])
         self.counters.chunks += len(missing)
 
     def _tokens(self, encoding: Encoding, window: int) -> list[Tensor]:

@@ -199,7 +199,10 @@ class QwenEngine:
         found = []
         for request in requests:
             name, session = request.utterance_id, self._sessions[request.utterance_id]
-            live, missing = session.utterance.live, self._missing(session, request)
+            live = session.utterance.live
+            # An answer that has been begun has its pages, and is given up when it loses them.
+            begun = session.now is not None and session.now.request is request
+            missing = 0 if begun else self._missing(session, request)
             if missing > self.kv_cache.free:
                 victims = victims or self._victims(working)
                 for victim in self._room(victims, missing - self.kv_cache.free, live=live) or ():
