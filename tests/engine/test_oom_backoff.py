@@ -6,6 +6,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+import torch
+
+from asr.engines.qwen.device import memory
 from tests.support.peers import ROOT
 
 SHORT_OF_MEMORY = """
@@ -55,6 +59,21 @@ with torch.inference_mode():
         work()
 print(json.dumps([heard, dropped, tight, [inference.oom_backoff.limit, inference.oom_backoff.files]]))
 """
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA error: out of memory\nCUDA kernel errors might be",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "cuFFT error: CUFFT_ALLOC_FAILED",
+        "cuFFT error: CUFFT_INTERNAL_ERROR", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 B",
+    ],
+)  # fmt: skip
+def test_memory_that_is_not_there_is_known_in_all_its_words(words: str) -> None:
+    error = torch.OutOfMemoryError(words) if words.startswith("CUDA out") else RuntimeError(words)
+    assert memory.exhausted(error)
+    assert not memory.exhausted(RuntimeError("CUDA error: an illegal memory access was encountered"))
 
 
 def test_an_engine_short_of_memory_answers_all_finals_and_recovers() -> None:

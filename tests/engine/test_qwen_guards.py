@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.prompt import Prompts
+from asr.engines.qwen.prompt import MAX_CONTEXT, Prompts
 from asr.engines.qwen.session import longest
 from asr.server.inference import Inference
 from asr.utterance import Hypothesis, Utterance
@@ -112,3 +112,15 @@ def test_no_context_holds_a_special_token(parts: list[str]) -> None:
     assert not set(words) & set(tokenizer().get_added_vocab().values())
     if "\ufffd" not in context:
         assert tokenizer().decode(words) == unicodedata.normalize("NFC", context)
+
+
+def test_a_context_of_any_length_is_cut_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And remembered: a call opens many utterances with the same one."""
+    prompts = Prompts(tokenizer(), ends=ends())
+    long = "Miller and Sons " * 50_000
+    seen: list[int] = []
+    spelled = prompts._words
+    monkeypatch.setattr(prompts, "_words", lambda context: seen.append(len(context)) or spelled(context))
+    heads = [prompts.build(context=long).head for _ in range(3)]
+    assert heads == [PROMPTS.build(context=long[:20_000]).head] * 3 and len(heads[0]) > MAX_CONTEXT
+    assert len(seen) == 1 and seen[0] < 50_000

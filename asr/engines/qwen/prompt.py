@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,8 @@ END_OF_TEXT = "<|endoftext|>"
 SPECIAL = (IM_START, IM_END, AUDIO_START, AUDIO_END, AUDIO_PAD, END_OF_TEXT, ASR_TAG)
 MAX_CONTEXT = 256
 """Tokens of a context that are used; the rest is left out, at its end."""
+CONTEXTS = 512
+"""So many of them are remembered: calls of one profile have the same, and each call opens many utterances."""
 
 
 def audio_tokens(frames: int) -> int:
@@ -46,6 +49,9 @@ class Prompts:
         self._added = re.compile(f"(?=(?:{added}))" if added else "(?!)")
         """Before each token that is no piece of words; they may overlap."""
         self.vocabulary: dict[str, int] = tokenizer.get_vocab()
+        # No token stands for more characters than it is written with.
+        self._most_characters = MAX_CONTEXT * max(map(len, self.vocabulary))
+        self._context = lru_cache(CONTEXTS)(lambda context: tuple(self._words(context)[:MAX_CONTEXT]))
         self.never = tokenizer.convert_tokens_to_ids(AUDIO_PAD)
         """The placeholder of audio, which is no answer."""
 
@@ -65,11 +71,11 @@ class Prompts:
 
     def build(self, *, context: str = "", language: str = "") -> Prompt:
         """`language`: an ISO 639 code; one that the model does not know is not forced."""
-        words = self._words(context)
+        words = self._context(context[: self._most_characters])
         name = languages.name(language) if language else None
         forced = self._plain(f"language {name}{ASR_TAG}") if name else ()
         return Prompt(
-            head=(*self._before, *words[:MAX_CONTEXT], *self._between),
+            head=(*self._before, *words, *self._between),
             tail=(*self._after, *forced),
             language=languages.code(name) if name else "",
         )

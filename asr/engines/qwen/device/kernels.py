@@ -18,12 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from asr.engines.qwen.device.interface import PAGE, Rows, Windows
+from asr.engines.qwen.device.interface import Rows, Windows
 
 DECODING, MIXED = 16, 64
 """Queries times heads in a block, of rows of one position and of others."""
 KEYS = 64
-"""In a block: no more than a page."""
+"""In a block. Pages have so many positions, or a multiple of it."""
 WARPS, STAGES = 4, 3
 BLOCK = 1024
 NEVER = tl.constexpr(-1e30)
@@ -187,8 +187,9 @@ class Triton:
         return _Plan(rows.cu_seqlens, rows.context_lens, row, first, rows.block_table, m)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, rows: Rows, plan: _Plan) -> Tensor:
-        assert keys.shape[1] == PAGE, "pages of another size"
-        return _attention(query, keys.flatten(0, 1), values.flatten(0, 1), plan, paged=True)
+        page = keys.shape[1]
+        assert page % KEYS == 0, "a block of keys is on one page"
+        return _attention(query, keys.flatten(0, 1), values.flatten(0, 1), plan, page)
 
     def plan_windows(self, windows: Windows, count: int) -> _Plan:
         row, first = _blocks(windows.cu_seqlens, count, MIXED)
@@ -196,7 +197,7 @@ class Triton:
         return _Plan(windows.cu_seqlens, lengths, row, first, lengths[:, None], MIXED)
 
     def attend_windows(self, query: Tensor, key: Tensor, value: Tensor, windows: Windows, plan: _Plan) -> Tensor:
-        return _attention(query, key, value, plan, paged=False)
+        return _attention(query, key, value, plan, 0)
 
     def rotate(
         self, projected: Tensor, norms: Tensor, cos: Tensor, sin: Tensor, eps: float, slot_mapping: Tensor,
@@ -228,8 +229,9 @@ class Triton:
         return out
 
 
-def _attention(query: Tensor, keys: Tensor, values: Tensor, plan: _Plan, *, paged: bool) -> Tensor:
-    """`keys`, `values`: (positions, fewer heads, width), pages one after the other, or the windows' own."""
+def _attention(query: Tensor, keys: Tensor, values: Tensor, plan: _Plan, page: int) -> Tensor:
+    """`keys`, `values`: (positions, fewer heads, width), pages of `page` positions one after the other, or those of the
+    windows themselves (0)."""
     count, heads, width = query.shape
     fewer = keys.shape[1]
     out = query.new_empty(count, heads, width)
@@ -239,7 +241,7 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, plan: _Plan, *, page
     _attend[(len(plan.row_of), fewer)](
         query, keys, values, out, plan.cu_seqlens, plan.context_lens, plan.table, plan.row_of, plan.query_of,
         width**-0.5 * math.log2(math.e), query.stride(0), keys.stride(0), out.stride(0), plan.table.stride(0), rows,
-        heads // fewer, width, triton.next_power_of_2(width), plan.m, KEYS, PAGE, paged, paged,
+        heads // fewer, width, triton.next_power_of_2(width), plan.m, KEYS, page, page > 0, page > 0,
         query.dtype == torch.float32, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out

@@ -27,6 +27,9 @@ def place(asr: Asr, settings: Qwen, folder: Path) -> tuple[str, torch.dtype]:
         kind = "bfloat16" if _has_bfloat16(device, folder) else exact
     if device != "cpu":
         torch.set_float32_matmul_precision("high")  # where 32 bits are asked for, TF32 is enough
+        if torch.device(device).index is not None:
+            # Else graphs and pinned memory would make a context on the first GPU too, of half a gigabyte.
+            torch.cuda.set_device(device)
     dtype: torch.dtype = getattr(torch, kind)
     return device, dtype
 
