@@ -116,9 +116,9 @@ class Qwen(Section, frozen=True, kw_only=True):
     """A GPU replays recorded sequences of kernels (CUDA graphs) instead of launching each kernel, at the cost of some
     memory and seconds of warm-up."""
     slots: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """Keys and values of at most this many utterances are kept; those of files are dropped first and computed again
-    when needed. 0 means as many as fit into half of a GPU's free memory, up to 256, or into a sixteenth of the
-    machine's, up to 32."""
+    """Keys and values are kept for this many utterances of full length (1,024 positions), or for more shorter ones;
+    those of files are dropped first and computed again when needed. 0 means as many as fit into half of a GPU's free
+    memory, or into a sixteenth of the machine's, up to 32."""
     batch: Annotated[int, Meta(ge=0, le=1024)] = 0
     """One step serves at most this many requests. 0 means one for each slot, up to 32, or, on a GPU with more than 32
     slots, half the number of slots up to 128."""
