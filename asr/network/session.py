@@ -14,6 +14,9 @@ from asr.utterance import Alignment, Hypothesis, Utterance
 
 MAX_UTTERANCES = 20_000
 """That one worker may have open."""
+MAX_LEGS = 20_000
+"""Of one worker that have their place here. A worker says when a leg is over; for one that does not, the leg that has
+been silent for longest loses its place, and gets one again when it speaks."""
 MAX_NAME = 200
 """Characters in the name of an utterance or leg."""
 
@@ -87,8 +90,8 @@ class WorkerSession:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.number, self.worker = number, worker
-        self.legs: set[str] = set()
-        """Those that have their place here, by the worker's names."""
+        self.legs: dict[str, None] = {}
+        """Those that have their place here, by the worker's names, the one that has been silent for longest first."""
         self.files = 0
         """How many of the open utterances are of files."""
         self.told = messages.Load()
@@ -162,12 +165,15 @@ class WorkerSession:
         self._open[name] = _Known(ours, message.suspect)
         self.files += not utterance.live
         if utterance.live and utterance.stream:
-            self.legs.add(utterance.stream)
+            self.legs.pop(utterance.stream, None)
+            self.legs[utterance.stream] = None
+            if len(self.legs) > MAX_LEGS:
+                self._release(next(iter(self.legs)))
         self._recognizer.open(ours, lambda hypothesis: self._on_hypothesis(name, hypothesis), suspect=message.suspect)
 
     def _release(self, leg: str) -> None:
         if leg in self.legs:
-            self.legs.discard(leg)
+            del self.legs[leg]
             self._recognizer.release(self._name(leg))
 
     def _pass_on(self, message: messages.OfUtterance, known: _Known) -> None:

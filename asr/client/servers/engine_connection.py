@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from asr import messages
 from asr.client.servers.engine_life import EngineLife, Owner
 from asr.client.servers.watchdog import Watchdog, WatchdogVerdict
+from config.errors import ConfigError
 
 CLOSE_S = 1.0
 """How long a connection may take to close when it is not needed any more."""
@@ -72,6 +73,8 @@ class EngineConnection(EngineLife):
             return f"no connection within {self._timeout_s:g} s"
         except ssl.SSLCertVerificationError as error:
             return f"the server's certificate is not trusted: {error.verify_message}"
+        except ConfigError as error:  # a certificate that is just being renewed may be half written
+            return f"no connection ({error})"
         except (OSError, ValueError) as error:
             return f"no connection ({error.strerror or error if isinstance(error, OSError) else error})"
         try:

@@ -18,6 +18,7 @@ from asr.client.outstanding import OutstandingWork
 from asr.client.send_queue import SendQueue
 from asr.client.servers.engine_health import Death, RestartPolicy
 from asr.client.servers.engine_life import EngineLife
+from asr.engines.interface import described
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 
@@ -165,7 +166,11 @@ class EngineServer:
             self._life = life = self._begin(self)
             if self.state is not EngineStatus.FAILED:
                 self._enter(EngineStatus.WARMING_UP, life.beginning)
-            reason = await life.run()
+            try:
+                reason = await life.run()
+            except Exception as error:  # nobody would begin it again, and its utterances would wait for ever
+                log.exception("an engine's life has ended by a fault of ours", server=self.name)
+                reason = f"a fault of this worker ({described(error)})"
             self._work.counters.hangs += life.hung is not None
             self.queue.available = False
             if life.retired:

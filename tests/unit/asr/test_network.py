@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,12 +14,19 @@ from hypothesis import strategies as st
 
 from asr import messages
 from asr.client.outstanding import OutstandingWork
+from asr.client.servers.engine_connection import EngineConnection, ServerAddress
+from asr.client.servers.engine_health import ProcessRestarts
+from asr.client.servers.engine_life import EngineLife
+from asr.client.servers.engine_server import EngineServer
+from asr.client.servers.watchdog import Watchdog
 from asr.client.spill import Spill
 from asr.network.connection import Delay
 from asr.network.session import MAX_NAME, MAX_UTTERANCES, AnsweredFinal, ProtocolError, WorkerSession
 from asr.server.inference import Inference
 from asr.utterance import Alignment, Hypothesis, Utterance
 from config import framing
+from config.certificates import client_context
+from config.sections.cluster import Cluster
 from tests.unit.asr.test_outstanding import HashEngine, text_of
 
 WORKERS, SERVERS, NAMES = 2, 2, "abc"
@@ -276,7 +285,7 @@ def _nothing_is_left(world: World) -> None:
         assert len(server.work) == server.work.audio_bytes == 0
         assert (server.queue.legs, server.queue.files) == (0, 0)
         for session in server.sessions.values():
-            assert (len(session), session.legs, session.files) == (0, set(), 0)
+            assert (len(session), set(session.legs), session.files) == (0, set(), 0)
 
 
 @given(STEPS)
@@ -437,3 +446,81 @@ def test_the_delay_of_requests_is_forgotten() -> None:
     delay.record(0.0, 10.0)
     assert 300 <= delay.ms(10.0) < 390, "one prompt answer is not yet the end of a delay"
     assert delay.ms(12.0) < delay.ms(10.0) and delay.ms(30.0) == 0, "nobody has waited for a while"
+
+
+def test_legs_that_a_worker_does_not_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that are never used again, for ever: the leg that was silent for longest loses its place."""
+    monkeypatch.setattr("asr.network.session.MAX_LEGS", 50)
+    server = Server()
+    server.start()
+    server.queue.available = True
+    session = WorkerSession(1, "careless", server, lambda queue_s: None)
+    for number in range(500):
+        stream = "talks all the time" if number % 3 == 0 else f"s{number}"
+        session.receive(messages.Open(Utterance(f"u{number}", "PCMU", stream=stream)))
+        session.receive(messages.CloseUtterance(f"u{number}"))
+        assert len(session.legs) <= 50 and server.queue.legs == len(session.legs)
+    assert "talks all the time" in session.legs and "s1" not in session.legs
+    session.close()
+    assert server.queue.legs == 0
+
+
+async def test_a_certificate_that_is_half_written_is_a_reason(tmp_path: Path) -> None:
+    """Renewed at the wrong moment, it is read again with the next connection."""
+    half = tmp_path / "half.pem"
+    half.write_text("-----BEGIN CERT")
+    cluster = Cluster(tls_cert=str(half), tls_key=str(half), tls_ca=str(half))
+    connection = EngineConnection(
+        ServerAddress("127.0.0.1", 9, "localhost", True), Nobody(), hello=messages.Hello(1),
+        context=lambda: client_context(cluster), accepts=lambda welcome: "", timeout_s=5.0,
+    )  # fmt: skip
+    assert "half.pem" in await connection.run()
+
+
+class Nobody:
+    needed = True
+
+    def next_message(self) -> None:
+        return None
+
+    def on_message(self, message: messages.FromEngine) -> None:
+        raise AssertionError("nobody is connected")
+
+
+class Failing(EngineLife):
+    """A life that ends by a fault, once."""
+
+    what, beginning = "a test", "beginning"
+    lives = 0
+
+    async def run(self) -> str:
+        Failing.lives += 1
+        raise RuntimeError("what nobody has thought of")
+
+
+class AtOnce(ProcessRestarts):
+    backoff_s = 0.0
+
+
+async def test_a_server_whose_life_ends_by_a_fault_is_begun_again() -> None:
+    class Watching:
+        needed = True
+
+        def on_state(self, reason: str, last_end: str) -> None:
+            if Failing.lives == 3:
+                over.set()
+
+        def on_ready(self, server: EngineServer, ready: messages.EngineReady) -> None: ...
+        def deliver(self) -> None: ...
+        def deliver_soon(self) -> None: ...
+
+    over, work = asyncio.Event(), outstanding()
+    server = EngineServer(
+        "s", "engine server", lambda server: Failing(server, Watchdog(hang_s=1.0, start_s=1.0)), work, work.add_queue(),
+        Watching(), AtOnce(),
+    )  # fmt: skip
+    server.want()
+    running = asyncio.create_task(server.run("idle"))
+    await asyncio.wait_for(over.wait(), 20)
+    assert "what nobody has thought of" in server.last_end and not running.done()
+    running.cancel()
