@@ -59,7 +59,9 @@ def test_a_build_for_cpus_is_said(there: bool, tmp_path: Path, monkeypatch: pyte
 
 
 def test_precision_is_that_of_the_chosen_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Turing beside an Ampere, which is the current one."""
+    """A Turing beside an Ampere, which is the current one until it is told otherwise."""
+    current: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     capabilities = {None: (8, 0), 0: (8, 0), 1: (7, 5)}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -68,6 +70,7 @@ def test_precision_is_that_of_the_chosen_device(monkeypatch: pytest.MonkeyPatch)
     assert placement.place(Asr(devices=("cuda:1",)), Qwen(), TINY) == ("cuda:1", torch.float16)
     assert placement.place(Asr(), Qwen(), TINY) == ("cuda", torch.bfloat16)
     assert placement.place(Asr(devices=("auto:1",)), Qwen(), TINY) == ("cuda:1", torch.float16), "one of several"
+    assert current == ["cuda:1", "cuda:1"], "nothing of the process is on another GPU"
 
 
 @pytest.mark.parametrize(

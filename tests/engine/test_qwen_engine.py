@@ -18,7 +18,7 @@ from asr.engines.qwen import session
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
-from asr.engines.qwen.model.mel import FrontEnd, normalise
+from asr.engines.qwen.model.mel import BOTH_SIDES, FrontEnd, between_at_once, between_by_taps, normalise
 from asr.engines.qwen.session import longest
 from asr.engines.qwen.sound import Pages, Sound, look
 from asr.repetition import is_loop, once
@@ -27,6 +27,7 @@ from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio.codecs.g711 import alaw_encode, ulaw_encode
+from audio.resample import MEMORY
 from tests.support.qwen_models import check_said, loaded, noise, random_model, tokenizer
 
 BOUNDARIES = (0.0125, 0.3, 0.49, 0.51, 0.99, 1.0, 1.01, 7.9, 7.98, 8.0, 8.0125, 8.1, 15.95, 16.05, 30.0)
@@ -126,6 +127,19 @@ def loudening(count: int, format: Format, seed: int = 3) -> bytes:
 
 
 # -- one utterance -----------------------------------------------------------------------------------------------------
+
+
+@given(
+    codes=st.lists(st.integers(-32768, 32767), min_size=MEMORY + 1, max_size=400),
+    cut=st.integers(0, 300),
+)
+def test_sound_between_two_samples_is_the_same_on_a_gpu(codes: list[int], cut: int) -> None:
+    """However it is cut, and but for the last bit as on the host."""
+    sound, taps = torch.tensor(codes, dtype=torch.float32) / 32768, torch.from_numpy(BOTH_SIDES)
+    found = between_at_once(sound, taps)
+    torch.testing.assert_close(found, between_by_taps(sound), rtol=0, atol=1e-6)
+    if cut + MEMORY < len(sound):
+        assert torch.equal(between_at_once(sound[cut:], taps), found[cut:])
 
 
 @pytest.mark.parametrize("seconds", BOUNDARIES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ _NOTHING = 256
 """In the place of a code: silence before the beginning."""
 _ALAW = 257
 """Where the table of A-law begins, behind that of µ-law."""
+
+BOTH_SIDES = np.concatenate([TAPS[::-1], TAPS]).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class FrontEnd:
         tables = [np.append(decode(law, codes), 0) for law in ("PCMU", "PCMA")]
         self._table = torch.from_numpy(np.concatenate(tables).astype(np.float32) * np.float32(1 / 32768)).to(device)
         self._within = torch.arange(self.size, device=device)
+        taps = torch.from_numpy(BOTH_SIDES).to(device)
+        self._between = between_by_taps if device.type == "cpu" else partial(between_at_once, taps=taps)
 
     def frames(self, samples: int) -> int:
         """Of an utterance of so many samples at 16 kHz."""
@@ -152,18 +157,30 @@ class FrontEnd:
         return torch.where(place < end, found, 0.0)
 
     def _upsampled(self, sound: Tensor) -> Tensor:
-        """8 kHz, (n,) → 16 kHz, (2 (n - MEMORY),). The same operations as of `audio.resample.Upsampler`, so the same
-        bits however a stream is cut."""
+        """8 kHz, (n,) → 16 kHz, (2 (n - MEMORY),), the same bits however a stream is cut."""
         count, about = max(0, len(sound) - MEMORY), len(TAPS)
         out = sound.new_empty(count, 2)
-        out[:, 0] = sound[about - 1 : about - 1 + count]
-        between, pair = sound.new_zeros(count), sound.new_empty(count)
-        for index, tap in enumerate(TAPS.tolist()):
-            low, high = about - 1 - index, about + index
-            torch.add(sound[low : low + count], sound[high : high + count], out=pair)
-            between += pair.mul_(tap)
-        out[:, 1] = between
+        if count:
+            out[:, 0] = sound[about - 1 : about - 1 + count]
+            out[:, 1] = self._between(sound)
         return out.view(-1)
+
+
+def between_by_taps(sound: Tensor) -> Tensor:
+    """8 kHz, (n,) → the samples in between, (n - MEMORY,): the same operations as of `audio.resample.Upsampler`."""
+    count, about = len(sound) - MEMORY, len(TAPS)
+    out, pair = sound.new_zeros(count), sound.new_empty(count)
+    for index, tap in enumerate(TAPS.tolist()):
+        low, high = about - 1 - index, about + index
+        torch.add(sound[low : low + count], sound[high : high + count], out=pair)
+        out += pair.mul_(tap)
+    return out
+
+
+def between_at_once(sound: Tensor, taps: Tensor) -> Tensor:
+    """The same in three operations instead of 48, each of which a GPU's host would have to start. `taps`: `BOTH_SIDES`.
+    The sum is in 64 bits, so that its order does not show."""
+    return (sound.unfold(0, len(taps), 1).double() @ taps).float()
 
 
 def _together(
