@@ -10,7 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.limit import CHIPS
+from benchmarks.engine.costs import COSTS
+from benchmarks.engine.limit import CHIPS, PUBLISHED
+
+SECONDS = 20.0
+"""Of a run of an engine, by default."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,6 +45,9 @@ def add_parser(subparsers: Any) -> None:
     weights.add_argument(
         "--host", action="store_true", help="what the host does for each answer, without the models' arithmetic"
     )
+    engine.add_argument(
+        "--predict", choices=tuple(COSTS), help="streams at the objective, by virtual time and a cost model of this GPU"
+    )
     said = "what is said (default: tests/data/digits of a checkout; for moonshine Asterisk's prompts if installed)"
     engine.add_argument("--audio", nargs="+", default=[], metavar="FILE", help=said)
     pieces = "pieces of it in one utterance (default 1)"
@@ -67,7 +74,7 @@ def add_parser(subparsers: Any) -> None:
     _add_scale(kinds)
     for kind in (media, twilio, sip):
         kind.add_argument("--noise", action="store_true", help="noise in the pauses instead of digital silence")
-    for kind, seconds in ((media, 20), (twilio, 20), (sip, 20), (engine, 20), (files, 60), (events, 20)):
+    for kind, seconds in ((media, 20), (twilio, 20), (sip, 20), (engine, SECONDS), (files, 60), (events, 20)):
         length = f"length of each run (default {seconds})"
         kind.add_argument("--seconds", type=_seconds, default=float(seconds), metavar="S", help=length)
         kind.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
@@ -82,6 +89,11 @@ _RANDOM = (
     "graphs", "quantise",
 )  # fmt: skip
 """Options that only --random-weights has."""
+_PREDICT = ("objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "start", "bound", "files")
+_NOT_PREDICT = (
+    *(name for name in _RANDOM if name not in _PREDICT),
+    "random_weights", "host", "calls", "audio", "join", "clock", "threads", "processes",
+)  # fmt: skip
 _NOT_RANDOM = ("audio", "join", "threads", "processes")
 _NOT_MOONSHINE = ("model", "random_weights", "host", "join", *(name for name in _RANDOM if name != "partial_ms"))
 
@@ -220,6 +232,8 @@ def run(args: argparse.Namespace) -> int:
 def _engine(args: argparse.Namespace) -> int:
     if args.engine == "moonshine":
         others, reason = _NOT_MOONSHINE, "does not go with --engine moonshine"
+    elif args.predict:
+        others, reason = _NOT_PREDICT, "does not go with --predict"
     elif args.host:
         others = tuple(name for name in (*_RANDOM, *_NOT_HOST) if name not in ("batch", "slots"))
         reason = "does not go with --host"
@@ -234,6 +248,8 @@ def _engine(args: argparse.Namespace) -> int:
         reason = "goes with --engine moonshine only" if given[0] == "threads" else reason
         print(f"mediaworker: --{given[0].replace('_', '-')} {reason}", file=sys.stderr)
         return 2
+    if args.predict:
+        return _predict(args)
     if args.processes:
         return _processes(args)
     if args.engine == "moonshine":
@@ -364,6 +380,32 @@ def _host(args: argparse.Namespace) -> int:
     print(f"people who never pause, a partial every 0.5 s → the host's part of the engine, one core, {_machine()}")
     print(_aligned(engine.host_table(rows)))
     _write(args.json, rows, top=rows[0])
+    return 0
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from benchmarks.engine import run as engine
+    from benchmarks.engine.objective import Objective
+
+    model = args.model or "0.6B"
+    if model not in PUBLISHED:
+        print(f"mediaworker: --model {model}: with --predict one of {', '.join(PUBLISHED)}", file=sys.stderr)
+        return 2
+    wanted = {"final_ms": args.objective_final_ms, "partial_ms": args.objective_partial_ms}
+    options = {name: getattr(args, name) for name in _PREDICT if not name.startswith("objective")}
+    options = {name: value for name, value in options.items() if value is not None}
+    options["objective"] = Objective(**{name: value for name, value in wanted.items() if value is not None})
+    if args.seconds != SECONDS:  # which is for what is measured; here each takes two or more
+        options["seconds"] = args.seconds
+    try:
+        figures = engine.predicted(chip=args.predict, model=model, **options)
+    except engine.BenchError as error:
+        print(f"mediaworker: {error}", file=sys.stderr)
+        return 2
+    print(f"{model} on one {args.predict.upper()}, predicted: people who never pause, {figures['files']} files beside")
+    print(_aligned(engine.predicted_table(figures)))
+    print(f"{figures['streams']} streams at the objective; the limit by arithmetic is {figures['limit']}")
+    _write(args.json, figures["runs"], top=figures)
     return 0
 
 

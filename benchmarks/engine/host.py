@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from asr.engines.interface import Answer
-from asr.engines.qwen.encoder import CONV_CHUNKS
+from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.engine import Shape
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.model.mel import FrontEnd
@@ -95,10 +95,10 @@ class HostEngine(DrivenEngine):
     _front_class = _FrontEnd
     _packed_class = _Packed
 
-    def __init__(self, loaded: LoadedModel, shape: Shape, script: Script) -> None:
-        super().__init__(loaded, shape, script)
+    def __init__(self, loaded: LoadedModel, shape: Shape, script: Script, execution: Execution | None = None) -> None:
+        super().__init__(loaded, shape, script, execution)
         tower, width = self.encoder.tower, loaded.model.config.get_text_config().hidden_size
-        chunks = torch.zeros(CONV_CHUNKS, -(-self.encoder.chunk // 8), tower.width)
+        chunks = torch.zeros(self.encoder.pass_chunks, -(-self.encoder.chunk // 8), tower.width)
         self.encoder.tower = _Tower(chunks, width)  # type: ignore[assignment]
         self._scripting_s = 0.0
         self.device_s = 0.0

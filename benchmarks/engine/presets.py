@@ -25,7 +25,7 @@ def table() -> list[str]:
     ]
     for chip, gib in MEMORY_GIB.items():
         for name, model in PUBLISHED.items():
-            weights_gib = _weights_bytes(model) / GIB
+            weights_gib = weights_bytes(model) / GIB
             slot = POSITIONS * model.kv_bytes
             found = sizes(int((gib - weights_gib) * GIB), slot, Qwen(), cpu=False)
             people = streams_with_finals(model, CHIPS[chip], utterance_s=UTTERANCE_S)
@@ -37,7 +37,7 @@ def table() -> list[str]:
     return lines
 
 
-def _weights_bytes(model: Dimensions) -> int:
+def weights_bytes(model: Dimensions) -> int:
     return BYTES * (model.decode + model.encoder)
 
 

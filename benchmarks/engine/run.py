@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -125,6 +126,28 @@ def host(streams: int, seconds: float, *, batch: int, slots: int) -> dict[str, A
     except ImportError:
         raise BenchError("the engine needs the extra `qwen`: pip install 'mediaworker[qwen]'") from None
     return measure(Options(streams, batch, slots, seconds), MODEL)
+
+
+def predicted(**options: Any) -> dict[str, Any]:
+    """`options`: fields of `engine.predict.Options`. Raises BenchError."""
+    if not MODEL.is_dir():
+        raise BenchError(f"{MODEL} is not there, only a checkout has it: --predict takes its tokenizer")
+    try:
+        from benchmarks.engine.predict import Options, predict
+    except ImportError:
+        raise BenchError("the engine needs the extra `qwen`: pip install 'mediaworker[qwen]'") from None
+    return predict(Options(**options), MODEL, lambda line: print(line, file=sys.stderr, flush=True))
+
+
+def predicted_table(figures: dict[str, Any]) -> list[tuple[str, ...]]:
+    heads = ("of objective", "ms/step", "rows/step", "positions/step", "host busy", "GPU busy", "RTFx")
+    lines: list[tuple[str, ...]] = [("streams", "final p50/p95/p99", "first partial", "partial", *heads)]
+    for row in sorted(figures["runs"], key=lambda row: row["streams"]):
+        waits = [_waits(row["lanes"][name]) for name in ("final", "first_partial", "partial")]
+        step = [_number(row[name], ".1f") for name in ("step_ms", "rows_per_forward", "positions_per_forward")]
+        shares = (_share(row["host_share"]), _share(row["device_share"]), _number(row["rtfx"], ".0f"))
+        lines.append((str(row["streams"]), *waits, f"{100 * row['used']:.0f} %", *step, *shares))
+    return lines
 
 
 def host_table(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -89,9 +89,9 @@ class Encoder:
         if self.window <= 0 or self.window % self.chunk:
             raise ValueError(f"a window is a multiple of {self.chunk / 100:g} s")
         self._staging = staging
-        self._pass = GPU_CONV_CHUNKS if staging.asynchronous else CONV_CHUNKS
+        self.pass_chunks = GPU_CONV_CHUNKS if staging.asynchronous else CONV_CHUNKS
         self.tower = Tower(
-            model, kernels, graphs, staging, chunks=self._pass, tokens=PASS_TOKENS,
+            model, kernels, graphs, staging, chunks=self.pass_chunks, tokens=PASS_TOKENS,
             window=self.window // self.chunk * -(-self.chunk // 8),
         )  # fmt: skip
         self.counters = EncoderCounters()
@@ -158,8 +158,8 @@ class Encoder:
             or known.maximum != encoding.view.maximum
             or (chunk + 1) * self.chunk > encoding.view.settled
         ]
-        for first in range(0, len(missing), self._pass):
-            part = missing[first : first + self._pass]
+        for first in range(0, len(missing), self.pass_chunks):
+            part = missing[first : first + self.pass_chunks]
             views = [encoding.view for encoding, _ in part]
             ends = [(chunk + 1) * self.chunk for _, chunk in part]
             lengths = [min(self.chunk, self.chunk + view.count - end) for view, end in zip(views, ends, strict=True)]
