@@ -11,6 +11,7 @@ import hmac
 import itertools
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -35,6 +36,9 @@ from config.log_rate_limit import LogRateLimit
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
 """Connections that have not greeted yet, and workers."""
+MAX_GREETING_OF_ADDRESS = 16
+"""Of one address, so that a stranger who says nothing does not keep the workers out. Many workers behind one address
+that come at once try again."""
 SILENCE_S = 60.0
 """A worker that has said nothing for so long is gone: it pings more often than that."""
 TELL_S = 1.0
@@ -76,8 +80,8 @@ class EngineListener:
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._tasks = Tasks()
-        self._greeting = 0
-        """Connections that have not greeted yet."""
+        self._greeting: Counter[str] = Counter()
+        """Connections that have not greeted yet, by their address."""
         self._tell: asyncio.TimerHandle | None = None
         self.draining = False
         """It is about to end."""
@@ -167,12 +171,14 @@ class EngineListener:
                 log.error("no connection can be accepted", reason=error.strerror or str(error))
                 await asyncio.sleep(TELL_S)
                 continue
-            if self._greeting >= MAX_GREETING or len(self._connections) >= MAX_WORKERS:
+            peer = address[0]
+            full = self._greeting.total() >= MAX_GREETING or len(self._connections) >= MAX_WORKERS
+            if full or self._greeting[peer] >= MAX_GREETING_OF_ADDRESS:
                 accepted.close()
-                self._refuse(address[0], "there are too many connections")
+                self._refuse(peer, f"there are too many connections{'' if full else ' of this address'}")
                 continue
-            self._greeting += 1
-            self._tasks.start(self._serve(accepted, address[0]), "asr-worker")
+            self._greeting[peer] += 1
+            self._tasks.start(self._serve(accepted, peer), "asr-worker")
 
     async def _serve(self, accepted: socket.socket, peer: str) -> None:
         writer, greeted = None, None
@@ -187,7 +193,9 @@ class EngineListener:
         except (OSError, TimeoutError, EOFError, framing.FrameError):
             self._refuse(peer, "it has not greeted")
         finally:
-            self._greeting -= 1
+            self._greeting[peer] -= 1
+            if not self._greeting[peer]:
+                del self._greeting[peer]
             if writer is None:
                 accepted.close()
         if writer is None:

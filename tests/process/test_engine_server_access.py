@@ -98,6 +98,24 @@ async def test_who_does_not_know_the_token_is_told_nothing(server: Server, sent:
     assert refused(server) == before + 1
 
 
+async def test_a_silent_stranger_does_not_keep_workers_out(server: Server) -> None:
+    """A hundred connections of one address that say nothing; a worker of another one is let in at once."""
+    before = refused(server)
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            strange = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20, ("127.0.0.9", 0)))
+            strange.settimeout(20)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(framing.encode(HELLO))
+        cut, told = framing.Frames(), list[messages.FromEngine]()
+        async with asyncio.timeout(20):
+            while not any(isinstance(each, messages.Welcome) for each in told):
+                assert (data := await reader.read(65536)), "turned away"
+                told += map(messages.decode_from_engine, cut.feed(data))
+        writer.transport.abort()
+        assert refused(server) - before >= 100 - 16 and "of this address" in server.log.read_text()
+
+
 async def test_another_version_is_a_sentence_on_both_sides(server: Server) -> None:
     (only,) = await answered(server, framing.encode(messages.Hello(messages.PROTOCOL + 1, "from the future", "")))
     assert isinstance(only, messages.Refused)
