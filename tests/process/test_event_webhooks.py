@@ -134,7 +134,7 @@ async def test_what_is_refused_for_ever_or_for_too_long_is_given_up(tmp_path: Pa
     with receiving(500) as receiver:
         async with (
             running_hub(tmp_path / "other") as hub,
-            delivering(hub, hook(receiver, retry_hours=0.3 / 3600)) as feed,
+            delivering(hub, hook(receiver, retry_hours=2 / 3600)) as feed,
         ):
             hub.publish("c1", 0, started())
             say(hub, "c1", 1)

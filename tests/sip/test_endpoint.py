@@ -80,7 +80,7 @@ def short_memory() -> Iterator[None]:
         native.library.pjsip_tsx_set_timers(0, 0, 0, 32000)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - what is awaited is in PJSIP or in another process
             await asyncio.sleep(0.005)
