@@ -65,6 +65,15 @@ class Refusing(Emulated):
         raise RuntimeError("no kernel image is available for execution on the device")
 
 
+class TritonError(Exception):
+    """As Triton's own, which are no RuntimeError."""
+
+
+class TooLarge(Emulated):
+    def attend(self, *args: Any) -> Tensor:
+        raise TritonError("out of resource: shared memory, Required: 114948, Hardware limit: 101376")
+
+
 class Wide(Emulated):
     """A window sees the one behind it."""
 
@@ -85,6 +94,7 @@ CASES: dict[str, tuple[Callable[[], Kernels], Callable[[], Graphs], str, str]] =
     "a window more": (Wide, Recorded, "sdpa without graphs", "with graphs is wrong .* attention over windows"),
     "another function": (Doubled, Eager, "sdpa without graphs", "of 1 rows .* differs by"),
     "the kernel refuses": (Refusing, Eager, "sdpa without graphs", "no kernel image is available"),
+    "the kernel does not fit": (TooLarge, Recorded, "sdpa without graphs", "out of resource: shared memory"),
     "stale graphs": (Emulated, Stale, "emulated without graphs", "with graphs is wrong .*uses emulated without"),
 }  # fmt: skip
 

@@ -22,8 +22,9 @@ from asr.engines.qwen.device.interface import Rows, Windows
 
 DECODING, MIXED = 16, 64
 """Queries times heads in a block, of rows of one position and of others."""
-KEYS = 64
-"""In a block. Pages have so many positions, or a multiple of it."""
+KEYS, EXACT_KEYS = 64, 32
+"""In a block; of 32 bits fewer, which have to fit into the shared memory of a smaller GPU (99 KB on an L4). Pages have
+so many positions, or a multiple of it."""
 WARPS, STAGES = 4, 3
 BLOCK = 1024
 NEVER = tl.constexpr(-1e30)
@@ -237,11 +238,11 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, plan: _Plan, page: i
     out = query.new_empty(count, heads, width)
     assert query.stride()[1:] == keys.stride()[1:] == values.stride()[1:] == (width, 1)
     assert keys.stride(0) == values.stride(0)
-    rows = len(plan.context_lens)
+    rows, exact = len(plan.context_lens), query.dtype == torch.float32
     _attend[(len(plan.row_of), fewer)](
         query, keys, values, out, plan.cu_seqlens, plan.context_lens, plan.table, plan.row_of, plan.query_of,
         width**-0.5 * math.log2(math.e), query.stride(0), keys.stride(0), out.stride(0), plan.table.stride(0), rows,
-        heads // fewer, width, triton.next_power_of_2(width), plan.m, KEYS, page, page > 0, page > 0,
-        query.dtype == torch.float32, num_warps=WARPS, num_stages=STAGES,
+        heads // fewer, width, triton.next_power_of_2(width), plan.m, EXACT_KEYS if exact else KEYS,
+        page, page > 0, page > 0, exact, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out
