@@ -16,6 +16,8 @@ def pattern(tokens: Sequence[int]) -> list[int]:
         times = 2 * TIMES if size == 1 else TIMES
         if len(tokens) < size * times:
             break
+        if tokens[-1] != tokens[-1 - size]:  # nearly always, and this is asked with each token
+            continue
         tail = tokens[-size * times :]
         if all(tail[at] == tail[at + size] for at in range(len(tail) - size)):
             return list(tail[-size:])
