@@ -36,9 +36,10 @@ def _attend(  # type: ignore[no-untyped-def]
     query, keys, values, out, cu_seqlens, context_lens, table, row_of, query_of, scale,
     query_stride, key_stride, out_stride, table_stride, rows,
     GROUP: tl.constexpr, WIDTH: tl.constexpr, FILLED: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    PAGE: tl.constexpr, PAGED: tl.constexpr, CAUSAL: tl.constexpr, EXACT: tl.constexpr,
+    PAGE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One block of a row's queries, with those heads that share a head of keys, against all that it sees."""
+    """One block of a row's queries, with those heads that share a head of keys, against all that it sees: what is on
+    its pages up to itself, or all of its window where there are no pages (0)."""
     block, head = tl.program_id(0), tl.program_id(1)
     row = tl.load(row_of + block)
     if row >= rows:
@@ -55,34 +56,28 @@ def _attend(  # type: ignore[no-untyped-def]
     wide = (head * GROUP + m % GROUP)[:, None] * WIDTH + d[None, :]
     chosen = there[:, None] & inside[None, :]
     mine = tl.load(query + at * query_stride + wide, mask=chosen, other=0.0)
-    last = context - length + number if CAUSAL else tl.zeros([M], tl.int32) + context - 1
-    stop = tl.minimum(context, context - length + first + M // GROUP) if CAUSAL else context
+    last = context - length + number if PAGE > 0 else tl.zeros([M], tl.int32) + context - 1
+    stop = tl.minimum(context, context - length + first + M // GROUP) if PAGE > 0 else context
     most = tl.full([M], NEVER, tl.float32)
     total = tl.zeros([M], tl.float32)
     summed = tl.zeros([M, FILLED], tl.float32)
     for n in range(0, stop, N):
         k = n + tl.arange(0, N)
-        if PAGED:
+        if PAGE > 0:
             place = tl.load(table + row * table_stride + n // PAGE).to(tl.int64) * PAGE + k % PAGE
         else:
             place = low.to(tl.int64) + k
         seen = (k < context)[:, None] & inside[None, :]
         where = place[:, None] * key_stride + (head * WIDTH + d)[None, :]
         key = tl.load(keys + where, mask=seen, other=0.0)
-        if EXACT:
-            score = tl.dot(mine, tl.trans(key), input_precision="ieee") * scale
-        else:
-            score = tl.dot(mine, tl.trans(key)) * scale
+        score = tl.dot(mine, tl.trans(key), input_precision=PRECISION) * scale
         score = tl.where(k[None, :] <= last[:, None], score, NEVER)
         higher = tl.maximum(most, tl.max(score, 1))
         share = tl.exp2(score - higher[:, None])
         kept = tl.exp2(most - higher)
         total = total * kept + tl.sum(share, 1)
         value = tl.load(values + where, mask=seen, other=0.0)
-        if EXACT:
-            summed = summed * kept[:, None] + tl.dot(share.to(value.dtype), value, input_precision="ieee")
-        else:
-            summed = summed * kept[:, None] + tl.dot(share.to(value.dtype), value)
+        summed = summed * kept[:, None] + tl.dot(share.to(value.dtype), value, input_precision=PRECISION)
         most = higher
     found = summed / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(out + at * out_stride + wide, found.to(out.dtype.element_ty), mask=chosen)
@@ -163,7 +158,7 @@ class _Plan:
     query_of: Tensor
     """(blocks), int32: the first query of each, within its row."""
     table: Tensor
-    """(rows, pages), int32"""
+    """(rows, pages), int32; of windows nothing reads it."""
     m: int
 
 
@@ -243,6 +238,6 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, plan: _Plan, page: i
         query, keys, values, out, plan.cu_seqlens, plan.context_lens, plan.table, plan.row_of, plan.query_of,
         width**-0.5 * math.log2(math.e), query.stride(0), keys.stride(0), out.stride(0), plan.table.stride(0), rows,
         heads // fewer, width, triton.next_power_of_2(width), plan.m, EXACT_KEYS if exact else KEYS,
-        page, page > 0, page > 0, exact, num_warps=WARPS, num_stages=STAGES,
+        page, "ieee" if exact else "tf32", num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return out
