@@ -45,7 +45,7 @@ class Shape:
     positions: int = POSITIONS
     """Of an utterance at most: the prompt with its context, 13 a second of audio, and the answer."""
     page: int = PAGE
-    """Positions in a page of keys and values. Kernels may know one size alone."""
+    """Positions in a page of keys and values: on a GPU this many, or a multiple."""
     batch: int = 16
     """Requests in a step."""
     batch_tokens: int = 128
@@ -173,6 +173,8 @@ class QwenEngine:
 
     def _missing(self, session: QwenSession, request: Request) -> int:
         """Pages that its answer may need and it does not have."""
+        if session.has_begun(request):  # with its pages; it is given up when it loses them
+            return 0
         positions = session.most_positions(request, self.front.frames(session.end(request)))
         return self.kv_cache.missing(session.utterance.id, min(positions, self.shape.positions))
 
@@ -199,10 +201,7 @@ class QwenEngine:
         found = []
         for request in requests:
             name, session = request.utterance_id, self._sessions[request.utterance_id]
-            live = session.utterance.live
-            # An answer that has been begun has its pages, and is given up when it loses them.
-            begun = session.now is not None and session.now.request is request
-            missing = 0 if begun else self._missing(session, request)
+            live, missing = session.utterance.live, self._missing(session, request)
             if missing > self.kv_cache.free:
                 victims = victims or self._victims(working)
                 for victim in self._room(victims, missing - self.kv_cache.free, live=live) or ():

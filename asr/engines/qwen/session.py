@@ -76,9 +76,12 @@ class QwenSession:
         assert self.now is not None, "no request"
         return self.now
 
+    def has_begun(self, request: Request) -> bool:
+        return self.now is not None and self.now.request is request
+
     def begin(self, request: Request) -> None:
         """Work on this one from now on; nothing happens when that has been so."""
-        if self.now is None or self.now.request is not request:
+        if not self.has_begun(request):
             self.drop()
             self.now = _Decoding(request, longest(self.end(request) / MODEL_HZ))
 

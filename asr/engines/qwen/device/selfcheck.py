@@ -134,18 +134,17 @@ def _attend(kernels: Kernels, packed: Packed) -> str | None:
         return torch.randn(*shape, generator=rng).to(device, dtype)
 
     known = [row for row in ATTENDED if sum(row) <= cache.positions]
-    while (needed := sum(-(-sum(row) // page) for row in known)) > cache.pages:
+    while sum(counts := [-(-sum(row) // page) for row in known]) > cache.pages:
         known.pop()
-    pages, table = torch.randperm(needed, generator=rng).tolist(), torch.zeros(len(known), cache.row_pages)
-    for mine, row in zip(table, known, strict=True):
-        for at in range(-(-sum(row) // page)):
-            mine[at] = pages.pop()
+    needed, table = sum(counts), torch.zeros(len(known), cache.row_pages, dtype=torch.int32)
+    for mine, pages in zip(table, torch.split(torch.randperm(needed, generator=rng), counts), strict=True):
+        mine[: len(pages)] = pages
     keys[:needed], values[:needed] = (noise(needed, page, fewer, width) for _ in range(2))
     lengths = torch.tensor([length for _, length in known])
     rows = Rows(
         functional.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32),
         torch.tensor([sum(row) for row in known]).to(device, torch.int32),
-        table.to(device, torch.int32), single=False, known=known,
+        table.to(device), single=False, known=known,
     )  # fmt: skip
     query = noise(int(lengths.sum()), packed.heads, width)
     group = packed.heads // fewer

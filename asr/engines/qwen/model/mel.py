@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asr.engines.qwen.device.graphs import bucket, buckets
 from asr.engines.qwen.device.interface import Staging
 from asr.samples import decode
 from asr.utterance import Format
@@ -28,6 +29,8 @@ _NOTHING = 256
 _ALAW = 257
 """Where the table of A-law begins, behind that of µ-law."""
 
+TRANSFORMS = buckets(1 << 17)
+"""Frames that a Fourier transform is of: up to the half hour of sound that a step may bring."""
 BOTH_SIDES = np.concatenate([TAPS[::-1], TAPS]).astype(np.float64)
 
 
@@ -143,10 +146,8 @@ class FrontEnd:
     def _rows(self, count: int) -> Tensor:
         """For so many frames or a few more: on a GPU each size of a Fourier transform costs a plan, which takes the
         host 0.2 ms and keeps memory of the device that torch does not know of (pytorch issue 94893)."""
-        if self._device.type == "cpu":
-            return torch.empty(count, self.size, device=self._device)
-        size = 1 << max(0, count - 1).bit_length()
-        return torch.zeros(size if count > size * 3 // 4 else size * 3 // 4, self.size, device=self._device)
+        size = count if self._device.type == "cpu" else bucket(count, TRANSFORMS) or count
+        return torch.empty(size, self.size, device=self._device)
 
     def _mirrored(self, sound: Tensor, edge: Tensor) -> Tensor:
         """Samples of the frames at either end, (frames, size)."""
