@@ -28,10 +28,11 @@ from asr.engines.qwen.device.sizing import CAPTURED, MOST_REQUESTS, PARTIAL, SHA
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import Shape
 from asr.engines.qwen.packed import PackedRow
+from asr.engines.qwen.session import QwenSession
 from asr.server.scheduler import Request
 from benchmarks.engine.arrivals import Clock
 from benchmarks.engine.costs import COSTS, Costs
-from benchmarks.engine.host import HostEngine, _Packed
+from benchmarks.engine.host import HostEngine
 from benchmarks.engine.limit import CHIPS, PUBLISHED, Dimensions, streams_with_finals
 from benchmarks.engine.load import Load
 from benchmarks.engine.objective import Objective
@@ -67,20 +68,8 @@ class _Ahead(Direct):
         self.asynchronous = True
 
 
-class _Noted(_Packed):
-    """Notes the rows of a forward."""
-
-    rows: Sequence[PackedRow] = ()
-
-    def launch(self, rows: Sequence[PackedRow]) -> Callable[[], list[list[int]]]:
-        self.rows = rows
-        return super().launch(rows)
-
-
 class Predicted(HostEngine):
     """The engine but for the arithmetic, whose time goes by on a clock of its own."""
-
-    _packed_class = _Noted
 
     def __init__(self, loaded: Any, shape: Shape, script: Script, costs: Costs, model: Dimensions) -> None:
         plain = for_device(torch.device("cpu"))
@@ -93,6 +82,9 @@ class Predicted(HostEngine):
         """From then on the device has nothing to do."""
         self._sizes = buckets(shape.captured_positions)
         self._encoded = [0, 0]
+        """Chunks and tokens that the step being launched has brought through the encoder."""
+        self._forward: Sequence[PackedRow] = ()
+        """Its rows."""
         convolve, attend = self.encoder.tower.convolve, self.encoder.tower.attend
 
         def convolved(pages: Tensor, chosen: Sequence[int], maxima: Sequence[float], lengths: Sequence[int]) -> Tensor:
@@ -110,11 +102,9 @@ class Predicted(HostEngine):
         return self.launch(requests)()
 
     def launch(self, requests: Sequence[Request]) -> Collect:
-        self._encoded[:] = 0, 0
-        assert isinstance(self.packed, _Noted)
-        self.packed.rows = ()
+        self._encoded[:], self._forward = (0, 0), ()
         collect = super().launch(requests)
-        rows = self.packed.rows
+        rows = self._forward
         self._spend(self.costs.host(len(rows)))
         device_s = self.costs.sound_s + self.costs.encoder(self.model, *self._encoded)
         if rows:
@@ -131,6 +121,12 @@ class Predicted(HostEngine):
             return answers
 
         return collected
+
+    def _start(
+        self, sessions: Sequence[QwenSession], rows: Sequence[PackedRow]
+    ) -> Callable[[], Sequence[Sequence[int]]]:
+        self._forward = rows
+        return super()._start(sessions, rows)
 
     def _spend(self, seconds: float) -> None:
         self.host_s += seconds
