@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ from tools.gpu.options import options
 from tools.gpu.parts import ROOT
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
-FLASH = ("flash_attn", "flash_attn_interface", "flash_attn.cute")
-"""Modules of FlashAttention 2, 3 and 4."""
 QUERY = ("name", "driver_version", "memory.total", "memory.free", "compute_cap", "power.limit", "mig.mode.current")
 
 
@@ -25,13 +22,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _output(*command: str) -> str | None:
@@ -64,7 +54,6 @@ def _torch() -> dict[str, Any]:
         figures["architectures"] = torch.cuda.get_arch_list()
         figures["cudnn"] = torch.backends.cudnn.version()
         figures["bfloat16"] = torch.cuda.is_bf16_supported(False)
-    figures["packed_attention"] = _installed("torch.nn.attention.varlen")
     return figures
 
 
@@ -75,7 +64,6 @@ def main() -> int:
         "system": f"{platform.system()} on {platform.machine()}, {' '.join(platform.libc_ver())}",
         "processors": len(os.sched_getaffinity(0)),
         "packages": {name: _version(name) for name in PACKAGES},
-        "flash_attention": [name for name in FLASH if _installed(name)],
         "driver": _driver(),
         **_torch(),
     }

@@ -44,8 +44,7 @@ def _environment(figures: dict[str, Any]) -> list[str]:
     rows: list[tuple[str, Any]] = [(name, version) for name, version in figures["packages"].items()]
     rows += [("Python", figures["python"]), ("system", figures["system"]), ("processors", figures["processors"])]
     rows += [("CUDA of torch", figures["cuda_of_torch"]), ("cuDNN", figures.get("cudnn"))]
-    rows += [("torch sees a GPU", figures["cuda_available"]), ("FlashAttention", ", ".join(figures["flash_attention"]))]
-    rows += [("torch has packed attention", figures["packed_attention"])]
+    rows += [("torch sees a GPU", figures["cuda_available"])]
     for gpu in figures["gpus"]:
         told = f"{gpu['name']}, compute capability {gpu['capability']}, {gpu['multiprocessors']} multiprocessors"
         rows.append(("GPU", f"{told}, {gpu['free_mb']:,} of {gpu['memory_mb']:,} MB free"))

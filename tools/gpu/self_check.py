@@ -20,10 +20,6 @@ REHEARSED = (("tiny", "float32"),)
 BATCH, REHEARSED_BATCH = 32, 4
 
 
-def named(means: Execution) -> str:
-    return f"{means.kernels.name}, graphs {'on' if means.graphs.fixed else 'off'}"
-
-
 def rehearsed() -> Execution:
     """What a CPU has is too plain to be checked: graphs as the tests record them on a CPU are not."""
     from tests.support.recorded import EXECUTIONS
@@ -34,14 +30,18 @@ def rehearsed() -> Execution:
 def start(given: Options, weights: str, kind: str) -> None:
     dtype: torch.dtype = getattr(torch, kind)
     wanted = rehearsed() if given.rehearse else for_device(torch.device(given.device))
-    row = {"weights": weights, "dtype": kind, "wanted": named(wanted)}
+    row = {"weights": weights, "dtype": kind, "wanted": wanted.described}
     loaded = build(weights, MODEL, device=given.device, dtype=dtype)
     batch = REHEARSED_BATCH if given.rehearse else BATCH
     captured = {"captured_positions": 32} if given.rehearse else {}
     made = QwenEngine(loaded, Shape(slots=batch, positions=512, batch=batch, **captured), wanted)
     start_s = time.perf_counter()
     made.warm_up()
-    row |= {"used": named(made.execution), "found": made.checked, "warm_up_s": round(time.perf_counter() - start_s, 2)}
+    row |= {
+        "used": made.execution.described,
+        "found": made.checked,
+        "warm_up_s": round(time.perf_counter() - start_s, 2),
+    }
     given.figures["starts"].append(row)
 
 

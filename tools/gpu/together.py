@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request
@@ -93,11 +92,9 @@ def engine(weights: str, kind: str, device: str, slots: int) -> tuple[QwenEngine
         if weights == "tiny"
         else build(weights, MODEL, device=device, dtype=dtype)
     )
-    means = for_device(torch.device(device))
-    made = QwenEngine(loaded, Shape(slots=slots, positions=512, batch=slots, captured_positions=512), means)
+    made = QwenEngine(loaded, Shape(slots=slots, positions=512, batch=slots, captured_positions=512))
     made.warm_up()
-    used = made.execution  # what its self check has left
-    return made, f"{used.kernels.name}{', graphs' if used.graphs.fixed else ''}"
+    return made, made.execution.described  # what its self check has left
 
 
 def measure(given: Options, weights: str, kind: str, calls: Sequence[int]) -> None:
