@@ -9,6 +9,8 @@ export PYTHON
 # One BLAS thread: the VAD's matrices are small, and the event loop shares its core with nobody.
 export OPENBLAS_NUM_THREADS = 1
 export OMP_NUM_THREADS = 1
+# The tests start hundreds of processes, and pytest rewrites each test module: what is compiled once is kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: cluster mutants checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
 
@@ -95,7 +97,7 @@ soak: setup-dev
 
 # What is guided by coverage needs atheris, which is not part of the lock; without it the mutations alone run.
 fuzz: setup-dev
-	$(RUN)/python -m pytest -q -m hypothesis --hypothesis-profile anew
+	$(RUN)/python -m pytest -q -m hypothesis --hypothesis-profile anew --timeout 1800
 	$(RUN)/python -m tools.fuzz --inputs 1000000
 	FUZZ_WIRE=150000 $(RUN)/python -m pytest -q --timeout 3600 tests/slow/test_hostile_sip.py -k mutated
 	$(RUN)/python -m tools.fuzz_api

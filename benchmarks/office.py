@@ -22,15 +22,15 @@ import httpx
 import numpy as np
 
 from audio.codecs.g711 import ulaw_encode
+from lab.chaos.jobs import finished, submit
+from lab.events.story import check_story
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Pause, Send, mixed, offer
+from lab.sip.siprec import line, metadata, talking
+from lab.worker.peers import Worker, until, worker
 from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
-from tests.sip.test_siprec_calls import line, metadata, talking
-from tests.support.job_chaos import finished, submit
-from tests.support.peers import Worker, until, worker
-from tests.support.rtp_sender import RtpSender
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Pause, Send, mixed, offer
-from tests.support.story import check_story
 
 SPEECH = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 HZ = 8000

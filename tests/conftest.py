@@ -18,17 +18,19 @@ import pytest  # noqa: E402
 import structlog  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from tests.support import ports  # noqa: E402
-from tests.support.speech import SPEECH, WORDS  # noqa: E402
+from lab.media.speech import SPEECH, WORDS  # noqa: E402
+from lab.network import ports  # noqa: E402
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
-pytest.register_assert_rewrite("tests.support.engine_world")  # so that what differs is shown
+pytest.register_assert_rewrite("lab.engine.world")  # so that what differs is shown
 
 # The machines are shared: a slow draw or run says nothing about the code. What is drawn is the same everywhere, so that
-# a failure is about what was changed; `make fuzz` draws anew.
-settings.register_profile("same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("anew", settings.get_profile("same"), derandomize=False, print_blob=True)
+# a failure is about what was changed. `make fuzz` draws anew, and many more.
+settings.register_profile(
+    "same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=20
+)
+settings.register_profile("anew", settings.get_profile("same"), derandomize=False, print_blob=True, max_examples=500)
 settings.load_profile("same")
 
 UNCACHED = {"cache_logger_on_first_use": False}

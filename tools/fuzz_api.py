@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.peers import ROOT, command, worker
+from lab.worker.peers import ROOT, command, worker
 
 LOCK = ROOT / "requirements" / "schemathesis.lock"
 KEY = "fuzz-key-1"

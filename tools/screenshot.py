@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from playwright.async_api import expect
 
-from tests.support.browser import chromium, screen
-from tests.support.peers import COMMAND, ROOT, Worker, worker
+from lab.http.browser import chromium, screen
+from lab.worker.peers import COMMAND, ROOT, Worker, worker
 from tools import prompts
 
 IMAGES = ROOT / "docs" / "images"

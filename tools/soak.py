@@ -16,12 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.chaos import Chaos  # noqa: E402
-from tests.support.job_chaos import JobChaos  # noqa: E402
-from tests.support.peers import until, worker  # noqa: E402
-from tests.support.power_chaos import PowerChaos  # noqa: E402
-from tests.support.resuming import cut_and_restart  # noqa: E402
-from tests.support.waves import Holdings, Waves, check_stories  # noqa: E402
+from lab.chaos.jobs import JobChaos  # noqa: E402
+from lab.chaos.kills import Chaos  # noqa: E402
+from lab.chaos.power import PowerChaos  # noqa: E402
+from lab.chaos.waves import Holdings, Waves, check_stories  # noqa: E402
+from lab.events.resuming import cut_and_restart  # noqa: E402
+from lab.worker.peers import until, worker  # noqa: E402
 
 STEP = 1000
 """Calls between two measurements: enough that the slow kinds are through before the others."""

@@ -17,9 +17,9 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.words.calls import Condition, Line
+from lab.network.ports import ports
+from lab.worker.peers import COMMAND
 from mediaworker.client import Client, schema
-from tests.support.peers import COMMAND
-from tests.support.ports import ports
 
 START_S = 60.0
 ANSWER_S = 60.0

@@ -18,8 +18,8 @@ from asr.engines.aligner import AlignRequest
 from asr.engines.qwen.aligner.aligner import QwenAligner
 from asr.engines.qwen.aligner.words import monotone, place, split, usable
 from audio.codecs.g711 import alaw_encode, ulaw_decode
-from tests.support.aligner_models import library, loaded, random_aligner
-from tests.support.qwen_models import noise
+from lab.engine.aligner_models import library, loaded, random_aligner
+from lab.engine.qwen_models import noise
 
 TEXTS = {
     "en": "Well, it's 3.14 o’clock: the well-known U.S. number (0800) rings.",

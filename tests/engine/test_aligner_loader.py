@@ -17,9 +17,9 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.aligner.loader import load
 from asr.engines.selection import create_aligner, select_words
 from config.settings import Asr, Qwen
-from tests.engine.test_qwen_loader import change, configured, has_more, lacks, other_tokenizer
-from tests.support.aligner_models import CLASSES, random_aligner, save, save_original
-from tests.support.qwen_models import TINY
+from lab.engine.aligner_models import CLASSES, random_aligner, save, save_original
+from lab.engine.checkpoints import change, configured, has_more, lacks, other_tokenizer
+from lab.engine.qwen_models import TINY
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.engine.limit import CHIPS
 from benchmarks.engine.presets import MEMORY_GIB, table
-from tests.support.peers import ROOT
+from lab.worker.peers import ROOT
 
 
 def test_the_page_shows_what_each_gpu_takes() -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from asr.engines.qwen import session
 from asr.engines.qwen.engine import Shape
-from tests.support.engine_world import NAMES, POSITIONS, STREAMS, World, longest
+from lab.engine.world import NAMES, POSITIONS, STREAMS, World, longest
 
 
 @pytest.fixture(autouse=True)

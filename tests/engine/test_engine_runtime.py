@@ -19,8 +19,8 @@ from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.framing import Frames, encode
 from config.settings import Asr, Qwen, Settings
-from tests.process.test_recognizer import client
-from tests.support.peers import TINY, until, worker
+from lab.engine.recognizer import client
+from lab.worker.peers import TINY, until, worker
 
 TOO_OLD = (
     "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading "

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.engine.qwen_models import TINY
 from mediaworker.cli import main
-from tests.support.qwen_models import TINY
 from tools.make_checkpoint import write
 
 DIGITS = Path(__file__).parents[1] / "data" / "digits"

@@ -20,8 +20,8 @@ from asr.engines import weights
 from asr.engines.qwen.build import build
 from asr.engines.selection import create_aligner, select
 from config.settings import Asr, Qwen
-from tests.support.aligner_models import random_aligner, save
-from tests.support.qwen_models import TINY
+from lab.engine.aligner_models import random_aligner, save
+from lab.engine.qwen_models import TINY
 
 ROOT = Path(__file__).parents[2]
 NAME = "someone/qwen3-asr-tiny"

@@ -27,8 +27,8 @@ from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from config.settings import Asr, Settings
-from tests.support.offline import packets, utterances
-from tests.support.speech import SPEECH, speech
+from lab.engine.offline import packets, utterances
+from lab.media.speech import SPEECH, speech
 
 MUSIC = Path("/usr/share/asterisk/moh")
 SETTINGS = Settings(asr=Asr(engine="moonshine"))

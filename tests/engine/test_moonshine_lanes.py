@@ -21,7 +21,7 @@ from asr.server.inference import Inference
 from asr.server.scheduler import Lane
 from asr.utterance import Hypothesis, Utterance
 from audio.codecs.g711 import ulaw_encode
-from tests.support.speech import speech
+from lab.media.speech import speech
 
 CALLS = 16
 MAX_PARTIALS = 6

@@ -21,7 +21,7 @@ from asr.engines.moonshine.plugin import assets
 from asr.server.scheduler import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio.codecs.g711 import alaw_encode, ulaw_encode
-from tests.support.speech import SPEECH, speech
+from lab.media.speech import SPEECH, speech
 
 CLIPS = ("short", "phrase", "a-law", "wideband", "hiss", "long")
 """The first two are such that a final with a partial as its draft says something else."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from asr.engines.qwen.device import memory
-from tests.support.peers import ROOT
+from lab.worker.peers import ROOT
 
 SHORT_OF_MEMORY = """
 import json, resource, torch
@@ -20,7 +20,7 @@ from asr.engines.qwen import session
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.scheduler import Lane
 from asr.utterance import Utterance
-from tests.support.qwen_models import loaded, noise, random_model
+from lab.engine.qwen_models import loaded, noise, random_model
 
 session.longest = lambda seconds: 6
 session.is_loop = lambda tokens: False
@@ -95,7 +95,7 @@ import resource
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.build import build
 from config.settings import Asr, Qwen
-from tests.support.peers import TINY
+from lab.worker.peers import TINY
 
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))

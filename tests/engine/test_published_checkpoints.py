@@ -14,7 +14,7 @@ from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model import loader
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from tests.support.qwen_models import noise
+from lab.engine.qwen_models import noise
 from tools.make_checkpoint import ADDED, VOCABULARY, Layout, Model, write
 
 

@@ -21,8 +21,8 @@ from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model import loader, structure
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.packed import Input, Packed, PackedRow
-from tests.support.aligner_models import random_aligner, save, save_original
-from tests.support.qwen_models import TINY, random_model
+from lab.engine.aligner_models import random_aligner, save, save_original
+from lab.engine.qwen_models import TINY, random_model
 from tools.reference import checkpoints
 
 POSITIONS = (30, 140, 400, 2000)

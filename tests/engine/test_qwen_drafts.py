@@ -5,7 +5,7 @@ from __future__ import annotations
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.scheduler import Lane, Request, Scheduler
 from asr.utterance import Utterance
-from tests.support.qwen_models import check_said, loaded, noise, random_model
+from lab.engine.qwen_models import check_said, loaded, noise, random_model
 
 UTTERANCES, SLOTS = 256, 32
 SECONDS = 0.1

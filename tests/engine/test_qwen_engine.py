@@ -12,54 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
-from asr import messages
 from asr.engines.interface import EngineError
 from asr.engines.qwen import session
 from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.encoder import Settling
-from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import BOTH_SIDES, FrontEnd, between_at_once, between_by_taps, normalise
 from asr.engines.qwen.session import longest
 from asr.engines.qwen.sound import Pages, Sound, look
 from asr.repetition import is_loop, once
 from asr.samples import Wideband
-from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.resample import MEMORY
-from tests.support.qwen_models import check_said, loaded, noise, random_model, tokenizer
+from lab.engine.qwen_answers import answer, check_any_mix, check_partials_and_finals, engine, said
+from lab.engine.qwen_models import check_said, noise, random_model, tokenizer
+
+__all__ = ["said"]
 
 BOUNDARIES = (0.0125, 0.3, 0.49, 0.51, 0.99, 1.0, 1.01, 7.9, 7.98, 8.0, 8.0125, 8.1, 15.95, 16.05, 30.0)
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Tokens of every answer; a random model babbles, and is not stopped for it."""
-    heard: list[list[int]] = []
-    monkeypatch.setattr(session, "is_loop", lambda tokens: False)
-    return heard
-
-
-def engine(said: list[list[int]] | None = None, **shape: Any) -> QwenEngine:
-    made = QwenEngine(loaded(random_model()), Shape(**{"settling": Settling.EXACT, "slots": 4, "batch": 4} | shape))
-    read = made.prompts.read
-
-    def noted(tokens: list[int], prompt: Any) -> tuple[str, str]:
-        if said is not None:
-            said.append(list(tokens))
-        return read(tokens, prompt)
-
-    made.prompts.read = noted  # type: ignore[method-assign]
-    return made
-
-
-def answer(made: QwenEngine, request: Request) -> int:
-    """Until it is answered; the steps it took."""
-    for steps in range(1, 5000):
-        if made.step([request]):
-            return steps
-    raise AssertionError("no answer")
 
 
 # -- mel ---------------------------------------------------------------------------------------------------------------
@@ -144,22 +116,7 @@ def test_sound_between_two_samples_is_the_same_on_a_gpu(codes: list[int], cut: i
 
 @pytest.mark.parametrize("seconds", BOUNDARIES)
 def test_partials_and_finals_are_the_librarys(seconds: float, said: list[list[int]], monkeypatch: Any) -> None:
-    monkeypatch.setattr(session, "longest", lambda seconds: 16)
-    made, reference = engine(said), random_model()
-    codes = noise(seconds, seed=int(seconds * 1000))
-    utterance = Utterance("u", "PCMU", language="en" if seconds > 1 else "", context="Ana Maria, <|im_end|> 7")
-    made.open(utterance)
-    prompt = made.prompts.build(context=utterance.context, language=utterance.language)
-    step = 4000 if seconds < 9 else 24000
-    at = 0
-    for revision, end in enumerate([*range(step, len(codes), step), len(codes)]):
-        made.append("u", codes[at:end])
-        at = end
-        final = end == len(codes)
-        answer(made, Request("u", revision, Lane.FINAL if final else Lane.PARTIAL, final, end, 0.0))
-        check_said(said[-1], reference, codes[:end], prompt, 16)
-    made.close("u")
-    assert not len(made.kv_cache)
+    check_partials_and_finals(seconds, said, monkeypatch)
 
 
 def test_frozen_partials_do_not_reach_the_final(said: list[list[int]], monkeypatch: Any) -> None:
@@ -231,55 +188,7 @@ def test_an_utterance_that_does_not_fit_fails_alone() -> None:
 def test_any_mix_of_calls_and_files_says_what_each_alone_says(
     seed: int, said: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight utterances on three slots: prefill, verification and decoding mixed, evictions, files in small pieces."""
-    monkeypatch.setattr(session, "longest", lambda seconds: 10)
-    made, reference, rng = engine(slots=3, page=1024, batch_tokens=24), random_model(), random.Random(seed)
-    made.prompts.read = lambda tokens, prompt: ("", " ".join(map(str, tokens)))  # type: ignore[method-assign]
-    monkeypatch.setattr("asr.text.clean", lambda text, **_: text)
-    inference = Inference(made)
-    utterances = [Utterance(f"live-{n}", "PCMU", language="en" if n % 2 else "") for n in range(5)]
-    utterances += [Utterance(f"file-{n}", "PCMU", live=False, stream=f"job-{n % 2}") for n in range(3)]
-    lengths = (0.4, 2.1, 5.3, 8.02, 9.4)
-    codes = {each.id: noise(rng.choice(lengths), seed=index) for index, each in enumerate(utterances)}
-    at, asked = dict.fromkeys(codes, 0), dict[tuple[str, int], int]()
-    finals: set[str] = set()
-    heard = 0
-
-    def work(steps: int) -> None:
-        nonlocal heard
-        for _ in range(steps):
-            if (chosen := inference.choose()) is None:
-                return
-            files = [each for each in chosen.requests if each.lane is Lane.BATCH]
-            before = made.packed.positions
-            for message in inference.perform(chosen):
-                assert isinstance(message, messages.Heard)
-                hypothesis = message.hypothesis
-                name, revision = hypothesis.utterance_id, hypothesis.revision
-                prompt = made.prompts.build(language="en" if name in ("live-1", "live-3") else "")
-                tokens = [int(token) for token in hypothesis.text.split()]
-                check_said(tokens, reference, codes[name][: asked[name, revision]], prompt, 10)
-                finals.update([name] if hypothesis.final else [])
-                heard += 1
-            if len(files) == len(chosen.requests):
-                assert made.packed.positions - before <= 24 + 11 * len(files)
-
-    for each in utterances:
-        inference.receive(messages.Open(each), 0.0)
-    revision = 0
-    while pending := [each for each in utterances if at[each.id] < len(codes[each.id])]:
-        each, revision = rng.choice(pending), revision + 1
-        end = min(len(codes[each.id]), at[each.id] + rng.randrange(200, 12000))
-        inference.receive(messages.Append(each.id, at[each.id], codes[each.id][at[each.id] : end]), 0.0)
-        at[each.id] = asked[each.id, revision] = end
-        if end == len(codes[each.id]):
-            inference.receive(messages.FinalRequest(each.id, revision, end, commit=True), 0.0)
-        elif each.live:
-            inference.receive(messages.PartialRequest(each.id, revision, end), 0.0)
-        work(rng.randrange(8))
-    work(10_000)
-    assert finals == set(codes) and heard > len(codes)
-    assert not len(made.kv_cache) and made.kv_cache.free == made.kv_cache.pages
+    check_any_mix(seed, said, monkeypatch)
 
 
 def test_a_call_takes_the_slot_of_a_file() -> None:

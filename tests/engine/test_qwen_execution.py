@@ -23,13 +23,12 @@ from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from tests.engine import test_qwen_engine
-from tests.engine.test_qwen_engine import said  # noqa: F401
-from tests.support import packed_mixes
-from tests.support.packed_mixes import Heads
-from tests.support.peers import ROOT, TINY
-from tests.support.qwen_models import check_said, loaded, noise, random_model
-from tests.support.recorded import EXECUTIONS, Emulated, Recorded
+from lab.engine import packed_mixes
+from lab.engine.packed_mixes import Heads
+from lab.engine.qwen_answers import check_any_mix, check_partials_and_finals, engine, said  # noqa: F401
+from lab.engine.qwen_models import check_said, loaded, noise, random_model
+from lab.engine.recorded import EXECUTIONS, Emulated, Recorded
+from lab.worker.peers import ROOT, TINY
 
 ways = pytest.mark.parametrize("make", EXECUTIONS.values(), ids=EXECUTIONS)
 
@@ -105,7 +104,7 @@ def test_any_mix_says_what_the_library_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine_module, "for_device", lambda *_: make())
-    test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
+    check_any_mix(7, said, monkeypatch)
 
 
 @ways
@@ -117,7 +116,7 @@ def test_partials_and_finals_are_the_librarys(
     monkeypatch: Any,
 ) -> None:
     monkeypatch.setattr(engine_module, "for_device", lambda *_: make())
-    test_qwen_engine.test_partials_and_finals_are_the_librarys(seconds, said, monkeypatch)
+    check_partials_and_finals(seconds, said, monkeypatch)
 
 
 def _work(made: QwenEngine, codes: dict[str, bytes], step: Callable[[list[Request]], Any]) -> None:
@@ -176,7 +175,7 @@ def test_what_is_too_large_for_a_graph_is_done_in_parts(said: list[list[int]], m
     monkeypatch.setattr(session, "longest", lambda seconds: 12)
     means = EXECUTIONS["recorded"]()
     monkeypatch.setattr(engine_module, "for_device", lambda *_: means)
-    made = test_qwen_engine.engine(said, positions=256, captured_positions=64)
+    made = engine(said, positions=256, captured_positions=64)
     codes = {f"u{n}": noise(9.0 + n, seed=n) for n in range(3)}
     for name, spoken in codes.items():
         made.open(Utterance(name, "PCMU"))

@@ -26,12 +26,12 @@ from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
-from tests.engine import test_qwen_engine
-from tests.engine.test_qwen_engine import said  # noqa: F401
-from tests.support import packed_mixes as mixes
-from tests.support.packed_mixes import Heads
-from tests.support.peers import ROOT, TINY
-from tests.support.qwen_models import loaded, noise, random_model
+from lab.engine import packed_mixes as mixes
+from lab.engine import qwen_answers
+from lab.engine.packed_mixes import Heads
+from lab.engine.qwen_answers import check_any_mix, said  # noqa: F401
+from lab.engine.qwen_models import loaded, noise, random_model
+from lab.worker.peers import ROOT, TINY
 from tools.gpu.together import sounds
 
 GPU = torch.device("cuda")
@@ -72,10 +72,10 @@ def test_any_mix_says_what_the_library_says(
     """In 32 bits, where it can be held against the library token for token."""
     torch.set_float32_matmul_precision("highest")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # convolutions do not ask the precision above
-    plain = test_qwen_engine.loaded
-    monkeypatch.setattr(test_qwen_engine, "loaded", lambda model: plain(model.to(GPU)))
+    plain = qwen_answers.loaded
+    monkeypatch.setattr(qwen_answers, "loaded", lambda model: plain(model.to(GPU)))
     monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda device: for_device(device, graphs=graphs))
-    test_qwen_engine.test_any_mix_of_calls_and_files_says_what_each_alone_says(7, said, monkeypatch)
+    check_any_mix(7, said, monkeypatch)
 
 
 @pytest.mark.parametrize("graphs", [True, False])

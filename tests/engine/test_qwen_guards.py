@@ -17,7 +17,7 @@ from asr.engines.qwen.session import longest
 from asr.server.inference import Inference
 from asr.utterance import Hypothesis, Utterance
 from audio.codecs.g711 import ulaw_encode
-from tests.support.qwen_models import ends, loaded, noise, random_model, tokenizer
+from lab.engine.qwen_models import ends, loaded, noise, random_model, tokenizer
 
 CONTEXT = "Names: Alice Miller, Bob Kovács. Product: Zypher"
 PREVIOUS = "I would like to speak to somebody about my last bill"

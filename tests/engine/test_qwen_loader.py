@@ -20,7 +20,8 @@ from asr.engines.plugin import find
 from asr.engines.qwen.build import build
 from asr.engines.qwen.model.loader import load
 from config.settings import Asr, Qwen
-from tests.support.qwen_models import TINY, ends, random_model, tokenizer
+from lab.engine.checkpoints import change, configured, has_more, lacks, other_tokenizer
+from lab.engine.qwen_models import TINY, ends, random_model, tokenizer
 from tools.reference.checkpoints import old
 
 ROOT = Path(__file__).parents[2]
@@ -65,12 +66,6 @@ def original(native: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def change(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    tree = json.loads(path.read_text())
-    edit(tree)
-    path.write_text(json.dumps(tree))
-
-
 def weights_of(model: Any) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items()}
 
@@ -81,31 +76,6 @@ def test_both_layouts_hold_the_same_model(native: Path, original: Path) -> None:
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     assert one.ends == other.ends == ends() and not one.model.training
-
-
-def lacks(name: str) -> Callable[[Path], None]:
-    def edit(folder: Path) -> None:
-        tensors = load_file(folder / "model.safetensors")
-        del tensors[name]
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-    return edit
-
-
-def configured(**values: Any) -> Callable[[Path], None]:
-    return lambda folder: change(folder / "config.json", lambda tree: tree.update(values))
-
-
-def has_more(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors") | {"model.audio_tower.proj1.weight": torch.zeros(2)}
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def other_tokenizer(folder: Path) -> None:
-    """Without `<asr_text>`."""
-    change(folder / "tokenizer.json", lambda tree: tree.update(
-        added_tokens=[each for each in tree["added_tokens"] if each["content"] != "<asr_text>"]
-    ))  # fmt: skip
 
 
 @pytest.mark.parametrize(

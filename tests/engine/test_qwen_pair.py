@@ -19,7 +19,7 @@ from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from config.settings import Asr, Qwen
-from tests.support.qwen_models import TINY, check_said, loaded, noise, random_model
+from lab.engine.qwen_models import TINY, check_said, loaded, noise, random_model
 
 SHAPE = Shape(slots=3, batch=3, settling=Settling.EXACT)
 

@@ -25,8 +25,8 @@ from asr.engines.qwen.pair import PairEngine
 from asr.server.inference import Inference
 from asr.server.scheduler import LIVE, Request
 from asr.utterance import Utterance
-from tests.support.engine_world import POSITIONS, longest, model, speech
-from tests.support.qwen_models import loaded
+from lab.engine.qwen_models import loaded
+from lab.engine.world import POSITIONS, longest, model, speech
 
 
 @pytest.fixture(autouse=True)

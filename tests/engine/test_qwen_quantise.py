@@ -36,7 +36,7 @@ from asr.utterance import Utterance
 from benchmarks.engine.plan import cut, utterances
 from benchmarks.engine.run import clips
 from config.settings import Asr, Qwen
-from tests.support.qwen_models import TINY, _inputs, generate, loaded_tiny, prompts, random_model
+from lab.engine.qwen_models import TINY, _inputs, generate, loaded_tiny, prompts, random_model
 
 ROOT = Path(__file__).parents[2]
 SAID = [
@@ -190,7 +190,7 @@ from torch import nn
 from asr.engines.qwen.model.loader import load
 from asr.engines.qwen.prompt import Prompt
 from asr.engines.qwen.model.quantise import NO_OVERFLOW, Int8, adds_in_32_bits, quantise
-from tests.support.peers import TINY
+from lab.worker.peers import TINY
 linear, model = nn.Linear(64, 48, bias=False), load(TINY).model
 linear.weight.data.fill_(1.0)
 quantise(model, "int8")

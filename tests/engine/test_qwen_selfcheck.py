@@ -24,9 +24,9 @@ from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from tests.engine.test_qwen_engine import engine, said  # noqa: F401
-from tests.support.qwen_models import check_said, noise, random_model
-from tests.support.recorded import Emulated, Recorded
+from lab.engine.qwen_answers import engine, said  # noqa: F401
+from lab.engine.qwen_models import check_said, noise, random_model
+from lab.engine.recorded import Emulated, Recorded
 
 
 class Stale(Recorded):

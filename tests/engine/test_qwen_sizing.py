@@ -12,7 +12,7 @@ from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from config.settings import Qwen
-from tests.support.qwen_models import loaded, random_model
+from lab.engine.qwen_models import loaded, random_model
 
 GIB = 2**30
 SLOT = 1024 * 112 * 1024

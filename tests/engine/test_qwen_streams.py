@@ -1,5 +1,5 @@
 """Nobody hears another's words: what the engine starts on the streams of a GPU is read after it was written, and
-before it is overwritten, whatever the GPU does when. On a CPU, with the streams of `tests.support.streams`."""
+before it is overwritten, whatever the GPU does when. On a CPU, with the streams of `lab.engine.streams`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from asr.engines.qwen.device.staging import Copying
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.inference import Inference
 from asr.utterance import Utterance
-from tests.support.engine_world import model
-from tests.support.qwen_models import loaded, noise
-from tests.support.recorded import Emulated
-from tests.support.streams import Gpu, Race, gpu
+from lab.engine.qwen_models import loaded, noise
+from lab.engine.recorded import Emulated
+from lab.engine.streams import Gpu, Race, gpu
+from lab.engine.world import model
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from asr.engines.qwen.device.interface import Rows
 from asr.engines.qwen.device.kernels import Triton
-from tests.support import packed_mixes as mixes
-from tests.support.packed_mixes import Heads
+from lab.engine import packed_mixes as mixes
+from lab.engine.packed_mixes import Heads
 
 HEADS = (Heads(4, 2, 16), Heads(4, 2, 24), Heads(3, 3, 16), Heads(8, 1, 32), Heads(6, 2, 16))
 KINDS = (torch.float32, torch.float16)

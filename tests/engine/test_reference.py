@@ -16,8 +16,8 @@ import torch
 from asr.engines.qwen.aligner import loader
 from asr.engines.qwen.model.loader import load, renamed
 from asr.engines.qwen.session import longest
-from tests.support.aligner_models import random_aligner
-from tests.support.qwen_models import TINY, random_model
+from lab.engine.aligner_models import random_aligner
+from lab.engine.qwen_models import TINY, random_model
 from tools.reference import checkpoints, environment, times, words
 from tools.reference.cases import DIGITS, Case, cases, cut_at_pauses
 from tools.reference.deviations import SWITCHES, agreement, switches

@@ -20,8 +20,8 @@ from benchmarks.words.__main__ import main
 from benchmarks.words.calls import CONDITIONS, level, plan, sound
 from benchmarks.words.prompts import NoPrompts, own, recorded, sample
 from benchmarks.words.score import Piece, groups, score, taken_back
-from tests.support.peers import ROOT
-from tests.support.speech import speech
+from lab.media.speech import speech
+from lab.worker.peers import ROOT
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.interop import pbx
-from tests.process.test_qwen_calls import QWEN
-from tests.support.peers import Worker, until, worker
+from lab.asterisk import pbx
+from lab.worker.peers import Worker, until, worker
+from lab.worker.qwen import QWEN
+from lab.worker.readiness import ready
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -59,10 +58,3 @@ def streamed(asterisk: pbx.Asterisk, tmp_path_factory: pytest.TempPathFactory) -
     with worker(tmp_path_factory.mktemp("worker"), **QWEN | options) as started:
         until(lambda: ready(started), 60)
         yield started
-
-
-def ready(worker: Worker) -> bool:
-    with contextlib.suppress(urllib.error.HTTPError):
-        worker.get("/readyz")
-        return True
-    return False

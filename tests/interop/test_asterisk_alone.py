@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.pbx import Asterisk
-from tests.support.peers import alive, launch, until
+from lab.asterisk.pbx import Asterisk
+from lab.worker.peers import alive, launch, until
 
 
 @pytest.mark.parametrize(

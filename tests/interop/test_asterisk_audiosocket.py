@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.interop.pbx import Asterisk
-from tests.interop.softphone import Softphone
-from tests.interop.test_asterisk_bridges import dialled, extension, wait_ended, wait_said
-from tests.interop.test_asterisk_calls import hang_up, heard
-from tests.process.test_qwen_calls import SAID
-from tests.support.peers import Worker, until
-from tests.support.story import check_story
+from lab.asterisk.audiosocket import check_heard, hold
+from lab.asterisk.calls import hang_up, heard
+from lab.asterisk.dialled import dialled, extension, wait_ended, wait_said
+from lab.asterisk.pbx import Asterisk
+from lab.worker.peers import Worker, until
+from lab.worker.qwen import SAID
 
 APPLICATION, CHANNEL = "100", "101"
 
@@ -23,14 +21,6 @@ def uuid_of(asterisk: Asterisk, number: str) -> str:
     """With which the last call to an extension has gone out."""
     line = rf"Executing \[{number}@transcribe:\d\] (?:AudioSocket|Dial)\(.*?([0-9a-f]{{8}}(?:-[0-9a-f]{{4,12}}){{4}})"
     return str(re.findall(line, asterisk.log())[-1])
-
-
-def check_heard(events: list[dict[str, Any]], texts: list[str]) -> None:
-    finals = check_story(events)
-    assert [final["text"] for final in finals] == texts
-    assert {(final["role"], final["lost_ms"]) for final in finals} == {("customer", 0)}
-    assert events[0]["source"] == "audiosocket"
-    assert [(leg["leg"], leg["codec"]) for leg in events[0]["legs"]] == [("main", "L16")]
 
 
 def test_what_asterisk_plays_is_read_word_for_word(asterisk: Asterisk, streamed: Worker) -> None:
@@ -73,12 +63,6 @@ def test_a_phone_that_holds(asterisk: Asterisk, streamed: Worker, tmp_path: Path
         events = wait_ended(streamed, call_id)
     check_heard(events, SAID["customer"] * 2)
     assert "call.held" not in [event["type"] for event in events], "nobody tells the worker"
-
-
-def hold(asterisk: Asterisk, alice: Softphone) -> None:
-    answers = len(asterisk.messages("SIP/2.0 200 OK", "a=recvonly"))
-    alice.do("hold")
-    until(lambda: len(asterisk.messages("SIP/2.0 200 OK", "a=recvonly")) > answers, 10, "it holds")
 
 
 def test_a_caller_who_says_nothing_is_kept(asterisk: Asterisk, streamed: Worker) -> None:

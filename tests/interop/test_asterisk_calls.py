@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import signal
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.interop.conftest import ready
-from tests.interop.pbx import Asterisk
-from tests.process.test_qwen_calls import QWEN, SAID
-from tests.support.peers import Worker, until, worker
-from tests.support.story import check_story
-
-
-def heard(asterisk: Asterisk, listening: Worker, peer: str, say: str, context: str = "dial") -> list[dict[str, Any]]:
-    """The events of a call from Asterisk that says something and hangs up."""
-    known = {call["call_id"] for call in listening.calls()}
-    asterisk.call(peer, say, context)
-    call = until(
-        lambda: next((c for c in listening.calls() if c["call_id"] not in known and c["ended_at"]), None),
-        100,
-        f"a call to {peer}",
-    )
-    return listening.events(call["call_id"])
-
-
-def hang_up(listening: Worker, call_id: str) -> None:
-    request = urllib.request.Request(f"{listening.url}/v1/calls/{call_id}/hangup", method="POST")
-    urllib.request.urlopen(request, timeout=10).close()
+from lab.asterisk.calls import heard
+from lab.asterisk.pbx import Asterisk
+from lab.events.story import check_story
+from lab.worker.peers import Worker, until, worker
+from lab.worker.qwen import QWEN, SAID
+from lab.worker.readiness import ready
 
 
 @pytest.mark.parametrize(

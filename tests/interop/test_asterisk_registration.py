@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop import pbx
-from tests.interop.conftest import ready
-from tests.interop.test_asterisk_calls import heard
-from tests.process.test_qwen_calls import QWEN, SAID
-from tests.support.peers import until, worker
-from tests.support.story import check_story
+from lab.asterisk import pbx
+from lab.asterisk.calls import heard
+from lab.events.story import check_story
+from lab.worker.peers import until, worker
+from lab.worker.qwen import QWEN, SAID
+from lab.worker.readiness import ready
 
 
 @pytest.mark.parametrize(("user", "algorithm"), [("worker", "MD5"), ("worker256", "SHA-256")])

@@ -16,13 +16,14 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from tests.interop.pbx import ADDRESS, PASSWORD, Asterisk
-from tests.interop.softphone import Softphone
-from tests.interop.test_asterisk_audiosocket import check_heard
-from tests.interop.test_asterisk_bridges import dialled, extension, said, wait_ended
-from tests.process.test_qwen_calls import SAID
-from tests.support.peers import ROOT, Worker, until
-from tests.support.story import check_story
+from lab.asterisk.audiosocket import check_heard
+from lab.asterisk.dialled import dialled, extension, wait_ended
+from lab.asterisk.pbx import ADDRESS, PASSWORD, Asterisk
+from lab.events.story import check_story
+from lab.sip.softphone import Softphone
+from lab.worker.calls import said
+from lab.worker.peers import ROOT, Worker, until
+from lab.worker.qwen import SAID
 
 BOTH = ("customer", "agent")
 

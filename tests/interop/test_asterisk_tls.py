@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import ready
-from tests.interop.pbx import ADDRESS, Asterisk
-from tests.interop.test_asterisk_bridges import dialled, extension, hold_and_say_again, wait_ended, wait_said
-from tests.interop.test_asterisk_calls import hang_up, heard
-from tests.process.test_qwen_calls import QWEN, SAID
-from tests.support.authority import Authority, Pair
-from tests.support.peers import Worker, until, worker
-from tests.support.story import check_story
+from lab.asterisk.calls import hang_up, heard
+from lab.asterisk.dialled import dialled, extension, hold_and_say_again, wait_ended, wait_said
+from lab.asterisk.pbx import ADDRESS, Asterisk
+from lab.events.story import check_story
+from lab.network.authority import Authority, Pair
+from lab.worker.peers import Worker, until, worker
+from lab.worker.qwen import QWEN, SAID
+from lab.worker.readiness import ready
 
 USER, OTHER = "worker-tls", "worker"
 

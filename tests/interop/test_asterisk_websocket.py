@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.interop.conftest import ready
-from tests.interop.pbx import KEY, Asterisk
-from tests.interop.test_asterisk_audiosocket import hold
-from tests.interop.test_asterisk_bridges import dialled, extension, wait_ended, wait_said
-from tests.interop.test_asterisk_calls import hang_up, heard
-from tests.process.test_qwen_calls import QWEN, SAID
-from tests.support.authority import Authority
-from tests.support.peers import Worker, until, worker
-from tests.support.story import check_story
+from lab.asterisk.audiosocket import hold
+from lab.asterisk.calls import hang_up, heard
+from lab.asterisk.dialled import dialled, extension, wait_ended, wait_said
+from lab.asterisk.pbx import KEY, Asterisk
+from lab.events.story import check_story
+from lab.network.authority import Authority
+from lab.worker.peers import Worker, until, worker
+from lab.worker.qwen import QWEN, SAID
+from lab.worker.readiness import ready
 
 
 def texts(events: list[dict[str, Any]]) -> list[str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from websockets.asyncio.client import connect
 
+from lab.asterisk.pbx import DIGITS
+from lab.events.story import check_story
+from lab.worker.peers import ROOT, worker
+from lab.worker.qwen import QWEN, SAID
 from mediaworker.cli.play import load_pcm
-from tests.interop.pbx import DIGITS
-from tests.process.test_qwen_calls import QWEN, SAID
-from tests.support.peers import ROOT, worker
-from tests.support.story import check_story
 
 FRAME_S = 0.020
 

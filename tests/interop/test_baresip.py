@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.pbx import ADDRESS
-from tests.interop.softphone import phone
-from tests.process.test_qwen_calls import SAID
-from tests.support.peers import Worker, until
-from tests.support.story import check_story
+from lab.asterisk.pbx import ADDRESS
+from lab.events.story import check_story
+from lab.sip.softphone import phone
+from lab.worker.calls import said
+from lab.worker.peers import Worker, until
+from lab.worker.qwen import SAID
 
 
 @pytest.mark.parametrize("codec", ["PCMU", "PCMA", "G722", "opus"])
@@ -29,10 +30,6 @@ def test_what_a_softphone_says_is_read_word_for_word(
     assert [final["text"] for final in finals] == SAID["customer"]
     assert (events[0]["from"], events[0]["to"], events[0]["legs"][0]["codec"]) == ("ann", "worker", codec)
     assert (events[-1]["reason"], events[-1]["legs"][0]["lost"]) == ("hangup", 0)
-
-
-def said(worker: Worker, call_id: str) -> list[str]:
-    return [event["text"] for event in worker.events(call_id) if event["type"] == "transcript.final"]
 
 
 @pytest.mark.parametrize("account", ["regint=0", "regint=0;mediaenc=srtp-mand"], ids=["plain", "encrypted"])

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop import rtpengine
-from tests.interop.pbx import ADDRESS, Asterisk
-from tests.interop.softphone import phone
-from tests.interop.test_asterisk_calls import heard
-from tests.support.peers import Worker, until
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
-from tests.support.story import check_story
+from lab.asterisk.calls import heard
+from lab.asterisk.pbx import ADDRESS, Asterisk
+from lab.events.story import check_story
+from lab.sip import rtpengine
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.sip_peer import SipPeer, sdp
+from lab.sip.softphone import phone
+from lab.worker.peers import Worker, until
 
 
 @pytest.mark.parametrize("peer", ["worker-webrtc", "worker-dtls"])

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import ready
-from tests.interop.proxy import CALLER, Kamailio, kamailio, own_address
-from tests.interop.softphone import Softphone, phone
-from tests.interop.test_asterisk_bridges import hold_and_say_again, wait_ended, wait_said
-from tests.process.test_qwen_calls import QWEN, SAID, file
-from tests.sip.test_siprec_calls import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, line, metadata
-from tests.support.peers import Worker, until, worker
-from tests.support.ports import ports
-from tests.support.rtp_sender import RtpSender
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Expect, Pause, Send, mixed, offer, scenario
-from tests.support.story import check_story
+from lab.asterisk.dialled import hold_and_say_again, wait_ended, wait_said
+from lab.events.story import check_story
+from lab.network.ports import ports
+from lab.sip.kamailio import CALLER, Kamailio, kamailio, own_address
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Expect, Pause, Send, mixed, offer, scenario
+from lab.sip.siprec import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, line, metadata
+from lab.sip.softphone import Softphone, phone
+from lab.worker.peers import Worker, until, worker
+from lab.worker.qwen import QWEN, SAID, file
+from lab.worker.readiness import ready
 
 TRACED = {"LOG__SIP_TRACE": "true", "LOG__FORMAT": "json"}
 INVITE = Send("INVITE", offer(line(30000, "", "sendrecv")))

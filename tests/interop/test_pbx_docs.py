@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from config.load import parse
-from tests.interop import proxy
-from tests.interop.pbx import CONFIGURATION
-from tests.support.peers import ROOT
+from lab.asterisk.pbx import CONFIGURATION
+from lab.sip import kamailio as proxy
+from lab.worker.peers import ROOT
 
 PAGES = [*sorted((ROOT / "docs" / "pbx").glob("*.md")), ROOT / "docs" / "asterisk.md"]
 EXAMPLES = {

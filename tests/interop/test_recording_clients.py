@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from audio.codecs.g711 import alaw_encode, ulaw_decode
-from tests.process.test_qwen_calls import QWEN, SAID, file
-from tests.sip.test_siprec_calls import ended, talking
-from tests.support.peers import Worker, worker
-from tests.support.rtp_sender import RtpSender
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Body, Pause, Send, mixed, offer
-from tests.support.story import check_story
+from lab.events.story import check_story
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Body, Pause, Send, mixed, offer
+from lab.sip.siprec import ended, talking
+from lab.worker.peers import Worker, worker
+from lab.worker.qwen import QWEN, SAID, file
 
 ROLES = [{"match": "1234", "role": "agent"}]
 SESSION = "application/sdp\nContent-Disposition: session;handling=required"

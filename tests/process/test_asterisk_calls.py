@@ -15,12 +15,12 @@ import soxr
 from websockets.exceptions import InvalidStatus
 
 from audio.codecs.g711 import alaw_encode, ulaw_decode
-from tests.support.asterisk_peers import FORMATS, AudioSocketPeer, ChannelPeer, frame
-from tests.support.media_shells import until as until_async
-from tests.support.peers import Worker, until, worker
-from tests.support.ports import ports
-from tests.support.qwen_models import TINY
-from tests.support.story import check_story
+from lab.asterisk.peers import FORMATS, AudioSocketPeer, ChannelPeer, frame
+from lab.engine.qwen_models import TINY
+from lab.events.story import check_story
+from lab.http.media_shells import until as until_async
+from lab.network.ports import ports
+from lab.worker.peers import Worker, until, worker
 
 DIGITS = Path(__file__).parents[1] / "data" / "digits"
 SAID = {

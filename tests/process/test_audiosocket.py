@@ -13,14 +13,14 @@ from config import ConfigError
 from config.access_list import AccessList
 from config.load import parse
 from config.reload import merge
+from lab.asterisk.audiosocket_frames import HELLO, pcm
+from lab.asterisk.peers import AudioSocketPeer, frame
+from lab.calls.stream_desks import Desk
+from lab.http.media_shells import until
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket.listener import MAX_UNREAD, AudioSocketListener
 from mediaworker.ingress.audiosocket.messages import ERROR, HANGUP
 from mediaworker.ops.reload import check
-from tests.support.asterisk_peers import AudioSocketPeer, frame
-from tests.support.media_shells import until
-from tests.unit.ingress.test_audiosocket_session import HELLO, pcm
-from tests.unit.ingress.test_ws_session import Desk
 
 TIMEOUT_S = 10
 

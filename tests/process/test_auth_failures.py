@@ -10,8 +10,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from lab.worker.peers import worker
 from mediaworker.ingress.auth_failures import FREE
-from tests.support.peers import worker
 
 KEY, EVENTS_KEY = "a-right-key-1", "an-events-key-2"
 

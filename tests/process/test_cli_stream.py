@@ -22,14 +22,14 @@ from websockets.asyncio.server import serve
 
 from audio.codecs.g711 import alaw_encode, ulaw_decode, ulaw_encode
 from config.load import parse
+from lab.calls.recording_call import Desk
+from lab.http.media_shells import asgi_port, http_port, media_port
 from mediaworker.cli.main import main
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.twilio import messages as twilio_messages
 from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
-from tests.support.media_shells import asgi_port, http_port, media_port
-from tests.support.recording_call import Desk
 
 TOKEN = "12345"
 TONE = (8000 * np.sin(2 * np.pi * 440 * np.arange(4000) / 8000)).astype(np.int16)

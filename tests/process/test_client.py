@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from lab.events.resuming import cut_and_restart
+from lab.events.samples import ended, final, partial, speech
+from lab.http.api_server import BOTH_KEY, EVENTS_KEY, running_api
+from lab.network.cutting_proxy import CuttingProxy
 from mediaworker import client as module
 from mediaworker.client import Client, ClientError, CursorExpired, schema
-from tests.support.api_server import BOTH_KEY, EVENTS_KEY, running_api
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.event_samples import ended, final, partial, speech
-from tests.support.resuming import cut_and_restart
 
 
 @pytest.fixture(autouse=True)

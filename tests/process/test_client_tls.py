@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.network.authority import Authority
+from lab.network.ports import ports
+from lab.worker.peers import COMMAND, ROOT, Worker, worker
 from mediaworker.client import Client, events_url, schema
-from tests.support.authority import Authority
-from tests.support.peers import COMMAND, ROOT, Worker, worker
-from tests.support.ports import ports
 
 NO_PEM = str(ROOT / "README.md")
 

@@ -16,23 +16,12 @@ import nats as nats_client
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.process.test_deploy import families
-from tests.process.test_ws_calls import CODES, config, told, until_final, url
-from tests.support.nats_servers import NatsServer, nats
-from tests.support.peers import Worker, until, worker
-from tests.support.story import check_story
-
-
-def environ(*servers: NatsServer | str, replicas: int = 1, **more: str) -> dict[str, str]:
-    urls = [each if isinstance(each, str) else each.url for each in servers]
-    return {
-        "CLUSTER__NATS": json.dumps(urls), "CLUSTER__REPLICAS": str(replicas), "SIP__ENABLED": "false",
-        "ASR__ENGINE": "moonshine", **more,
-    }  # fmt: skip
-
-
-def joined(running: Worker) -> bool:
-    return "cluster joined" in running.log.read_text()
+from lab.deploy.metrics import families
+from lab.events.story import check_story
+from lab.network.nats_servers import NatsServer, nats
+from lab.worker.cluster import environ, following, joined, say, transient
+from lab.worker.peers import Worker, until, worker
+from lab.worker.ws_calls import CODES, config, until_final, url
 
 
 @pytest.fixture(scope="module")
@@ -51,53 +40,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory, server: NatsServer) -> Iterat
         yield a, b
 
 
-class Follower:
-    """A subscriber, and all that it has been told."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket, self.heard = socket, list[dict[str, Any]]()
-        self._task = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        async for frame in self.socket:
-            self.heard.append(json.loads(frame))
-
-    async def until(self, type_: str, count: int = 1, within_s: float = 30) -> None:
-        async with asyncio.timeout(within_s):
-            while sum(each["type"] == type_ for each in self.heard) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-    @property
-    def hello(self) -> dict[str, Any]:
-        return self.heard[0]
-
-    def story(self, call_id: str) -> list[dict[str, Any]]:
-        """The durable events of a call."""
-        seen = [each for each in self.heard if each["call_id"] == call_id and not transient(each)]
-        assert [each["seq"] for each in seen] == sorted({each["seq"] for each in seen}), "each once, in order"
-        return seen
-
-    async def stop(self) -> None:
-        await self.socket.close()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-
-def transient(event: dict[str, Any]) -> bool:
-    return event["type"] in ("hello", "lagged", "transcript.partial") or (
-        event["type"] == "metrics" and not event.get("durable")
-    )
-
-
-@asynccontextmanager
-async def following(running: Worker, after: str = "") -> AsyncIterator[Follower]:
-    query = f"?after={after}" if after else ""
-    async with connect(f"ws://127.0.0.1:{running.http_port}/v1/events{query}", max_size=None) as socket:
-        follower = Follower(socket)
-        await follower.until("hello")
-        yield follower
-        await follower.stop()
-
-
 @asynccontextmanager
 async def talking(running: Worker) -> AsyncIterator[tuple[ClientConnection, str]]:
     """A live call that has had its first final. -> its socket and id."""
@@ -108,13 +50,6 @@ async def talking(running: Worker) -> AsyncIterator[tuple[ClientConnection, str]
         await until_final(socket)
         (call,) = [each for each in running.calls() if each["external_id"] == session]
         yield socket, call["call_id"]
-
-
-async def say(running: Worker, speed: float = 8) -> str:
-    """A whole call, so many times as fast as it was spoken. -> its id."""
-    heard = await told(url(running, "asr"), config(), CODES, speed=speed)
-    (call,) = [each for each in running.calls() if each["external_id"] == heard[0]["session_id"]]
-    return str(call["call_id"])
 
 
 def request(running: Worker, method: str, path: str, body: object = None) -> tuple[int, Any]:

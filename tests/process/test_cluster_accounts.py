@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from config.load import parse
+from lab.network.nats_servers import NatsServer, nats
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import NatsConnection
-from tests.support.nats_servers import NatsServer, nats
 
 ACCOUNTS = 20
 

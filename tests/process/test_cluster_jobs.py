@@ -20,17 +20,17 @@ import pytest
 from uuid_utils import uuid7
 
 from config.load import parse
+from lab.chaos.jobs import recording
+from lab.http.receiver import SECRET, receiving, told
+from lab.network.nats_servers import NatsServer, nats
+from lab.worker.cluster import environ, joined
+from lab.worker.jobs import ended, folder, jobs, made, name, upload
+from lab.worker.peers import Worker, alive, until, worker
 from mediaworker.cluster.connection import CancellableClient, NatsConnection
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.files.options import Options
 from mediaworker.jobs.record import Job, Source
 from mediaworker.jobs.sources import Sources
-from tests.process.test_cluster import environ, joined
-from tests.process.test_jobs import ended, folder, jobs, made, name, upload
-from tests.support.job_chaos import recording
-from tests.support.nats_servers import NatsServer, nats
-from tests.support.peers import Worker, alive, until, worker
-from tests.support.receiver import SECRET, receiving, told
 
 OPTIONS = {
     "ASR__THREADS": "1", "FILES__PARALLEL_SEGMENTS": "1", "LOG__LEVEL": "debug", "JOBS__PARALLEL": "1",

@@ -18,15 +18,15 @@ from nats.js import JetStreamContext
 from websockets.asyncio.client import connect
 
 from config.settings import Cluster
+from lab.events.samples import ended, final, partial, running_hub, speech, started
+from lab.network.cutting_proxy import CuttingProxy
+from lab.network.nats_servers import NatsServer, nats
+from lab.worker.cluster import environ, following, joined
+from lab.worker.peers import alive, launch
+from lab.worker.ws_calls import config, url
 from mediaworker.cluster.connection import NatsConnection
 from mediaworker.cluster.outbox import OPEN, PARTIALS, Outbox, refusal
 from mediaworker.events.hub import EventHub
-from tests.process.test_cluster import environ, following, joined
-from tests.process.test_ws_calls import config, url
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.event_samples import ended, final, partial, running_hub, speech, started
-from tests.support.nats_servers import NatsServer, nats
-from tests.support.peers import alive, launch
 
 STREAM = "MEDIAWORKER_EVENTS"
 WITHIN_S = 30.0

@@ -16,13 +16,12 @@ import yaml
 
 from config.addresses import parse_tcp
 from config.load import load, parse
+from lab.deploy.metrics import DEPLOY, ROOT, families, selectors
+from lab.media.speech import SPEECH
+from lab.network.ports import ports
+from lab.worker.peers import Worker, command, worker
 from mediaworker.calls.registry import FINALS_S
-from tests.support.peers import Worker, command, worker
-from tests.support.ports import ports
-from tests.support.speech import SPEECH
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
 OWN = "mediaworker_"
 FOREIGN = {"up"}
 """Of Prometheus itself."""
@@ -55,12 +54,6 @@ def scraped(running: Worker) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def families() -> dict[str, tuple[str, str, str]]:
-    """Name → kind, labels, help of everything the worker may ever show."""
-    rows = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| ([^|]*) \| (.*) \|$", (ROOT / "docs/metrics.md").read_text())
-    return {name: (kind, labels.replace("`", "").strip(), help) for name, kind, labels, help in rows}
-
-
 def expressions() -> Iterator[tuple[str, str]]:
     """(where, PromQL) of everything in deploy/."""
     rules = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())
@@ -76,18 +69,6 @@ def expressions() -> Iterator[tuple[str, str]]:
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
             yield variable["name"], re.sub(r"label_values\((.*), \w+\)", r"\1", variable["query"]["query"])
-
-
-def selectors(node: Any) -> Iterator[Any]:
-    """Every vector selector of a parsed expression."""
-    if isinstance(node, promql_parser.VectorSelector):
-        yield node
-        return
-    for name in ("expr", "lhs", "rhs", "param", "vector_selector"):
-        if (inner := getattr(node, name, None)) is not None and not isinstance(inner, str):
-            yield from selectors(inner)
-    for inner in getattr(node, "args", None) or ():
-        yield from selectors(inner)
 
 
 def base(name: str) -> str:

@@ -25,17 +25,15 @@ from audio import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.codecs.g722 import G722Encoder
 from audio.codecs.opus import OpusDecoder
+from lab.engine.offline import packets, utterances
+from lab.events.story import check_story
+from lab.media.speech import SPEECH, speech
+from lab.network.ports import ports
+from lab.sip.sipp_caller import Sipp
+from lab.worker.calls import check_heard, children, start
+from lab.worker.peers import Worker, command, until, worker
 from mediaworker.cli.play import load_pcm
 from sip.phone import encode as encoded
-from tests.support.offline import Expected, packets, utterances
-from tests.support.peers import Worker, command, until, worker
-from tests.support.ports import ports
-from tests.support.sipp_caller import Sipp
-from tests.support.speech import SPEECH, speech
-from tests.support.story import check_story
-
-TOLERANCE_MS = 32 + 60
-"""One VAD window and the reorder wait."""
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +56,6 @@ def conversation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             file.setframerate(8000)
             file.writeframes(samples.tobytes())
     return folder / "customer.wav", folder / "agent.wav"
-
-
-def check_heard(finals: list[dict[str, Any]], expected: list[Expected], *, shift_ms: int | None = None) -> None:
-    assert expected, "the recording has speech"
-    assert [final["text"] for final in finals] == [utterance.text for utterance in expected]
-    if shift_ms is None:  # when the first packet came, in call time
-        shift_ms = finals[0]["start_ms"] - expected[0].start_ms
-        assert 0 <= shift_ms < 3000
-    for final, utterance in zip(finals, expected, strict=True):
-        assert abs(final["start_ms"] - shift_ms - utterance.start_ms) <= TOLERANCE_MS
-        assert abs(final["end_ms"] - shift_ms - utterance.end_ms) <= TOLERANCE_MS
-        assert final["lost_ms"] == 0
 
 
 def newest(running: Worker, source: str, known: set[str]) -> dict[str, Any]:
@@ -225,14 +211,6 @@ def test_a_killed_worker_loses_nothing_durable(tmp_path: Path, conversation: tup
     assert events[-1]["reason"] == "worker_restart"
 
 
-def start(*arguments: str) -> Any:
-    import subprocess
-
-    from tests.support.peers import COMMAND, ROOT
-
-    return subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
 def stored_calls(running: Worker) -> list[str]:
     import sqlite3
 
@@ -314,7 +292,3 @@ def ready(running: Worker) -> bool:
     with contextlib.suppress(urllib.error.HTTPError):
         return bool(running.get("/readyz"))
     return False
-
-
-def children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

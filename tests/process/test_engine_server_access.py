@@ -17,12 +17,12 @@ from asr.client.recognizer import EngineStatus
 from config import ConfigError, framing
 from config.sections.section import Secret
 from config.settings import Cluster
+from lab.engine.recognizer import PROMPT, client, codes
+from lab.network.authority import Authority, Pair
+from lab.worker.engine_server_clients import finals, ready, say
+from lab.worker.engine_servers import TOKEN, Server, engine_server, shared
+from lab.worker.peers import command
 from mediaworker.engine_service import EngineService
-from tests.process.test_engine_servers import finals, ready, say
-from tests.process.test_recognizer import PROMPT, client, codes
-from tests.support.authority import Authority, Pair
-from tests.support.engine_servers import TOKEN, Server, engine_server, shared
-from tests.support.peers import command
 
 HELLO = messages.Hello(messages.PROTOCOL, "a peer", TOKEN)
 

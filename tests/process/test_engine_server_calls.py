@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.process.test_reload import configured
-from tests.process.test_ws_calls import CODES, config, stored, texts, told, url
-from tests.support.engine_servers import TOKEN, Server, engine_server
-from tests.support.peers import Worker, command, until, worker
-from tests.support.speech import SPEECH
+from lab.media.speech import SPEECH
+from lab.worker.engine_servers import TOKEN, Server, engine_server
+from lab.worker.peers import Worker, command, until, worker
+from lab.worker.readiness import readiness, states
+from lab.worker.reload import configured
+from lab.worker.ws_calls import CODES, config, stored, texts, told, url
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +30,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, two: tuple[Server, Server]
     with worker(tmp_path_factory.mktemp("worker"), **environ) as started:
         until(lambda: len(states(started)) == 2 and set(states(started)) == {"ready"}, 60)
         yield started
-
-
-def states(running: Worker) -> list[str]:
-    return [each["state"] for each in readiness(running)["engine"]["servers"]]
-
-
-def readiness(running: Worker) -> dict:
-    try:
-        return running.get("/readyz")
-    except urllib.error.HTTPError as error:
-        return json.load(error)
 
 
 async def test_a_call_and_a_file_through_servers_say_what_a_local_engine_says(

@@ -18,11 +18,12 @@ from asr.client.servers.engine_server import EngineServer
 from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings
-from tests.process.test_deploy import families
-from tests.process.test_recognizer import Client, client
-from tests.support.engine_servers import Server, engine_server, shared
-from tests.support.peers import TINY, until
-from tests.support.speech import speech
+from lab.deploy.metrics import families
+from lab.engine.recognizer import Client, client
+from lab.media.speech import speech
+from lab.worker.engine_server_clients import finals, ready, say
+from lab.worker.engine_servers import Server, engine_server, shared
+from lab.worker.peers import TINY, until
 
 PROMPT, LONG = "agent-loggedoff", "demo-instruct"
 LOCAL = Settings(asr=Asr(engine="moonshine", threads=1))
@@ -67,34 +68,12 @@ async def connected(*servers: Server, clients: int = 1, timeout_s: float = 5.0) 
         yield made
 
 
-def ready(c: Client) -> int:
-    return sum(server.state is EngineStatus.READY for server in c.recognizer.servers)
-
-
-def say(c: Client, leg: str, number: int, audio: bytes, *, final: bool = True) -> str:
-    """Speech of a leg, and its final. -> the utterance's id."""
-    name = f"{leg}/{number}"
-    c.recognizer.open(Utterance(name, "PCMU", stream=leg), c.heard.append)
-    c.recognizer.append(name, audio)
-    if final:
-        c.recognizer.final(name, 1, commit=True)
-    return name
-
-
 def home(c: Client, name: str) -> EngineServer | None:
     return next((server for server in c.recognizer.servers if name in server.queue.utterances), None)
 
 
 def of(c: Client, server: Server) -> EngineServer:
     return next(each for each in c.recognizer.servers if each.name.endswith(f":{server.port}"))
-
-
-async def finals(c: Client, names: list[str]) -> list[str]:
-    """The text of each, which has come once and without an error."""
-    await c.until(lambda: all(c.finals(name) for name in names))
-    heard = [c.finals(name) for name in names]
-    assert [(len(each), each[0].error) for each in heard] == [(1, None)] * len(names)
-    return [each[0].text for each in heard]
 
 
 async def test_words_through_servers_are_those_of_a_local_engine(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.events.samples import ended, final, kinds, partial, running_hub, speech, started, take, until
 from mediaworker.events.call_record import RESTART_REVISION
 from mediaworker.events.database import Database
 from mediaworker.events.frame import decode
@@ -17,7 +18,6 @@ from mediaworker.events.schema import CallEnded, Dtmf, EngineState, Metrics, Spe
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import Entry, ResumeError
 from mediaworker.events.tables import MIGRATIONS
-from tests.support.event_samples import ended, final, kinds, partial, running_hub, speech, started, take, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ async def test_open_calls_are_ended_at_the_next_start(tmp_path: Path) -> None:
 
 KILLED = """
 import asyncio, sys
-from tests.support.event_samples import *
+from lab.events.samples import *
 async def main(directory):
     async with running_hub(Path(directory)) as hub:
         subscription = hub.subscribe()

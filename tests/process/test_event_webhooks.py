@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from config.settings import EventWebhook, Secret
+from lab.events.samples import ended, final, partial, running_hub, speech, started
+from lab.http.receiver import SECRET, Receiver, receiving, told
+from lab.worker.peers import alive, command, launch, until
 from mediaworker.events import feed_place
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import Dtmf
 from mediaworker.webhooks import events as module
 from mediaworker.webhooks import post as posting
 from mediaworker.webhooks.events import EventFeed
-from tests.support.event_samples import ended, final, partial, running_hub, speech, started
-from tests.support.peers import alive, command, launch, until
-from tests.support.receiver import SECRET, Receiver, receiving, told
 
 PROMPT = Path(__file__).parents[1] / "data" / "digits" / "agent.ulaw"
 

@@ -17,11 +17,11 @@ import pytest
 import soxr
 
 from audio.codecs.g711 import ulaw_decode
-from tests.process.test_ws_calls import CODES, QWEN, SAID, speech
-from tests.support import material
-from tests.support.peers import ROOT, Worker, until, worker
-from tests.support.peers import command as mediaworker
-from tests.support.ports import ports
+from lab.media import material
+from lab.network.ports import ports
+from lab.worker.peers import ROOT, Worker, until, worker
+from lab.worker.peers import command as mediaworker
+from lab.worker.ws_calls import CODES, QWEN, SAID, speech
 
 DIGITS = ROOT / "tests" / "data" / "digits"
 

@@ -22,6 +22,10 @@ from asr.client.recognizer import Recognizer
 from config import ConfigError, Settings
 from config.load import parse
 from config.settings import Secret
+from lab.http.receiver import SECRET, receiving, told
+from lab.media.material import RATE_HZ, encode
+from lab.network.ports import ports
+from lab.worker.peers import alive, command, launch, until
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
 from mediaworker.jobs import notifier
@@ -31,10 +35,6 @@ from mediaworker.webhooks import post as posting
 from mediaworker.webhooks.lanes import OutgoingMessage
 from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
 from mediaworker.webhooks.post import Poster
-from tests.support.material import RATE_HZ, encode
-from tests.support.peers import alive, command, launch, until
-from tests.support.ports import ports
-from tests.support.receiver import SECRET, receiving, told
 
 # -- a service in this process, without an engine: nobody speaks in its file -------------------------------------------
 

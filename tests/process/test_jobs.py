@@ -10,16 +10,16 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.support.documented import check_read
-from tests.support.job_chaos import recording
-from tests.support.material import RATE_HZ, encode
-from tests.support.peers import Worker, alive, launch, until, worker
+from lab.chaos.jobs import recording
+from lab.http.documented import check_read
+from lab.media.material import RATE_HZ, encode
+from lab.worker.jobs import ended, folder, jobs, made, name, upload
+from lab.worker.peers import Worker, alive, launch, until, worker
 
 KEYS = {"ann": "ann-key-1234", "bob": "bob-key-1234", "ops": "ops-key-1234", "screen": "screen-key-1"}
 SCOPES = {"ann": ["batch"], "bob": ["batch"], "ops": ["batch", "admin"], "screen": ["events"]}
@@ -75,40 +75,6 @@ def client(running: Worker, name: str) -> Iterator[httpx.Client]:
     hooks = {"response": [check_read]}
     with httpx.Client(base_url=running.url, headers=headers, timeout=30, event_hooks=hooks) as found:
         yield found
-
-
-def jobs(by: httpx.Client, **query: Any) -> list[dict[str, Any]]:
-    answer = by.get("/v1/jobs", params=query)
-    assert answer.status_code == 200, answer.text
-    return list(answer.json()["items"])
-
-
-def folder(running: Worker) -> list[str]:
-    """Uploads on the disk."""
-    return sorted(os.listdir(running.data_dir / "jobs"))
-
-
-def upload(by: httpx.Client, path: Path, **fields: Any) -> httpx.Response:
-    return by.post("/v1/jobs", files={"file": (path.name, path.read_bytes())}, data=fields)
-
-
-def name(by: httpx.Client, path: Path | str, **fields: Any) -> httpx.Response:
-    return by.post("/v1/jobs", json={"path": str(path), **fields})
-
-
-def made(answer: httpx.Response) -> str:
-    assert answer.status_code == 201, answer.text
-    assert answer.headers["location"] == f"/v1/jobs/{answer.json()['id']}"
-    return str(answer.json()["id"])
-
-
-def ended(by: httpx.Client, job_id: str) -> dict[str, Any]:
-    def look() -> dict[str, Any] | None:
-        job: dict[str, Any] = by.get(f"/v1/jobs/{job_id}").json()
-        return job if job["status"] not in ("queued", "running") else None
-
-    found: dict[str, Any] = until(look, 60, "the job ends")
-    return found
 
 
 def status(by: httpx.Client, job_id: str, wanted: str) -> None:

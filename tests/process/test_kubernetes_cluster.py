@@ -23,13 +23,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from config import load
-from tests.process.test_cluster import joined
-from tests.process.test_haproxy import answers, haproxy
-from tests.process.test_ws_calls import CODES, SAID, config, send
-from tests.support.engine_servers import engine_server
-from tests.support.manifests import ROOT, copied, generated
-from tests.support.peers import TINY, Worker, until, worker
-from tests.support.ports import ports
+from lab.deploy.manifests import ROOT, copied, generated
+from lab.network.haproxy import answers, haproxy
+from lab.network.ports import ports
+from lab.worker.cluster import joined
+from lab.worker.engine_servers import engine_server
+from lab.worker.peers import TINY, Worker, until, worker
+from lab.worker.ws_calls import CODES, SAID, config, send
 
 PODS = 3
 """Of NATS."""

@@ -16,10 +16,7 @@ import pytest
 
 from config import ConfigError, Settings, load
 from config.addresses import parse_tcp
-from mediaworker.calls.registry import FINALS_S
-from mediaworker.cluster.member import PUBLISH_S
-from tests.process.test_deploy import families, selectors
-from tests.support.manifests import (
+from lab.deploy.manifests import (
     KUBERNETES,
     ROOT,
     containers,
@@ -35,6 +32,9 @@ from tests.support.manifests import (
     selected,
     workloads,
 )
+from lab.deploy.metrics import families, selectors
+from mediaworker.calls.registry import FINALS_S
+from mediaworker.cluster.member import PUBLISH_S
 
 OLDEST = "1.30"
 """Of Kubernetes: `preStop.sleep` is on by default from there."""

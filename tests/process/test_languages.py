@@ -16,18 +16,18 @@ from websockets.asyncio.client import connect
 from asr.client.recognizer import EngineStatus, Utterance
 from audio.codecs.g711 import ulaw_decode
 from config.settings import Asr, Settings
-from tests.process.test_end_to_end import start
-from tests.process.test_recognizer import client, codes
-from tests.process.test_reload import configured
-from tests.sip.test_siprec_calls import REQUIRE, line, metadata, talking
-from tests.support.asterisk_peers import AudioSocketPeer, ChannelPeer, frame
-from tests.support.browser import browser, screen
-from tests.support.peers import Worker, command
-from tests.support.ports import ports
-from tests.support.rtp_sender import RtpSender
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Pause, Send, mixed, offer
-from tests.support.story import check_story
+from lab.asterisk.peers import AudioSocketPeer, ChannelPeer, frame
+from lab.engine.recognizer import client, codes
+from lab.events.story import check_story
+from lab.http.browser import browser, screen
+from lab.network.ports import ports
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Pause, Send, mixed, offer
+from lab.sip.siprec import REQUIRE, line, metadata, talking
+from lab.worker.calls import start
+from lab.worker.peers import Worker, command
+from lab.worker.reload import configured
 
 __all__ = ["browser"]
 

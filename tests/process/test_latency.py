@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.media.speech import SPEECH
+from lab.worker.peers import Worker, command, worker
 from mediaworker.ops.latency import PARTS
-from tests.support.peers import Worker, command, worker
-from tests.support.speech import SPEECH
 
 
 def test_a_real_call_shows_where_its_time_went(tmp_path: Path) -> None:

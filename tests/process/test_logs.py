@@ -18,11 +18,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from tests.support.peers import command, worker
-from tests.support.ports import ports
-from tests.support.sipp_caller import Sipp
-from tests.support.speech import SPEECH
-from tests.unit.config.test_log_text import ESCAPES
+from lab.media.speech import SPEECH
+from lab.network.ports import ports
+from lab.sip.sipp_caller import Sipp
+from lab.worker.peers import command, worker
+
+ESCAPES = "\x1b[31m\x07\x9b2J\u202e"
 
 API_KEY, TWILIO_TOKEN, NEXT_TOKEN = "s3cr3t-api-key-1", 's3cr3t-"twilio\\ü', "s3cr3t-next-token"
 

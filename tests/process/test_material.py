@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.offline import transcribe
-from tests.support import material
-from tests.support.hostile_media import SECONDS, Hostile, corpus
-from tests.support.material import CLIPS, CONTAINERS, LAG_S, LATE_S, RATE_HZ, Samples, Spoken
-from tests.support.offline import DEFAULT
+from lab.engine.offline import DEFAULT
+from lab.media import material
+from lab.media.hostile import SECONDS, Hostile, corpus
+from lab.media.material import CLIPS, CONTAINERS, LAG_S, LATE_S, RATE_HZ, Samples, Spoken
 
 NEAR_S = 0.020
 LENGTH_S = 24.0

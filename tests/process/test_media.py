@@ -15,12 +15,13 @@ import pytest
 
 from config import Endpointing
 from config.settings import Files
+from lab.media import hostile as hostile_media
+from lab.media import material
+from lab.media.material import LAG_S, LATE_S
 from mediaworker.files import decoder_process
 from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.media import RATE_HZ, MediaFile
 from mediaworker.files.messages import Chunk, Ended, Opened
-from tests.support import hostile_media, material
-from tests.support.material import LAG_S, LATE_S
 
 SETTINGS = Files()
 MIX = ReadingPlan("mix", Endpointing())

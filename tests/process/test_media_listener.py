@@ -18,6 +18,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from config.load import parse
+from lab.calls.recording_call import Desk
+from lab.http.media_shells import TIMEOUT_S, http_port, media_port, until
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S
 from mediaworker.ingress.listener import READ_BYTES, MediaListener
@@ -26,8 +28,6 @@ from mediaworker.ingress.runner import Throttle
 from mediaworker.ingress.twilio import session as twilio_session
 from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress
 from mediaworker.ingress.twilio.webhook import sign
-from tests.support.media_shells import TIMEOUT_S, http_port, media_port, until
-from tests.support.recording_call import Desk
 
 TOKEN = "12345"
 SID = "MZ1"

@@ -6,9 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.support.peers import COMMAND, Worker, command, worker
-from tests.support.speech import SPEECH
-from tests.support.story import check_story
+from lab.events.story import check_story
+from lab.media.speech import SPEECH
+from lab.worker.peers import COMMAND, Worker, command, worker
 
 HEAVY = re.compile(r"/(onnxruntime|moonshine_voice|torch|transformers|scipy|av)/")
 SAID = {

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.process.test_cluster import environ
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.nats_servers import NatsServer, nats
-from tests.support.one_contact import OneContactRegistrar
-from tests.support.peers import Worker, until, worker
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Pause, Send, offer, scenario
+from lab.network.cutting_proxy import CuttingProxy
+from lab.network.nats_servers import NatsServer, nats
+from lab.sip.one_contact import OneContactRegistrar
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Pause, Send, offer, scenario
+from lab.worker.cluster import environ
+from lab.worker.peers import Worker, until, worker
 
 INVITE = Send("INVITE", offer("m=audio 30000 RTP/AVP 0"))
 TAKEOVER_S = 15

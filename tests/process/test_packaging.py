@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from asr.engines.moonshine.plugin import PACKAGE as MOONSHINE
 from audio.vad import weights
-from tests.support.peers import COMMAND, ROOT
+from lab.worker.peers import COMMAND, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
+from lab.http.api_server import ADMIN_KEY, EVENTS_KEY, bearer, running_api
+from lab.media.tones import tone, wav
 from mediaworker.client import Client, ClientError
 from mediaworker.http.resources import playback
-from tests.support.api_server import ADMIN_KEY, EVENTS_KEY, bearer, running_api
-from tests.unit.calls.test_sound import tone, wav
 
 
 class Speaker:

@@ -19,13 +19,13 @@ from asr.engines.plugin import find, names
 from asr.engines.selection import select
 from config import ConfigError
 from config.settings import Asr, Settings
+from lab.engine.faulty_engines import STEP_MS
+from lab.engine.recognizer import PROMPT, client, codes
+from lab.events.story import check_story
+from lab.media.speech import speech
+from lab.worker.peers import ROOT, Worker, command, worker
+from lab.worker.ws_calls import config, stored, texts, told
 from mediaworker.events.schema import Word
-from tests.process.test_recognizer import PROMPT, client, codes
-from tests.process.test_ws_calls import config, stored, texts, told
-from tests.support.faulty_engines import STEP_MS
-from tests.support.peers import ROOT, Worker, command, worker
-from tests.support.speech import speech
-from tests.support.story import check_story
 
 EXAMPLE = ROOT / "examples" / "length_engine"
 FAULTY = [
@@ -92,7 +92,7 @@ def test_the_page_shows_the_example_as_it_is() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of packages with one that offers the engines of `tests.support.faulty_engines`."""
+    """A folder of packages with one that offers the engines of `lab.engine.faulty_engines`."""
     folder = tmp_path_factory.mktemp("site")
     offered = folder / "faulty_engines-1.0.dist-info"
     offered.mkdir()

@@ -16,9 +16,9 @@ from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config import ConfigError
 from config.settings import Asr, Settings
-from tests.process.test_recognizer import Client, client
-from tests.support.peers import TINY, until, worker
-from tests.support.speech import speech
+from lab.engine.recognizer import Client, client
+from lab.media.speech import speech
+from lab.worker.peers import TINY, until, worker
 
 PAIR = Settings(asr=Asr(engine="moonshine", processes=2, threads=2))
 PROMPT = "agent-loggedoff"

@@ -10,11 +10,12 @@ from websockets.asyncio.client import connect
 
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
+from lab.engine.offline import Expected, packets, utterances
+from lab.events.story import check_story
+from lab.media.speech import speech
+from lab.worker.calls import TOLERANCE_MS
+from lab.worker.peers import Worker, worker
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
-from tests.process.test_end_to_end import TOLERANCE_MS, check_story
-from tests.support.offline import Expected, packets, utterances
-from tests.support.peers import Worker, worker
-from tests.support.speech import speech
 
 PROMPTS = 20
 LONGEST_S = 5.0

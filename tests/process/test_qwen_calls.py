@@ -14,26 +14,12 @@ import pytest
 from websockets.asyncio.client import connect
 
 from audio import Codec
-from config import Settings
-from config.settings import Asr
-from tests.process.test_end_to_end import children, start
-from tests.support.offline import packets, utterances
-from tests.support.peers import Worker, command, until, worker
-from tests.support.qwen_models import TINY, generate, loaded_tiny, prompts
-from tests.support.story import check_story
-
-DIGITS = Path(__file__).parents[1] / "data" / "digits"
-SAID = {
-    "customer": ["four seven one two", "nine oh five three eight"],
-    "agent": ["zero six two", "one eight four nine"],
-    "long": ["one two three four five six seven eight nine zero " * 2],
-}
-SETTINGS = Settings(asr=Asr(engine="qwen", model=str(TINY)))
-QWEN = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY)}
-
-
-def file(name: str) -> Path:
-    return DIGITS / f"{name}.ulaw"
+from lab.engine.offline import packets, utterances
+from lab.engine.qwen_models import TINY, generate, loaded_tiny, prompts
+from lab.events.story import check_story
+from lab.worker.calls import children, start
+from lab.worker.peers import Worker, command, until, worker
+from lab.worker.qwen import QWEN, SAID, SETTINGS, file
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from tests.support.peers import TINY, Worker, command, launch, until, worker
+from lab.worker.peers import TINY, Worker, command, launch, until, worker
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 import signal
 import socket
 import ssl
@@ -15,8 +14,7 @@ import time
 import urllib.error
 import urllib.request
 import wave
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +24,12 @@ from websockets.asyncio.client import connect
 from config import ConfigError
 from config.certificates import expiry
 from config.load import parse
+from lab.media.speech import SPEECH, speech
+from lab.network.ports import port_range, ports
+from lab.worker.peers import COMMAND, ROOT, Worker, alive, command, launch, until, worker
+from lab.worker.reload import configured
 from mediaworker.ops.systemd import ServiceManager
 from mediaworker.ops.tls import Certificate
-from tests.support.peers import COMMAND, ROOT, Worker, alive, command, launch, until, worker
-from tests.support.ports import port_range, ports
-from tests.support.speech import SPEECH, speech
 
 OLD, NEW = "old-key-12345", "new-key-12345"
 
@@ -85,25 +84,6 @@ def test_files_that_make_no_certificate_are_named_and_change_nothing(tmp_path: P
     live.load(parse({"http": {"tls_cert": str(both)}}).http)
     with pytest.raises(ConfigError, match=r"http\.tls_cert"):
         parse({"http": {"tls_key": str(key)}})
-
-
-@contextmanager
-def configured(
-    folder: Path, text: str, tls: ssl.SSLContext | None = None, **environ: str
-) -> Iterator[tuple[Worker, Callable[[str], str]]]:
-    """A worker with a configuration file, and how to give it another one: returns what the log said of it."""
-    file = folder / "worker.toml"
-    file.write_text(text)
-    with worker(folder, tls=tls, CONFIG=str(file), LOG__FORMAT="json", **environ) as running:
-
-        def reload(changed: str) -> str:
-            file.write_text(changed)
-            at = len(running.log.read_text())
-            running.process.send_signal(signal.SIGHUP)
-            over = re.compile(r'"event": "configuration (not )?reloaded.*\n')
-            return str(until(lambda: over.search(said := running.log.read_text()[at:]) and said, 20))
-
-        yield running, reload
 
 
 def status(url: str, key: str | None = None, context: ssl.SSLContext | None = None) -> int:

@@ -19,12 +19,12 @@ from asr.text import parse_output
 from audio.codecs.g711 import ulaw_encode
 from config.sections.section import Secret
 from config.settings import Asr, Settings
-from tests.process.test_recognizer import client
-from tests.process.test_ws_calls import CODES, config, stored, texts, told, url
-from tests.support.peers import TINY, Worker, command, worker
-from tests.support.ports import free_port
-from tests.support.speech import SPEECH, speech
-from tests.support.transcription_servers import busy, transformers_serve
+from lab.engine.recognizer import client
+from lab.http.transcription_servers import busy, transformers_serve
+from lab.media.speech import SPEECH, speech
+from lab.network.ports import free_port
+from lab.worker.peers import TINY, Worker, command, worker
+from lab.worker.ws_calls import CODES, config, stored, texts, told, url
 
 KEY = "a-key-of-sixteen-or-more"
 PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin")

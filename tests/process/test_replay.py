@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio import Codec, RtpPacket
+from lab.engine.offline import utterances
+from lab.worker.peers import COMMAND, command, worker
 from mediaworker.cli.main import main
 from mediaworker.cli.replay import table
 from mediaworker.replay import datagrams, pcap, recording, streams
@@ -23,8 +25,6 @@ from mediaworker.replay.datagrams import Datagram, DatagramCounters, ip_packet
 from mediaworker.replay.link import Faults, Link
 from mediaworker.replay.phone import renumber
 from mediaworker.replay.source import Messages, Packets, load, save
-from tests.support.offline import utterances
-from tests.support.peers import COMMAND, command, worker
 
 DATA = Path(__file__).parents[1] / "data" / "replay"
 PCMU, G722, TWILIO = DATA / "pcmu-call.pcapng.gz", DATA / "g722-call.pcap.gz", DATA / "twilio-call.jsonl.gz"

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from config.load import parse
+from lab.events.samples import ended, final, kinds, running_hub, speech, started, take
+from lab.worker.peers import COMMAND
 from mediaworker.events import database as store_file
 from mediaworker.events.database import Database
 from mediaworker.events.frame import decode
@@ -22,8 +24,6 @@ from mediaworker.events.schema import Dtmf, EngineState, Event
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import ResumeError, SubscriptionClosed
 from mediaworker.events.tables import MIGRATIONS
-from tests.support.event_samples import ended, final, kinds, running_hub, speech, started, take
-from tests.support.peers import COMMAND
 
 V1 = Path(__file__).parents[1] / "data/store-v1.sqlite3"
 V1_ENDED, V1_OPEN = "0190a000-0000-7000-8000-000000000001", "0190a000-0000-7000-8000-000000000002"

@@ -14,11 +14,13 @@ import pytest
 
 from config import Endpointing, child_process
 from config.settings import Files
+from lab.media import confined_reader, material
+from lab.media import hostile as hostile_media
+from lab.worker import peers
+from lab.worker.peers import ROOT, worker
 from mediaworker.files import decoder_process, sandbox
 from mediaworker.files.decoder_process import CPU_S, DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.messages import Chunk
-from tests.support import confined_reader, hostile_media, material, peers
-from tests.support.peers import ROOT, worker
 
 PLAN, SETTINGS = ReadingPlan("mix", Endpointing()), Files()
 
@@ -45,7 +47,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Files are read by a decoder that a stranger has taken over; the path of one of four bytes."""
     spawn = child_process.spawn
     monkeypatch.setattr(
-        child_process, "spawn", lambda _, *rest, **more: spawn("tests.support.confined_reader", *rest, **more)
+        child_process, "spawn", lambda _, *rest, **more: spawn("lab.media.confined_reader", *rest, **more)
     )
     path = tmp_path / "file"
     path.write_bytes(b"RIFF")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.api_server import Running, running_api
-from tests.support.event_samples import final
-from tests.unit.events.test_search import a_call
+from lab.events.samples import final
+from lab.events.search import a_call
+from lab.http.api_server import Running, running_api
 
 
 async def found(api: Running, text: str, **query: str | int) -> list[str]:

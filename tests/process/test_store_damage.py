@@ -18,6 +18,7 @@ import pytest
 
 from config.load import parse
 from config.settings import Retention as RetentionSettings
+from lab.events.samples import ended, final, kinds, running_hub, speech, started, take, until
 from mediaworker.events import database as store_file
 from mediaworker.events import stored_events
 from mediaworker.events.database import Database
@@ -30,7 +31,6 @@ from mediaworker.events.subscription import ResumeError, SubscriptionClosed
 from mediaworker.jobs import database as job_file
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.storage.sqlite import ASIDE
-from tests.support.event_samples import ended, final, kinds, running_hub, speech, started, take, until
 
 ROOT = Path(__file__).parents[2]
 

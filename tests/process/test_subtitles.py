@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from mediaworker.transcripts.formats import SpokenLine, srt, vtt
-from tests.unit.files.test_subtitles import (
+from lab.media.subtitles import (
     CALL,
     LINES,
     LONG,
     Packet,
     written,
 )
+from mediaworker.transcripts.formats import SpokenLine, srt, vtt
 
 
 def read_back(path: Path) -> list[Packet]:

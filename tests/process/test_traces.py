@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
+from lab.deploy.metrics import families
+from lab.events.story import check_story
+from lab.http.collectors import Collector, Received, collector
+from lab.network.nats_servers import nats
+from lab.network.ports import free_port
+from lab.worker.cluster import environ, following, joined, say
+from lab.worker.engine_servers import TOKEN, Server, engine_server
+from lab.worker.peers import COMMAND, Worker, until, worker
+from lab.worker.readiness import states
 from mediaworker.ops.otlp import BATCH, WAITING, OtlpSender
 from mediaworker.ops.traces import Span
-from tests.process.test_cluster import environ, following, joined, say
-from tests.process.test_deploy import families
-from tests.process.test_engine_server_calls import states
-from tests.support.collectors import Collector, Received, collector
-from tests.support.engine_servers import TOKEN, Server, engine_server
-from tests.support.nats_servers import nats
-from tests.support.peers import COMMAND, Worker, until, worker
-from tests.support.ports import free_port
-from tests.support.story import check_story
 
 MS = 1_000_000
 STANDARD = {

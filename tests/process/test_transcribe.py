@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hostile_media, material
-from tests.support.peers import COMMAND, ROOT, TINY, command, until
+from lab.media import hostile as hostile_media
+from lab.media import material
+from lab.worker.peers import COMMAND, ROOT, TINY, command, until
 
 ENVIRON = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY)}
 

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import text
+from lab.media import material
+from lab.media.material import RATE_HZ
+from lab.worker.peers import ROOT, Worker, until, worker
 from mediaworker.events.schema import Word
 from mediaworker.files.segments import FileSegment, arranged, language, mend, speaker, whole_text
 from mediaworker.transcripts.file import FileTranscript, render
-from tests.support import material
-from tests.support.material import RATE_HZ
-from tests.support.peers import ROOT, Worker, until, worker
 
 ALIGNER = ROOT / "models" / "qwen3-aligner-tiny"
 MB = 1 << 20

@@ -10,10 +10,10 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from lab.events.samples import ended, final
+from lab.http.api_server import EVENTS_KEY, running_api
+from lab.network.cutting_proxy import CuttingProxy
 from mediaworker.events.schema import Alert
-from tests.support.api_server import EVENTS_KEY, running_api
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.event_samples import ended, final
 
 
 @contextlib.asynccontextmanager

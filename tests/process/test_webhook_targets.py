@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from config.settings import Secret
+from lab.http.receiver import SECRET, receiving
+from lab.network.authority import Authority
 from mediaworker.webhooks import targets as webhook_targets
 from mediaworker.webhooks.post import Poster, Refusal
 from mediaworker.webhooks.targets import Targets
-from tests.support.authority import Authority
-from tests.support.receiver import SECRET, receiving
 
 
 async def post(url: str, *allow: str) -> Refusal | None:

@@ -18,12 +18,12 @@ from asr.engines.aligner import AlignRequest
 from asr.engines.qwen.aligner.aligner import QwenAligner
 from asr.engines.qwen.aligner.loader import load
 from audio import Codec
-from tests.process.test_end_to_end import children, start
-from tests.process.test_qwen_calls import QWEN, SAID, SETTINGS, file
-from tests.support.aligner_models import random_aligner, save
-from tests.support.offline import Expected, packets, utterances
-from tests.support.peers import ROOT, Worker, command, until, worker
-from tests.support.story import check_story
+from lab.engine.aligner_models import random_aligner, save
+from lab.engine.offline import Expected, packets, utterances
+from lab.events.story import check_story
+from lab.worker.calls import children, start
+from lab.worker.peers import ROOT, Worker, command, until, worker
+from lab.worker.qwen import QWEN, SAID, SETTINGS, file
 
 CLIPS = ROOT / "tests" / "data" / "aligned"
 

@@ -18,12 +18,12 @@ import pytest
 from websockets.asyncio.client import connect
 
 from audio.codecs.g711 import ulaw_encode
+from lab.chaos.jobs import ENVIRON, finished, recording, submit
+from lab.chaos.kills import PAUSE
+from lab.media.speech import speech
+from lab.worker.peers import Worker, alive, launch, until, worker
 from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
-from tests.support.chaos import PAUSE
-from tests.support.job_chaos import ENVIRON, finished, recording, submit
-from tests.support.peers import Worker, alive, launch, until, worker
-from tests.support.speech import speech
 
 ONCE = ulaw_encode(np.concatenate([speech("vm-goodbye"), PAUSE]))
 TWICE = ulaw_encode(np.concatenate([speech("vm-goodbye"), PAUSE, PAUSE, speech("auth-thankyou"), PAUSE]))

@@ -11,12 +11,14 @@ from structlog.testing import capture_logs
 
 from config import ConfigError
 from config.load import parse
+from lab.sip.endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
+from lab.sip.headers import answer
+from lab.sip.sip_peer import SipPeer, sdp
+from lab.sip.sipp_caller import Sipp
+from lab.worker import peers
 from sip.protocol.digest import GUESSES
-from tests.sip.test_endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
-from tests.support import peers
-from tests.support.sip_peer import SipPeer, sdp
-from tests.support.sipp_caller import Sipp
-from tests.unit.sip.test_credentials import answer
+
+KNOWN = [{"user": "sbc", "password": "secret"}]
 
 __all__ = ["codes", "sipp"]
 
@@ -31,9 +33,6 @@ def test_settings_that_will_not_do(tmp_path: Path) -> None:
             loaded(tmp_path, text)
         assert caught.value.key == named
     assert "hidden" not in str(parse({"sip": {"users": [{"user": "a", "password": "hidden"}]}}))
-
-
-KNOWN = [{"user": "sbc", "password": "secret"}]
 
 
 @pytest.mark.parametrize("transport", ["u1", "t1"])

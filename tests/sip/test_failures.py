@@ -12,6 +12,10 @@ from structlog.testing import capture_logs
 
 from config.load import parse
 from config.log_rate_limit import LogRateLimit
+from lab.network.ports import free_port
+from lab.sip.endpoint import Recorder, until, worker
+from lab.sip.scenes import quick
+from lab.sip.sip_peer import SipPeer, sdp
 from sip.admission import FAILURES_BURST, Admission
 from sip.errors import SipError
 from sip.pjsip import callbacks, native
@@ -19,10 +23,6 @@ from sip.pjsip.call import SipCall
 from sip.pjsip.endpoint import SipEndpoint
 from sip.pjsip.resolver import Resolver
 from sip.request_filter import RequestFilter
-from tests.sip.test_endpoint import Recorder, until, worker
-from tests.sip.test_life import quick
-from tests.support.ports import free_port
-from tests.support.sip_peer import SipPeer, sdp
 
 
 class Broken(Exception):

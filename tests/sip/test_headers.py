@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.support.peers import worker
-from tests.support.sip_peer import SipPeer, sdp
-from tests.unit.sip.test_identity_headers import NAMED, TELLING
+from lab.sip.headers import NAMED, TELLING
+from lab.sip.sip_peer import SipPeer, sdp
+from lab.worker.peers import worker
 
 ROUTES = """[{headers = {Diversion = "*sip:200@*", "P-Charging-Vector" = "icid-value=7*"}, names = {main = "Diverted"}},
 {calling = "+4930*", names = {main = "Berlin"}}]""".replace("\n", " ")

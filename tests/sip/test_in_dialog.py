@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.sip.endpoint import until
+from lab.sip.scenes import STARTED, scene
+from lab.sip.sip_peer import SipPeer, sdp
 from sip.protocol.message import tag_of
-from tests.sip.test_endpoint import until
-from tests.sip.test_life import STARTED, scene
-from tests.support.sip_peer import SipPeer, sdp
 
 DIGIT = ("5", "Content-Type: application/dtmf")
 

@@ -15,21 +15,21 @@ import pytest
 from config import ConfigError
 from config.addresses import Family
 from config.load import parse
+from lab.network.authority import Authority
+from lab.network.ports import free_port
+from lab.sip.endpoint import CODES, PCMU, Recorder, codes, played, sipp, until, worker
+from lab.sip.registrar_peer import RegistrarPeer
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.scenes import media, quick
+from lab.sip.sip_peer import SipPeer, sdp
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Pause, Send, offer, scenario
+from lab.sip.tls import ask, secured
+from lab.worker import peers
 from sip.errors import SipError
 from sip.pjsip.endpoint import SipEndpoint
 from sip.pjsip.registrar import Registrar, in_order
 from sip.protocol.message import SipMessage
-from tests.sip.test_endpoint import CODES, PCMU, Recorder, codes, played, sipp, until, worker
-from tests.sip.test_life import media, quick
-from tests.sip.test_tls import ask, secured
-from tests.support import peers
-from tests.support.authority import Authority
-from tests.support.ports import free_port
-from tests.support.registrar_peer import RegistrarPeer
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Pause, Send, offer, scenario
 
 __all__ = ["codes", "sipp"]
 

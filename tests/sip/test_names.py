@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from config.load import parse
+from lab.network.ports import free_port, port_range
+from lab.sip.endpoint import CODES, Recorder, played, until, worker
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.scenes import media, quick
+from lab.sip.sip_peer import SipPeer, sdp
 from sip.pjsip import resolver
 from sip.pjsip.endpoint import SipEndpoint
-from tests.sip.test_endpoint import CODES, Recorder, played, until, worker
-from tests.sip.test_life import media, quick
-from tests.support.ports import free_port, port_range
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
 
 
 @pytest.fixture

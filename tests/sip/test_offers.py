@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from tests.support.peers import Worker, until, worker
-from tests.support.sip_peer import SipPeer
+from lab.sip.sip_peer import SipPeer
+from lab.worker.peers import Worker, until, worker
 from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, Sample, described
 
 LIMITS = {"SIP__MAX_CALLS": "400", "SIP__MAX_INVITES_PER_S": "0", "SIP__ANSWER_DELAY_S": "0.05"}

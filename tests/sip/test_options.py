@@ -14,13 +14,13 @@ import pytest
 
 from asr.utterance import EngineStatus
 from config.load import parse
+from lab.sip.endpoint import Recorder
+from lab.sip.endpoint import until as until_here
+from lab.sip.endpoint import worker as endpoint_here
+from lab.sip.sip_peer import SipPeer, sdp
+from lab.worker.peers import Worker, until, worker
 from mediaworker.worker import Worker as WorkerInProcess
 from sip.protocol.message import SipMessage
-from tests.sip.test_endpoint import Recorder
-from tests.sip.test_endpoint import until as until_here
-from tests.sip.test_endpoint import worker as endpoint_here
-from tests.support.peers import Worker, until, worker
-from tests.support.sip_peer import SipPeer, sdp
 
 REFUSED = ("SIP/2.0 503 Service Unavailable", "10")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from lab.sip.endpoint import Recorder, short_memory, until, worker
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.scenes import STARTED, media, scene
+from lab.sip.sip_peer import SipPeer, sdp
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Expect, Pause, Send, offer, scenario
 from sip.pjsip import call_control, liveness
 from sip.pjsip.endpoint import SipEndpoint
-from tests.sip.test_endpoint import Recorder, short_memory, until, worker
-from tests.sip.test_life import STARTED, media, scene
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Expect, Pause, Send, offer, scenario
 
 CALLS = 90
 """The ports of twice as many are free: each rests for ten seconds after its call."""

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from audio.codecs.codec import Codec
+from lab.network.ports import free_port, port_range
+from lab.sip.sipp_caller import Sipp
 from sip.errors import SipError
 from sip.phone import SipPhone, encode
-from tests.support.ports import free_port, port_range
-from tests.support.sipp_caller import Sipp
 
 WORKER = """
 import asyncio, json, sys, time

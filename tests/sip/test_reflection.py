@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from lab.sip.endpoint import Recorder, until, worker
+from lab.sip.headers import STRANGER, request
+from lab.sip.sip_peer import sdp
 from sip import request_filter
 from sip.pjsip import resolver
 from sip.request_filter import DROP, UNTRUSTED_BURST, RequestFilter, RequestHead, TokenBuckets
-from tests.sip.test_digest import KNOWN
-from tests.sip.test_endpoint import Recorder, until, worker
-from tests.support.sip_peer import sdp
-from tests.unit.sip.test_request_filter import STRANGER, request
+
+KNOWN = [{"user": "sbc", "password": "secret"}]
 
 VICTIM = "127.0.0.2"
 _numbers = itertools.count(1)

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from tests.sip.test_endpoint import Recorder, until, worker
-from tests.support.ports import free_port
-from tests.support.registrar_peer import RegistrarPeer
+from lab.network.ports import free_port
+from lab.sip.endpoint import Recorder, until, worker
+from lab.sip.registrar_peer import RegistrarPeer
 
 
 def account(*ports: int) -> dict[str, object]:

@@ -13,11 +13,11 @@ from audio import Detector
 from audio.codecs.codec import Codec
 from config import Endpointing
 from config.addresses import bracketed
+from lab.sip.endpoint import Recorder, sipp, until, worker
+from lab.sip.packets import block
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Pause, Send, offer, scenario
 from sip.protocol.rtcp import BYE, SENDER, Reporter, Sent, _packets
-from tests.sip.test_endpoint import Recorder, sipp, until, worker
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Pause, Send, offer, scenario
-from tests.unit.sip.test_rtcp_reports import block
 
 __all__ = ["sipp"]
 

@@ -1,7 +1,7 @@
 """RTP as it is in the field: whatever the network and the far end do, the timeline is exact to the sample.
 
 Streams are written down as their sender means them, carried over a simulated link with faults, and given at the same
-moments to a leg and to a plain reference of what a leg has to do (`tests/support/timeline_reference.py`).
+moments to a leg and to a plain reference of what a leg has to do (`lab/media/timeline_reference.py`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from audio.codecs import g711
 from audio.rtp.clock import PacketArrival as AudioArrival
 from audio.rtp.clock import RtpClock
 from config import Endpointing
+from lab.media.speech import speech
+from lab.media.timeline_reference import Sent
+from lab.network.ports import ports
+from lab.sip.packets import accept
+from lab.sip.rtp_field import EVENT, PARTS, PTIME_S, SIZE, TICK_S, Sender, compare
 from mediaworker.replay.link import Faults, Link
 from sip.errors import PortsExhausted
 from sip.media.latching import SourceLatch
 from sip.media.ports import RtpPorts
-from tests.support.ports import ports
-from tests.support.speech import speech
-from tests.support.timeline_reference import Sent
-from tests.unit.sip.test_rtp_in_the_field import EVENT, PARTS, PTIME_S, SIZE, TICK_S, Sender, compare
-from tests.unit.sip.test_source_latching import accept
 
 
 def test_a_reused_port_brings_nothing_of_the_call_before() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.sip.crypto_lines import INLINE, LONG, SHORT, line
+from lab.sip.endpoint import Recorder, until, worker
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.sipp_caller import Sipp
+from lab.sip.sipp_scenario import Pause, Send, offer, scenario
 from sip.protocol.srtp import KEY_BYTES, SUITES, Crypto, SrtpContext
-from tests.sip.test_endpoint import Recorder, until, worker
-from tests.support.rtp_sender import RtpSender
-from tests.support.sipp_caller import Sipp
-from tests.support.sipp_scenario import Pause, Send, offer, scenario
-from tests.unit.sip.test_crypto_lines import INLINE, LONG, SHORT, line
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from audio.codecs.g711 import ulaw_encode
-from tests.sip.test_endpoint import until
-from tests.sip.test_life import media
-from tests.support.peers import Worker, worker
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
-from tests.support.speech import speech
-from tests.support.story import check_story
+from lab.events.story import check_story
+from lab.media.speech import speech
+from lab.sip.endpoint import until
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.scenes import media
+from lab.sip.sip_peer import SipPeer, sdp
+from lab.worker.peers import Worker, worker
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,20 @@ from contextlib import closing
 
 import pytest
 
+from lab.network import nat as neighbourhood
+from lab.network.nat import OUTSIDE, Address, nat, stun_server
+from lab.network.ports import port_range
+from lab.sip.endpoint import CODES, Recorder, played, until, worker
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.scenes import media
+from lab.sip.sip_peer import SipPeer, sdp
 from sip.media import nat as neighbours
 from sip.media.nat import SPARES, Nat
 from sip.media.ports import RtpPorts
 from sip.media.rtp_socket import KEEPALIVE
 from sip.pjsip.endpoint import SipEndpoint
-from tests.sip.test_endpoint import CODES, Recorder, played, until, worker
-from tests.sip.test_life import media
-from tests.support import nat as neighbourhood
-from tests.support.nat import OUTSIDE, Address, nat, stun_server
-from tests.support.ports import port_range
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
-from tests.unit.sip.test_stun_binding import MAPPED
+
+MAPPED = ("198.51.100.7", 40000)
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lab.sip.endpoint import Recorder, until, worker
+from lab.sip.pjsip_clock import PjsipClock, pjsip_clock
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.scenes import STARTED, media
+from lab.sip.sip_peer import SipPeer, sdp
 from sip.pjsip.endpoint import SipEndpoint
-from tests.sip.test_endpoint import Recorder, until, worker
-from tests.sip.test_life import STARTED, media
-from tests.support.pjsip_clock import PjsipClock, pjsip_clock
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
 from tools.fuzz.sdp_samples import SAMPLES
 
 WORKER_REFRESHES = ("Session-Expires: 90;refresher=uas", "Supported: timer")

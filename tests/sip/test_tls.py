@@ -10,20 +10,20 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from config import ConfigError
 from config.load import parse
+from lab.network.authority import Authority, stunnel
+from lab.network.ports import free_port
+from lab.sip.endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
+from lab.sip.registrar_peer import RegistrarPeer
+from lab.sip.sipp_caller import Sipp
+from lab.sip.tls import ask, options, secured
+from lab.worker import peers
 from mediaworker.ops.tls import sip_certificate
-from tests.sip.test_endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
-from tests.support import peers
-from tests.support.authority import Authority, Pair, stunnel
-from tests.support.ports import free_port
-from tests.support.registrar_peer import RegistrarPeer
-from tests.support.sipp_caller import Sipp
 
 __all__ = ["codes", "sipp"]
 
@@ -31,33 +31,6 @@ __all__ = ["codes", "sipp"]
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
-
-
-def secured(pair: Pair, authority: Authority, **more: object) -> dict[str, object]:
-    """Keys of `[sip]`."""
-    files = {"tls_cert": str(pair.cert), "tls_key": str(pair.key), "tls_ca": str(authority.cert)}
-    return {**files, "tls_port": free_port(), **more}
-
-
-def options(transport: str = "TLS", uri: str = "sip:worker@127.0.0.1") -> bytes:
-    return (
-        f"OPTIONS {uri} SIP/2.0\r\n"
-        f"Via: SIP/2.0/{transport} 127.0.0.1:5999;branch=z9hG4bK{time.monotonic_ns()};rport\r\n"
-        "From: <sip:a@127.0.0.1>;tag=1\r\nTo: <sip:worker@127.0.0.1>\r\nMax-Forwards: 70\r\n"
-        f"Call-ID: {time.monotonic_ns()}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
-    ).encode()
-
-
-async def ask(port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> tuple[str, bytes]:
-    """The first line that the worker answers an OPTIONS with, and its certificate (DER)."""
-    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
-    try:
-        shown = writer.get_extra_info("ssl_object").getpeercert(True)
-        writer.write(options())
-        async with asyncio.timeout(10):
-            return (await reader.readline()).decode().strip(), shown
-    finally:
-        writer.transport.abort()
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.sip.test_endpoint import CODES, played, until
-from tests.sip.test_life import media, scene
-from tests.support.rtp_sender import RtpSender
-from tests.support.sip_peer import SipPeer, sdp
+from lab.sip.endpoint import CODES, played, until
+from lab.sip.rtp_sender import RtpSender
+from lab.sip.scenes import media, scene
+from lab.sip.sip_peer import SipPeer, sdp
 
 MESSAGES = {path.stem: path.read_bytes() for path in sorted((Path(__file__).parents[1] / "data/torture").glob("*.dat"))}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.peers import command
+from lab.worker.peers import command
 
 
 def test_events_of_another_worker(tmp_path: Path) -> None:

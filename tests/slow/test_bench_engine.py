@@ -21,8 +21,8 @@ from benchmarks.engine.arrivals import Clock, Run, changed, figures, percentile
 from benchmarks.engine.meter import MeteredEngine
 from benchmarks.engine.native import UNFIXED_TOKENS, Refeed, Rollback
 from benchmarks.engine.plan import arrivals, cut, pieces, plan, utterances
+from lab.engine.qwen_models import TINY, generate, loaded_tiny, prompts
 from mediaworker.cli.main import main
-from tests.support.qwen_models import TINY, generate, loaded_tiny, prompts
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "tests" / "data" / "digits"

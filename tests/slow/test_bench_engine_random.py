@@ -27,8 +27,8 @@ from benchmarks.engine.plan import arrivals, babble, steady
 from benchmarks.engine.script import UNSURE, Script
 from benchmarks.engine.search import FINE, search
 from benchmarks.engine.weights import build, configuration, dimensions, words
+from lab.worker.peers import TINY
 from mediaworker.cli.main import main
-from tests.support.peers import TINY
 
 SOUND = babble(40, 1)
 

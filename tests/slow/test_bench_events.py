@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.support.peers import command
+from lab.worker.peers import command
 
 
 def test_the_table_and_the_figures(tmp_path: Path) -> None:

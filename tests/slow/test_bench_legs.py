@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.peers import command
+from lab.worker.peers import command
 
 
 def measured(folder: Path, *arguments: str) -> dict[str, Any]:

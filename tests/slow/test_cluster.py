@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.peers import ROOT
+from lab.worker.peers import ROOT
 
 TIMEOUT_S = 480
 

@@ -14,8 +14,8 @@ from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utteranc
 from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings
-from tests.support.engine_servers import engine_server, shared
-from tests.support.speech import speech
+from lab.media.speech import speech
+from lab.worker.engine_servers import engine_server, shared
 
 KILLS, SEED, LEGS = 200, 21, 20
 PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin", "queue-thankyou", "vm-youhave")

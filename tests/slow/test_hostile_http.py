@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.neighbours import Scene, answer, ask, attack_socket, heard, play, status, trouble
-from tests.support.peers import until, worker
+from lab.chaos.neighbours import Scene, answer, ask, attack_socket, heard, play, status, trouble
+from lab.worker.peers import until, worker
 
 HOST = b"Host: 127.0.0.1\r\n"
 VOICE = b"POST /twilio/voice HTTP/1.1\r\n" + HOST

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.chaos.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
+from lab.worker.peers import until, worker
 from sip.request_filter import UNTRUSTED_BURST
-from tests.support.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
-from tests.support.peers import until, worker
 from tools.fuzz import profiles
 from tools.fuzz.mutate import MAX_BYTES, Mutator
 from tools.fuzz.text import MULTIPART

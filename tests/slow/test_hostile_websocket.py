@@ -18,8 +18,7 @@ from collections.abc import Iterator
 import pytest
 from websockets.asyncio.client import connect
 
-from mediaworker.ingress.twilio.webhook import CallTokens, sign
-from tests.support.neighbours import (
+from lab.chaos.neighbours import (
     INTRUDER,
     Scene,
     answer,
@@ -34,8 +33,9 @@ from tests.support.neighbours import (
     trouble,
     upgrade,
 )
-from tests.support.peers import until, worker
-from tests.support.ports import ports
+from lab.network.ports import ports
+from lab.worker.peers import until, worker
+from mediaworker.ingress.twilio.webhook import CallTokens, sign
 
 LIMITS = {
     "EVENTS__HEARTBEAT_S": "2",

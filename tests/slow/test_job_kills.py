@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.job_chaos import JobChaos
+from lab.chaos.jobs import JobChaos
 
 KILLS = 20
 SEED = 3

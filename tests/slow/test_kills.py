@@ -11,13 +11,13 @@ import pytest
 
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
+from lab.chaos.kills import PAUSE, Chaos
+from lab.engine.offline import MOONSHINE, packets, utterances
+from lab.events.story import check_story
+from lab.media.speech import speech
+from lab.worker.peers import Worker, worker
 from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
-from tests.support.chaos import PAUSE, Chaos
-from tests.support.offline import MOONSHINE, packets, utterances
-from tests.support.peers import Worker, worker
-from tests.support.speech import speech
-from tests.support.story import check_story
 
 KILLS = 20
 SEED = 20

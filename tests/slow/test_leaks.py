@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.peers import worker
-from tests.support.waves import Holdings, Waves, check_stories
+from lab.chaos.waves import Holdings, Waves, check_stories
+from lab.worker.peers import worker
 
 CALLS = 300
 WARM = 60

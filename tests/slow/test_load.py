@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from audio import Codec, Shard
 from audio.codecs.g711 import ulaw_encode
+from lab.calls.desks import Desk, Engine
+from lab.media.speech import speech
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.events import schema as events
 from mediaworker.ops.overload import HORIZON, Load, LoadGuard
-from tests.support.speech import speech
-from tests.unit.calls.test_call import Desk, Engine
 
 
 def test_a_hiccup_is_no_overload() -> None:

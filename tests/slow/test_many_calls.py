@@ -11,12 +11,12 @@ import pytest
 
 from audio import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
-from tests.process.test_end_to_end import check_heard
-from tests.support.offline import packets, utterances
-from tests.support.peers import until, worker
-from tests.support.sipp_caller import Sipp
-from tests.support.speech import speech
-from tests.support.story import check_story
+from lab.engine.offline import packets, utterances
+from lab.events.story import check_story
+from lab.media.speech import speech
+from lab.sip.sipp_caller import Sipp
+from lab.worker.calls import check_heard
+from lab.worker.peers import until, worker
 
 GAUGES = ("calls_active", "legs_active", "rtp_sockets", "sip_calls_active", "sip_dialogs", "tasks", "open_fds")
 

@@ -16,7 +16,7 @@ from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utteranc
 from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings
-from tests.support.speech import speech
+from lab.media.speech import speech
 
 KILLS, SEED, LEGS = 200, 200, 4
 PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin", "queue-thankyou", "vm-youhave")

@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lab.chaos.jobs import ENVIRON, finished, recording, submit
+from lab.chaos.power import PowerChaos
+from lab.chaos.power_cut import Disk
+from lab.events.samples import final, running_hub, started
+from lab.worker.peers import alive, launch, until
 from mediaworker.events.store import FILE
 from mediaworker.events.subscription import ResumeError
-from tests.support.event_samples import final, running_hub, started
-from tests.support.job_chaos import ENVIRON, finished, recording, submit
-from tests.support.peers import alive, launch, until
-from tests.support.power_chaos import PowerChaos
-from tests.support.power_cut import Disk
 
 CUTS = 3
 SEED = 16

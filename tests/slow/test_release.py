@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.word_errors.normalise import words
-from tests.support.peers import ROOT, until
-from tests.support.ports import ports
-from tests.support.speech import SPEECH
+from lab.media.speech import SPEECH
+from lab.network.ports import ports
+from lab.worker.peers import ROOT, until
 
 VERSION = "0.1.0"
 PACKAGES = {"config", "audio", "sip", "asr", "mediaworker"}

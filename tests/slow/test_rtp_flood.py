@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from audio.codecs.codec import Codec
 from config.addresses import family_of
+from lab.sip.packets import rtp
+from lab.sip.rtp_line import Line, line
 from sip.media import source_filter
 from sip.media.latching import SEQUENTIAL, SILENCE_S, Address
 from sip.media.source_filter import program
-from tests.sip.test_rtp_socket import Line, line, rtp
 
 __all__ = ["line"]
 TICK_S = 0.032

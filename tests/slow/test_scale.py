@@ -14,7 +14,7 @@ from benchmarks.scale.region import Size
 from benchmarks.scale.scenarios import SCENARIOS, scenario
 from benchmarks.scale.talk import Pattern
 from benchmarks.scale.world import Plan, World
-from tests.support.peers import command
+from lab.worker.peers import command
 
 MEASURED_PEOPLE = 12
 """Who may talk at once on a core with Moonshine, with 95 in 100 partials, or a newer one, within 349 ms:

@@ -12,9 +12,11 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, bearer, running_api
 from mediaworker.http.app import create_app
-from tests.support.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, bearer, running_api
-from tests.unit.web.test_api_keys import OPEN
+from mediaworker.http.resources import page
+
+OPEN = {"/healthz", "/readyz", *(page.path_of(name) for name in page.names())}
 
 ADMIN = {("GET", "/metrics"), ("PATCH", "/v1/calls/{call_id}"), ("DELETE", "/v1/calls/{call_id}"),
          ("POST", "/v1/calls/{call_id}/hangup"), ("POST", "/v1/calls/{call_id}/audio"),

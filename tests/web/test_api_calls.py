@@ -9,6 +9,8 @@ import pytest
 from starlette.routing import Route, WebSocketRoute
 
 from asr.client.recognizer import Recognizer
+from lab.events.samples import final, speech
+from lab.http.api_server import Running, running_api
 from mediaworker.events.schema import TranscriptWords, Word
 from mediaworker.files.service import FileService
 from mediaworker.http.app import ApiContext, create_app
@@ -17,8 +19,6 @@ from mediaworker.http.resources import jobs, page
 from mediaworker.ingress.websocket.routes import SESSIONS
 from mediaworker.jobs.service import JobService
 from mediaworker.ops.metrics import MetricsRegistry
-from tests.support.api_server import Running, running_api
-from tests.support.event_samples import final, speech
 
 DOCS = Path(__file__).parents[2] / "docs"
 

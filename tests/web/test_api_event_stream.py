@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
+from lab.events.samples import final, partial, speech, until
+from lab.http.api_server import ADMIN_KEY, EVENTS_KEY, Running, bearer, running_api
+from lab.worker.peers import ROOT
 from mediaworker.events.schema import Dtmf
-from tests.support.api_server import ADMIN_KEY, EVENTS_KEY, Running, bearer, running_api
-from tests.support.event_samples import final, partial, speech, until
-from tests.support.peers import ROOT
 
 WANTED = {"Accept": "text/event-stream"}
 

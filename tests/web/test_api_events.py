@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from lab.events.samples import final, partial, speech, until
+from lab.http.api_server import Running, running_api
 from mediaworker.events.frame import decode
 from mediaworker.events.schema import Dtmf
-from tests.support.api_server import Running, running_api
-from tests.support.event_samples import final, partial, speech, until
 
 
 async def receive(socket: ClientConnection, count: int) -> list[dict[str, Any]]:

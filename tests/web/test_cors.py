@@ -8,7 +8,7 @@ import pytest
 
 from config import ConfigError
 from config.load import parse
-from tests.support.api_server import EVENTS_KEY, bearer, running_api
+from lab.http.api_server import EVENTS_KEY, bearer, running_api
 
 CRM = "https://crm.example"
 ASK = {"Origin": CRM, "Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}

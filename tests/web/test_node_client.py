@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from lab.http.api_server import running_api
+from lab.network.ports import ports
+from lab.worker.peers import ROOT
 from mediaworker.events.schema import Dtmf
-from tests.support.api_server import running_api
-from tests.support.peers import ROOT
-from tests.support.ports import ports
 
 CLIENT = ROOT / "mediaworker" / "web" / "client.js"
 OWN = (22, 24)

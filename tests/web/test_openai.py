@@ -18,12 +18,14 @@ from openai.types import AudioModel
 
 from asr.client.recognizer import Recognizer
 from config import Settings
+from lab.http import documented
+from lab.media import hostile as hostile_media
+from lab.media import material
+from lab.worker.peers import ROOT, Worker, until, worker
 from mediaworker.files.service import FileService
 from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
 from mediaworker.http.openai.routes import TranscriptionAnswer
-from tests.support import documented, hostile_media, material
-from tests.support.peers import ROOT, Worker, until, worker
 
 ALIGNER = ROOT / "models" / "qwen3-aligner-tiny"
 KEYS = (

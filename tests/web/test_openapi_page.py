@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 from playwright.async_api import Browser
 
-from tests.support.api_server import running_api
-from tests.support.browser import browser, screen
-from tests.support.documented import document
+from lab.http.api_server import running_api
+from lab.http.browser import browser, screen
+from lab.http.documented import document
 
 __all__ = ["browser"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.process.test_end_to_end import start
-from tests.support.browser import browser, cut_after, screen
-from tests.support.peers import Worker, until, worker
+from lab.http.browser import browser, cut_after, screen
+from lab.worker.calls import start
+from lab.worker.peers import Worker, until, worker
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
+from lab.events.samples import until
+from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, Running, running_api
+from lab.http.browser import Screen, browser, cut_after, screen
 from mediaworker.events.schema import Dtmf
 from mediaworker.http.resources import page as page_files
-from tests.support.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, Running, running_api
-from tests.support.browser import Screen, browser, cut_after, screen
-from tests.support.event_samples import until
 
 __all__ = ["browser"]
 in_browser = pytest.mark.asyncio(loop_scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
+from lab.events.samples import ended, final, speech
+from lab.http.api_server import Running, running_api
+from lab.http.browser import browser, screen
 from mediaworker.events.schema import SpeechEnded
-from tests.support.api_server import Running, running_api
-from tests.support.browser import browser, screen
-from tests.support.event_samples import ended, final, speech
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.process.test_qwen_calls import QWEN, file
-from tests.support.browser import browser, screen
-from tests.support.peers import command, worker
+from lab.http.browser import browser, screen
+from lab.worker.peers import command, worker
+from lab.worker.qwen import QWEN, file
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,8 +12,8 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from audio.codecs.g711 import ulaw_decode
-from tests.support.browser import browser, chromium, screen
-from tests.support.peers import Worker, until, worker
+from lab.http.browser import browser, chromium, screen
+from lab.worker.peers import Worker, until, worker
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

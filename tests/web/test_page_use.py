@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.support.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, running_api
-from tests.support.browser import PHONE, WIDE, browser, screen
-from tests.support.page_story import partial, say, show, story
+from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, running_api
+from lab.http.browser import PHONE, WIDE, browser, screen
+from lab.http.page_story import partial, say, show, story
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

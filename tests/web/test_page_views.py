@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
+from lab.events.samples import ended, final, speech
+from lab.http.api_server import running_api
+from lab.http.browser import browser, screen
+from lab.http.page_story import partial, show, story
 from mediaworker.events.schema import Alert, CallHeld, Dtmf, LegInfo, LegUpdated, Metrics
-from tests.support.api_server import running_api
-from tests.support.browser import browser, screen
-from tests.support.event_samples import ended, final, speech
-from tests.support.page_story import partial, show, story
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -19,11 +19,11 @@ from playwright.async_api import expect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from lab.http.browser import chromium
+from lab.network.ports import ports
+from lab.worker.peers import Worker, command, until, worker
 from mediaworker.ingress import socket_owner
 from mediaworker.ingress.socket_owner import is_own, listed, owner
-from tests.support.browser import chromium
-from tests.support.peers import Worker, command, until, worker
-from tests.support.ports import ports
 
 # What Debian's own configuration files set, as far as it matters here: the servers give up root.
 NGINX = """

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audio import Codec
+from lab.engine.offline import packets, utterances
+from lab.sip.sipp_caller import Sipp
 from mediaworker.cli.stream import StreamError, StreamTarget, stream
 from mediaworker.ingress.twilio.sender import ULAW_SILENCE, StreamWriter, new_sid, schedule
 from mediaworker.ingress.twilio.webhook import sign
-from tests.support.offline import packets, utterances
-from tests.support.sipp_caller import Sipp
 from tools.cluster.network import OUTSIDE
 from tools.cluster.parts import PROXY_ADDRESS, ROOT, TOKEN
 

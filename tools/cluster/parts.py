@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.authority import Authority
+from lab.network.authority import Authority
 from tools.cluster.network import OUTSIDE, Machine, family, send
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nats
 
-from tests.support.authority import Authority
+from lab.network.authority import Authority
 from tools.cluster.callers import Callers, Script
 from tools.cluster.jobs import Jobs
 from tools.cluster.listeners import Listener, caught_up

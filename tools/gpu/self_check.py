@@ -22,7 +22,7 @@ BATCH, REHEARSED_BATCH = 32, 4
 
 def rehearsed() -> Execution:
     """What a CPU has is too plain to be checked: graphs as the tests record them on a CPU are not."""
-    from tests.support.recorded import EXECUTIONS
+    from lab.engine.recorded import EXECUTIONS
 
     return EXECUTIONS["recorded"]()
 

@@ -17,8 +17,8 @@ import numpy as np
 from asr import languages
 from asr.engines.qwen.aligner import loader
 from asr.engines.qwen.model.loader import load
-from tests.support.aligner_models import random_aligner
-from tests.support.qwen_models import TINY, random_model
+from lab.engine.aligner_models import random_aligner
+from lab.engine.qwen_models import TINY, random_model
 from tools.reference import checkpoints, deviations, environment, report, times, words
 from tools.reference.cases import PARTIAL_S, Case, Talk, cases, talks
 from tools.reference.compare import Ours, Row, Stream, compare, streamed

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from asr.utterance import BYTES_PER_S, Format
 from audio.codecs.g711 import ulaw_decode, ulaw_encode
 from audio.resample import Upsampler
-from tests.support.qwen_models import noise
+from lab.engine.qwen_models import noise
 
 DIGITS = Path(__file__).parents[2] / "tests" / "data" / "digits"
 MODEL_HZ = 16000

@@ -15,7 +15,7 @@ from asr import languages
 from asr.engines.aligner import AlignRequest
 from asr.engines.qwen.aligner import loader
 from asr.engines.qwen.aligner.words import monotone
-from tests.support.qwen_models import TIE
+from lab.engine.qwen_models import TIE
 from tools.reference import deviations
 from tools.reference.cases import DIGITS, Case, Sound, Talk, clipped, noisy, speech, wide
 from tools.reference.deviations import distance, where

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +15,7 @@ from audio.endpointing.table import WINDOW, Endpointer
 from audio.vad.silero import MAX_BATCH
 from audio.vad.weights import silero_path
 from config import Endpointing
-from tests.support.speech import SPEECH, speech
+from lab.media.speech import SPEECH, speech
 
 NAMES = [
     "agent-newlocation", "vm-intro", "conf-usermenu", "tt-weasels", "auth-thankyou", "vm-review", "demo-echotest",
@@ -292,28 +290,6 @@ def test_a_detection_names_its_leg() -> None:
     assert repr(leg) == "<Leg 0 PCMU rtp>"
     assert repr(SpeechPaused(leg, 5)) == "SpeechPaused(leg=<Leg 0 PCMU rtp>, end=5)"
     detector.close(leg)
-
-
-def test_a_detector_with_one_leg_is_small() -> None:
-    """Resident memory over numpy's own, in MB; and neither torch, onnxruntime nor asyncio come along."""
-    code = """
-import sys, numpy
-def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
-before = resident()
-from audio import Codec, Detector, RtpPacket
-from config import Endpointing
-detector = Detector()
-leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")
-for n in range(100):
-    leg.receive_rtp(bytes(RtpPacket(0, n, n * 160, 1, bytes(160))), n * 0.02)
-    for _ in detector.step(n * 0.02): pass
-print(resident() - before, *sys.modules)
-"""
-    environment = {"OPENBLAS_NUM_THREADS": "1", "PATH": ""}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    used, *modules = run.stdout.split()
-    assert float(used) < 20
-    assert not {"torch", "onnxruntime", "silero_vad", "G722", "asyncio"} & set(modules)
 
 
 def test_the_types_of_detections_are_frozen() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, reject, settings
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from audio import Codec, Detection, Detector, Digit, Leg, RtpPacket, TelephoneEvent
@@ -17,9 +17,10 @@ from audio.codecs import g711
 from audio.codecs.g722 import G722Decoder
 from audio.ring import AHEAD
 from config import Endpointing
-from tests.support.speech import SPEECH, speech
+from lab.house import ROOT
+from lab.media.speech import SPEECH, speech
 
-DATA = Path(__file__).parents[2] / "data" / "rtp"
+DATA = ROOT / "tests/data" / "rtp"
 SIZE = 160
 PTIME_S = 0.020
 EVENT = 101
@@ -93,7 +94,6 @@ FATES = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(FATES, st.sampled_from([0, 65400, 65535]), st.sampled_from([0, 2**32 - 1600]), st.sampled_from([0, 8]))
 @example([(0, 0, 0)] * 100 + [(1, 58, 0), (2, 58, 1)] * 5, 65535, 2**32 - 160, 0)
 def test_within_the_reorder_wait_nothing_is_lost(
@@ -126,7 +126,6 @@ def test_within_the_reorder_wait_nothing_is_lost(
     detector.close(leg)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 400)), min_size=1, max_size=80))
 def test_beyond_the_reorder_wait_what_is_missing_is_exactly_silence(
     detector: Detector, fates: list[tuple[int, int]]
@@ -392,7 +391,6 @@ HOSTILE = st.one_of(
 CODECS = st.sampled_from([Codec.PCMU, Codec.PCMA, Codec.G722, Codec.OPUS])
 
 
-@settings(max_examples=100)
 @given(CODECS, st.lists(st.tuples(HOSTILE, st.sampled_from([0.0, 0.001, 0.02, 0.3, 1.0])), max_size=16))
 def test_nothing_a_peer_sends_over_rtp_raises(
     detector: Detector, codec: Codec, sent: list[tuple[bytes, float]]
@@ -411,7 +409,6 @@ def test_nothing_a_peer_sends_over_rtp_raises(
     leg.receive_rtp(packet(0, bytes(SIZE)), now)
 
 
-@settings(max_examples=100)
 @given(
     st.sampled_from([Codec.PCMU, Codec.L16, Codec.G722]),
     st.lists(
@@ -504,7 +501,6 @@ def test_a_digit_is_told_once(detector: Detector) -> None:
     detector.close(leg)
 
 
-@settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=24, max_size=24), st.integers(0, 2**32 - 1))
 def test_digits_survive_loss_duplication_and_reordering(detector: Detector, kept: list[bool], seed: int) -> None:
     """Three presses; whatever of them arrives, each that arrives at all is told exactly once and in order."""
@@ -542,7 +538,6 @@ def test_a_digit_whose_end_is_lost_comes_when_its_packets_stop(detector: Detecto
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(-24, 24), st.integers(0, 2)), min_size=2, max_size=100),
     st.integers(0, 3000),
@@ -636,7 +631,6 @@ def test_a_leg_that_begins_late_begins_there(detector: Detector) -> None:
 # -- 16 kHz -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 58)), min_size=1, max_size=60))
 def test_g722_is_decoded_in_order_and_skips_what_is_lost(detector: Detector, fates: list[tuple[int, int]]) -> None:
     codes = (SPEECH / "demo-congrats.g722").read_bytes()

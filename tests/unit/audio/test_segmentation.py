@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import soxr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from audio import Codec, Detector, SpeechOffset, SpeechOnset
 from audio.segmentation import BLOCK, Scanner, SpeechSegment
 from audio.vad.silero import CONTEXT, HIDDEN, WINDOW, SileroVad
 from config import Endpointing
-from tests.support.speech import speech
+from lab.media.speech import speech
 
 PROFILES = [
     Endpointing(),
@@ -73,7 +73,6 @@ def test_a_recording_has_the_utterances_of_a_call(profile: Endpointing) -> None:
     assert found[-1].start == live[-1][0]
 
 
-@settings(max_examples=15)
 @given(st.lists(st.integers(1, 200_000), min_size=1, max_size=12), st.sampled_from(PROFILES), st.integers(1, 3))
 def test_how_it_comes_in_pieces_changes_nothing(cuts: list[int], profile: Endpointing, seed: int) -> None:
     samples = recording(seed)
@@ -168,7 +167,6 @@ def test_hours_of_digital_silence_cost_no_network(monkeypatch: pytest.MonkeyPatc
     assert later == pytest.approx(starts, abs=2 * WINDOW)
 
 
-@settings(max_examples=20)
 @given(st.integers(1, 128), st.integers(0, 2**32 - 1))
 def test_windows_in_a_row_are_heard_as_one_by_one(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

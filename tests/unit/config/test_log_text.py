@@ -16,6 +16,8 @@ from config.load import describe, load, parse
 from config.log_text import printable, printable_json
 from sip.protocol import trace
 
+ESCAPES = "\x1b[31m\x07\x9b2J\u202e"
+
 DUMP = (
     "pjsua_core.c  .RX 412 bytes Request msg INVITE/cseq=1 (rdata0x55) from UDP 192.0.2.1:5060:\n"
     "INVITE sip:a SIP/2.0\r\n{}\r\n\r\n{}\n--end msg--"
@@ -157,9 +159,6 @@ def test_libraries_stay_below_their_handshakes() -> None:
     from mediaworker.ops import logs
 
     assert logs.LIBRARIES == logging.WARNING
-
-
-ESCAPES = "\x1b[31m\x07\x9b2J\u202e"
 
 
 @given(st.text())

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
-from tests.unit.house.test_house import ALLOWED, ROOT
+from lab.house import ALLOWED, ROOT, files, nodes
 
 KNOWN = {}
 """Circles that are left. One that has been opened is taken off this list; none is added."""
 
 
+@cache
 def _modules() -> dict[str, set[str]]:
     """module → modules of ours that it imports, for types alone as well."""
-    files = {}
-    for package in ALLOWED:
-        for path in (ROOT / package).rglob("*.py"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return {module: _imported(path.read_text(encoding="utf-8"), files) - {module} for module, path in files.items()}
+    found = {}
+    for path in files(*ALLOWED):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {module: _imported(path, found) - {module} for module, path in found.items()}
 
 
-def _imported(source: str, known: dict) -> set[str]:
+def _imported(path: Path, known: dict[str, Path]) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -3,93 +3,32 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-# package → what it may import of ours
-ALLOWED = {
-    "config": set(),
-    "audio": {"config"},
-    "sip": {"audio", "config"},
-    "asr": {"audio", "config"},
-    "mediaworker": {"sip", "asr", "audio", "config"},
-}
+from lab.house import ALLOWED, ROOT, files, imports, nodes
+
 IO_FREE = {"asyncio", "socket", "threading", "time", "selectors", "subprocess", "multiprocessing", "select"}
-
-
-def imports(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module.split(".")[0])
-    return names
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_imports_point_one_way(package: str) -> None:
-    files = list((ROOT / package).rglob("*.py"))
-    assert len(files) > 2, f"{package} is empty"
-    for path in files:
+    found = list(files(package))
+    assert len(found) > 2, f"{package} is empty"
+    for path in found:
         ours = imports(path) & set(ALLOWED)
         assert ours <= ALLOWED[package] | {package}, f"{path.relative_to(ROOT)} imports {ours - ALLOWED[package]}"
 
 
 def test_audio_has_no_io_clock_or_threads() -> None:
-    for path in (ROOT / "audio").rglob("*.py"):
+    for path in files("audio"):
         assert not imports(path) & IO_FREE, f"{path.relative_to(ROOT)} imports {imports(path) & IO_FREE}"
 
 
 def test_scheduler_is_pure() -> None:
     assert not imports(ROOT / "asr/server/scheduler.py") & (IO_FREE | {"numpy", "torch"})
-
-
-@pytest.mark.parametrize("module", ["mediaworker.worker", "mediaworker.cli.main"])
-def test_media_process_imports_nothing_heavy(module: str) -> None:
-    """Not even when it has looked for every engine, and whether it could run."""
-    code = f"""
-import {module}, sys
-from asr.engines import plugin
-from config.settings import Asr
-for name in plugin.BUILT_IN:
-    plugin.find(name).missing(Asr()), plugin.find(name).about(Asr())
-print(*sorted(m for m in sys.modules if '.' not in m))"""
-    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split())
-    assert "mediaworker" in loaded
-    heavy = {"torch", "onnxruntime", "av", "moonshine_voice", "transformers", "silero_vad", "scipy", "rich"}
-    assert not loaded & heavy, f"{module} loads {loaded & heavy}"
-
-
-def test_one_worker_alone_imports_nothing_of_a_cluster() -> None:
-    code = "import mediaworker.worker, mediaworker.cli.serve, sys; print(*sys.modules)"
-    loaded = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split()
-    servers = {f"asr.client.servers.{name}" for name in ("server_pool", "engine_connection")}
-    assert "asr.client.recognizer" in loaded
-    parts = ("asr.network", "mediaworker.cluster", "nats")
-    assert not [name for name in loaded if name.startswith(parts) or name in servers]
-
-
-def test_a_worker_without_traces_loads_nothing_of_them() -> None:
-    """Nor does an engine server, once they are made."""
-    code = """
-import asyncio, sys
-from config.load import parse
-from mediaworker.engine_service import EngineService
-from mediaworker.worker import Worker
-async def make():
-    Worker(parse({"cluster": {"nats": ["nats://127.0.0.1:4222"]}}))
-    EngineService(parse({"asr": {"listen": "tcp://127.0.0.1:9095"}, "cluster": {"token": "none"}}))
-asyncio.run(make())
-print(*sys.modules)"""
-    loaded = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split()
-    assert "mediaworker.ops.traces" in loaded
-    parts = ("opentelemetry", "google.protobuf", "requests", "urllib3", "mediaworker.ops.otlp")
-    assert not [name for name in loaded if name.startswith(parts)]
 
 
 def test_every_package_is_listed() -> None:
@@ -107,9 +46,9 @@ def test_every_package_is_listed() -> None:
 def test_no_step_stops_for_the_memory_or_the_device() -> None:
     """The server that this one replaces lost 150 ms a chunk to them."""
     allowed = {"asr/engines/qwen/device/staging.py": {"synchronize"}, "asr/server/process.py": {"gc.collect"}}
-    for path in (ROOT / "asr").rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for path in files("asr"):
+        tree = nodes(path)[0]
+        calls = [ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)]
         names = {call.rpartition(".")[2] for call in calls} | set(calls)
         stops = names & {"gc.collect", "empty_cache", "ipc_collect", "synchronize"}
         assert stops <= allowed.get(str(path.relative_to(ROOT)), set()), path
@@ -132,12 +71,9 @@ def is_private(name: str) -> bool:
 
 def test_only_public_names_of_libraries_are_used() -> None:
     """An attribute that begins with an underscore and that none of our own code defines belongs to somebody else."""
-    trees = {
-        path: ast.parse(path.read_text(encoding="utf-8")) for name in ALLOWED for path in (ROOT / name).rglob("*.py")
-    }
-    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    found = [(path, node) for path in files(*ALLOWED) for node in nodes(path)]
     ours = set(PRIVATE)
-    for _, node in nodes:
+    for _, node in found:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 ours.add(name)
@@ -146,7 +82,7 @@ def test_only_public_names_of_libraries_are_used() -> None:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Constant(value=str(name)):
                 ours.add(name)
     foreign = []
-    for path, node in nodes:
+    for path, node in found:
         match node:
             case ast.Attribute(attr=name) if is_private(name) and name not in ours:
                 foreign.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}")
@@ -161,3 +97,25 @@ def test_only_public_names_of_libraries_are_used() -> None:
                     if is_private(part) and part not in PRIVATE
                 ]
     assert foreign == []
+
+
+def mentioned(path: Path) -> set[str]:
+    """What a test imports, which nobody parses for that alone."""
+    return set(re.findall(r"^\s*(?:from|import) (\w+)", path.read_text("utf-8"), re.MULTILINE))
+
+
+def test_no_unit_test_starts_a_process_or_loads_torch() -> None:
+    for path in files("tests/unit"):
+        assert not mentioned(path) & {"subprocess", "multiprocessing", "torch", "transformers"}, path
+
+
+def test_what_tests_share_is_in_the_laboratory() -> None:
+    for path in files("tests", "lab", "tools", "benchmarks"):
+        assert "tests" not in mentioned(path), path
+    assert not any("lab" in imports(path) for path in files(*ALLOWED))
+
+
+def test_unit_tests_lie_as_the_packages_do() -> None:
+    for path in files("tests/unit"):
+        folder = path.parent.relative_to(ROOT / "tests/unit")
+        assert folder.parts[:1] in ((), ("house",)) or (ROOT / folder / "__init__.py").exists(), path

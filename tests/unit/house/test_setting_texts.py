@@ -12,7 +12,7 @@ import pytest
 
 from config.sections.section import Section
 from config.settings import Settings
-from tests.unit.house.test_house import ROOT
+from lab.house import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 import gen_docs  # noqa: E402

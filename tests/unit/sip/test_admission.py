@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from config.access_list import AccessList
+from lab.sip.headers import answer
 from sip.admission import RETRY_AFTER_S, Admission, FilterVerdict
 from sip.errors import NotAcceptable, PeerError
 from sip.protocol.digest import Challenger
 from sip.request_filter import DROP, PASS, RequestHead
-from tests.unit.sip.test_credentials import answer
 
 FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
 

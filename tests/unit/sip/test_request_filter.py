@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from config.log_rate_limit import LogRateLimit
+from lab.sip.headers import FRIEND, STRANGER, request
 from sip import request_filter as request_filter_module
 from sip.request_filter import (
     DROP,
@@ -21,14 +22,6 @@ from sip.request_filter import (
     RequestHead,
     TokenBuckets,
 )
-
-FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
-_numbers = count()
-
-
-def request(method: str = "INVITE", source: str = FRIEND, *, tag: str = "", branch: str = "") -> RequestHead:
-    number = next(_numbers)
-    return RequestHead(method, f"call-{branch or number}", branch or f"z9hG4bK{number}", tag, source)
 
 
 def request_filter(refusal: int = 0, per_s: float = 5.0) -> tuple[RequestFilter, list[int]]:

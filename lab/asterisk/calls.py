@@ -1,0 +1,26 @@
+"""Calls that Asterisk places, and their events."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import Any
+
+from lab.asterisk.pbx import Asterisk
+from lab.worker.peers import Worker, until
+
+
+def heard(asterisk: Asterisk, listening: Worker, peer: str, say: str, context: str = "dial") -> list[dict[str, Any]]:
+    """The events of a call from Asterisk that says something and hangs up."""
+    known = {call["call_id"] for call in listening.calls()}
+    asterisk.call(peer, say, context)
+    call = until(
+        lambda: next((c for c in listening.calls() if c["call_id"] not in known and c["ended_at"]), None),
+        100,
+        f"a call to {peer}",
+    )
+    return listening.events(call["call_id"])
+
+
+def hang_up(listening: Worker, call_id: str) -> None:
+    request = urllib.request.Request(f"{listening.url}/v1/calls/{call_id}/hangup", method="POST")
+    urllib.request.urlopen(request, timeout=10).close()

@@ -1,0 +1,33 @@
+"""The metrics that docs/metrics.md promises, and the selectors that deploy/ uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+
+ROOT = Path(__file__).parents[2]
+
+
+DEPLOY = ROOT / "deploy"
+
+
+def families() -> dict[str, tuple[str, str, str]]:
+    """Name → kind, labels, help of everything the worker may ever show."""
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| ([^|]*) \| (.*) \|$", (ROOT / "docs/metrics.md").read_text())
+    return {name: (kind, labels.replace("`", "").strip(), help) for name, kind, labels, help in rows}
+
+
+def selectors(node: Any) -> Iterator[Any]:
+    """Every vector selector of a parsed expression."""
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node
+        return
+    for name in ("expr", "lhs", "rhs", "param", "vector_selector"):
+        if (inner := getattr(node, name, None)) is not None and not isinstance(inner, str):
+            yield from selectors(inner)
+    for inner in getattr(node, "args", None) or ():
+        yield from selectors(inner)

@@ -1,0 +1,82 @@
+"""A recognizer with a real inference process, and everything that it has said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
+from audio.codecs.g711 import ulaw_encode
+from config.settings import Asr, Settings
+from lab.media.speech import speech
+
+SETTINGS = Settings(asr=Asr(engine="moonshine", threads=1))
+
+
+PROMPT = "agent-loggedoff"
+
+
+LIMIT_S = 40.0
+
+
+def codes(name: str) -> bytes:
+    return ulaw_encode(speech(name))
+
+
+class Client:
+    """A recogniser and everything it has said."""
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.states: list[EngineStatus] = []
+        self.reasons: list[str] = []
+        self.heard: list[Hypothesis] = []
+        self.recognizer = Recognizer(settings, on_state=self._state)
+
+    def _state(self, state: EngineStatus, reason: str) -> None:
+        self.states.append(state)
+        self.reasons.append(reason)
+
+    def say(self, name: str, audio: bytes) -> None:
+        self.recognizer.open(Utterance(name, "PCMU"), self.heard.append)
+        for at in range(0, len(audio), 1600):
+            self.recognizer.append(name, audio[at : at + 1600])
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():  # noqa: ASYNC110 - kills are timed by what is going on, not by an event
+                await asyncio.sleep(0.005)
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.recognizer.state is EngineStatus.READY)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the first inference process."""
+        return self.recognizer.servers[0].pid
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        assert self.pid is not None
+        os.kill(self.pid, number)
+
+    def finals(self, name: str) -> list[Hypothesis]:
+        return [h for h in self.heard if h.utterance_id == name and h.final]
+
+
+@asynccontextmanager
+async def client(settings: Settings = SETTINGS) -> AsyncIterator[Client]:
+    made, alone = Client(settings), not _tasks()
+    await made.recognizer.start()
+    try:
+        yield made
+    finally:
+        await made.recognizer.stop()
+        assert made.recognizer.pids == ()
+        assert not alone or _tasks() == []
+
+
+def _tasks() -> list[str]:
+    """Names of the tasks that recognisers have."""
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("asr")]

@@ -1,0 +1,599 @@
+"""The Twilio session against its corpora, message by message, and against whatever Hypothesis can think of."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audio import Detector
+from config import Endpointing
+from lab.calls.recording_call import Desk, RecordedCall
+from lab.house import ROOT
+from mediaworker.calls.registry import CallRefused
+from mediaworker.ingress.outbox import CloseConnection
+from mediaworker.ingress.twilio import messages
+from mediaworker.ingress.twilio.session import LINGER_S, SILENT_S, TABLE, TwilioPolicy, TwilioSession, TwilioState
+
+CORPUS = ROOT / "tests/data" / "twilio"
+SID = "MZ18ad3ab5a668481ce02b83e7395059f0"
+
+
+def lines(name):
+    return (CORPUS / name).read_text(encoding="utf-8").splitlines()
+
+
+def cases(name):
+    return [pytest.param(case, id=case["why"]) for case in map(json.loads, lines(name))]
+
+
+def new_session(desk=None, *, now=0.0, trusted=True, tokens=(), problems=None):
+    desk = desk if desk is not None else Desk()
+    policy = TwilioPolicy(
+        start_timeout_s=5.0, trusted=trusted, check_token=lambda token, call, stream: (token, call) in tokens
+    )
+    on_problem = (lambda what, detail: problems.append((what, detail))) if problems is not None else lambda *_: None
+    session = TwilioSession(policy, desk, now, on_problem=on_problem)
+    session.closes = []
+    session.outbox.listen(lambda: None, session.closes.append)
+    return session
+
+
+def play(session, texts, *, now=0.0, step_s=0.0):
+    """How the session has closed its connection by then; nothing is sent in answer to any message."""
+    for index, text in enumerate(texts):
+        session.receive(text, now + index * step_s)
+    assert session.outbox.next() is None
+    return session.closes
+
+
+def expire(session, now):
+    session.expire(now)
+    return session.closes
+
+
+def started(*, mode="start", tracks=("inbound", "outbound"), now=0.0):
+    desk = Desk()
+    session = new_session(desk, now=now)
+    assert play(session, [start(tracks=list(tracks), customParameters={"mw_mode": mode})], now=now) == []
+    return session, desk.calls[0]
+
+
+def start(sid=SID, **body):
+    body = {"callSid": "CA1", "accountSid": "AC1", "tracks": ["inbound", "outbound"], **body}
+    return json.dumps({"event": "start", "sequenceNumber": "1", "streamSid": sid, "start": body})
+
+
+def media(timestamp_ms=0, payload=b"\x00" * 160, track="inbound", sid=SID):
+    body = {"track": track, "chunk": "1", "timestamp": str(timestamp_ms), "payload": base64.b64encode(payload).decode()}
+    return json.dumps({"event": "media", "sequenceNumber": "2", "streamSid": sid, "media": body})
+
+
+STOP = json.dumps({"event": "stop", "sequenceNumber": "3", "streamSid": SID, "stop": {"callSid": "CA1"}})
+
+
+def sent_payload(name, track):
+    """timestamp → payload, straight from a corpus."""
+    sent = [json.loads(line) for line in lines(name)]
+    return {
+        int(m["media"]["timestamp"]): base64.b64decode(m["media"]["payload"])
+        for m in sent
+        if m["event"] == "media" and m["media"]["track"] == track
+    }
+
+
+# -- corpora ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encode", [str, str.encode], ids=["text", "bytes"])
+@pytest.mark.parametrize("name", ["golden.jsonl", "reordered.jsonl"])
+def test_both_tracks_arrive_whole_and_in_place(name, encode):
+    desk = Desk()
+    session = new_session(desk)
+    assert play(session, map(encode, lines(name)), now=100.0) == []
+    [call] = desk.calls
+    for track in ("inbound", "outbound"):
+        sent = sent_payload(name, track)
+        assert call.legs[track].timeline() == b"".join(sent[timestamp] for timestamp in sorted(sent))
+        assert call.legs[track].anchored_s == 100.0
+    assert call.ends == ["hangup"]
+    assert (session.counters.started, session.counters.media, session.counters.stopped) == (1, 24, 1)
+    assert session.counters.malformed == session.counters.unknown == session.counters.unexpected == 0
+
+
+def test_start_says_who_calls_whom():
+    desk = Desk()
+    play(new_session(desk), lines("golden.jsonl"))
+    arguments = desk.calls[0].arguments
+    assert arguments["source"] == "twilio"
+    assert arguments["external_id"] == "CA41d7ca1be5ed0b3c8cbcc9e7c2c3f7d2"
+    assert arguments["account"] == "AC6a1dbd4bd7e8f5f3f4b0b1a2c3d4e5f6"
+    assert (arguments["from_"], arguments["to"], arguments["direction"]) == ("+14155550100", "+14155550199", "inbound")
+    assert arguments["custom"] == {"language": "en", "order": "A-17 & <more>"}
+    assert arguments["overrides"] == {"language": "en"}
+    assert [(leg.leg, leg.codec.name, leg.transport) for leg in arguments["legs"]] == [
+        ("inbound", "PCMU", "stream"),
+        ("outbound", "PCMU", "stream"),
+    ]
+
+
+def test_role_and_name_parameters_override_the_routes():
+    desk = Desk()
+    parameters = {"role.inbound": "customer", "name.outbound": "Ann", "profile": "bot", "mw_direction": "outbound-api"}
+    play(new_session(desk), [start(customParameters=parameters)])
+    assert desk.calls[0].arguments["direction"] == "outbound"
+    assert desk.calls[0].arguments["overrides"] == {
+        "role.inbound": "customer",
+        "name.outbound": "Ann",
+        "profile": "bot",
+    }
+
+
+def test_missing_chunks_leave_a_hole_of_their_length():
+    desk = Desk()
+    session = new_session(desk)
+    play(session, lines("missing.jsonl"))
+    [call] = desk.calls
+    for track in ("inbound", "outbound"):
+        sent = sent_payload("missing.jsonl", track)
+        expected = b"".join(sent.get(timestamp, b"\xff" * 160) for timestamp in range(0, 240, 20))
+        assert call.legs[track].timeline() == expected
+    assert call.ends == []
+    session.connection_lost(1.0)
+    assert call.ends == ["disconnected"]
+
+
+def test_connect_gives_digits_and_swallows_marks():
+    desk = Desk()
+    session = new_session(desk)
+    assert play(session, lines("connect.jsonl")) == []
+    assert desk.calls[0].digits == [("inbound", "5", 0), ("inbound", "#", 0)]
+    assert session.counters.marks == 1
+    assert session.player is not None
+
+
+@pytest.mark.parametrize("case", cases("malformed.jsonl"))
+def test_a_malformed_message_is_counted_and_the_call_goes_on(case):
+    problems = []
+    desk = Desk()
+    session = new_session(desk, problems=problems)
+    assert play(session, [start(tracks=["inbound"]), media(0), case["text"], media(20)]) == []
+    assert session.counters.malformed == 1
+    assert [what for what, _ in problems] == ["malformed Twilio message"]
+    assert [position for position, _, _ in desk.calls[0].legs["inbound"].chunks] == [0, 160]
+    assert desk.calls[0].ends == []
+
+
+@pytest.mark.parametrize("case", cases("hostile.jsonl"))
+def test_hostile_streams(case):
+    desk = Desk()
+    session = new_session(desk)
+    outputs = play(session, case["messages"])
+    assert [output.code for output in outputs] == ([case["close"]] if case["close"] else [])
+    assert (session.state is TwilioState.CLOSED) == bool(case["close"])
+    for output in outputs:
+        assert output.reason and len(output.reason.encode()) <= 123
+    for name, count in case["count"].items():
+        assert getattr(session.counters, name) == count, name
+    if case["media"] is not None:
+        assert sum(len(leg.chunks) for call in desk.calls for leg in call.legs.values()) == case["media"]
+    if case["close"]:
+        assert sum(session.counters.refused.values()) == 1
+        assert desk.calls == []
+    session.connection_lost(1.0)
+    assert all(len(call.ends) == 1 for call in desk.calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"event":"mark","streamSid":"\xff"}', "\ud800", '{"event":"mark","x":' + "[" * 50_000 + "]" * 50_000 + "}"],
+    ids=["not UTF-8", "lone surrogate", "deep nesting"],
+)
+def test_what_a_json_parser_chokes_on_is_malformed(text):
+    session, call = started()
+    assert play(session, [text, media(0)]) == []
+    assert session.counters.malformed == 1
+    assert len(call.legs["inbound"].chunks) == 1
+
+
+# -- the state machine ------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_complete():
+    kinds = get_args(messages.FromTwilio)
+    open_states = set(TwilioState) - {TwilioState.CLOSED}
+    assert set(TABLE) == {(state, kind) for state in open_states for kind in kinds}
+
+
+def test_without_a_start_the_stream_is_closed_in_time():
+    session = new_session(now=10.0)
+    assert session.deadline == 15.0
+    play(session, ['{"event":"connected"}', '{"event":"news"}'], now=14.0)
+    assert expire(session, 14.9) == []
+    [close] = expire(session, 15.0)
+    assert close.code == 1008
+    assert session.counters.refused == {"start_timeout": 1}
+    assert session.deadline is None
+    assert expire(session, 16.0) == [close]
+
+
+def test_a_silent_peer_ends_the_call_and_a_talking_one_does_not():
+    session, call = started(now=0.0)
+    for second in range(0, 200, 20):
+        play(session, [media(second * 1000)], now=float(second))
+        assert expire(session, second + 1.0) == []
+    assert call.ends == []
+    assert session.deadline == 180 + SILENT_S
+    [close] = expire(session, 180 + SILENT_S)
+    assert close.code == 1001
+    assert call.ends == ["media_timeout"]
+    session.connection_lost(300.0)
+    assert call.ends == ["media_timeout"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"event": "dtmf", "streamSid": SID, "dtmf": {"track": "inbound_track", "digit": "5"}},
+        {"event": "mark", "streamSid": SID, "mark": {"name": "end"}},
+    ],
+)
+def test_whatever_the_peer_sends_shows_that_it_is_there(message):
+    session, _ = started(mode="connect", tracks=("inbound",))
+    play(session, [json.dumps({"sequenceNumber": "2", **message})], now=50.0)
+    assert session.deadline == 50.0 + SILENT_S
+
+
+def test_after_stop_the_peer_closes_first():
+    session, call = started()
+    assert play(session, [STOP], now=3.0) == []
+    assert session.deadline == 3.0 + LINGER_S
+    assert expire(session, 3.0 + LINGER_S) == [CloseConnection(1000)]
+    assert call.ends == ["hangup"]
+
+
+def test_a_socket_that_drops_after_stop_is_no_disconnection():
+    session, call = started()
+    play(session, [STOP])
+    session.connection_lost(1.0)
+    session.connection_lost(2.0)
+    assert call.ends == ["hangup"]
+    assert session.counters.disconnected == 0
+
+
+def test_a_call_ended_by_the_worker_takes_nothing_more():
+    session, call = started()
+    play(session, [media(0)])
+    call.hangup()
+    closed = [CloseConnection(1000, "call ended by the worker")]
+    assert session.closes == closed
+    assert play(session, [media(20), STOP]) == closed
+    session.connection_lost(1.0)
+    assert len(call.legs["inbound"].chunks) == 1
+    assert call.ends == ["api"]
+
+
+def test_the_legs_of_an_ended_call_are_left_alone():
+    session, call = started()
+    call.end("shutdown")
+    digit = json.dumps({"event": "dtmf", "streamSid": SID, "dtmf": {"digit": "1"}})
+    assert play(session, [media(0), digit]) == []
+    assert call.legs["inbound"].chunks == []
+    assert call.digits == []
+
+
+def test_a_flood_of_digits_is_cut_and_ordinary_dialling_is_not():
+    session, call = started()
+    digit = json.dumps({"event": "dtmf", "streamSid": SID, "dtmf": {"digit": "1", "track": "inbound_track"}})
+    for _ in range(1000):
+        session.receive(digit, 1.0)
+    assert len(call.digits) == 40 and session.counters.implausible == 960
+    for index in range(100):
+        session.receive(digit, 4.0 + index / 10)
+    assert len(call.digits) == 140
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, 1013), (486, 1013), (403, 1008)])
+def test_a_full_worker_refuses_the_stream(status, code):
+    session = new_session(Desk(CallRefused(status, "all calls are taken")))
+    assert play(session, [start(), media(0)]) == [CloseConnection(code, "all calls are taken")]
+    assert session.counters.refused == {"capacity": 1}
+    assert session.counters.media == 0
+
+
+# -- token ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trusted", "token", "taken"),
+    [(True, None, True), (True, "right", True), (True, "wrong", False), (False, None, False), (False, "right", True)],
+)
+def test_a_presented_token_must_be_right_and_a_missing_one_needs_a_trusted_upgrade(trusted, token, taken):
+    desk = Desk()
+    session = new_session(desk, trusted=trusted, tokens={("right", "CA1")})
+    outputs = play(session, [start(customParameters={"mw_token": token} if token else {})])
+    assert [output.code for output in outputs] == ([] if taken else [1008])
+    assert len(desk.calls) == taken
+
+
+def test_the_token_is_not_shown_to_users():
+    desk = Desk()
+    play(new_session(desk, tokens={("right", "CA1")}), [start(customParameters={"mw_token": "right", "a": "b"})])
+    assert desk.calls[0].arguments["custom"] == {"a": "b"}
+
+
+# -- time and back-pressure -------------------------------------------------------------------------------------------
+
+
+def test_a_jump_that_the_clock_explains_is_taken():
+    session, call = started(now=0.0)
+    assert play(session, [media(600_000)], now=601.0) == []
+    assert call.legs["inbound"].chunks[0][0] == 600_000 * 8
+
+
+def test_a_fast_client_may_run_ahead_of_the_clock():
+    session, call = started(now=0.0)
+    play(session, [media(ms) for ms in range(0, 60_000, 20)], now=0.1)
+    assert session.counters.implausible == 0
+    assert len(call.legs["inbound"].timeline()) == 480_000
+
+
+def test_ahead_is_the_furthest_leg():
+    session, call = started()
+    inbound, outbound = call.legs["inbound"], call.legs["outbound"]
+    inbound.consumed = outbound.consumed = 0
+    play(session, [media(4980), media(40), media(480, track="outbound")])
+    assert not session.is_ahead()
+    play(session, [media(5000), media(60)])
+    assert session.is_ahead()
+    inbound.consumed = 159
+    assert session.is_ahead()
+    inbound.consumed = 160
+    assert not session.is_ahead()
+    play(session, [media(5000, track="outbound")])
+    assert session.is_ahead()
+    outbound.consumed = 8000
+    assert not session.is_ahead()
+
+
+def test_a_call_that_has_ended_is_not_ahead():
+    session, call = started()
+    call.legs["inbound"].consumed = 0
+    play(session, [media(4000), media(6000)])
+    assert session.is_ahead()
+    call.end("shutdown")
+    assert not session.is_ahead()
+
+
+# -- with the legs of the detector ------------------------------------------------------------------------------------
+
+
+class DetectedCall(RecordedCall):
+    """A recorded call whose legs are rows of a real detector."""
+
+    def __init__(self, arguments, detector):
+        super().__init__(arguments)
+        self.legs = {
+            spec.leg: detector.open(spec.codec, Endpointing(), transport=spec.transport) for spec in arguments["legs"]
+        }
+
+
+def detected(texts, *, detector, step_s=0.01):
+    """The call after these messages and the silence behind them, with a VAD step every 32 ms."""
+    calls = []
+
+    def open_call(**arguments):
+        calls.append(DetectedCall(arguments, detector))
+        return calls[-1]
+
+    session = new_session(open_call, now=50.0)
+    now = next_step_s = 50.0
+    for text in texts:
+        session.receive(text, now)
+        now += step_s
+        while next_step_s <= now:
+            for _ in detector.step(next_step_s):
+                pass
+            next_step_s += 0.032
+    while next_step_s < now + 5.0:
+        for _ in detector.step(next_step_s):
+            pass
+        next_step_s += 0.032
+    return calls[0]
+
+
+def close_all(call, detector):
+    for leg in call.legs.values():
+        detector.close(leg)
+    assert detector.legs == 0
+
+
+@pytest.mark.parametrize("name", ["golden.jsonl", "reordered.jsonl"])
+def test_the_ring_holds_what_was_sent_whatever_its_order(name):
+    detector = Detector()
+    call = detected([text for text in lines(name) if '"stop"' not in text], detector=detector)
+    for track, leg in call.legs.items():
+        sent = sent_payload(name, track)
+        assert leg.read(0, 12 * 160) == b"".join(sent[timestamp] for timestamp in sorted(sent))
+        assert leg.lost(0, 12 * 160) == 0
+        assert (leg.origin_s, leg.position > 12 * 160) == (50.01, True)
+    close_all(call, detector)
+
+
+def test_a_missing_chunk_is_silence_of_its_length_and_counted():
+    detector = Detector()
+    call = detected(lines("missing.jsonl"), detector=detector)
+    inbound, outbound = call.legs["inbound"], call.legs["outbound"]
+    sent = sent_payload("missing.jsonl", "inbound")
+    expected = b"".join(sent.get(timestamp, b"\xff" * 160) for timestamp in range(0, 240, 20))
+    assert inbound.read(0, 12 * 160) == expected
+    assert inbound.lost(0, 12 * 160) == 3 * 160
+    sent = sent_payload("missing.jsonl", "outbound")
+    assert outbound.read(5 * 160, 12 * 160) == b"".join(sent[timestamp] for timestamp in sorted(sent))
+    assert outbound.lost(0, 12 * 160) == 0, "it began later; nothing was lost"
+    close_all(call, detector)
+
+
+def test_what_is_wrong_never_shifts_the_timeline():
+    wrong = [json.loads(line)["text"] for line in lines("malformed.jsonl")]
+    good = [text for text in lines("golden.jsonl") if '"stop"' not in text]
+    mixed = good[:2] + [text for index, message in enumerate(good[2:]) for text in (wrong[index], message)]
+    detector = Detector()
+    call = detected(mixed, detector=detector, step_s=0.005)
+    sent = sent_payload("golden.jsonl", "inbound")
+    assert call.legs["inbound"].read(0, 12 * 160) == b"".join(sent[timestamp] for timestamp in sorted(sent))
+    close_all(call, detector)
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def said(session):
+    """What waits for Twilio."""
+    outputs = []
+    while (output := session.outbox.next()) is not None:
+        outputs.append(json.loads(output))
+    return outputs
+
+
+@pytest.mark.parametrize("mode", ["start", "", "both"])
+def test_nothing_is_ever_sent_on_a_start_stream(mode):
+    session, _ = started(mode=mode, tracks=("inbound",))
+    assert session.player is session.call.player is None
+
+
+def test_two_tracks_are_never_a_connect_stream():
+    session, _ = started(mode="connect", tracks=("inbound", "outbound"))
+    assert session.call.player is None
+
+
+def test_a_connect_stream_is_played_to_in_pieces_with_a_mark_behind_them():
+    session, _ = started(mode="connect", tracks=("inbound",))
+    codes = bytes(number % 256 for number in range(7000))
+    assert session.call.player is session.player and session.player.play(codes)
+    *pieces, mark = said(session)
+    assert {(piece["event"], piece["streamSid"]) for piece in pieces} == {("media", SID)}
+    assert b"".join(base64.b64decode(piece["media"]["payload"]) for piece in pieces) == codes
+    assert mark == {"event": "mark", "streamSid": SID, "mark": {"name": "play 1"}}
+    session.player.clear()
+    assert said(session) == [{"event": "clear", "streamSid": SID}]
+    call = session.call
+    play(session, [STOP])
+    session.player.clear()
+    session.player.play(b"\xff")
+    assert said(session) == [] and call.player is None and session.counters.withheld == 3
+
+
+def test_no_more_is_taken_than_can_be_played_in_minutes():
+    session, _ = started(mode="connect", tracks=("inbound",))
+    minute = bytes(60 * 8000)
+    names = []
+    while session.player.play(minute):
+        names += [each["mark"]["name"] for each in said(session) if each["event"] == "mark"]
+    assert len(names) == 6
+    for _ in range(300):
+        session.player.play(b"\xff")
+    assert len(said(session)) == 0, "nor many short ones"
+    for name in names[:2]:
+        play(session, [json.dumps({"event": "mark", "streamSid": SID, "mark": {"name": name}})])
+    assert session.player.play(minute) and not session.outbox.overrun
+
+
+# -- anything at all --------------------------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+events = st.sampled_from(sorted(messages.EVENTS) + ["error", ""])
+numbers = st.integers(-10, 2**70).map(str) | st.integers() | json_values
+parameters = st.sampled_from(["mw_mode", "mw_token", "mw_from", "a"])
+sids = st.sampled_from([SID, SID, SID, "MZother", ""])
+near_misses = st.fixed_dictionaries(
+    {"event": events | json_values},
+    optional={
+        "streamSid": sids | json_values,
+        "start": st.fixed_dictionaries(
+            {"callSid": st.just("CA1") | json_values},
+            optional={
+                "tracks": st.lists(st.sampled_from(["inbound", "outbound", "x"]), max_size=3) | json_values,
+                "customParameters": st.dictionaries(parameters, st.text(max_size=8) | json_values, max_size=3),
+            },
+        )
+        | json_values,
+        "media": st.fixed_dictionaries(
+            {
+                "track": st.sampled_from(["inbound", "outbound", "x"]) | json_values,
+                "timestamp": numbers,
+                "payload": st.binary(max_size=400).map(lambda b: base64.b64encode(b).decode()) | json_values,
+            }
+        )
+        | json_values,
+        "dtmf": st.fixed_dictionaries({"digit": st.text(max_size=2), "track": st.text(max_size=8)}) | json_values,
+        "mark": json_values,
+        "stop": json_values,
+    },
+)
+wire = near_misses.map(json.dumps) | st.just(start()) | st.just(media()) | st.text(max_size=40) | st.binary(max_size=40)
+
+
+@given(st.lists(wire, max_size=12), st.floats(0, 0.5), st.booleans())
+def test_nothing_a_peer_sends_raises_and_every_call_ends_once(texts, step_s, expires):
+    desk = Desk()
+    session = new_session(desk)
+    play(session, texts, step_s=step_s)
+    now = len(texts) * step_s
+    if expires and session.deadline is not None:
+        expire(session, max(now, session.deadline))
+    session.connection_lost(now + 100)
+    assert session.outbox.next() is None
+    assert len(session.closes) <= 1
+    assert len(desk.calls) <= 1
+    assert all(len(call.ends) == 1 for call in desk.calls)
+    assert session.state is TwilioState.CLOSED
+    counters = session.counters
+    assert counters.messages >= counters.malformed + counters.unknown + counters.media
+    assert counters.media == sum(len(leg.chunks) for call in desk.calls for leg in call.legs.values())
+
+
+@given(st.permutations(range(14)), st.sets(st.integers(0, 13), max_size=6))
+def test_any_order_gives_the_same_timeline(order, lost):
+    session, call = started(tracks=("inbound",))
+    play(session, [media(20 * index, bytes([index]) * 160) for index in order if index not in lost])
+    length = max((index + 1 for index in range(14) if index not in lost), default=0)
+    expected = b"".join((b"\xff" if index in lost else bytes([index])) * 160 for index in range(length))
+    assert call.legs["inbound"].timeline() == expected
+
+
+@given(st.from_type(messages.SendMark) | st.from_type(messages.SendMedia))
+def test_what_is_sent_reads_back(message):
+    assert msgspec.json.decode(messages.render(message), type=type(message)) == message
+
+
+@pytest.mark.parametrize("text", [media(sid="MZ0"), STOP.replace(SID, "MZ0")], ids=["media", "stop"])
+def test_a_message_of_another_stream_is_a_problem_and_nothing_else(text):
+    problems, desk = [], Desk()
+    session = new_session(desk, problems=problems)
+    assert play(session, [start(), text, media(0)]) == []
+    assert session.counters.wrong_stream == 1 and session.counters.media == 1
+    assert [what for what, _ in problems] == ["Twilio message of another stream"]
+    assert problems[0][1] == json.loads(text)["event"] and desk.calls[0].ends == []
+
+
+def test_what_is_no_use_is_a_problem_that_says_what_it_was():
+    problems, desk = [], Desk()
+    session = new_session(desk, problems=problems)
+    play(session, [start(tracks=["inbound"]), start(), media(track="outbound"), media(10_000_000)])
+    assert [what for what, _ in problems] == [
+        "unexpected Twilio message",
+        "Twilio media of a track that was not announced",
+        "Twilio media with an implausible timestamp",
+    ]
+    assert [detail for _, detail in problems] == ["start", "outbound", "10000000"]
+    assert (session.counters.unexpected, session.counters.wrong_track, session.counters.implausible) == (1, 1, 1)

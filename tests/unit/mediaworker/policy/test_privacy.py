@@ -1,0 +1,418 @@
+"""Card numbers, patterns and keyed digits: what of them may be seen."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import ConfigError, Settings
+from config.settings import Privacy, PrivacyPattern
+from lab.events.finals import final
+from mediaworker.events import schema as events
+from mediaworker.policy.phrases import PatternError, pattern, phrases
+from mediaworker.policy.redaction import digits
+from mediaworker.policy.redaction.call import CallPrivacy, Policy
+from mediaworker.policy.redaction.spoken_digits import ONES
+from mediaworker.policy.redaction.text import merged, without
+
+CARDS = [
+    "4242424242424242", "5555555555554444", "2223003122003222", "378282246310005", "6011111111111117",
+    "3566002020360505", "6200000000000005", "4222222222222", "30569309025904",
+]  # fmt: skip
+
+
+def private(**settings: Any) -> tuple[CallPrivacy, Counter[str]]:
+    masked: Counter[str] = Counter()
+    return CallPrivacy(Policy(Settings(privacy=Privacy(**settings))), masked), masked
+
+
+def partial(text: str, stable_chars: int = 0, number: int = 1) -> Any:
+    return events.TranscriptPartial(
+        leg="main", role="customer", utterance_id=f"u{number}", revision=1, start_ms=0, end_ms=900, text=text,
+        stable_chars=stable_chars, language="en",
+    )  # fmt: skip
+
+
+def spoken(number: str, language: str = "en") -> str:
+    return " ".join(ONES[language].split()[int(digit)] for digit in number)
+
+
+def heard(text: str) -> str:
+    """Every digit that a reader could make of it."""
+    return "".join(run.digits for run in digits.runs(text))
+
+
+# -- digits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("my card is 4242 4242 4242 4242 thanks", ["4242424242424242"]),
+        ("4242-4242.4242/4242", ["4242424242424242"]),
+        ("double four two one", ["4421"]),
+        ("triple 0 seven", ["0007"]),
+        ("forty-two forty two 42", ["424242"]),
+        ("twenty and then nothing", ["20"]),
+        ("thirty fifteen", ["3015"]),
+        ("zweiundvierzig vier zwei", ["4242"]),
+        ("卡号是四二 四二 好", ["4242"]),
+        ("٤٢٤٢", ["4242"]),
+        ("four uh two er four", ["424"]),
+        ("four uh er two", ["42"]),
+        ("four uh er uh er two", ["4", "2"]),
+        ("four um two", ["42"]),
+        ("dois um três", ["213"]),
+        ("um, four", ["4"]),
+        ("call 555 1234, or at nine", ["5551234", "9"]),
+        ("no number here", []),
+    ],
+)
+def test_runs(text: str, found: list[str]) -> None:
+    assert [run.digits for run in digits.runs(text)] == found
+
+
+@given(st.lists(st.sampled_from([*"0123456789 .-+四二", "one ", "forty ", "double ", "uh ", "word "]), max_size=60))
+def test_runs_tile_the_text_and_every_digit_has_its_place(parts: list[str]) -> None:
+    text, last = "".join(parts), 0
+    for run in digits.runs(text):
+        assert last <= run.start < run.end <= len(text)
+        assert len(run.ends) == len(run.digits) and run.ends == sorted(run.ends) and run.ends[-1] == run.end
+        last = run.end
+    assert digits.at_most(text) >= len(heard(text))
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_read(text: str) -> None:
+    assert digits.at_most(text) >= len(heard(text))
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_numbers_of_cards(card: str) -> None:
+    assert digits.luhn(card) and digits.is_card(card)
+    assert not digits.luhn(card[:-1] + str((int(card[-1]) + 1) % 10))
+
+
+@pytest.mark.parametrize("number", ["5551234567", "01793 496 000", "00442071234567", "1134567890123456", "20261121"])
+def test_other_numbers(number: str) -> None:
+    assert not digits.is_card(number.replace(" ", ""))
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(CARDS), st.sampled_from(["", "it is ", "so, 2 things: ", "my number "]),
+    st.sampled_from(["", " thanks", ". Expires 12 27", " and two"]), st.integers(0, 3),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_no_card_comes_through(card: str, before: str, after: str, way: int, chance: random.Random) -> None:
+    if way == 0:
+        said = card
+    elif way == 1:
+        said = " ".join(card[at : at + 4] for at in range(0, len(card), 4))
+    elif way == 2:
+        said = spoken(card, chance.choice(sorted(ONES)))
+    else:
+        said = "".join(digit + chance.choice(["", " ", "-", ", "]) for digit in card).strip(" ,-")
+    privacy, masked = private()
+    shown = privacy.screen(0, final(before + said + after))
+    assert isinstance(shown, events.TranscriptFinal)
+    assert "[card]" in shown.text and len(heard(shown.text)) <= 6 and masked["card"] == 1
+    assert shown.stable_chars == len(shown.text)
+    assert shown.redactions == [events.Redaction("card", 0, 1000)]
+
+
+@given(st.sampled_from(CARDS), st.booleans(), st.integers(0, 200))
+def test_a_partial_never_shows_more_than_six_digits_of_a_card(card: str, words: bool, chars: int) -> None:
+    privacy, _ = private()
+    whole = "it is " + (spoken(card) if words else " ".join(card[at : at + 4] for at in range(0, len(card), 4)))
+    text = whole[:chars]
+    for stable_chars in (0, len(text) // 2, len(text)):
+        shown = privacy.screen(0, partial(text, stable_chars))
+        assert isinstance(shown, events.TranscriptPartial)
+        assert len(heard(shown.text)) <= 6
+        assert shown.stable_chars <= len(shown.text)
+
+
+def test_what_is_no_card_is_shown_as_it_was_said() -> None:
+    privacy, masked = private()
+    for text in ("call 555 123 4567", "+49 151 23456789", "order 1134567890123456", "one two three", ""):
+        assert privacy.screen(0, final(text)) == final(text)
+    assert privacy.screen(0, partial("my phone is 555 123", 8)) == partial("my phone is 555 123", 8)
+    longer = privacy.screen(0, partial("my phone is 555 123 45", 22))
+    assert longer.text == "my phone is 555 123…"  # type: ignore[attr-defined]
+    assert not masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4242 um 4242 um 4242 4242", "4242 4242 and then uh 4242 4242", "Oh, 3782 822463 10005",
+        "Um, 3782 822463 10005",
+        "one four two four two four two four two four two four two four two four two",
+    ],
+)  # fmt: skip
+def test_what_stands_before_or_within_a_card_does_not_hide_it(text: str) -> None:
+    privacy, _ = private()
+    assert "[card]" in privacy.screen(0, final(text)).text  # type: ignore[attr-defined]
+    for chars in range(len(text)):
+        assert len(heard(private()[0].screen(0, partial(text[:chars])).text)) <= 7  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("groups", "shown"),
+    [
+        (["42"] * 8, ["42"] * 6 + ["[card]"] * 2),
+        (["4242 4242", "", "4242 4242"], ["4242 4242", "", "[card]"]),
+        (["4242 4242", "Uh.", "4242 4242"], ["4242 4242", "Uh.", "[card]"]),
+        (["424", "242", "424", "242", "4242"], ["424", "242", "424", "242", "[card]"]),
+        (["4242", "no, wait", "4242", "4242", "4242"], ["4242", "no, wait", "4242", "4242", "[card]"]),
+    ],
+)
+def test_pauses_of_all_kinds(groups: list[str], shown: list[str]) -> None:
+    privacy, _ = private()
+    events_ = [final(text, at, start_ms=2000 * at, end_ms=2000 * at + 900) for at, text in enumerate(groups)]
+    assert [privacy.screen(event.end_ms, event).text for event in events_] == shown  # type: ignore[attr-defined]
+
+
+def test_a_recogniser_that_loops_costs_little() -> None:
+    run = next(digits.runs("1 " * 5000))
+    assert len(run.digits) == 5000 and not digits.holds_card(run)
+
+
+def test_a_pattern_within_a_card_does_not_uncover_the_rest() -> None:
+    privacy, _ = private(patterns=(PrivacyPattern(name="acct", pattern=r"\b4242 42"),))
+    shown = privacy.screen(0, partial("it's 4242 4242 4242 4", 5))
+    assert shown.text == "it's [acct]…"  # type: ignore[attr-defined]
+
+
+def test_a_card_said_with_pauses_is_noticed_when_it_is_one() -> None:
+    privacy, _ = private()
+    shown = []
+    for number, group in enumerate(("4242.", "4242", "4242,", "4242")):
+        event = final(group, number, start_ms=2000 * number, end_ms=2000 * number + 1000)
+        shown.append(privacy.screen(event.end_ms, event).text)  # type: ignore[attr-defined]
+    assert shown == ["4242.", "4242", "[card],", "[card]"]
+    # After a longer pause, or by somebody else, it is another number.
+    for leg, start_ms in (("other", 8000), ("main", 60_000)):
+        event = final("4242", 9, leg=leg, start_ms=start_ms, end_ms=start_ms + 500)
+        assert privacy.screen(start_ms, event) == event
+
+
+def test_patterns_of_the_configuration() -> None:
+    iban = PrivacyPattern(name="iban", pattern=r"\b[a-z]{2}\d\d(?: ?[a-z0-9]{4}){3,7}\b")
+    privacy, masked = private(patterns=(iban,), cards=False)
+    shown = privacy.screen(0, final("to GB82 WEST 1234 5698 7654 please, or 4242 4242 4242 4242"))
+    assert shown.text == "to [iban] please, or 4242 4242 4242 4242"  # type: ignore[attr-defined]
+    assert masked == {"iban": 1}
+    catastrophe = PrivacyPattern(name="slow", pattern=r"(a|aa)+$")
+    privacy, _ = private(patterns=(catastrophe,))
+    assert privacy.screen(0, final("a" * 200 + "!")).text == "[slow]"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"patterns": (PrivacyPattern(name="x", pattern="("),)},
+        {"patterns": (PrivacyPattern(name="x", pattern="a*"),)},
+        {"mask_after_digits": ("",)}, {"unmask_after_digits": ("9x",)}, {"mask_after_phrases": ("...",)},
+        {"unmask_after_phrases": ("",)},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said_at_the_start(privacy: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="privacy"):
+        Policy(Settings(privacy=Privacy(**privacy)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8))
+def test_spans_are_merged_and_nothing_of_them_is_left(pairs: list[tuple[int, int]]) -> None:
+    from mediaworker.policy.redaction.text import Span, stable
+
+    text = "".join(chr(0x4E00 + at) for at in range(30))
+    spans = merged(Span(min(pair), max(pair), "x") for pair in pairs if pair[0] != pair[1])
+    left = without(text, spans)
+    covered = {at for span in spans for at in range(span.start, span.end)}
+    assert [char for char in left if char in text] == [char for at, char in enumerate(text) if at not in covered]
+    for chars in range(len(text) + 1):
+        kept = stable(chars, spans)
+        assert 0 <= kept <= len(left)
+        if not any(span.start < chars < span.end for span in spans):
+            assert left[:kept] == without(text[:chars], [span for span in spans if span.end <= chars])
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_times_of_words_have_no_card_either() -> None:
+    privacy, _ = private()
+    text = "My card, it's 4242-4242 4242 4242. Thanks!"
+    privacy.screen(0, final(text))
+    said = ["My", "card", "it's", "42424242", "4242", "4242", "Thanks"]
+    words = [events.Word(word, 100 * at, 100 * at + 90) for at, word in enumerate(said)]
+    shown = privacy.screen(0, events.TranscriptWords("u1", words))
+    assert isinstance(shown, events.TranscriptWords)
+    assert [word.word for word in shown.words] == ["My", "card", "it's", "[card]", "Thanks"]
+    assert shown.redactions == [events.Redaction("card", 300, 590)]
+    plain = [events.Word("hello", 0, 10)]
+    assert privacy.screen(0, events.TranscriptWords("u2", plain)).words == plain  # type: ignore[attr-defined]
+
+
+def test_words_that_are_not_in_the_text_are_not_shown_either() -> None:
+    privacy, _ = private()
+    privacy.screen(0, final("4242 4242 4242 4242"))
+    shown = privacy.screen(0, events.TranscriptWords("u1", [events.Word("quarantadue", 0, 10)]))
+    assert [word.word for word in shown.words] == ["[card]"]  # type: ignore[attr-defined]
+
+
+def test_words_of_a_final_that_is_long_ago_have_no_card_either() -> None:
+    privacy, _ = private()
+    words = [events.Word(word, 0, 10) for word in ("it's", "4242", "4242", "4242", "4242", "bye")]
+    shown = privacy.screen(0, events.TranscriptWords("u9", words))
+    assert [word.word for word in shown.words] == ["it's", "[card]", "bye"]  # type: ignore[attr-defined]
+
+
+def test_what_cannot_be_screened_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    privacy, _ = private()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(digits, "runs", broken)
+    monkeypatch.setattr(privacy, "_key", broken)
+    text = "4242 4242 4242 4242"
+    for event in (final(text), partial(text, 4)):
+        shown = privacy.screen(0, event)
+        assert (shown.text, shown.stable_chars) == ("", 0)  # type: ignore[attr-defined]
+    words = events.TranscriptWords("u1", [events.Word("4242", 0, 10)])
+    assert privacy.screen(0, words) == events.TranscriptWords("u1", [])
+    assert privacy.screen(0, events.Dtmf("main", "7", 40)) == events.Dtmf("main", "X", 40, masked=True)
+    assert privacy.screen(0, events.CallHeld()) == events.CallHeld()
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def press(privacy: CallPrivacy, keys: str, at_ms: int = 0) -> str:
+    shown = [privacy.screen(at_ms + number, events.Dtmf("main", key, 40)) for number, key in enumerate(keys)]
+    assert all(isinstance(each, events.Dtmf) and each.masked == (each.digit == "X") for each in shown)
+    return "".join(each.digit for each in shown)  # type: ignore[attr-defined]
+
+
+def test_keys_are_masked_behind_a_sequence_until_another_or_for_so_long() -> None:
+    privacy, masked = private(mask_after_digits=("*9", "**"), unmask_after_digits=("##",), mask_s=10.0)
+    assert press(privacy, "12*94242##34") == "12*9XXXXXX34"
+    assert press(privacy, "**12", 20_000) == "**XX"
+    assert press(privacy, "34", 31_000) == "34"
+    assert masked == {"dtmf": 8}
+
+
+def test_keys_may_always_be_masked() -> None:
+    privacy, _ = private(dtmf="mask", unmask_after_digits=("#",))
+    assert press(privacy, "12#3") == "XXXX"
+
+
+def test_a_phrase_masks_keys_and_spoken_digits_of_everybody() -> None:
+    privacy, _ = private(mask_after_phrases=("card number", "卡号"), unmask_after_phrases=("all done",), mask_s=0.0)
+    assert press(privacy, "12") == "12"
+    begun = privacy.screen(2000, final("The CARD  number, please; like 12?", leg="agent", start_ms=1000, end_ms=2000))
+    assert begun.text == "The CARD  number, please; like [digits]?"  # type: ignore[attr-defined]
+    assert press(privacy, "34", 2500) == "XX"
+    said = privacy.screen(4000, final("it's four two and 17, thanks", 2, start_ms=3000, end_ms=4000))
+    assert said.text == "it's [digits], thanks"  # type: ignore[attr-defined]
+    partly = privacy.screen(4000, partial("one seven", 3, number=3))
+    assert partly == partial("one seven", 3, number=3)  # it began before
+    privacy.screen(9000, final("all done, 12 thanks", 4, start_ms=8000, end_ms=9000))
+    assert press(privacy, "56", 9500) == "56"
+    after = final("I have 12 of them", 5, start_ms=9600, end_ms=9900)
+    assert privacy.screen(9900, after) == after
+
+
+def test_a_lone_digit_behind_the_phrase_is_masked_too() -> None:
+    privacy, _ = private(mask_after_phrases=("security code",))
+    privacy.screen(1000, final("Your security code?", end_ms=1000))
+    for number, text in enumerate(("Seven.", "Two.", "3")):
+        said = privacy.screen(3000, final(text, number + 2, start_ms=2000, end_ms=2500))
+        assert said.text.rstrip(".") == "[digits]"  # type: ignore[attr-defined]
+
+
+def test_older_news_does_not_end_masking() -> None:
+    privacy, _ = private(mask_after_digits=("*9",), unmask_after_phrases=("all done",), mask_after_phrases=("card",))
+    assert press(privacy, "*9", 10_000) == "*9"
+    privacy.screen(10_500, final("all done", end_ms=9_900))
+    assert press(privacy, "1", 11_000) == "X"
+    privacy.screen(11_500, final("card", 2, end_ms=8_000))
+    assert press(privacy, "1", 69_000) == "X", "the longer one counts"
+
+
+# -- phrases -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text", "found"),
+    [
+        ("cancel my contract", "I'd like to CANCEL, my contract!", True),
+        ("cancel", "cancelled", False),
+        ("straße", "in der STRASSE", True),
+        ("解约", "我要 解 约 了", True),
+        ("can't", "I can't", True),
+        ("ab", "a b", False),
+    ],
+)
+def test_phrases_are_whole_words_in_any_case(phrase: str, text: str, found: bool) -> None:
+    compiled = phrases([phrase, "nobody says this"])
+    assert compiled is not None and bool(compiled.search(text)) == found
+
+
+@given(st.text(st.characters(categories=["L", "Nd", "P", "Zs"]), min_size=1, max_size=20))
+def test_any_phrase_is_found_in_itself_or_refused(text: str) -> None:
+    try:
+        compiled = phrases([text])
+    except PatternError:
+        assert not re.search(r"[^\W_]", text)
+        return
+    assert compiled is not None and compiled.search(text) is not None
+
+
+def test_a_pattern_that_always_matches_is_refused() -> None:
+    with pytest.raises(PatternError):
+        pattern("x?")
+
+
+def test_a_fault_costs_the_text_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    privacy, _ = private()
+
+    def fault(*args: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(privacy, "_screened", fault)
+    said = privacy.screen(0, final("4242 4242 4242 4242"))
+    assert (said.text, said.stable_chars, said.utterance_id) == ("", 0, "u1")
+    assert privacy.screen(0, partial("4242", 4)).text == ""
+    key = privacy.screen(0, events.Dtmf("main", "5", 80))
+    assert isinstance(key, events.Dtmf) and (key.digit, key.masked) == ("X", True)
+    words = events.TranscriptWords("u1", [events.Word("5", 0, 1)])
+    assert privacy.screen(0, words).words == []  # type: ignore[union-attr]
+    held = events.CallHeld("main")
+    assert privacy.screen(0, held) is held
+
+
+@pytest.mark.parametrize(
+    ("begin", "card"),
+    [
+        ("4", True), ("34", True), ("36", True), ("37", True), ("38", True), ("50", True), ("69", True), ("62", True),
+        ("2221", True), ("2720", True), ("3000", True), ("3059", True), ("3528", True), ("3589", True),
+        ("35", False), ("33", False), ("39", False), ("49", True), ("70", False), ("2220", False), ("2721", False),
+        ("3060", False), ("3527", False), ("3590", False), ("1", False), ("9", False),
+    ],
+)  # fmt: skip
+def test_numbers_of_the_large_networks_are_cards(begin: str, card: bool) -> None:
+    body = begin + "0" * (15 - len(begin))
+    number = next(body + str(last) for last in range(10) if digits.luhn(body + str(last)))
+    assert digits.is_card(number) is card
