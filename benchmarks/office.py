@@ -24,11 +24,12 @@ import numpy as np
 from audio.codecs.g711 import ulaw_encode
 from lab.chaos.jobs import finished, submit
 from lab.events.story import check_story
+from lab.patience import until
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Pause, Send, mixed, offer
 from lab.sip.siprec import line, metadata, talking
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 

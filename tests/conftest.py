@@ -18,8 +18,11 @@ import pytest  # noqa: E402
 import structlog  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from lab import patience  # noqa: E402
 from lab.media.speech import SPEECH, WORDS  # noqa: E402
 from lab.network import ports  # noqa: E402
+
+patience.settle()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,6 +40,15 @@ UNCACHED = {"cache_logger_on_first_use": False}
 """A logger that is made once would keep writing to the standard error of the test that made it."""
 
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["engine/test_qwen_gpu.py"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Even a test's own limit is longer where everything is slower."""
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        quiet_s = marker.args[0] if marker else float(config.getini("timeout"))
+        if not config.getoption("timeout") and quiet_s:
+            item.add_marker(pytest.mark.timeout(patience.seconds(quiet_s)), append=False)
 
 
 @pytest.fixture(autouse=True)

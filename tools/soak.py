@@ -21,7 +21,8 @@ from lab.chaos.kills import Chaos  # noqa: E402
 from lab.chaos.power import PowerChaos  # noqa: E402
 from lab.chaos.waves import Holdings, Waves, check_stories  # noqa: E402
 from lab.events.resuming import cut_and_restart  # noqa: E402
-from lab.worker.peers import until, worker  # noqa: E402
+from lab.patience import until  # noqa: E402
+from lab.worker.peers import worker  # noqa: E402
 
 STEP = 1000
 """Calls between two measurements: enough that the slow kinds are through before the others."""

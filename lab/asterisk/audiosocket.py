@@ -6,8 +6,8 @@ from typing import Any
 
 from lab.asterisk.pbx import Asterisk
 from lab.events.story import check_story
+from lab.patience import until
 from lab.sip.softphone import Softphone
-from lab.worker.peers import until
 
 
 def check_heard(events: list[dict[str, Any]], texts: list[str]) -> None:

@@ -6,7 +6,8 @@ import urllib.request
 from typing import Any
 
 from lab.asterisk.pbx import Asterisk
-from lab.worker.peers import Worker, until
+from lab.patience import until
+from lab.worker.peers import Worker
 
 
 def heard(asterisk: Asterisk, listening: Worker, peer: str, say: str, context: str = "dial") -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from lab.asterisk.pbx import ADDRESS, PASSWORD, Asterisk
 from lab.events.story import check_story
+from lab.patience import until
 from lab.sip.softphone import Softphone, phone
 from lab.worker.calls import said
-from lab.worker.peers import Worker, until
+from lab.worker.peers import Worker
 
 
 @contextmanager

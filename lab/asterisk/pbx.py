@@ -16,7 +16,8 @@ import numpy as np
 from audio.codecs.g711 import ulaw_encode
 from lab.network.authority import Authority
 from lab.network.ports import ports
-from lab.worker.peers import ROOT, until
+from lab.patience import until
+from lab.worker.peers import ROOT
 
 SCRIPTS = ROOT / "tools" / "interop"
 CONFIGURATION = Path(__file__).parent / "configuration"

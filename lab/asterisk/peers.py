@@ -15,6 +15,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from lab.patience import timeout
+
 PTIME_S = 0.020
 KINDS = {8000: 0x10, 12000: 0x11, 16000: 0x12, 24000: 0x13, 32000: 0x14, 44100: 0x15, 48000: 0x16}
 
@@ -86,7 +88,7 @@ class AudioSocketPeer:
 
     async def ended(self, timeout_s: float = 60) -> None:
         """Until the worker has closed."""
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             await self.over.wait()
 
 
@@ -155,5 +157,5 @@ class ChannelPeer:
 
     async def ended(self, timeout_s: float = 60) -> None:
         """Until the worker has closed."""
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             await self.over.wait()

@@ -26,7 +26,8 @@ import soxr
 
 from lab.media.material import RATE_HZ, encode
 from lab.media.speech import speech
-from lab.worker.peers import Worker, alive, launch, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, alive, launch, worker
 
 ENVIRON = {
     "ASR__ENGINE": "moonshine",  # starts in half a second

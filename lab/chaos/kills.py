@@ -32,6 +32,7 @@ from audio.codecs.g711 import ulaw_encode
 from lab.engine.offline import MOONSHINE, packets, utterances
 from lab.events.story import check_story
 from lab.media.speech import speech
+from lab.patience import seconds
 from lab.sip.sipp_caller import Sipp
 from lab.worker.peers import Worker, alive, launch
 from mediaworker.cli.stream import StreamError, StreamTarget, stream
@@ -310,7 +311,7 @@ class Chaos:
         return None
 
     async def until(self, condition: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + seconds(PATIENCE_S)
         while True:
             value = condition()
             if await value if isinstance(value, Awaitable) else value:

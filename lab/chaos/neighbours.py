@@ -14,7 +14,8 @@ import numpy as np
 
 from audio.codecs.g711 import ulaw_encode
 from lab.media.speech import SPEECH
-from lab.worker.peers import Worker, command, until
+from lab.patience import until
+from lab.worker.peers import Worker, command
 from mediaworker.cli.play import load_pcm
 
 INTRUDER = "100"

@@ -23,8 +23,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from audio.codecs.g711 import ulaw_encode
 from lab.events.story import check_story
 from lab.media.speech import speech
+from lab.patience import until
 from lab.sip.sipp_caller import Sipp
-from lab.worker.peers import Worker, until
+from lab.worker.peers import Worker
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid
 from mediaworker.ingress.twilio.webhook import sign
 from sip.media.own_addresses import facing

@@ -12,6 +12,7 @@ from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utteranc
 from audio.codecs.g711 import ulaw_encode
 from config.settings import Asr, Settings
 from lab.media.speech import speech
+from lab.patience import timeout
 
 SETTINGS = Settings(asr=Asr(engine="moonshine", threads=1))
 
@@ -45,7 +46,7 @@ class Client:
             self.recognizer.append(name, audio[at : at + 1600])
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with timeout(LIMIT_S):
             while not condition():  # noqa: ASYNC110 - kills are timed by what is going on, not by an event
                 await asyncio.sleep(0.005)
 

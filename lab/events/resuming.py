@@ -10,6 +10,7 @@ from pathlib import Path
 from lab.events.samples import final, partial, speech, started
 from lab.http.api_server import running_api
 from lab.network.cutting_proxy import CuttingProxy
+from lab.patience import timeout
 from mediaworker.client import Client, schema
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
@@ -47,7 +48,7 @@ async def cut_and_restart(directory: Path, *, cuts: int, restarts: int, types: f
                     made += rng.random() < 0.3 and proxy.cut()
                 if life == restarts:
                     api.hub.publish("last", 0, started())
-                    async with asyncio.timeout(30):
+                    async with timeout(30):
                         await done.wait()
                     pages = await api.hub.read(lambda found: found.page(0, 2**62, 10**6, call_id=None, types=types))
                 proxy.target = None

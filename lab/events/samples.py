@@ -12,6 +12,7 @@ import msgspec
 
 from config import Settings
 from config.load import parse
+from lab.patience import timeout
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import (
@@ -64,7 +65,7 @@ def small_queue(queue: int) -> Settings:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with timeout(15):
         while not condition():  # noqa: ASYNC110  what is waited for tells nobody
             await asyncio.sleep(0.005)
 

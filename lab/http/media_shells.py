@@ -10,6 +10,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from config.load import parse
+from lab.patience import timeout
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import websocket_routes
 from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress, webhook_routes
@@ -19,7 +20,7 @@ TIMEOUT_S = 10
 
 async def until(condition):
     """Returns when the condition holds; the other end of a socket cannot be waited for in another way."""
-    async with asyncio.timeout(TIMEOUT_S):
+    async with timeout(TIMEOUT_S):
         while True:
             if condition():
                 return
@@ -36,7 +37,7 @@ async def media_port(endpoint, throttle, max_bytes):
         yield listener.port
     finally:
         ticks.cancel()
-        async with asyncio.timeout(TIMEOUT_S):
+        async with timeout(TIMEOUT_S):
             await listener.stop()
 
 
@@ -70,5 +71,5 @@ async def asgi_port(app):
             yield listening.getsockname()[1]
         finally:
             server.should_exit = True
-            async with asyncio.timeout(TIMEOUT_S):
+            async with timeout(TIMEOUT_S):
                 await task

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.network.ports import free_port
-from lab.worker.peers import ROOT, until
+from lab.patience import until
+from lab.worker.peers import ROOT
 
 LOCK = ROOT / "requirements" / "serve.txt"
 HAPROXY = """

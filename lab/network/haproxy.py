@@ -20,8 +20,9 @@ from lab.deploy.metrics import DEPLOY
 from lab.network.authority import Authority
 from lab.network.nats_servers import nats
 from lab.network.ports import ports
+from lab.patience import until
 from lab.worker.cluster import environ, joined
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import CODES, config, send
 
 KEY = "proxy-key-1234"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.network.ports import ports
-from lab.worker.peers import until
+from lab.patience import until
 
 
 @dataclass

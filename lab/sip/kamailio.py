@@ -12,7 +12,8 @@ from pathlib import Path
 
 from lab.asterisk.pbx import INSIDE, inside
 from lab.network.ports import ports
-from lab.worker.peers import ROOT, until
+from lab.patience import until
+from lab.worker.peers import ROOT
 
 CONFIGURATION = ROOT / "deploy" / "kamailio"
 CALLER = "127.0.0.1"

@@ -8,6 +8,7 @@ import re
 import ssl
 
 from lab.network.authority import Pair
+from lab.patience import timeout
 
 
 class RegistrarPeer:
@@ -94,7 +95,7 @@ class RegistrarPeer:
         at = f"IN {'IP6' if ':' in self.host else 'IP4'} {self.host}"
         sdp = f"v=0\r\no=- 1 1 {at}\r\ns=-\r\nc={at}\r\nt=0 0\r\nm=audio 40000 RTP/AVP 0\r\n"
         self._writer.write(self._request("INVITE", f"sip:alice@{self._named}", "To: <sip:alice@localhost>", sdp))
-        async with asyncio.timeout(10):
+        async with timeout(10):
             await self._answered.wait()
 
     def _request(self, method: str, uri: str, to: str, body: str) -> bytes:

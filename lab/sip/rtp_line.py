@@ -14,6 +14,7 @@ from audio.rtp.packet import RtpPacket
 from audio.rtp.silence_ticker import SilenceTicker
 from config.addresses import SOCKETS, family_of
 from lab.network.ports import port_range
+from lab.patience import timeout
 from sip.media.ports import RtpPorts
 from sip.media.receiver import RtpReceiver
 from sip.media.rtp_socket import RtpCounters, RtpSocket
@@ -68,14 +69,14 @@ class Line:
         (source or self.peer).sendto(datagram, (self.host, self.rtp.port))
 
     async def counted(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with timeout(5):
             while self.counters.packets + self.counters.wrong_source + self.counters.rtcp < count:
                 for _ in self.receiver.sweep(time.monotonic()):
                     await asyncio.sleep(0)
                 await asyncio.sleep(0.001)
 
     async def receive(self, count: int) -> list[RtpPacket]:
-        async with asyncio.timeout(5):
+        async with timeout(5):
             return [RtpPacket.parse(await self.loop.sock_recv(self.peer, 2048)) for _ in range(count)]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab.asterisk.pbx import ADDRESS, inside
 from lab.network.ports import ports
-from lab.worker.peers import until
+from lab.patience import until
 
 Value = str | list["Value"] | dict[str, "Value"]
 

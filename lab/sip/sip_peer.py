@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 
+from lab.patience import timeout
 from sip.protocol.message import SipMessage
 
 
@@ -133,7 +134,7 @@ class SipPeer:
 
     async def wait(self, found: Callable[[], SipMessage | None], what: str, timeout_s: float) -> SipMessage:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 while (message := found()) is None:
                     self._news.clear()
                     await self._news.wait()

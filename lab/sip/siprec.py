@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from config.addresses import bracketed
+from lab.patience import timeout
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Body, Step, offer, scenario
@@ -71,7 +72,7 @@ async def talking(
     text, options = scenario(*steps, contact=SRC), ("-trace_logs", "-log_file", str(before))
     task = sipp.start(text, f"{bracketed(host)}:{running.sip_port}", source=host, timeout_s=timeout_s, options=options)
     try:
-        async with asyncio.timeout(20):
+        async with timeout(20):
             while not (found := re.findall(r"m=audio ([0-9]+) ", before.read_text() if before.exists() else "")):
                 assert not task.done(), "it has ended"
                 await asyncio.sleep(0.02)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lab.asterisk.pbx import ADDRESS, DIGITS, INSIDE, inside
 from lab.network.ports import ports
-from lab.worker.peers import until
+from lab.patience import until
 from mediaworker.cli.play import load_pcm
 
 CODECS = {

@@ -8,6 +8,7 @@ import time
 
 from lab.network.authority import Authority, Pair
 from lab.network.ports import free_port
+from lab.patience import timeout
 
 
 def secured(pair: Pair, authority: Authority, **more: object) -> dict[str, object]:
@@ -31,7 +32,7 @@ async def ask(port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> tu
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(True)
         writer.write(options())
-        async with asyncio.timeout(10):
+        async with timeout(10):
             return (await reader.readline()).decode().strip(), shown
     finally:
         writer.transport.abort()

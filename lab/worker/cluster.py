@@ -11,6 +11,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from lab.network.nats_servers import NatsServer
+from lab.patience import timeout
 from lab.worker.peers import Worker
 from lab.worker.ws_calls import CODES, config, told, url
 
@@ -39,7 +40,7 @@ class Follower:
             self.heard.append(json.loads(frame))
 
     async def until(self, type_: str, count: int = 1, within_s: float = 30) -> None:
-        async with asyncio.timeout(within_s):
+        async with timeout(within_s):
             while sum(each["type"] == type_ for each in self.heard) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -17,7 +17,8 @@ from typing import Any
 from config.sections.section import Secret
 from config.settings import Asr, Cluster, Settings
 from lab.network.ports import ports
-from lab.worker.peers import COMMAND, until
+from lab.patience import until
+from lab.worker.peers import COMMAND
 
 TOKEN = "known-to-both-sides"
 

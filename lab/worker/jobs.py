@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from lab.worker.peers import Worker, until
+from lab.patience import until
+from lab.worker.peers import Worker
 
 
 def jobs(by: httpx.Client, **query: Any) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.network.ports import ports
+from lab.patience import seconds, until
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "qwen3-asr-tiny"
@@ -48,7 +48,7 @@ class Worker:
         return f"ws://127.0.0.1:{self.media_port}/twilio/stream"
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=10, context=self.tls) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=seconds(10), context=self.tls) as answer:
             body = answer.read().decode()
             return json.loads(body) if "json" in answer.headers["content-type"] else body
 
@@ -94,7 +94,7 @@ class Worker:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=seconds(60))
 
 
 def launch(folder: Path, process_environ: Mapping[str, str] = {}, **environ: str) -> Worker:
@@ -146,17 +146,10 @@ def alive(worker: Worker) -> bool:
     return False
 
 
-def until(condition: Any, timeout_s: float = 30, what: str = "") -> Any:
-    """The first true value of `condition()`."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
-        time.sleep(0.05)
-    return value
-
-
 def command(*arguments: str, timeout_s: float = 120, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run a `mediaworker` command to its end. `environ` keys are `SECTION__KEY`."""
     environ = {"ASR__MODEL": str(TINY)} | environ
     env = os.environ | {f"MEDIAWORKER_{key}": value for key, value in environ.items()}
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, env=env)
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=seconds(timeout_s), cwd=ROOT, env=env
+    )

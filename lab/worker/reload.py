@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.worker.peers import Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, worker
 
 
 @contextmanager

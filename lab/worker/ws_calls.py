@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from audio.codecs.g711 import alaw_encode, ulaw_decode
 from lab.engine.qwen_models import TINY
 from lab.events.story import check_story
+from lab.patience import timeout
 from lab.worker.peers import Worker
 
 QWEN = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY), "SIP__ENABLED": "false", "EVENTS__HEARTBEAT_S": "2"}
@@ -69,7 +70,7 @@ async def send(socket: ClientConnection, data: bytes, *, speed: float, bytes_per
 async def read(socket: ClientConnection) -> list[dict[str, Any]]:
     """All until the close."""
     found = []
-    async with asyncio.timeout(TIMEOUT_S):
+    async with timeout(TIMEOUT_S):
         with contextlib.suppress(ConnectionClosed):
             while True:
                 found.append(json.loads(await socket.recv()))
@@ -77,7 +78,7 @@ async def read(socket: ClientConnection) -> list[dict[str, Any]]:
 
 
 async def until_final(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(TIMEOUT_S):
+    async with timeout(TIMEOUT_S):
         while True:
             message: dict[str, Any] = json.loads(await socket.recv())
             if message.get("type") == "final" or message.get("is_final"):

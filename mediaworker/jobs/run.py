@@ -122,8 +122,8 @@ class JobRun:
             failed_chunks=job.failed_chunks + (segment.error is not None),
             waits_since_s=0.0,
         )
-        log.debug("segment", job=self._id, number=segment.index, start_ms=segment.start_ms)
         await self._store.put(job, segment)
+        log.debug("segment", job=self._id, number=segment.index, start_ms=segment.start_ms)
 
     async def _put_off(self, reason: str) -> None:
         """Try again later, but not for ever."""

@@ -20,7 +20,8 @@ from asr.utterance import EngineStatus
 from config.framing import Frames, encode
 from config.settings import Asr, Qwen, Settings
 from lab.engine.recognizer import client
-from lab.worker.peers import TINY, until, worker
+from lab.patience import until
+from lab.worker.peers import TINY, worker
 
 TOO_OLD = (
     "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading "

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.asterisk import pbx
-from lab.worker.peers import Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, worker
 from lab.worker.qwen import QWEN
 from lab.worker.readiness import ready
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lab.asterisk.pbx import Asterisk
-from lab.worker.peers import alive, launch, until
+from lab.patience import until
+from lab.worker.peers import alive, launch
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from lab.asterisk.audiosocket import check_heard, hold
 from lab.asterisk.calls import hang_up, heard
 from lab.asterisk.dialled import dialled, extension, wait_ended, wait_said
 from lab.asterisk.pbx import Asterisk
-from lab.worker.peers import Worker, until
+from lab.patience import until
+from lab.worker.peers import Worker
 from lab.worker.qwen import SAID
 
 APPLICATION, CHANNEL = "100", "101"

@@ -10,9 +10,10 @@ import pytest
 from lab.asterisk.dialled import dialled, extension, wait_ended, wait_said
 from lab.asterisk.pbx import ADDRESS, Asterisk
 from lab.events.story import check_story
+from lab.patience import until
 from lab.sip import softphone
 from lab.worker.calls import said
-from lab.worker.peers import Worker, until
+from lab.worker.peers import Worker
 from lab.worker.qwen import SAID
 
 

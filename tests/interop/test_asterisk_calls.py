@@ -10,7 +10,8 @@ import pytest
 from lab.asterisk.calls import heard
 from lab.asterisk.pbx import Asterisk
 from lab.events.story import check_story
-from lab.worker.peers import Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, worker
 from lab.worker.qwen import QWEN, SAID
 from lab.worker.readiness import ready
 

@@ -11,7 +11,8 @@ import pytest
 from lab.asterisk import pbx
 from lab.asterisk.calls import heard
 from lab.events.story import check_story
-from lab.worker.peers import until, worker
+from lab.patience import until
+from lab.worker.peers import worker
 from lab.worker.qwen import QWEN, SAID
 from lab.worker.readiness import ready
 

@@ -20,9 +20,10 @@ from lab.asterisk.audiosocket import check_heard
 from lab.asterisk.dialled import dialled, extension, wait_ended
 from lab.asterisk.pbx import ADDRESS, PASSWORD, Asterisk
 from lab.events.story import check_story
+from lab.patience import until
 from lab.sip.softphone import Softphone
 from lab.worker.calls import said
-from lab.worker.peers import ROOT, Worker, until
+from lab.worker.peers import ROOT, Worker
 from lab.worker.qwen import SAID
 
 BOTH = ("customer", "agent")

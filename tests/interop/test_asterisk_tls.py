@@ -15,7 +15,8 @@ from lab.asterisk.dialled import dialled, extension, hold_and_say_again, wait_en
 from lab.asterisk.pbx import ADDRESS, Asterisk
 from lab.events.story import check_story
 from lab.network.authority import Authority, Pair
-from lab.worker.peers import Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, worker
 from lab.worker.qwen import QWEN, SAID
 from lab.worker.readiness import ready
 

@@ -15,7 +15,8 @@ from lab.asterisk.dialled import dialled, extension, wait_ended, wait_said
 from lab.asterisk.pbx import KEY, Asterisk
 from lab.events.story import check_story
 from lab.network.authority import Authority
-from lab.worker.peers import Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, worker
 from lab.worker.qwen import QWEN, SAID
 from lab.worker.readiness import ready
 

@@ -8,9 +8,10 @@ import pytest
 
 from lab.asterisk.pbx import ADDRESS
 from lab.events.story import check_story
+from lab.patience import until
 from lab.sip.softphone import phone
 from lab.worker.calls import said
-from lab.worker.peers import Worker, until
+from lab.worker.peers import Worker
 from lab.worker.qwen import SAID
 
 

@@ -11,11 +11,12 @@ import pytest
 from lab.asterisk.calls import heard
 from lab.asterisk.pbx import ADDRESS, Asterisk
 from lab.events.story import check_story
+from lab.patience import until
 from lab.sip import rtpengine
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sip_peer import SipPeer, sdp
 from lab.sip.softphone import phone
-from lab.worker.peers import Worker, until
+from lab.worker.peers import Worker
 
 
 @pytest.mark.parametrize("peer", ["worker-webrtc", "worker-dtls"])

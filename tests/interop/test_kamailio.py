@@ -15,13 +15,14 @@ import pytest
 from lab.asterisk.dialled import hold_and_say_again, wait_ended, wait_said
 from lab.events.story import check_story
 from lab.network.ports import ports
+from lab.patience import until
 from lab.sip.kamailio import CALLER, Kamailio, kamailio, own_address
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Expect, Pause, Send, mixed, offer, scenario
 from lab.sip.siprec import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, line, metadata
 from lab.sip.softphone import Softphone, phone
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 from lab.worker.qwen import QWEN, SAID, file
 from lab.worker.readiness import ready
 

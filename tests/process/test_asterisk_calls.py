@@ -20,7 +20,8 @@ from lab.engine.qwen_models import TINY
 from lab.events.story import check_story
 from lab.http.media_shells import until as until_async
 from lab.network.ports import ports
-from lab.worker.peers import Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, worker
 
 DIGITS = Path(__file__).parents[1] / "data" / "digits"
 SAID = {

@@ -17,6 +17,7 @@ from lab.asterisk.audiosocket_frames import HELLO, pcm
 from lab.asterisk.peers import AudioSocketPeer, frame
 from lab.calls.stream_desks import Desk
 from lab.http.media_shells import until
+from lab.patience import timeout
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.audiosocket.listener import MAX_UNREAD, AudioSocketListener
 from mediaworker.ingress.audiosocket.messages import ERROR, HANGUP
@@ -43,7 +44,7 @@ async def listening(desk: Desk, refusals: list[CallRefused] | None = None, **opt
         yield listener
     finally:
         ticks.cancel()
-        async with asyncio.timeout(TIMEOUT_S):
+        async with timeout(TIMEOUT_S):
             await listener.stop()
         assert listener.connections == 0 and listener.limit.open == 0 and not listener.held
 
@@ -87,7 +88,7 @@ async def test_a_peer_that_does_not_read_is_sent_no_more() -> None:
             mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             mute.connect(("127.0.0.1", listener.port))
             mute.sendall(HELLO + frame(0x18, bytes(7680)))
-            async with asyncio.timeout(60):
+            async with timeout(60):
                 await until_withheld(listener)
             (connection,) = listener._connections
             assert connection._transport.get_write_buffer_size() <= 3 + 7680
@@ -184,7 +185,7 @@ async def test_a_stranger_is_cut_off_and_a_friend_is_not() -> None:
         async with listening(desk, host="0.0.0.0", allow=allow) as listener:
             reader, writer = await asyncio.open_connection(own_address(), listener.port)
             writer.write(HELLO + frame(HANGUP))
-            async with asyncio.timeout(TIMEOUT_S):
+            async with timeout(TIMEOUT_S):
                 with contextlib.suppress(OSError):
                     assert await reader.read() == b""
             writer.close()

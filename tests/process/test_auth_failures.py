@@ -10,6 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from lab.patience import timeout
 from lab.worker.peers import worker
 from mediaworker.ingress.auth_failures import FREE
 
@@ -73,7 +74,7 @@ async def failures(client: httpx.AsyncClient) -> dict[str, float]:
 
 
 async def counted(client: httpx.AsyncClient, guesses: int) -> None:
-    async with asyncio.timeout(10):
+    async with timeout(10):
         while (await failures(client))["unknown_key"] < guesses:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

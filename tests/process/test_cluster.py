@@ -19,8 +19,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from lab.deploy.metrics import families
 from lab.events.story import check_story
 from lab.network.nats_servers import NatsServer, nats
+from lab.patience import until
 from lab.worker.cluster import environ, following, joined, say, transient
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import CODES, config, until_final, url
 
 

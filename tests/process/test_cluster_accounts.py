@@ -13,6 +13,7 @@ import pytest
 
 from config.load import parse
 from lab.network.nats_servers import NatsServer, nats
+from lab.patience import wait_for
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import NatsConnection
 
@@ -67,7 +68,7 @@ async def members(server: NatsServer, *names: str) -> AsyncIterator[list[Member]
 
         connection = NatsConnection(settings, worker=name, on_ready=on_ready)
         connection.start()
-        await asyncio.wait_for(ready.wait(), 10)
+        await wait_for(ready.wait(), 10)
         accounts = ClusterAccounts(connection)
         accounts.accounts = cast(Any, [Account(f"user {number} ü/*@pbx:0") for number in range(ACCOUNTS)])
         connections.append(connection)

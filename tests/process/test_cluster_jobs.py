@@ -23,9 +23,10 @@ from config.load import parse
 from lab.chaos.jobs import recording
 from lab.http.receiver import SECRET, receiving, told
 from lab.network.nats_servers import NatsServer, nats
+from lab.patience import until
 from lab.worker.cluster import environ, joined
 from lab.worker.jobs import ended, folder, jobs, made, name, upload
-from lab.worker.peers import Worker, alive, until, worker
+from lab.worker.peers import Worker, alive, worker
 from mediaworker.cluster.connection import CancellableClient, NatsConnection
 from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.files.options import Options

@@ -21,6 +21,7 @@ from config.settings import Cluster
 from lab.events.samples import ended, final, partial, running_hub, speech, started
 from lab.network.cutting_proxy import CuttingProxy
 from lab.network.nats_servers import NatsServer, nats
+from lab.patience import timeout
 from lab.worker.cluster import environ, following, joined
 from lab.worker.peers import alive, launch
 from lab.worker.ws_calls import config, url
@@ -75,7 +76,7 @@ async def stored(js: JetStreamContext) -> list[tuple[str, int]]:
 
 
 async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN_S):
+    async with timeout(WITHIN_S):
         while not done():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -92,7 +93,7 @@ async def publishing(folder: Path, server: NatsServer) -> AsyncIterator[Publishi
     other = await nats_client.connect(server.url)
     connection.start()
     try:
-        async with asyncio.timeout(WITHIN_S), running_hub(folder) as hub:
+        async with timeout(WITHIN_S), running_hub(folder) as hub:
             await joined.wait()
             outbox = Outbox(hub, connection)
             await outbox.start()
@@ -210,7 +211,7 @@ async def test_what_a_killed_worker_has_told_is_known_to_the_others(tmp_path: Pa
         told = {(each["call_id"], each["seq"]) for each in follower.heard if each["type"] == "call.started"}
         other = await nats_client.connect(server.url)
         stack.push_async_callback(other.close)
-        async with asyncio.timeout(WITHIN_S):
+        async with timeout(WITHIN_S):
             while not told <= set(await stored(other.jetstream())):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 

@@ -29,9 +29,10 @@ from lab.engine.offline import packets, utterances
 from lab.events.story import check_story
 from lab.media.speech import SPEECH, speech
 from lab.network.ports import ports
+from lab.patience import timeout, until
 from lab.sip.sipp_caller import Sipp
 from lab.worker.calls import check_heard, children, start
-from lab.worker.peers import Worker, command, until, worker
+from lab.worker.peers import Worker, command, worker
 from mediaworker.cli.play import load_pcm
 from sip.phone import encode as encoded
 
@@ -128,7 +129,7 @@ async def test_a_twilio_stream_is_two_legs(running: Worker, conversation: tuple[
         arguments = ("stream", running.twilio, "--play", str(customer), "--play-outbound", str(agent))
         played = asyncio.create_task(asyncio.to_thread(command, *arguments))
         live: list[dict[str, Any]] = []
-        async with asyncio.timeout(90):
+        async with timeout(90):
             while not (live and live[-1]["type"] == "call.ended"):
                 event = json.loads(await socket.recv())
                 if event["call_id"] is not None:

@@ -19,6 +19,7 @@ from config.sections.section import Secret
 from config.settings import Cluster
 from lab.engine.recognizer import PROMPT, client, codes
 from lab.network.authority import Authority, Pair
+from lab.patience import timeout
 from lab.worker.engine_server_clients import finals, ready, say
 from lab.worker.engine_servers import TOKEN, Server, engine_server, shared
 from lab.worker.peers import command
@@ -64,7 +65,7 @@ async def answered(server: Server, *frames: bytes, context: ssl.SSLContext | Non
     found: list[messages.FromEngine] = []
     with contextlib.suppress(OSError):
         cut = framing.Frames()
-        async with asyncio.timeout(20):
+        async with timeout(20):
             for frame in frames[:-1]:
                 writer.write(frame)
                 found += map(messages.decode_from_engine, cut.feed(await reader.read(65536)))
@@ -108,7 +109,7 @@ async def test_a_silent_stranger_does_not_keep_workers_out(server: Server) -> No
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(framing.encode(HELLO))
         cut, told = framing.Frames(), list[messages.FromEngine]()
-        async with asyncio.timeout(20):
+        async with timeout(20):
             while not any(isinstance(each, messages.Welcome) for each in told):
                 assert (data := await reader.read(65536)), "turned away"
                 told += map(messages.decode_from_engine, cut.feed(data))

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from lab.media.speech import SPEECH
+from lab.patience import until
 from lab.worker.engine_servers import TOKEN, Server, engine_server
-from lab.worker.peers import Worker, command, until, worker
+from lab.worker.peers import Worker, command, worker
 from lab.worker.readiness import readiness, states
 from lab.worker.reload import configured
 from lab.worker.ws_calls import CODES, config, stored, texts, told, url

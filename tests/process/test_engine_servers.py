@@ -21,9 +21,10 @@ from config.settings import Asr, Settings
 from lab.deploy.metrics import families
 from lab.engine.recognizer import Client, client
 from lab.media.speech import speech
+from lab.patience import until
 from lab.worker.engine_server_clients import finals, ready, say
 from lab.worker.engine_servers import Server, engine_server, shared
-from lab.worker.peers import TINY, until
+from lab.worker.peers import TINY
 
 PROMPT, LONG = "agent-loggedoff", "demo-instruct"
 LOCAL = Settings(asr=Asr(engine="moonshine", threads=1))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.events.samples import ended, final, kinds, partial, running_hub, speech, started, take, until
+from lab.patience import wait_for
 from mediaworker.events.call_record import RESTART_REVISION
 from mediaworker.events.database import Database
 from mediaworker.events.frame import decode
@@ -216,7 +217,7 @@ async def test_a_disk_that_does_not_answer_is_not_waited_for(tmp_path: Path, mon
         other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")  # the writer now waits for this lock, up to 5 s
         hub.publish("c1", 0, started())
-        assert kinds(await asyncio.wait_for(take(subscription, 1), 3)) == ["call.started"]
+        assert kinds(await wait_for(take(subscription, 1), 3)) == ["call.started"]
         assert hub.trouble is not None
         assert "not answered" in hub.trouble
         other.execute("ROLLBACK")

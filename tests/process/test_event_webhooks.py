@@ -15,7 +15,8 @@ import pytest
 from config.settings import EventWebhook, Secret
 from lab.events.samples import ended, final, partial, running_hub, speech, started
 from lab.http.receiver import SECRET, Receiver, receiving, told
-from lab.worker.peers import alive, command, launch, until
+from lab.patience import timeout, until
+from lab.worker.peers import alive, command, launch
 from mediaworker.events import feed_place
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import Dtmf
@@ -41,7 +42,7 @@ async def delivering(hub: EventHub, settings: EventWebhook) -> AsyncIterator[Eve
 
 
 async def true(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
+    async with timeout(seconds):
         while not condition():  # noqa: ASYNC110  what is waited for tells nobody
             await asyncio.sleep(0.02)
 

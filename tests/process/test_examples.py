@@ -19,7 +19,8 @@ import soxr
 from audio.codecs.g711 import ulaw_decode
 from lab.media import material
 from lab.network.ports import ports
-from lab.worker.peers import ROOT, Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import ROOT, Worker, worker
 from lab.worker.peers import command as mediaworker
 from lab.worker.ws_calls import CODES, QWEN, SAID, speech
 

@@ -9,7 +9,8 @@ import signal
 from websockets.asyncio.client import connect
 
 from lab.network.haproxy import HEADERS, Scene, answers, scene
-from lab.worker.peers import alive, until
+from lab.patience import timeout, until
+from lab.worker.peers import alive
 
 __all__ = ["scene"]
 
@@ -21,7 +22,7 @@ async def test_calls_spread_and_one_subscriber_hears_all(scene: Scene) -> None:
         assert json.loads(await subscriber.recv())["type"] == "hello"
         await asyncio.gather(*(scene.say() for _ in range(6)))
         ended: set[str] = set()
-        async with asyncio.timeout(20):
+        async with timeout(20):
             while len(ended) < 6:
                 event = json.loads(await subscriber.recv())
                 if event["type"] == "call.ended":

@@ -25,7 +25,8 @@ from config.settings import Secret
 from lab.http.receiver import SECRET, receiving, told
 from lab.media.material import RATE_HZ, encode
 from lab.network.ports import ports
-from lab.worker.peers import alive, command, launch, until
+from lab.patience import timeout, until
+from lab.worker.peers import alive, command, launch
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
 from mediaworker.jobs import notifier
@@ -72,7 +73,7 @@ async def submit(service: JobService, url: str, name: str = "silent.wav") -> str
 
 async def over(service: JobService, job_id: str, state: str) -> Webhook:
     """Of the job's webhook, once it is in this state on the disk."""
-    async with asyncio.timeout(30):
+    async with timeout(30):
         while True:
             job = await service.get(job_id)
             assert job is not None and job.webhook is not None

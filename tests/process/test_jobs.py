@@ -18,8 +18,9 @@ import pytest
 from lab.chaos.jobs import recording
 from lab.http.documented import check_read
 from lab.media.material import RATE_HZ, encode
+from lab.patience import until
 from lab.worker.jobs import ended, folder, jobs, made, name, upload
-from lab.worker.peers import Worker, alive, launch, until, worker
+from lab.worker.peers import Worker, alive, launch, worker
 
 KEYS = {"ann": "ann-key-1234", "bob": "bob-key-1234", "ops": "ops-key-1234", "screen": "screen-key-1"}
 SCOPES = {"ann": ["batch"], "bob": ["batch"], "ops": ["batch", "admin"], "screen": ["events"]}

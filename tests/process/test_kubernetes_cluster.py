@@ -26,9 +26,10 @@ from config import load
 from lab.deploy.manifests import ROOT, copied, generated
 from lab.network.haproxy import answers, haproxy
 from lab.network.ports import ports
+from lab.patience import timeout, until
 from lab.worker.cluster import joined
 from lab.worker.engine_servers import engine_server
-from lab.worker.peers import TINY, Worker, until, worker
+from lab.worker.peers import TINY, Worker, worker
 from lab.worker.ws_calls import CODES, SAID, config, send
 
 PODS = 3
@@ -131,7 +132,7 @@ async def test_another_worker_tells_what_an_engine_server_has_read(cluster: Clus
             await call.send(json.dumps({"type": "finalize"}))
             assert await finals(call) == SAID
         said: list[str] = []
-        async with asyncio.timeout(20):
+        async with timeout(20):
             async for message in subscriber:
                 event: dict[str, Any] = json.loads(message)
                 if event["type"] == "transcript.final":

@@ -20,6 +20,7 @@ from websockets.exceptions import WebSocketException
 
 from lab.media.speech import SPEECH
 from lab.network.ports import ports
+from lab.patience import wait_for
 from lab.sip.sipp_caller import Sipp
 from lab.worker.peers import command, worker
 
@@ -92,7 +93,7 @@ async def test_a_loud_log_of_real_calls_holds_no_secret_and_names_every_call(tmp
             # The stream is not called by a webhook and brings no call-bound token: signed, and that is enough.
             assert done.returncode == 0, done.stderr
         await strangers(running.url)
-        await asyncio.wait_for(server, 60)
+        await wait_for(server, 60)
     text = running.log.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert len(lines) > 40

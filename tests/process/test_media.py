@@ -18,6 +18,7 @@ from config.settings import Files
 from lab.media import hostile as hostile_media
 from lab.media import material
 from lab.media.material import LAG_S, LATE_S
+from lab.patience import timeout
 from mediaworker.files import decoder_process
 from mediaworker.files.decoder_process import DecoderProcess, FileRefused, ReadingPlan
 from mediaworker.files.media import RATE_HZ, MediaFile
@@ -155,7 +156,7 @@ async def test_no_more_is_decoded_than_was_asked_for(tmp_path: Path) -> None:
         messages = reading.messages()
         chunks: list[Chunk] = []
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(3.0):
+            async with timeout(3.0):
                 async for message in messages:
                     chunks += [message] if isinstance(message, Chunk) else []
         assert len(chunks) == 3

@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from config.load import parse
 from lab.calls.recording_call import Desk
 from lab.http.media_shells import TIMEOUT_S, http_port, media_port, until
+from lab.patience import timeout
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.interfaces import MAX_AHEAD_S
 from mediaworker.ingress.listener import READ_BYTES, MediaListener
@@ -226,7 +227,7 @@ async def test_stop_closes_every_connection_and_a_taken_port_is_an_error(free_po
     async with client(f"ws://127.0.0.1:{settings.port}{STREAM}") as websocket:
         await websocket.send("hello")
         await websocket.recv()
-        async with asyncio.timeout(TIMEOUT_S):
+        async with timeout(TIMEOUT_S):
             await listener.stop()
         with pytest.raises(ConnectionClosed) as caught:
             await websocket.recv()
@@ -443,7 +444,7 @@ async def test_a_stream_that_has_stopped_is_not_kept(shell, monkeypatch):
             await websocket.send(media(index))
             await asyncio.sleep(0.02)
         await websocket.send(json.dumps(STOP))
-        async with asyncio.timeout(5):
+        async with timeout(5):
             await websocket.wait_closed()
         assert websocket.close_code == 1000
     assert desk.calls[0].ends == ["hangup"]

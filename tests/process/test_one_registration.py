@@ -15,11 +15,12 @@ import pytest
 
 from lab.network.cutting_proxy import CuttingProxy
 from lab.network.nats_servers import NatsServer, nats
+from lab.patience import until
 from lab.sip.one_contact import OneContactRegistrar
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Pause, Send, offer, scenario
 from lab.worker.cluster import environ
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 
 INVITE = Send("INVITE", offer("m=audio 30000 RTP/AVP 0"))
 TAKEOVER_S = 15

@@ -18,7 +18,8 @@ from config import ConfigError
 from config.settings import Asr, Settings
 from lab.engine.recognizer import Client, client
 from lab.media.speech import speech
-from lab.worker.peers import TINY, until, worker
+from lab.patience import until
+from lab.worker.peers import TINY, worker
 
 PAIR = Settings(asr=Asr(engine="moonshine", processes=2, threads=2))
 PROMPT = "agent-loggedoff"

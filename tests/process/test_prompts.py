@@ -13,6 +13,7 @@ from audio.codecs.g711 import ulaw_encode
 from lab.engine.offline import Expected, packets, utterances
 from lab.events.story import check_story
 from lab.media.speech import speech
+from lab.patience import timeout
 from lab.worker.calls import TOLERANCE_MS
 from lab.worker.peers import Worker, worker
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
@@ -26,7 +27,7 @@ async def test_every_prompt_is_heard_as_it_is_offline(tmp_path: Path, prompts: d
     short = sorted(name for name in prompts if 0.5 < len(speech(name)) / 8000 < LONGEST_S and "/" not in name)
     chosen = random.Random(7).sample(short, PROMPTS)
     with worker(tmp_path, SIP__ENABLED="false") as running:
-        async with asyncio.timeout(100):
+        async with timeout(100):
             await asyncio.gather(*(play(running, name, delay_s=index * 0.1) for index, name in enumerate(chosen)))
         calls = {call["external_id"]: call for call in await asyncio.to_thread(running.wait_ended, PROMPTS, 100)}
     assert set(calls) == set(chosen)

@@ -17,8 +17,9 @@ from audio import Codec
 from lab.engine.offline import packets, utterances
 from lab.engine.qwen_models import TINY, generate, loaded_tiny, prompts
 from lab.events.story import check_story
+from lab.patience import timeout, until
 from lab.worker.calls import children, start
-from lab.worker.peers import Worker, command, until, worker
+from lab.worker.peers import Worker, command, worker
 from lab.worker.qwen import QWEN, SAID, SETTINGS, file
 
 
@@ -52,7 +53,7 @@ async def test_a_twilio_stream_of_two_tracks_word_for_word(running: Worker) -> N
         await socket.recv()
         tracks = ("--play", str(file("customer")), "--play-outbound", str(file("agent")))
         played = asyncio.create_task(asyncio.to_thread(command, "stream", running.twilio, *tracks))
-        async with asyncio.timeout(90):
+        async with timeout(90):
             while (event := json.loads(await socket.recv()))["type"] != "call.ended":
                 if event["type"] == "transcript.partial":
                     shown.setdefault(event["utterance_id"], []).append(event)
@@ -129,7 +130,7 @@ async def test_what_must_not_be_seen_is_nowhere(tmp_path: Path) -> None:
             plain = await call(*customer)
             keyed = await call(*customer, "--connect", "--dtmf", "7*9317")
             both = await call(*customer, "--play-outbound", str(file("agent")))
-            async with asyncio.timeout(30):
+            async with timeout(30):
                 while (message := await socket.recv()) and json.loads(message)["call_id"] != both[0]["call_id"]:
                     seen.append(str(message))
         finals = check_story(plain)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from lab.worker.peers import TINY, Worker, command, launch, until, worker
+from lab.patience import until
+from lab.worker.peers import TINY, Worker, command, launch, worker
 
 
 @pytest.fixture(scope="module")

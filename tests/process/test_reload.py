@@ -26,7 +26,8 @@ from config.certificates import expiry
 from config.load import parse
 from lab.media.speech import SPEECH, speech
 from lab.network.ports import port_range, ports
-from lab.worker.peers import COMMAND, ROOT, Worker, alive, command, launch, until, worker
+from lab.patience import until
+from lab.worker.peers import COMMAND, ROOT, Worker, alive, command, launch, worker
 from lab.worker.reload import configured
 from mediaworker.ops.systemd import ServiceManager
 from mediaworker.ops.tls import Certificate

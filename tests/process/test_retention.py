@@ -14,6 +14,7 @@ import pytest
 
 from config.load import parse
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take
+from lab.patience import timeout
 from lab.worker.peers import COMMAND
 from mediaworker.events import database as store_file
 from mediaworker.events.database import Database
@@ -303,7 +304,7 @@ async def test_the_sweep_runs_by_itself_and_survives_a_store_in_trouble(
         await asyncio.sleep(0.1)
         assert sweeper.erased_calls == 0
         await hub.maintain(lambda database: database.execute("PRAGMA query_only = OFF"))
-        async with asyncio.timeout(20):
+        async with timeout(20):
             while not sweeper.erased_calls:  # noqa: ASYNC110 - what is waited for tells nobody
                 await asyncio.sleep(0.01)
         await sweeper.stop()

@@ -19,9 +19,10 @@ from lab.events.story import check_story
 from lab.http.collectors import Collector, Received, collector
 from lab.network.nats_servers import nats
 from lab.network.ports import free_port
+from lab.patience import until
 from lab.worker.cluster import environ, following, joined, say
 from lab.worker.engine_servers import TOKEN, Server, engine_server
-from lab.worker.peers import COMMAND, Worker, until, worker
+from lab.worker.peers import COMMAND, Worker, worker
 from lab.worker.readiness import states
 from mediaworker.ops.otlp import BATCH, WAITING, OtlpSender
 from mediaworker.ops.traces import Span

@@ -18,7 +18,8 @@ import pytest
 
 from lab.media import hostile as hostile_media
 from lab.media import material
-from lab.worker.peers import COMMAND, ROOT, TINY, command, until
+from lab.patience import until
+from lab.worker.peers import COMMAND, ROOT, TINY, command
 
 ENVIRON = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY)}
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from asr import text
 from lab.media import material
 from lab.media.material import RATE_HZ
-from lab.worker.peers import ROOT, Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import ROOT, Worker, worker
 from mediaworker.events.schema import Word
 from mediaworker.files.segments import FileSegment, arranged, language, mend, speaker, whole_text
 from mediaworker.transcripts.file import FileTranscript, render

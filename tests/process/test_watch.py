@@ -13,6 +13,7 @@ from pathlib import Path
 from lab.events.samples import ended, final
 from lab.http.api_server import EVENTS_KEY, running_api
 from lab.network.cutting_proxy import CuttingProxy
+from lab.patience import timeout
 from mediaworker.events.schema import Alert
 
 
@@ -30,7 +31,7 @@ async def watching(url: str, *arguments: str) -> AsyncIterator[Process]:
 
 async def line(process: Process) -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(20):
+    async with timeout(20):
         return (await process.stdout.readline()).decode().rstrip("\n")
 
 
@@ -63,7 +64,7 @@ async def test_what_strangers_say_does_not_steer_the_terminal(tmp_path: Path) ->
         assert "\x1b" not in "".join(lines) and "\x07" not in "".join(lines)
         assert "a�[2Jb" in lines[1] and "! critical cancel inbound: can�cel" in lines[2]
         await api.hub.stop()
-        async with asyncio.timeout(20):
+        async with timeout(20):
             assert await shown.wait() == 0, "--once"
         assert shown.stderr is not None
         assert "waiting for events until the worker closes the connection" in (await shown.stderr.read()).decode()

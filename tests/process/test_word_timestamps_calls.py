@@ -21,8 +21,9 @@ from audio import Codec
 from lab.engine.aligner_models import random_aligner, save
 from lab.engine.offline import Expected, packets, utterances
 from lab.events.story import check_story
+from lab.patience import timeout, until
 from lab.worker.calls import children, start
-from lab.worker.peers import ROOT, Worker, command, until, worker
+from lab.worker.peers import ROOT, Worker, command, worker
 from lab.worker.qwen import QWEN, SAID, SETTINGS, file
 
 CLIPS = ROOT / "tests" / "data" / "aligned"
@@ -117,7 +118,7 @@ async def test_words_that_are_waited_for_survive_a_kill(tmp_path: Path, aligner:
             (engine,) = children(running.process.pid)
 
             async def until_event(kind: str) -> dict[str, Any]:
-                async with asyncio.timeout(60):
+                async with timeout(60):
                     while (event := json.loads(await socket.recv()))["type"] != kind:
                         assert event["type"] not in ("transcript.words", "call.ended"), f"and no {kind}"
                 return event

@@ -21,7 +21,8 @@ from audio.codecs.g711 import ulaw_encode
 from lab.chaos.jobs import ENVIRON, finished, recording, submit
 from lab.chaos.kills import PAUSE
 from lab.media.speech import speech
-from lab.worker.peers import Worker, alive, launch, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, alive, launch, worker
 from mediaworker.cli.stream import StreamTarget, stream
 from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 

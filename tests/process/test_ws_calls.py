@@ -20,7 +20,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from audio.codecs.g711 import ulaw_decode
 from lab.chaos.neighbours import frame, open_websocket
-from lab.worker.peers import Worker, until, worker
+from lab.patience import timeout, until
+from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import (
     CODES,
     PCM,
@@ -59,7 +60,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 async def taken(socket: ClientConnection) -> None:
     """Until all that was sent has been taken: what is wrong is answered in its turn."""
     await socket.send("not JSON")
-    async with asyncio.timeout(TIMEOUT_S):
+    async with timeout(TIMEOUT_S):
         while json.loads(await socket.recv())["type"] != "error":
             pass
 

@@ -12,6 +12,7 @@ from audio.codecs.codec import Codec
 from config import ConfigError
 from config.load import parse
 from lab.network.ports import free_port
+from lab.patience import timeout
 from lab.sip.endpoint import CODES, PCMU, Recorder, codes, played, short_memory, sipp, until, worker
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Pause, Send, offer, scenario
@@ -123,7 +124,7 @@ async def test_cancel_in_the_same_burst_as_the_invite() -> None:
 
     handler = Recorder()
     offer = "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio 40000 RTP/AVP 0\r\n"
-    async with worker(handler) as endpoint, asyncio.timeout(10):
+    async with worker(handler) as endpoint, timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(message("INVITE", endpoint.port, offer) + message("CANCEL", endpoint.port))
         heard = ""

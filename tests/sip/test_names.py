@@ -13,6 +13,7 @@ import pytest
 
 from config.load import parse
 from lab.network.ports import free_port, port_range
+from lab.patience import timeout
 from lab.sip.endpoint import CODES, Recorder, played, until, worker
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.scenes import media, quick
@@ -95,7 +96,7 @@ async def test_the_end_does_not_wait_for_a_name(
         await endpoint.start()
         with closing(named(endpoint, "slow.example")) as caller:
             await caller.invite(sdp(40000))
-            async with asyncio.timeout(8):  # two seconds for the BYE, which cannot go out, and no more
+            async with timeout(8):  # two seconds for the BYE, which cannot go out, and no more
                 await endpoint.stop()
             await asyncio.sleep(0)
     finally:

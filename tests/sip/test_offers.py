@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from lab.patience import timeout, until
 from lab.sip.sip_peer import SipPeer
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, Sample, described
 
 LIMITS = {"SIP__MAX_CALLS": "400", "SIP__MAX_INVITES_PER_S": "0", "SIP__ANSWER_DELAY_S": "0.05"}
@@ -81,7 +82,7 @@ async def each(running: Worker, samples: list[Sample], attempt: Callable[[SipPee
                 wrong.append(f"{sample.name}: {problem}")
             assert running.process.poll() is None, f"the worker has ended: {wrong}"
 
-    async with asyncio.timeout(150):
+    async with timeout(150):
         await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
     assert not wrong, f"{len(wrong)} of {len(samples)}:\n" + "\n".join(wrong[:40])
 

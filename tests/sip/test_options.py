@@ -14,11 +14,12 @@ import pytest
 
 from asr.utterance import EngineStatus
 from config.load import parse
+from lab.patience import until
 from lab.sip.endpoint import Recorder
 from lab.sip.endpoint import until as until_here
 from lab.sip.endpoint import worker as endpoint_here
 from lab.sip.sip_peer import SipPeer, sdp
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 from mediaworker.worker import Worker as WorkerInProcess
 from sip.protocol.message import SipMessage
 

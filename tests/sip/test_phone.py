@@ -14,6 +14,7 @@ import pytest
 
 from audio.codecs.codec import Codec
 from lab.network.ports import free_port, port_range
+from lab.patience import timeout
 from lab.sip.sipp_caller import Sipp
 from sip.errors import SipError
 from sip.phone import SipPhone, encode
@@ -61,11 +62,11 @@ async def worker() -> AsyncIterator[tuple[int, asyncio.StreamReader]]:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(10):
+        async with timeout(10):
             while b"ready" not in await process.stdout.readline():
                 pass
         yield port, process.stdout
-        async with asyncio.timeout(10):
+        async with timeout(10):
             await process.wait()
     finally:
         if process.returncode is None:
@@ -74,7 +75,7 @@ async def worker() -> AsyncIterator[tuple[int, asyncio.StreamReader]]:
 
 
 async def report(lines: asyncio.StreamReader) -> dict[str, object]:
-    async with asyncio.timeout(10):
+    async with timeout(10):
         while not (line := await lines.readline()).startswith(b"{"):
             assert line
     return dict(json.loads(line))

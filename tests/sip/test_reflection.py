@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lab.patience import timeout
 from lab.sip.endpoint import Recorder, until, worker
 from lab.sip.headers import STRANGER, request
 from lab.sip.sip_peer import sdp
@@ -87,7 +88,7 @@ async def test_a_via_does_not_aim_answers(monkeypatch: pytest.MonkeyPatch, trust
                 with udp(f"127.0.1.{number}", port) as own:
                     sent = message(method, f"{sent_by or own.getsockname()[0]}:{port}", aim, tag=tag, body=body)
                     own.sendto(sent, ("127.0.0.1", endpoint.port))
-                    async with asyncio.timeout(5):
+                    async with timeout(5):
                         answers = [await asyncio.get_running_loop().sock_recv(own, 65536)]
                     answers += received(own)
                     status = {each.split()[1] for each in answers}

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from lab.network.ports import free_port
+from lab.patience import timeout
 from lab.sip.endpoint import Recorder, until, worker
 from lab.sip.registrar_peer import RegistrarPeer
 
@@ -113,7 +114,7 @@ async def test_an_account_that_is_given_up_before_the_answer_is_not_registered_i
         async with worker(Recorder(), left_open=4, cluster=True, accounts=[keys]) as endpoint:
             (held,) = endpoint.one_worker
             held.hold()
-            async with asyncio.timeout(5):
+            async with timeout(5):
                 while endpoint.registrations[0].state != "registering":  # noqa: ASYNC110
                     await asyncio.sleep(0)
             assert held.stand_by("enough")

@@ -24,9 +24,9 @@ from audio.rtp.packet import RtpPacket
 from config import Endpointing
 from config.addresses import SOCKETS, Family, canonical
 from lab.network.ports import port_range
+from lab.patience import until
 from lab.sip.packets import PEER, rtp
 from lab.sip.rtp_line import Line, line
-from lab.worker.peers import until
 from sip.errors import PortsExhausted
 from sip.media.latching import SEQUENTIAL
 from sip.media.ports import RtpPorts

@@ -18,6 +18,7 @@ from config import ConfigError
 from config.load import parse
 from lab.network.authority import Authority, stunnel
 from lab.network.ports import free_port
+from lab.patience import timeout
 from lab.sip.endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
 from lab.sip.registrar_peer import RegistrarPeer
 from lab.sip.sipp_caller import Sipp
@@ -142,13 +143,13 @@ async def test_what_is_not_tls_harms_nobody(authority: Authority) -> None:
         for junk in (options("TCP"), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(500), bytes(2000)):
             reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.tls_port)
             writer.write(junk)
-            async with asyncio.timeout(10):
+            async with timeout(10):
                 with contextlib.suppress(OSError):
                     await reader.read()  # an alert, if anything, and the end
             writer.close()
         silent = [await asyncio.open_connection("127.0.0.1", endpoint.tls_port) for _ in range(3)]
         assert (await ask(endpoint.tls_port, trusting))[0] == "SIP/2.0 200 OK"
-        async with asyncio.timeout(15):
+        async with timeout(15):
             for reader, writer in silent:  # a handshake that does not come is not waited for
                 assert await reader.read() == b""
                 writer.close()
@@ -171,7 +172,7 @@ async def test_a_renewed_certificate_is_for_the_connections_from_then_on(authori
             endpoint.renew_certificate()
             assert await ask(endpoint.tls_port, trusting) == ("SIP/2.0 200 OK", new)
         writer.write(options())
-        async with asyncio.timeout(10):
+        async with timeout(10):
             assert await reader.readline() == b"SIP/2.0 200 OK\r\n"
         writer.transport.abort()
         await until(lambda: endpoint.admission.connections == 0)
@@ -276,7 +277,7 @@ async def test_a_call_comes_over_the_connection_of_the_registration(authority: A
             await registrar.invite()
             assert handler.log[0][0] == "call" and len(registrar.names) == 1
             handler.calls[0].hangup()
-            async with asyncio.timeout(10):
+            async with timeout(10):
                 while not any(request.startswith("BYE") for request in registrar.requests):
                     await registrar.heard.wait()
                     registrar.heard.clear()

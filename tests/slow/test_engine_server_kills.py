@@ -15,6 +15,7 @@ from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings
 from lab.media.speech import speech
+from lab.patience import timeout, wait_for
 from lab.worker.engine_servers import engine_server, shared
 
 KILLS, SEED, LEGS = 200, 21, 20
@@ -52,7 +53,7 @@ class Leg:
             await asyncio.sleep(0.1)
         asked_s = time.monotonic()
         self._recognizer.final(name, revision + 1, commit=True)
-        while not (hypothesis := await asyncio.wait_for(heard.get(), 60)).final:
+        while not (hypothesis := await wait_for(heard.get(), 60)).final:
             assert hypothesis.revision <= revision
         self.waits_s.append(time.monotonic() - asked_s)
         assert (hypothesis.text, hypothesis.error) == (self._expected[prompt], None), prompt
@@ -80,7 +81,7 @@ async def test_two_hundred_kills_of_engine_servers_under_twenty_calls_cost_no_wo
                     victim = rng.choice((one, two))
                     victim.kill()
                     victim.start_again()
-                    async with asyncio.timeout(60):
+                    async with timeout(60):
                         while recognizer.counters.crashes <= kill:  # noqa: ASYNC110
                             await asyncio.sleep(0.01)
                     await _ready(recognizer)
@@ -103,6 +104,6 @@ async def test_two_hundred_kills_of_engine_servers_under_twenty_calls_cost_no_wo
 
 
 async def _ready(recognizer: Recognizer) -> None:
-    async with asyncio.timeout(60):
+    async with timeout(60):
         while sum(server.state is EngineStatus.READY for server in recognizer.servers) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

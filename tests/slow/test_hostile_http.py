@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from lab.chaos.neighbours import Scene, answer, ask, attack_socket, heard, play, status, trouble
-from lab.worker.peers import until, worker
+from lab.patience import until
+from lab.worker.peers import worker
 
 HOST = b"Host: 127.0.0.1\r\n"
 VOICE = b"POST /twilio/voice HTTP/1.1\r\n" + HOST

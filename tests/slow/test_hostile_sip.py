@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from lab.chaos.neighbours import DIALLED, Scene, attack_socket, heard, play, stranger, trouble
-from lab.worker.peers import until, worker
+from lab.patience import until
+from lab.worker.peers import worker
 from sip.request_filter import UNTRUSTED_BURST
 from tools.fuzz import profiles
 from tools.fuzz.mutate import MAX_BYTES, Mutator

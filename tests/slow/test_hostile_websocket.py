@@ -34,7 +34,8 @@ from lab.chaos.neighbours import (
     upgrade,
 )
 from lab.network.ports import ports
-from lab.worker.peers import until, worker
+from lab.patience import until
+from lab.worker.peers import worker
 from mediaworker.ingress.twilio.webhook import CallTokens, sign
 
 LIMITS = {

@@ -14,6 +14,7 @@ from audio import Codec, Shard
 from audio.codecs.g711 import ulaw_encode
 from lab.calls.desks import Desk, Engine
 from lab.media.speech import speech
+from lab.patience import timeout
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRefused, CallRegistry
@@ -99,7 +100,7 @@ class BusyDesk(Desk):
         call.end("hangup")
 
     async def until(self, load: Load) -> None:
-        async with asyncio.timeout(60):
+        async with timeout(60):
             while self.guard.load is not load:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -14,9 +14,10 @@ from audio.codecs.g711 import alaw_encode, ulaw_encode
 from lab.engine.offline import packets, utterances
 from lab.events.story import check_story
 from lab.media.speech import speech
+from lab.patience import until
 from lab.sip.sipp_caller import Sipp
 from lab.worker.calls import check_heard
-from lab.worker.peers import until, worker
+from lab.worker.peers import worker
 
 GAUGES = ("calls_active", "legs_active", "rtp_sockets", "sip_calls_active", "sip_dialogs", "tasks", "open_fds")
 

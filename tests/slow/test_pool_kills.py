@@ -17,6 +17,7 @@ from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings
 from lab.media.speech import speech
+from lab.patience import timeout, wait_for
 
 KILLS, SEED, LEGS = 200, 200, 4
 PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin", "queue-thankyou", "vm-youhave")
@@ -53,7 +54,7 @@ class Leg:
             await asyncio.sleep(0.1)
         asked_s = time.monotonic()
         self._recognizer.final(name, revision + 1, commit=True)
-        while not (hypothesis := await asyncio.wait_for(heard.get(), 30)).final:
+        while not (hypothesis := await wait_for(heard.get(), 30)).final:
             assert hypothesis.revision <= revision
         self.waits_s.append(time.monotonic() - asked_s)
         assert (hypothesis.text, hypothesis.error) == (self._expected[prompt], None), prompt
@@ -63,7 +64,7 @@ class Leg:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
+    async with timeout(60):
         while not condition():  # noqa: ASYNC110 - the other process is killed as soon as this one is back
             await asyncio.sleep(0.005)
 

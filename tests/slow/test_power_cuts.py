@@ -14,7 +14,8 @@ from lab.chaos.jobs import ENVIRON, finished, recording, submit
 from lab.chaos.power import PowerChaos
 from lab.chaos.power_cut import Disk
 from lab.events.samples import final, running_hub, started
-from lab.worker.peers import alive, launch, until
+from lab.patience import until
+from lab.worker.peers import alive, launch
 from mediaworker.events.store import FILE
 from mediaworker.events.subscription import ResumeError
 

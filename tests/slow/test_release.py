@@ -18,7 +18,8 @@ import pytest
 from benchmarks.word_errors.normalise import words
 from lab.media.speech import SPEECH
 from lab.network.ports import ports
-from lab.worker.peers import ROOT, until
+from lab.patience import until
+from lab.worker.peers import ROOT
 
 VERSION = "0.1.0"
 PACKAGES = {"config", "audio", "sip", "asr", "mediaworker"}

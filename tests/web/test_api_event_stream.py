@@ -18,6 +18,7 @@ import pytest
 
 from lab.events.samples import final, partial, speech, until
 from lab.http.api_server import ADMIN_KEY, EVENTS_KEY, Running, bearer, running_api
+from lab.patience import timeout
 from lab.worker.peers import ROOT
 from mediaworker.events.schema import Dtmf
 
@@ -59,7 +60,7 @@ async def messages(answer: httpx.Response) -> AsyncIterator[Message]:
 
 @asynccontextmanager
 async def following(api: Running, query: str = "", **headers: str) -> AsyncIterator[AsyncIterator[Message]]:
-    async with asyncio.timeout(20), api.client.stream("GET", f"/v1/events{query}", headers=WANTED | headers) as answer:
+    async with timeout(20), api.client.stream("GET", f"/v1/events{query}", headers=WANTED | headers) as answer:
         assert answer.status_code == 200, await answer.aread()
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert answer.headers["cache-control"] == "no-store"
@@ -144,7 +145,7 @@ async def test_no_more_subscribers_than_allowed(tmp_path: Path) -> None:
         await until(lambda: api.hub.subscribers == 0)
         # A stream on which nothing happens says so, and one whose reader has gone is noticed.
         async with api.client.stream("GET", "/v1/events", headers=WANTED) as answer:
-            async with asyncio.timeout(10):
+            async with timeout(10):
                 async for line in answer.aiter_lines():
                     if line.startswith(":"):
                         break
@@ -213,7 +214,7 @@ async def test_an_event_source_resumes_without_a_gap(tmp_path: Path) -> None:
         assert shown.stdout is not None
 
         async def line() -> str:
-            async with asyncio.timeout(20):
+            async with timeout(20):
                 return (await shown.stdout.readline()).decode().strip()  # type: ignore[union-attr]
 
         try:
@@ -228,7 +229,7 @@ async def test_an_event_source_resumes_without_a_gap(tmp_path: Path) -> None:
             assert [await line() for _ in range(3)] == ["hello", "2", "3"]
             api.hub.publish("c1", 300, Dtmf("inbound", "#", 80))
             assert await line() == "#"
-            async with asyncio.timeout(20):
+            async with timeout(20):
                 assert await shown.wait() == 0
         finally:
             if shown.returncode is None:

@@ -15,18 +15,19 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from lab.events.samples import final, partial, speech, until
 from lab.http.api_server import Running, running_api
+from lab.patience import timeout
 from mediaworker.events.frame import decode
 from mediaworker.events.schema import Dtmf
 
 
 async def receive(socket: ClientConnection, count: int) -> list[dict[str, Any]]:
-    async with asyncio.timeout(10):
+    async with timeout(10):
         return [json.loads(await socket.recv()) for _ in range(count)]
 
 
 async def close_code(socket: ClientConnection) -> tuple[int, str]:
     with pytest.raises(ConnectionClosed) as closed:
-        async with asyncio.timeout(20):
+        async with timeout(20):
             while True:
                 await socket.recv()
     assert closed.value.rcvd is not None
@@ -302,7 +303,7 @@ async def test_stopping_the_server_does_not_wait_for_subscribers(tmp_path: Path)
     async with running_api(tmp_path) as api:
         socket = await connect(api.ws)
         await receive(socket, 1)
-        async with asyncio.timeout(3):
+        async with timeout(3):
             await api.server.stop()
         assert (await close_code(socket))[0] in (1001, 1012)
         await socket.wait_closed()

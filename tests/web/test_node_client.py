@@ -16,6 +16,7 @@ import pytest
 
 from lab.http.api_server import running_api
 from lab.network.ports import ports
+from lab.patience import timeout
 from lab.worker.peers import ROOT
 from mediaworker.events.schema import Dtmf
 
@@ -74,7 +75,7 @@ async def shown(process: Process, first: str) -> list[list[Any]]:
     """What the program shows, up to a line that begins so."""
     assert process.stdout is not None and process.stderr is not None
     lines: list[list[Any]] = []
-    async with asyncio.timeout(30):
+    async with timeout(30):
         while not lines or lines[-1][0] != first:
             line = await process.stdout.readline()
             assert line, f"it has ended: {(await process.stderr.read()).decode()}"
@@ -106,7 +107,7 @@ async def test_a_worker_that_is_not_there_is_waited_for_in_every_node(nodes: Pat
             api.hub.publish("c1", 100, Dtmf("inbound", digit, 80))
         for process in running:
             assert await shown(process, "closed") == [["1", None], ["#", None], ["closed", None]]
-            async with asyncio.timeout(20):
+            async with timeout(20):
                 assert await process.wait() == 0
                 assert await process.stderr.read() == b"", "nothing is left that holds the process or complains"
 

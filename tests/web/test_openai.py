@@ -21,7 +21,8 @@ from config import Settings
 from lab.http import documented
 from lab.media import hostile as hostile_media
 from lab.media import material
-from lab.worker.peers import ROOT, Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import ROOT, Worker, worker
 from mediaworker.files.service import FileService
 from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse

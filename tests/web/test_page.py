@@ -12,8 +12,9 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from lab.http.browser import browser, cut_after, screen
+from lab.patience import until
 from lab.worker.calls import start
-from lab.worker.peers import Worker, until, worker
+from lab.worker.peers import Worker, worker
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

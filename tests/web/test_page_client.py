@@ -13,6 +13,7 @@ from playwright.async_api import Browser
 from lab.events.samples import until
 from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, Running, running_api
 from lab.http.browser import Screen, browser, cut_after, screen
+from lab.patience import timeout
 from mediaworker.events.schema import Dtmf
 from mediaworker.http.resources import page as page_files
 
@@ -51,7 +52,7 @@ async ([options, stopAt]) => {
 
 async def follow(shown: Screen, stop_at: str = "#", **options: Any) -> dict[str, Any]:
     """Until that digit has come, or the stream has ended."""
-    async with asyncio.timeout(30):
+    async with timeout(30):
         return await shown.page.evaluate(FOLLOW, [options, stop_at])
 
 

@@ -13,7 +13,8 @@ from playwright.async_api import Browser, expect
 
 from audio.codecs.g711 import ulaw_decode
 from lab.http.browser import browser, chromium, screen
-from lab.worker.peers import Worker, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, worker
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

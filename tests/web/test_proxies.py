@@ -21,7 +21,8 @@ from websockets.sync.client import connect
 
 from lab.http.browser import chromium
 from lab.network.ports import ports
-from lab.worker.peers import Worker, command, until, worker
+from lab.patience import until
+from lab.worker.peers import Worker, command, worker
 from mediaworker.ingress import socket_owner
 from mediaworker.ingress.socket_owner import is_own, listed, owner
 

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from config import tasks
+from lab.patience import timeout, wait_for
 
 
 async def test_a_lost_cancellation_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +32,7 @@ async def test_a_lost_cancellation_comes_again(monkeypatch: pytest.MonkeyPatch) 
 
     running = [asyncio.create_task(each()) for each in (careless, plain, over)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with timeout(5):
         await tasks.end_tasks(*running)
     assert lost == 3 and [task.done() for task in running] == [True] * 3 and running[1].cancelled()
 
@@ -42,13 +43,13 @@ async def test_a_cancellation_that_meets_the_answer_is_not_lost(monkeypatch: pyt
     answer = asyncio.get_running_loop().create_future()
 
     async def asks_for_ever() -> None:
-        await asyncio.wait_for(answer, 60)
+        await wait_for(answer, 60)
         await asyncio.sleep(60)
 
     task = asyncio.create_task(asks_for_ever())
     await asyncio.sleep(0)
     answer.set_result(None)
-    async with asyncio.timeout(5):
+    async with timeout(5):
         await tasks.end_tasks(task)
     assert task.cancelled()
 
@@ -58,7 +59,7 @@ async def test_what_is_cancellable_ends_at_a_cancellation_that_was_lost_in_it() 
 
     async def asks(answer: asyncio.Future[None]) -> None:
         with tasks.cancellable():
-            await asyncio.wait_for(answer, 60)
+            await wait_for(answer, 60)
         reached.append("behind")
         await asyncio.sleep(60)
 

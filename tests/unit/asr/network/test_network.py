@@ -28,6 +28,7 @@ from config import framing
 from config.certificates import client_context
 from config.sections.cluster import Cluster
 from lab.engine.hash_engine import HashEngine, text_of
+from lab.patience import wait_for
 
 WORKERS, SERVERS, NAMES = 2, 2, "abc"
 
@@ -521,6 +522,6 @@ async def test_a_server_whose_life_ends_by_a_fault_is_begun_again() -> None:
     )  # fmt: skip
     server.want()
     running = asyncio.create_task(server.run("idle"))
-    await asyncio.wait_for(over.wait(), 20)
+    await wait_for(over.wait(), 20)
     assert "what nobody has thought of" in server.last_end and not running.done()
     running.cancel()

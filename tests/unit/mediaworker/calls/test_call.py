@@ -14,6 +14,7 @@ from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.rtp.packet import RtpPacket, TelephoneEvent
 from lab.calls.desks import Desk, Hashed, SipDesk, sip_call
 from lab.media.speech import speech
+from lab.patience import timeout
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import TICK_S
 from mediaworker.events import schema as events
@@ -125,7 +126,7 @@ async def test_a_failed_tick_is_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(desk.detector, "step", faulty)
     desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
     desk.media.start()
-    async with asyncio.timeout(10):
+    async with timeout(10):
         while steps < 4:  # noqa: ASYNC110 - the loop under test has a clock of its own
             await asyncio.sleep(TICK_S)
     await desk.media.stop()
@@ -151,7 +152,7 @@ async def test_without_calls_there_are_no_ticks() -> None:
         await asyncio.sleep(0.1)
         assert desk.media.ticks == 0
         call = desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)])
-        async with asyncio.timeout(5):
+        async with timeout(5):
             while desk.media.ticks < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         call.end("hangup")
@@ -160,7 +161,7 @@ async def test_without_calls_there_are_no_ticks() -> None:
         await asyncio.sleep(0.2)
         assert desk.media.ticks == ticks
         desk.registry.open(source="sip", legs=[LegSpec("main", Codec.PCMU)]).end("hangup")
-        async with asyncio.timeout(5):
+        async with timeout(5):
             while desk.media.ticks == ticks:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.events.samples import ended, final, kinds, partial, running_hub, small_queue, speech, started, take
+from lab.patience import timeout
 from mediaworker.events.event_log import PAGE, TAIL
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
@@ -458,7 +459,7 @@ async def come_and_go(directory: Path, chance: random.Random, actions: list[str]
         await hub.flush()
         rows = await hub.read(lambda database: database.page(0, 2**62, -1))
         events = [decode(frame) for _, frame in rows]
-        async with asyncio.timeout(30):
+        async with timeout(30):
             while len(seen) < len(events):
                 await read(10**6)
         assert seen == [(event.call_id, event.seq) for event in events]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.patience import timeout
 from mediaworker.events import event_log as event_logs
 from mediaworker.events.event_log import EventLog
 from mediaworker.events.schema import CallRecord
@@ -44,12 +45,12 @@ class Scene:
         return entry
 
     async def committing(self) -> None:
-        async with asyncio.timeout(10):
+        async with timeout(10):
             await self.store.waiting.wait()
 
     async def stored(self) -> None:
         self.store.go.set()
-        async with asyncio.timeout(10):
+        async with timeout(10):
             await self.log.stop()
 
 

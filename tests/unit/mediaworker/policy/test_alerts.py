@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from config import ConfigError
 from lab.events.finals import final
+from lab.patience import timeout
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.alerts.rules import RulesError, parse
@@ -181,7 +182,7 @@ class Call:
 
 
 async def until(true: object, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
+    async with timeout(seconds):
         while not true():  # type: ignore[operator]  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
