@@ -100,7 +100,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"{name} = faulty_engines:{name}" for name in FAULTY]
     lines += ["absent = no_such_package:plugin", "moved = faulty_engines:no_such_name", "broken = broken_engine:plugin"]
     (offered / "entry_points.txt").write_text("[mediaworker.engines]\n" + "\n".join(lines) + "\n")
-    shutil.copy(ROOT / "tests" / "support" / "faulty_engines.py", folder)
+    shutil.copy(ROOT / "lab" / "engine" / "faulty_engines.py", folder)
     (folder / "broken_engine.py").write_text("raise RuntimeError('no licence')\n")
     return folder
 
