@@ -20,7 +20,7 @@ help:
 	@echo "make run     install and serve with the default configuration"
 	@echo "make check   install, look for mistakes and run the tests that need no process (90 s)"
 	@echo "make test    the same, and all other tests that a change has to pass (12 minutes)"
-	@echo "make test-slow  kills, hostile peers, load and leaks (half an hour)"
+	@echo "make test-slow  kills, hostile peers, load and leaks (half an hour; SLOW='--turns 20' for 20 minutes of them, in turn)"
 	@echo "make coverage  the branches that the tests of make test take, against the floor in pyproject.toml"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
 	@echo "make mutants  how many of a hundred small faults in the modules without I/O the unit tests notice (half an hour; MUTANTS='--seed 2')"
@@ -67,7 +67,7 @@ test: check
 	$(RUN)/python -m pytest $(PARALLEL) tests/engine tests/process tests/sip tests/web
 
 test-slow: setup-dev
-	$(RUN)/python -m pytest tests/slow
+	$(RUN)/python -m pytest tests/slow $(SLOW)
 
 # Of branches, in the processes that the tests start as well.
 coverage: setup-dev

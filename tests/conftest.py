@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: as in the worker
@@ -21,6 +23,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 from lab import patience  # noqa: E402
 from lab.media.speech import SPEECH, WORDS  # noqa: E402
 from lab.network import ports  # noqa: E402
+from lab.worker.peers import LOGS  # noqa: E402
 
 patience.settle()
 
@@ -49,6 +52,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         quiet_s = marker.args[0] if marker else float(config.getini("timeout"))
         if not config.getoption("timeout") and quiet_s:
             item.add_marker(pytest.mark.timeout(patience.seconds(quiet_s)), append=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says how to repeat it, and shows the end of the logs of the workers that were there."""
+    report = yield
+    if report.failed:
+        factor = f"{patience.NAME}={os.environ[patience.NAME]}"
+        report.sections.append(("repeat", f"{factor} .venv/bin/python -m pytest {shlex.quote(item.nodeid)}"))
+        for log in dict.fromkeys(LOGS):
+            if log.exists() and log.stat().st_mtime > time.time() - report.duration - 1:
+                report.sections.append((f"log {log}", log.read_text(errors="replace")[-4000:]))
+    return report
 
 
 @pytest.fixture(autouse=True)

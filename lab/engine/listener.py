@@ -1,14 +1,18 @@
-"""An engine that costs nothing: it names what it has heard, a word for each 250 ms, and a different word for other bytes.
+"""An engine that costs nothing: it names what it has heard, a word for each 250 ms, another word for other bytes.
 
-It is for tests whose subject is not recognition. Nothing is lost, doubled or out of order if the words of a call are those
-of the same audio alone, so it is stricter about audio than a model is, and its process starts with a tenth of the work.
+It is for tests whose subject is not recognition. Nothing is lost, doubled or out of order if the words of a call are
+those of the same audio alone, so it is stricter about audio than a model is, and its process starts with a tenth of the
+work.
 
     with worker(folder, LISTENER_PATH, **LISTENER) as running:
+
+`Limit` holds its processes up in the midst of a file for as long as a test needs, whatever the machine's speed.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +24,8 @@ SITE, ROOT = Path(__file__).parent / "site", Path(__file__).parents[2]
 LISTENER = {"ASR__ENGINE": "listener"}
 LISTENER_PATH = {"PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)])}
 """Of the environment of a worker or a command, which finds the engine there as it finds those of other packages."""
+LIMIT = "LISTENER_LIMIT"
+PAUSE_S = 0.02
 WORD_MS = 250
 WORDS = (
     "amber birch cedar delta ember flint grove hazel iris jade kite lemon maple north ocean pearl "
@@ -34,12 +40,47 @@ def words(codes: bytes, bytes_per_s: int = 8000) -> list[str]:
     return [WORDS[zlib.crc32(piece) % len(WORDS)] for piece in pieces]
 
 
+class Limit:
+    """How many finals each inference process may give: a file of which their environment knows, as `environ` says."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._since_ns = self._given = 0
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return LISTENER_PATH | {LIMIT: str(self._path)}
+
+    def set(self, finals: int) -> None:
+        """So many from now on; the others wait until it is lifted."""
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(str(finals))
+        fresh.replace(self._path)
+
+    def lift(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def allows_one(self) -> bool:
+        """Asked in an inference process before each final."""
+        try:
+            since_ns, most = self._path.stat().st_mtime_ns, int(self._path.read_text())
+        except FileNotFoundError:
+            return True
+        if since_ns != self._since_ns:
+            self._since_ns, self._given = since_ns, 0
+        if self._given == most:
+            return False
+        self._given += 1
+        return True
+
+
 class Listener:
     name = "listener"
     capabilities = Capabilities(batch=64)
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Utterance, bytearray]] = {}
+        self._limit = Limit(Path(os.environ[LIMIT])) if LIMIT in os.environ else None
 
     def open(self, utterance: Utterance) -> None:
         self._open[utterance.id] = utterance, bytearray()
@@ -54,7 +95,11 @@ class Listener:
         return True
 
     def step(self, requests: Sequence[Request]) -> list[Answer]:
-        return [self._answer(request) for request in requests]
+        limit = self._limit
+        due = [each for each in requests if limit is None or not each.final or limit.allows_one()]
+        if not due:
+            time.sleep(PAUSE_S)  # it would be asked again at once
+        return [self._answer(request) for request in due]
 
     def _answer(self, request: Request) -> Answer:
         utterance, audio = self._open[request.utterance_id]

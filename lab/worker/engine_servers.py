@@ -18,7 +18,7 @@ from config.sections.section import Secret
 from config.settings import Asr, Cluster, Settings
 from lab.network.ports import ports
 from lab.patience import until
-from lab.worker.peers import COMMAND
+from lab.worker.peers import COMMAND, LOGS
 
 TOKEN = "known-to-both-sides"
 
@@ -129,5 +129,6 @@ def shared(*servers: Server | str, timeout_s: float = 5.0, cluster: Cluster | No
 
 
 def _spawn(environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    LOGS.append(log)
     with log.open("ab") as output:
         return subprocess.Popen([*COMMAND, "engine"], env=environ, cwd=log.parent, stdout=output, stderr=output)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "qwen3-asr-tiny"
 """The engine of the tests: `auto` takes it."""
 COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]
+LOGS: deque[Path] = deque(maxlen=8)
+"""Of the workers and engine servers that were started last, for the report of a test that fails."""
 
 
 @dataclass
@@ -116,6 +119,7 @@ def launch(folder: Path, process_environ: Mapping[str, str] = {}, **environ: str
 
 
 def _spawn(environ: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    LOGS.append(log)
     with log.open("ab") as output:
         return subprocess.Popen([*COMMAND, "serve"], env=environ, cwd=log.parent, stdout=output, stderr=output)
 
