@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from asr.engines.interface import BYTES_PER_S, Answer, Capabilities, Request, TimedWord, Utterance
+from asr.engines.interface import BYTES_PER_S, Answer, Capabilities, EngineUnusable, Request, TimedWord, Utterance
 from config.settings import Asr, Qwen
 
 SITE, ROOT = Path(__file__).parent / "site", Path(__file__).parents[2]
@@ -26,6 +26,8 @@ LISTENER_PATH = {"PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)])}
 """Of the environment of a worker or a command, which finds the engine there as it finds those of other packages."""
 LIMIT = "LISTENER_LIMIT"
 PAUSE_S = 0.02
+NO_DEVICE = "none"
+"""Of `asr.devices`: where the engine does not start, as one whose weights do not load."""
 WORD_MS = 250
 WORDS = (
     "amber birch cedar delta ember flint grove hazel iris jade kite lemon maple north ocean pearl "
@@ -121,6 +123,8 @@ class ListenerPlugin:
         return None
 
     def create(self, asr: Asr, qwen: Qwen) -> Listener:
+        if NO_DEVICE in asr.devices:
+            raise EngineUnusable(f"asr.devices: {NO_DEVICE!r} is no device")
         return Listener()
 
 

@@ -8,19 +8,24 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from asr.client.recognizer import EngineStatus, Hypothesis, Recognizer, Utterance
 from audio.codecs.g711 import ulaw_encode
 from config.settings import Asr, Settings
+from lab.engine.listener import LISTENER_PATH, SITE
 from lab.media.speech import speech
 from lab.patience import timeout
 
 SETTINGS = Settings(asr=Asr(engine="moonshine", threads=1))
-
-
 PROMPT = "agent-loggedoff"
-
-
 LIMIT_S = 40.0
+
+
+def install_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process, and those that it starts, find the engine `listener`."""
+    monkeypatch.syspath_prepend(str(SITE))
+    monkeypatch.setenv("PYTHONPATH", LISTENER_PATH["PYTHONPATH"])
 
 
 def codes(name: str) -> bytes:

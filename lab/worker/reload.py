@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,12 +15,16 @@ from lab.worker.peers import Worker, worker
 
 @contextmanager
 def configured(
-    folder: Path, text: str, tls: ssl.SSLContext | None = None, **environ: str
+    folder: Path,
+    text: str,
+    tls: ssl.SSLContext | None = None,
+    process_environ: Mapping[str, str] = {},
+    **environ: str,
 ) -> Iterator[tuple[Worker, Callable[[str], str]]]:
     """A worker with a configuration file, and how to give it another one: returns what the log said of it."""
     file = folder / "worker.toml"
     file.write_text(text)
-    with worker(folder, tls=tls, CONFIG=str(file), LOG__FORMAT="json", **environ) as running:
+    with worker(folder, process_environ, tls=tls, CONFIG=str(file), LOG__FORMAT="json", **environ) as running:
 
         def reload(changed: str) -> str:
             file.write_text(changed)

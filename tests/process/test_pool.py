@@ -1,4 +1,4 @@
-"""Two inference processes behind one recogniser: shared calls, deaths, and a change of weights while people talk."""
+"""Two inference processes behind one recogniser: shared calls, deaths, and a change of settings while people talk."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ import msgspec
 import pytest
 
 from asr.client.recognizer import EngineStatus, Utterance
-from audio.codecs.g711 import ulaw_encode
-from benchmarks.offline import transcribe
 from config import ConfigError
 from config.settings import Asr, Settings
-from lab.engine.recognizer import Client, client
-from lab.media.speech import speech
-from lab.patience import until
-from lab.worker.peers import TINY, worker
+from lab.engine.listener import LISTENER, LISTENER_PATH, NO_DEVICE, words
+from lab.engine.recognizer import PROMPT, Client, client, codes, install_listener
+from lab.patience import seconds, until
+from lab.worker.peers import TINY
+from lab.worker.reload import configured
 
-PAIR = Settings(asr=Asr(engine="moonshine", processes=2, threads=2))
-PROMPT = "agent-loggedoff"
-
-
-@pytest.fixture(scope="module")
-def audio() -> bytes:
-    return ulaw_encode(speech(PROMPT))
+AUDIO = codes(PROMPT)
+WORDS = " ".join(words(AUDIO))
+HANG_S = 3.0
+"""More than what a busy machine takes from a process that goes on."""
 
 
-@pytest.fixture(scope="module")
-def expected(audio: bytes) -> str:
-    text = transcribe(PAIR, "PCMU", audio)
-    assert text
-    return text
+def of_listener(processes: int = 1, threads: int = 1, **more: object) -> Settings:
+    return Settings(asr=Asr(engine="listener", processes=processes, threads=processes * threads, **more))
+
+
+PAIR = of_listener(2)
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_listener(monkeypatch)
 
 
 async def ready(c: Client, count: int = 2) -> None:
@@ -42,7 +43,7 @@ async def ready(c: Client, count: int = 2) -> None:
     await c.until(lambda: sum(server.state is EngineStatus.READY for server in c.recognizer.servers) == count)
 
 
-def say(c: Client, leg: str, number: int, audio: bytes) -> str:
+def say(c: Client, leg: str, number: int, audio: bytes = AUDIO) -> str:
     """Speech of a leg and its final. -> the utterance's id."""
     name = f"{leg}/{number}"
     c.recognizer.open(Utterance(name, "PCMU", stream=leg), c.heard.append)
@@ -56,14 +57,14 @@ def home(c: Client, name: str) -> int | None:
     return placed[0] if placed else None
 
 
-async def test_a_leg_keeps_its_process_and_the_death_of_one_is_heard_by_nobody(audio: bytes, expected: str) -> None:
+async def test_a_leg_keeps_its_process_and_the_death_of_one_is_heard_by_nobody() -> None:
     async with client(PAIR) as c:
         await ready(c)
-        names = [say(c, leg, 1, audio) for leg in "abcd"]
+        names = [say(c, leg, 1) for leg in "abcd"]
         homes = [home(c, name) for name in names]
         assert sorted(homes) == [0, 0, 1, 1]
         await c.until(lambda: all(c.finals(name) for name in names))
-        more = [say(c, leg, 2, audio) for leg in "abcd"]
+        more = [say(c, leg, 2) for leg in "abcd"]
         assert [home(c, name) for name in more] == homes, "each leg where it was"
         victim = c.recognizer.servers[0]
         assert victim.pid is not None
@@ -73,44 +74,43 @@ async def test_a_leg_keeps_its_process_and_the_death_of_one_is_heard_by_nobody(a
         await c.until(lambda: all(c.finals(name) for name in more))
         await c.until(lambda: victim.state is EngineStatus.READY)
         for number in range(3, 6):
-            last = [say(c, leg, number, audio) for leg in "abcd"]
+            last = [say(c, leg, number) for leg in "abcd"]
             await c.until(lambda last=last: all(c.finals(name) for name in last))
         assert [server.queue.legs for server in c.recognizer.servers] == [2, 2], "even again within three utterances"
-        assert {h.text for h in c.heard if h.final} == {expected} and not any(h.error for h in c.heard)
+        assert {h.text for h in c.heard if h.final} == {WORDS} and not any(h.error for h in c.heard)
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY], "there was one all the time"
         for leg in "abcd":
             c.recognizer.release(leg)
         assert [server.queue.legs for server in c.recognizer.servers] == [0, 0]
 
 
-async def test_one_that_hangs_is_replaced_while_the_other_serves(audio: bytes, expected: str) -> None:
-    async with client(Settings(asr=Asr(engine="moonshine", processes=2, threads=2, hang_s=2.0))) as c:
+async def test_one_that_hangs_is_replaced_while_the_other_serves() -> None:
+    async with client(of_listener(2, hang_s=seconds(HANG_S))) as c:
         await ready(c)
-        names = [say(c, leg, 1, audio) for leg in "ab"]
+        names = [say(c, leg, 1) for leg in "ab"]
         stopped = c.recognizer.servers[1]
         assert stopped.pid is not None
         os.kill(stopped.pid, signal.SIGSTOP)
         await c.until(lambda: all(c.finals(name) for name in names))
-        assert {c.finals(name)[0].text for name in names} == {expected}
+        assert {c.finals(name)[0].text for name in names} == {WORDS}
         await c.until(lambda: stopped.state is EngineStatus.READY)
         assert c.recognizer.state is EngineStatus.READY
 
 
-async def test_processes_are_renewed_one_by_one_while_people_talk(audio: bytes, expected: str) -> None:
+async def test_processes_are_renewed_one_by_one_while_people_talk() -> None:
     async with client(PAIR) as c:
         await ready(c)
         before = c.recognizer.pids
         names: list[str] = []
         c.recognizer.use(PAIR)
         assert not renewal(c), "nothing has changed"
-        other = Settings(asr=Asr(engine="moonshine", processes=2, threads=4))
-        c.recognizer.use(other)
+        c.recognizer.use(of_listener(2, threads=2))
         while renewal(c):
             assert c.recognizer.state is EngineStatus.READY
-            names += (new := [say(c, leg, len(names), audio) for leg in "ab"])
+            names += (new := [say(c, leg, len(names)) for leg in "ab"])
             await c.until(lambda new=new: all(c.finals(name) for name in new))
         assert len(c.recognizer.pids) == 2 and not set(before) & set(c.recognizer.pids)
-        assert names and {c.finals(name)[0].text for name in names} == {expected}
+        assert names and {c.finals(name)[0].text for name in names} == {WORDS}
         assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == 0
         assert [each.asr.threads for each in c.recognizer._pool._configured] == [2, 2]
 
@@ -119,111 +119,104 @@ def renewal(c: Client) -> bool:
     return any(task.get_name() == "asr-renewal" and not task.done() for task in asyncio.all_tasks())
 
 
-async def test_a_single_process_goes_on_until_the_one_that_replaces_it_is_ready(audio: bytes, expected: str) -> None:
-    settings = Settings(asr=Asr(engine="moonshine", threads=1))
-    async with client(settings) as c:
+async def test_a_single_process_goes_on_until_the_one_that_replaces_it_is_ready() -> None:
+    async with client(of_listener()) as c:
         await ready(c, 1)
         (before,) = c.recognizer.pids
         names: list[str] = []
         for threads in (2, 1):
-            c.recognizer.use(Settings(asr=Asr(engine="moonshine", threads=threads)))
+            c.recognizer.use(of_listener(threads=threads))
             while renewal(c):
                 assert c.recognizer.state is EngineStatus.READY and len(c.recognizer.servers) == 1
-                names.append(say(c, "a", len(names), audio))
+                names.append(say(c, "a", len(names)))
                 await c.until(lambda name=names[-1]: c.finals(name))
             await c.until(lambda: len(c.recognizer.pids) == 1)
             assert c.recognizer.pids != (before,)
             (before,) = c.recognizer.pids
-        assert len(names) > 1 and {c.finals(name)[0].text for name in names} == {expected}
+        assert len(names) > 1 and {c.finals(name)[0].text for name in names} == {WORDS}
         assert c.recognizer.counters.crashes == c.recognizer.counters.replayed == 0
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
         c.recognizer.release("a")
         assert all(queue.legs == 0 for queue in c.recognizer._outstanding.queues)
 
 
-async def test_a_single_process_outlives_weights_that_do_not_load(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(TINY, model)
-    settings = Settings(asr=Asr(engine="qwen", model=str(model), devices=("cpu",), idle_s=0.2))
-    async with client(settings) as c:
+async def test_a_single_process_outlives_an_engine_that_does_not_start() -> None:
+    async with client(of_listener(idle_s=0.2)) as c:
         await ready(c, 1)
         (before,) = c.recognizer.pids
-        (model / "model.safetensors").write_bytes(b"nothing")
-        c.recognizer.use(settings)
+        c.recognizer.use(of_listener(threads=2, devices=(NO_DEVICE,)))
         await c.until(lambda: not renewal(c))
         await c.until(lambda: c.recognizer.pids == (before,))
         assert c.recognizer.state is EngineStatus.READY
-        name = say(c, "a", 1, b"\xff" * 8000)
+        name = say(c, "a", 1)
         await c.until(lambda: c.finals(name))
-        shutil.copy(TINY / "model.safetensors", model / "model.safetensors")
-        c.recognizer.use(settings)
+        c.recognizer.use(of_listener(threads=3, idle_s=0.2))
         await c.until(lambda: not renewal(c))
         await c.until(lambda: len(c.recognizer.pids) == 1)
         assert c.recognizer.pids != (before,) and c.recognizer.state is EngineStatus.READY
-        name = say(c, "a", 2, b"\xff" * 8000)
+        name = say(c, "a", 2)
         await c.until(lambda: c.finals(name))
         assert not any(h.error for h in c.heard)
         c.recognizer.keep_alive(False)
         await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
-        c.recognizer.use(Settings(asr=Asr(engine="qwen", model=str(model), devices=("cpu",), threads=2)))
+        c.recognizer.use(of_listener(threads=4))
         await c.until(lambda: not renewal(c))
         assert c.recognizer.pids == (), "nobody wants one"
 
 
 async def test_a_device_that_is_not_there_costs_a_warning_and_no_call() -> None:
-    settings = Settings(asr=Asr(engine="qwen", model=str(TINY), devices=("cpu", "cuda:9")))
-    async with client(settings) as c:
+    async with client(of_listener(0, devices=("cpu", NO_DEVICE))) as c:
         await ready(c, 1)
         await c.until(lambda: c.recognizer.servers[1].state is EngineStatus.FAILED)
         assert c.recognizer.state is EngineStatus.READY and c.recognizer.trouble is None
-        assert any("inference process 1 does not start: asr.devices: 'cuda:9'" in w for w in c.recognizer.warnings)
-        names = [say(c, leg, 1, b"\xff" * 8000) for leg in "ab"]
+        assert any("inference process 1 does not start: asr.devices: 'none'" in w for w in c.recognizer.warnings)
+        names = [say(c, leg, 1) for leg in "ab"]
         await c.until(lambda: all(c.finals(name) for name in names))
         assert not any(h.error for h in c.heard)
 
 
-async def test_weights_that_do_not_load_stop_the_renewal_at_the_first_process(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(TINY, model)
-    settings = Settings(asr=Asr(engine="qwen", model=str(model), devices=("cpu",), processes=2))
-    async with client(settings) as c:
+async def test_an_engine_that_does_not_start_stops_the_renewal_at_the_first_process() -> None:
+    async with client(PAIR) as c:
         await ready(c)
         kept = c.recognizer.servers[1].pid
-        (model / "model.safetensors").write_bytes(b"nothing")
-        c.recognizer.use(settings)
+        c.recognizer.use(of_listener(2, threads=2, devices=(NO_DEVICE,)))
         await c.until(lambda: c.recognizer.servers[0].state is EngineStatus.FAILED)
         await c.until(lambda: not renewal(c))
         assert c.recognizer.state is EngineStatus.READY and c.recognizer.servers[1].pid == kept
         assert any("inference process 0 does not start" in warning for warning in c.recognizer.warnings)
-        name = say(c, "a", 1, b"\xff" * 8000)
+        name = say(c, "a", 1)
         await c.until(lambda: c.finals(name))
         assert c.finals(name)[0].error is None
+
+
+async def test_another_key_may_be_changed_though_the_weights_are_gone(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    settings = Settings(asr=Asr(engine="qwen", model=str(model), devices=("cpu",)))
+    async with client(settings) as c:
         shutil.rmtree(model)
-        c.recognizer.check(settings)  # another key may be changed though the files are gone
+        c.recognizer.check(settings)
         with pytest.raises(ConfigError, match="is no folder with a model"):
             c.recognizer.check(Settings(asr=Asr(engine="qwen", model=str(tmp_path / "nowhere"))))
 
 
-def test_sighup_brings_new_weights_to_a_worker_that_stays_ready(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(TINY, model)
-    environment = {
-        "ASR__ENGINE": "qwen", "ASR__MODEL": str(model), "ASR__PRELOAD": "true", "ASR__DEVICES": '["cpu"]',
-        "ASR__PROCESSES": "2", "SIP__ENABLED": "false",
-    }  # fmt: skip
-    with worker(tmp_path, **environment) as running:
+def test_sighup_brings_new_settings_to_a_worker_that_stays_ready(tmp_path: Path) -> None:
+    environment = LISTENER | {"ASR__PRELOAD": "true", "ASR__PROCESSES": "2", "SIP__ENABLED": "false"}
+    text = "[asr]\nthreads = {}\n"
+    with configured(tmp_path, text.format(2), process_environ=LISTENER_PATH, **environment) as (running, reload):
 
         def log() -> str:
             return running.log.read_text()
 
-        until(lambda: log().count("engine ready") == 2, 60)
-        running.process.send_signal(signal.SIGHUP)
-        until(lambda: "configuration reloaded" in log(), 10)
-        os.utime(model / "config.json")
-        running.process.send_signal(signal.SIGHUP)
-        while "inference processes renewed" not in log():
+        def renewed() -> bool:
             shown = running.get("/readyz")
             assert shown["engine"]["state"] == "ready" and len(shown["engine"]["processes"]) == 2
+            return "inference processes renewed" in log()
+
+        until(lambda: log().count("engine ready") == 2, 60)
+        reload(text.format(2))
+        reload(text.format(4))
+        until(renewed)
         assert log().count("engine ready") == 4 and log().count("renewing the inference processes") == 1
         metrics = running.get("/metrics")
         for number in range(2):
@@ -231,7 +224,7 @@ def test_sighup_brings_new_weights_to_a_worker_that_stays_ready(tmp_path: Path) 
             assert f'mediaworker_asr_process_legs{{process="{number}"}} 0.0' in metrics
 
 
-async def test_what_no_engine_is_built_from_renews_nothing(audio: bytes) -> None:
+async def test_what_no_engine_is_built_from_renews_nothing() -> None:
     async with client(PAIR) as c:
         await ready(c)
         before = c.recognizer.pids
