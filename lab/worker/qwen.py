@@ -6,7 +6,7 @@ from pathlib import Path
 
 from config import Settings
 from config.settings import Asr
-from lab.engine.qwen_models import TINY
+from lab.worker.peers import TINY
 
 DIGITS = Path(__file__).parents[2] / "tests" / "data" / "digits"
 

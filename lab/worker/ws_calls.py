@@ -14,10 +14,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from audio.codecs.g711 import alaw_encode, ulaw_decode
-from lab.engine.qwen_models import TINY
 from lab.events.story import check_story
 from lab.patience import timeout
-from lab.worker.peers import Worker
+from lab.worker.peers import TINY, Worker
 
 QWEN = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY), "SIP__ENABLED": "false", "EVENTS__HEARTBEAT_S": "2"}
 

@@ -16,12 +16,11 @@ from websockets.exceptions import InvalidStatus
 
 from audio.codecs.g711 import alaw_encode, ulaw_decode
 from lab.asterisk.peers import FORMATS, AudioSocketPeer, ChannelPeer, frame
-from lab.engine.qwen_models import TINY
 from lab.events.story import check_story
 from lab.http.media_shells import until as until_async
 from lab.network.ports import ports
 from lab.patience import until
-from lab.worker.peers import Worker, worker
+from lab.worker.peers import TINY, Worker, worker
 
 DIGITS = Path(__file__).parents[1] / "data" / "digits"
 SAID = {
