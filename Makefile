@@ -4,7 +4,7 @@ RUN = .venv/bin
 # Of the demo: auto, or tiny for Qwen3-ASR with the small model of this repository.
 ENGINE ?= auto
 # Of pytest: how many tests run at once. A file is one process's, since its tests share what they have started.
-PARALLEL ?= -n 4 --dist loadfile
+PARALLEL ?= -n 4
 export PYTHON
 # One BLAS thread: the VAD's matrices are small, and the event loop shares its core with nobody.
 export OPENBLAS_NUM_THREADS = 1
@@ -63,8 +63,10 @@ unit: setup-dev
 check: setup-dev
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint unit
 
+# Apart, since only tests/engine needs torch in the process that runs the tests.
 test: check
-	$(RUN)/python -m pytest $(PARALLEL) tests/engine tests/process tests/sip tests/web
+	$(RUN)/python -m pytest -n 2 --dist loadfile tests/engine
+	$(RUN)/python -m pytest $(PARALLEL) --dist loadfile tests/process tests/sip tests/web
 
 test-slow: setup-dev
 	$(RUN)/python -m pytest tests/slow $(SLOW)
@@ -72,7 +74,7 @@ test-slow: setup-dev
 # Of branches, in the processes that the tests start as well.
 coverage: setup-dev
 	$(RUN)/coverage erase
-	$(RUN)/coverage run -m pytest $(PARALLEL) tests/unit tests/engine tests/process tests/sip tests/web
+	$(RUN)/coverage run -m pytest $(PARALLEL) --dist loadfile tests/unit tests/engine tests/process tests/sip tests/web
 	$(RUN)/coverage combine -q
 	$(RUN)/coverage report
 
