@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,11 @@ from lab.patience import timeout
 SETTINGS = Settings(asr=Asr(engine="moonshine", threads=1))
 PROMPT = "agent-loggedoff"
 LIMIT_S = 40.0
+
+
+def of_listener(processes: int = 1, threads: int = 1, **more: Any) -> Settings:
+    """Settings of the engine `listener`; `threads`: of each process."""
+    return Settings(asr=Asr(engine="listener", processes=processes, threads=processes * threads, **more))
 
 
 def install_listener(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from asr.client.recognizer import EngineStatus, Utterance
 from config import ConfigError
 from config.settings import Asr, Settings
 from lab.engine.listener import LISTENER, LISTENER_PATH, NO_DEVICE, words
-from lab.engine.recognizer import PROMPT, Client, client, codes, install_listener
+from lab.engine.recognizer import PROMPT, Client, client, codes, install_listener, of_listener
 from lab.patience import seconds, until
 from lab.worker.peers import TINY
 from lab.worker.reload import configured
@@ -24,10 +24,6 @@ AUDIO = codes(PROMPT)
 WORDS = " ".join(words(AUDIO))
 HANG_S = 3.0
 """More than what a busy machine takes from a process that goes on."""
-
-
-def of_listener(processes: int = 1, threads: int = 1, **more: object) -> Settings:
-    return Settings(asr=Asr(engine="listener", processes=processes, threads=processes * threads, **more))
 
 
 PAIR = of_listener(2)

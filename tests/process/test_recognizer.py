@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -18,30 +19,42 @@ import pytest
 
 from asr import messages
 from asr.client.recognizer import EngineStatus, Hypothesis, Utterance
+from asr.client.servers.watchdog import CHECKS
 from asr.client.spill import BLOCK_BYTES
 from benchmarks.offline import transcribe
 from config import child_process, framing
 from config.settings import Asr, Settings
-from lab.engine.recognizer import PROMPT, SETTINGS, client, codes
+from lab.engine.listener import LIMIT, NO_DEVICE, Limit, words
+from lab.engine.recognizer import PROMPT, SETTINGS, client, codes, install_listener, of_listener
+from lab.patience import seconds
 from lab.worker.peers import ROOT, TINY
+
+LISTENER = of_listener()
+WORDS = " ".join(words(codes(PROMPT)))
+HANG_S = 3.0
+"""More than what a busy machine takes from a process that goes on."""
+NOTHING_S = 0.3
+"""How long is waited for what must not happen: three times the settings' time."""
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asr.client.servers.engine_health.BACKOFF_S", 0.05)
+    install_listener(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def expected() -> str:
-    """What the same engine makes of the prompt offline."""
-    text = transcribe(SETTINGS, "PCMU", codes(PROMPT))
-    assert text
-    return text
+@pytest.fixture
+def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Limit:
+    """Holds up the inference processes in the midst of a final."""
+    made = Limit(tmp_path / "limit")
+    monkeypatch.setenv(LIMIT, str(tmp_path / "limit"))
+    return made
 
 
-async def test_a_call_is_heard(expected: str) -> None:
+async def test_a_call_is_heard() -> None:
     """Partials, a speculative final, speech that goes on, a committed final; then a second utterance."""
     audio = codes(PROMPT)
+    expected = transcribe(SETTINGS, "PCMU", audio)
     async with client() as c:
         assert c.recognizer.state is EngineStatus.IDLE and c.pid is None
         c.recognizer.keep_alive(True)
@@ -71,9 +84,9 @@ async def test_a_call_is_heard(expected: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["idle", "starting", "in mid-utterance"])
-async def test_a_kill_loses_nothing(expected: str, when: str) -> None:
+async def test_a_kill_loses_nothing(limit: Limit, when: str) -> None:
     audio = codes(PROMPT)
-    async with client() as c:
+    async with client(LISTENER) as c:
         c.recognizer.keep_alive(True)
         if when == "starting":
             await c.until(lambda: c.pid)
@@ -86,22 +99,25 @@ async def test_a_kill_loses_nothing(expected: str, when: str) -> None:
             c.say("a", audio)
             c.recognizer.final("a", 1, commit=True)
         else:
+            limit.set(0)
             c.say("a", audio[:8000])
-            c.recognizer.partial("a", 1)
-            await c.until(lambda: "a" in c.recognizer.working or c.heard)
+            c.recognizer.final("a", 1, commit=False)
+            await c.until(lambda: "a" in c.recognizer.working)
             c.kill()
+            limit.lift()
             c.recognizer.append("a", audio[8000:])
             c.recognizer.final("a", 2, commit=True)
         await c.until(lambda: c.finals("a"))
         await c.until(lambda: c.recognizer.counters.crashes == 1)
-        assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
+        assert [(h.text, h.error) for h in c.finals("a")] == [(WORDS, None)]
         assert c.recognizer.state is EngineStatus.READY
 
 
-async def test_the_second_death_over_an_utterance_ends_it(expected: str) -> None:
-    async with client() as c:
+async def test_the_second_death_over_an_utterance_ends_it(limit: Limit) -> None:
+    async with client(LISTENER) as c:
         c.recognizer.keep_alive(True)
-        c.say("poison", codes("demo-instruct"))
+        limit.set(0)
+        c.say("poison", codes(PROMPT))
         c.recognizer.final("poison", 1, commit=True)
         for deaths in (1, 2):
             await c.until(lambda: "poison" in c.recognizer.working)
@@ -110,64 +126,74 @@ async def test_the_second_death_over_an_utterance_ends_it(expected: str) -> None
         await c.until(lambda: c.finals("poison"))
         (final,) = c.finals("poison")
         assert final.text == "" and final.error is not None and "signal 9" in final.error
+        limit.lift()
         c.say("good", codes(PROMPT))
         c.recognizer.final("good", 1, commit=True)
         await c.until(lambda: c.finals("good"))
-        assert c.finals("good")[0].text == expected
+        assert c.finals("good")[0].text == WORDS
         assert len(c.finals("poison")) == 1
 
 
 @pytest.mark.parametrize("when", ["idle", "in mid-utterance"])
-async def test_a_hang_is_noticed_and_loses_nothing(expected: str, when: str) -> None:
-    async with client(Settings(asr=Asr(engine="moonshine", threads=1, hang_s=2.0))) as c:
+async def test_a_hang_is_noticed_and_loses_nothing(limit: Limit, when: str) -> None:
+    async with client(of_listener(hang_s=seconds(HANG_S))) as c:
         c.recognizer.keep_alive(True)
         await c.ready()
         if when == "idle":
             c.kill(signal.SIGSTOP)
             c.say("a", codes(PROMPT))
         else:
+            limit.set(0)
             c.say("a", codes(PROMPT))
-            c.recognizer.partial("a", 1)
-            await c.until(lambda: "a" in c.recognizer.working or c.heard)
+            c.recognizer.final("a", 1, commit=False)
+            await c.until(lambda: "a" in c.recognizer.working)
             c.kill(signal.SIGSTOP)
+            limit.lift()
         c.recognizer.final("a", 2, commit=True)
         await c.until(lambda: c.finals("a"))
-        assert [(h.text, h.error) for h in c.finals("a")] == [(expected, None)]
+        assert [(h.text, h.error) for h in c.finals("a")] == [(WORDS, None)]
         assert (c.recognizer.counters.hangs, c.recognizer.counters.crashes) == (1, 1)
         assert c.recognizer.state is EngineStatus.READY
 
 
-async def test_long_work_is_no_hang() -> None:
-    """Minutes of speech in one final: no answer for longer than `hang_s`, but signs of life."""
-    async with client(Settings(asr=Asr(engine="moonshine", threads=1, hang_s=2.0))) as c:
-        c.say("a", 3 * codes("demo-instruct"))
+async def test_long_work_is_no_hang(limit: Limit) -> None:
+    """A final that takes many steps: no answer for longer than `hang_s`, but signs of life."""
+    async with client(of_listener(hang_s=seconds(HANG_S))) as c:
+        limit.set(0)
+        c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
+        await c.until(lambda: "a" in c.recognizer.working)
+        life = c.recognizer.servers[0]._life
+        before = life._signs
+        await c.until(lambda: life._signs >= before + CHECKS + 2)
+        assert not c.heard
+        limit.lift()
         await c.until(lambda: c.finals("a"))
-        assert c.finals("a")[0].text and c.recognizer.counters.hangs == 0
+        assert c.finals("a")[0].text == WORDS and c.recognizer.counters.hangs == 0
 
 
-async def test_a_start_that_hangs_fails_the_finals_and_is_tried_again(expected: str) -> None:
-    async with client(Settings(asr=Asr(engine="moonshine", threads=1, start_timeout_s=8.0))) as c:
+async def test_a_start_that_hangs_fails_the_finals_and_is_tried_again() -> None:
+    start_s = seconds(HANG_S)
+    async with client(of_listener(start_timeout_s=start_s)) as c:
         c.recognizer.keep_alive(True)
         await c.until(lambda: c.pid)
         c.kill(signal.SIGSTOP)
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
-        assert c.finals("a")[0].error == "the inference process was not ready within 8 s"
+        assert c.finals("a")[0].error == f"the inference process was not ready within {start_s:g} s"
         assert c.states[:2] == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
         await c.ready()
         c.say("b", codes(PROMPT))
         c.recognizer.final("b", 1, commit=True)
         await c.until(lambda: c.finals("b"))
-        assert c.finals("b")[0].text == expected and c.recognizer.counters.hangs == 1
+        assert c.finals("b")[0].text == WORDS and c.recognizer.counters.hangs == 1
 
 
 async def test_a_backlog_on_disk_is_heard_in_the_end(tmp_path: Path) -> None:
     """More audio than `asr.max_backlog_mb` while the engine is still loading."""
     audio = codes(PROMPT) * 3
-    expected = transcribe(SETTINGS, "PCMU", audio)
-    async with client(Settings(data_dir=str(tmp_path), asr=Asr(engine="moonshine", threads=1, max_backlog_mb=1))) as c:
+    async with client(msgspec.structs.replace(of_listener(max_backlog_mb=1), data_dir=str(tmp_path))) as c:
         for number in range(32):
             c.say(f"other {number}", audio)
         c.say("deep", audio)
@@ -179,16 +205,16 @@ async def test_a_backlog_on_disk_is_heard_in_the_end(tmp_path: Path) -> None:
             c.recognizer.cancel(f"other {number}")
         assert c.recognizer.spilled_bytes == BLOCK_BYTES, "the one that is still wanted"
         await c.until(lambda: c.finals("deep"))
-        assert c.finals("deep")[0].text == expected
+        assert c.finals("deep")[0].text == " ".join(words(audio))
         assert c.recognizer.backlog_bytes == c.recognizer.spilled_bytes == 0
 
 
 async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
-    async with client(Settings(asr=Asr(engine="moonshine", threads=1, idle_s=0.1))) as c:
+    async with client(of_listener(idle_s=0.1)) as c:
         c.recognizer.keep_alive(True)
         await c.ready()
         pid = c.pid
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(NOTHING_S)
         assert c.pid == pid, "a call is open"
         c.recognizer.keep_alive(False)
         await c.until(lambda: c.recognizer.state is EngineStatus.IDLE)
@@ -202,7 +228,7 @@ async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
 
 
 async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
-    async with client(Settings(asr=Asr(engine="moonshine", threads=1, idle_s=0.1, preload=True))) as c:
+    async with client(of_listener(idle_s=0.1, preload=True)) as c:
         await c.until(lambda: c.recognizer.state is EngineStatus.READY)
         pid = c.pid
         c.recognizer.keep_alive(True)
@@ -210,13 +236,13 @@ async def test_a_preloaded_engine_waits_for_calls_and_stays() -> None:
         c.say("a", b"\xff" * 1600)
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(NOTHING_S)
         assert c.pid == pid
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.READY]
 
 
 async def test_an_engine_that_does_not_exist_fails_the_finals_and_says_so() -> None:
-    async with client() as c:
+    async with client(LISTENER) as c:
         (first,) = c.recognizer._pool._configured
         c.recognizer._pool._configured = [msgspec.structs.replace(first, engine="no such engine")]
         c.say("a", codes(PROMPT))
@@ -233,8 +259,8 @@ async def test_a_process_that_dies_at_its_start_fails_the_finals_and_is_tried_ag
     broken.write_text(
         "import os, sys\nif 'asr.server.process' in sys.orig_argv:\n    os.write(2, b'broken'), os._exit(1)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    async with client() as c:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    async with client(LISTENER) as c:
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.recognizer.state is EngineStatus.FAILED)
@@ -257,17 +283,21 @@ async def test_weights_that_disappear_are_noticed_before_they_are_needed(tmp_pat
         assert c.recognizer.trouble is None
         model.rename(tmp_path / "elsewhere")
         assert "asr.model" in str(c.recognizer.trouble) and str(model) in str(c.recognizer.trouble)
+
+
+async def test_an_engine_that_cannot_be_built_fails_the_finals_at_once() -> None:
+    async with client(of_listener(devices=(NO_DEVICE,))) as c:
         c.say("a", codes(PROMPT))
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
-        assert f"{model} is no folder with a model" in str(c.finals("a")[0].error)
+        assert c.finals("a")[0].error == "asr.devices: 'none' is no device"
         assert c.states == [EngineStatus.WARMING_UP, EngineStatus.FAILED]
         assert c.recognizer.counters.crashes == 1
 
 
 async def test_readiness_follows_the_last_answers() -> None:
     """Streams that all fail for want of memory: nothing of the audio beyond the limit is kept, nor put on disk."""
-    async with client(Settings(asr=Asr(engine="moonshine", threads=1, max_backlog_mb=1, max_spill_mb=0))) as c:
+    async with client(of_listener(max_backlog_mb=1, max_spill_mb=0)) as c:
         c.recognizer.keep_alive(True)
         await c.ready()
         c.kill(signal.SIGSTOP)  # so that nobody takes the audio
@@ -294,7 +324,7 @@ async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: 
         return await spawn(module, descriptors, env=env)
 
     monkeypatch.setattr(child_process, "spawn", unlucky)
-    async with client() as c:
+    async with client(LISTENER) as c:
         c.say("a", b"\xff" * 800)
         c.recognizer.final("a", 1, commit=True)
         await c.until(lambda: c.finals("a"))
@@ -302,14 +332,14 @@ async def test_a_machine_without_room_for_a_process_is_tried_again(monkeypatch: 
         assert c.recognizer.counters.crashes == 2
 
 
-async def test_words_that_cannot_be_told_are_replaced(expected: str) -> None:
+async def test_words_that_cannot_be_told_are_replaced() -> None:
     """A peer's bytes that were no UTF-8 must not take the engine away from everybody."""
-    async with client() as c:
+    async with client(LISTENER) as c:
         c.recognizer.open(Utterance("strange", "PCMU", context="caf\udce9", previous="\ud800"), c.heard.append)
         c.recognizer.append("strange", codes(PROMPT))
         c.recognizer.final("strange", 1, commit=True)
         await c.until(lambda: c.finals("strange"))
-        assert c.finals("strange")[0].text == expected and c.recognizer.counters.crashes == 0
+        assert c.finals("strange")[0].text == WORDS and c.recognizer.counters.crashes == 0
 
 
 async def test_an_error_of_ours_in_telling_is_noticed_and_not_waited_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +350,7 @@ async def test_an_error_of_ours_in_telling_is_noticed_and_not_waited_on(monkeypa
         return encode(message)
 
     monkeypatch.setattr(framing, "encode", broken)
-    async with client() as c:
+    async with client(LISTENER) as c:
         c.say("untold", codes(PROMPT))
         c.recognizer.final("untold", 1, commit=True)
         await c.until(lambda: c.finals("untold"))
@@ -334,7 +364,7 @@ async def test_one_callers_mistake_stays_its_own() -> None:
     def broken(hypothesis: Hypothesis) -> None:
         raise ValueError("a bug in the caller")
 
-    async with client() as c:
+    async with client(LISTENER) as c:
         c.recognizer.open(Utterance("broken", "PCMU"), broken)
         c.recognizer.final("broken", 1, commit=True)
         c.say("fine", b"\xff" * 800)
@@ -348,12 +378,12 @@ def test_the_inference_process_does_not_outlive_its_parent(hangs: bool) -> None:
     code = """
 import asyncio
 from asr.client.recognizer import Recognizer
-from config.settings import Settings
+from lab.engine.recognizer import of_listener
 async def main():
-    recognizer = Recognizer(Settings(), on_state=lambda state, reason: print(state, *recognizer.pids, flush=True))
+    recognizer = Recognizer(of_listener(), on_state=lambda state, reason: print(state, *recognizer.pids, flush=True))
     await recognizer.start()
     recognizer.keep_alive(True)
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
 asyncio.run(main())
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
@@ -364,17 +394,12 @@ asyncio.run(main())
         if hangs:
             os.kill(pid, signal.SIGSTOP)
         parent.kill()
+    ended = select.poll()
+    ended.register(descriptor)
     try:
-        ready = subprocess.run(
-            [sys.executable, "-c", f"import select; p = select.poll(); p.register({descriptor}); print(p.poll(10000))"],
-            pass_fds=[descriptor],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        assert ended.poll(1000 * seconds(10)), "it lives on"
     finally:
         os.close(descriptor)
-    assert ready.strip() != "[]", "it lives on"
 
 
 def test_the_client_loads_no_engine() -> None:
