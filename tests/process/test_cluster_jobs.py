@@ -21,9 +21,10 @@ from uuid_utils import uuid7
 
 from config.load import parse
 from lab.chaos.jobs import recording
+from lab.engine.listener import LISTENER, Limit
 from lab.http.receiver import SECRET, receiving, told
 from lab.network.nats_servers import NatsServer, nats
-from lab.patience import until
+from lab.patience import seconds, until
 from lab.worker.cluster import environ, joined
 from lab.worker.jobs import ended, folder, jobs, made, name, upload
 from lab.worker.peers import Worker, alive, worker
@@ -34,7 +35,7 @@ from mediaworker.jobs.record import Job, Source
 from mediaworker.jobs.sources import Sources
 
 OPTIONS = {
-    "ASR__THREADS": "1", "FILES__PARALLEL_SEGMENTS": "1", "LOG__LEVEL": "debug", "JOBS__PARALLEL": "1",
+    **LISTENER, "FILES__PARALLEL_SEGMENTS": "1", "LOG__LEVEL": "debug", "JOBS__PARALLEL": "1",
     "JOBS__WEBHOOK_SECRET": SECRET, "JOBS__WEBHOOK_ALLOW": '["127.0.0.0/8"]',
 }  # fmt: skip
 SEGMENT = re.compile(r"\] segment +job=(\S+) number=(\d+)")
@@ -42,11 +43,22 @@ SEGMENT = re.compile(r"\] segment +job=(\S+) number=(\d+)")
 
 @pytest.fixture(scope="module")
 def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`short.wav` of one phrase, and `long.wav`, which takes seconds."""
+    """`short.wav` of two phrases, and `long.wav` of more than a job is recognised of under a limit."""
     found = tmp_path_factory.mktemp("media")
     recording(found / "short.wav", 2, 1)
-    recording(found / "long.wav", 130, 2, "pcm_mulaw", 8000)
+    recording(found / "long.wav", 24, 2, "pcm_mulaw", 8000)
     return found
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Limit:
+    return Limit(tmp_path_factory.mktemp("limit") / "finals")
+
+
+@pytest.fixture
+def limit(limited: Limit) -> Iterator[Limit]:
+    yield limited
+    limited.lift()
 
 
 @pytest.fixture(scope="module")
@@ -56,24 +68,32 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 
 @contextlib.contextmanager
-def workers(folders: list[Path], server: NatsServer, **more: str) -> Iterator[list[Worker]]:
-    with ExitStack() as stack:
-        running = [stack.enter_context(worker(each, **environ(server, **OPTIONS, **more))) for each in folders]
-        for each in running:
-            until(lambda each=each: joined(each))
+def started(folder: Path, limit: Limit, *servers: NatsServer, **more: str) -> Iterator[Worker]:
+    """A worker that has joined the cluster of these servers; without any it is alone."""
+    options = {**environ(*servers), **OPTIONS, **more}
+    alone = {each: value for each, value in options.items() if servers or not each.startswith("CLUSTER")}
+    with worker(folder, limit.environ, **alone) as running:
+        until(lambda: not servers or joined(running))
         yield running
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, server: NatsServer) -> Iterator[list[Worker]]:
-    with workers([tmp_path_factory.mktemp(each) for each in "ab"], server) as found:
-        yield found
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, server: NatsServer, limited: Limit, media: Path
+) -> Iterator[list[Worker]]:
+    """Of which the first may read the files of `media`."""
+    one, other = (tmp_path_factory.mktemp(each) for each in "ab")
+    with (
+        started(one, limited, server, JOBS__ROOTS=json.dumps([str(media)])) as a,
+        started(other, limited, server) as b,
+    ):
+        yield [a, b]
 
 
 @contextlib.contextmanager
 def asked(*running: Worker) -> Iterator[list[httpx.Client]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(httpx.Client(base_url=each.url, timeout=30)) for each in running]
+        yield [stack.enter_context(httpx.Client(base_url=each.url, timeout=seconds(30))) for each in running]
 
 
 def shown(by: httpx.Client, job_id: str) -> dict[str, Any]:
@@ -98,22 +118,23 @@ def test_every_worker_shows_a_job_its_result_and_that_it_is_erased(pair: list[Wo
         job_id = made(upload(a, media / "short.wav", words="false"))
         job = ended(b, job_id)
         assert job["status"] == "completed"
-        assert until(lambda: job == a.get(f"/v1/jobs/{job_id}").json(), 5)
+        until(lambda: job == a.get(f"/v1/jobs/{job_id}").json())
         assert text(a, job_id) == text(b, job_id) and json.loads(text(a, job_id))["segments"]
         assert [each["id"] for each in jobs(a)] == [each["id"] for each in jobs(b)]
         assert a.delete(f"/v1/jobs/{job_id}").status_code == 204
-        until(lambda: b.get(f"/v1/jobs/{job_id}").status_code == 404, 5)
+        until(lambda: b.get(f"/v1/jobs/{job_id}").status_code == 404)
         assert b.get(f"/v1/jobs/{job_id}/result").status_code == 404
-        until(lambda: not any(folder(running) for running in pair if (running.data_dir / "jobs").exists()), 5)
+        until(lambda: not any(folder(running) for running in pair if (running.data_dir / "jobs").exists()))
 
 
-def test_a_job_is_known_everywhere_as_soon_as_it_is_taken(pair: list[Worker], media: Path) -> None:
+def test_a_job_is_known_everywhere_as_soon_as_it_is_taken(pair: list[Worker], media: Path, limit: Limit) -> None:
+    limit.set(0)  # none of them is over before it is cancelled
     with asked(*pair) as (a, b):
-        answers = [b.delete(f"/v1/jobs/{made(upload(a, media / 'long.wav'))}") for _ in range(20)]
-        assert [answer.status_code for answer in answers] == [200] * 20, "cancelled"
+        answers = [b.delete(f"/v1/jobs/{made(upload(a, media / 'long.wav'))}") for _ in range(8)]
+        assert [answer.status_code for answer in answers] == [200] * 8, "cancelled"
         ids = [answer.json()["id"] for answer in answers]
-        assert [a.delete(f"/v1/jobs/{each}").status_code for each in ids] == [204] * 20
-        assert [by.get(f"/v1/jobs/{each}").status_code for each in (*ids, "no one's") for by in (a, b)] == [404] * 42
+        assert [a.delete(f"/v1/jobs/{each}").status_code for each in ids] == [204] * 8
+        assert [by.get(f"/v1/jobs/{each}").status_code for each in (*ids, "no one's") for by in (a, b)] == [404] * 18
 
 
 async def test_a_job_that_another_worker_takes_at_once_is_accepted(
@@ -159,9 +180,9 @@ async def test_a_question_to_nats_can_be_cancelled_at_any_time(server: NatsServe
     await client.connect(server.url)
     try:
         bucket = await client.jetstream().create_key_value(bucket="QUESTIONS")
-        for number in range(400):
+        for number in range(200):
             asking = asyncio.create_task(bucket.put(str(number), b"x"))
-            await asyncio.sleep(pause_s.uniform(0, 0.003))
+            await asyncio.sleep(pause_s.uniform(0, 0.003))  # cancelled after any time
             if asking.cancel():
                 cancelled += 1
                 await asyncio.wait([asking])
@@ -194,21 +215,26 @@ async def test_nothing_of_an_erased_job_is_left_in_jetstream(
             await client.close()
 
 
-def test_workers_share_the_queue_and_each_stretch_is_recognised_once(pair: list[Worker], media: Path) -> None:
+def test_workers_share_the_queue_and_each_stretch_is_recognised_once(
+    pair: list[Worker], media: Path, limit: Limit
+) -> None:
+    limit.set(1)
     with asked(*pair) as (a, b):
         ids = [made(upload(a, media / "long.wav")) for _ in range(4)]
+        until(lambda: all(any(done(running, job_id) for job_id in ids) for running in pair), what="both of them work")
+        limit.lift()
         assert [ended(b, each)["status"] for each in ids] == ["completed"] * 4
         results = {text(b, each) for each in ids}
         assert len(results) == 1
         for job_id in ids:
             numbers = done(pair[0], job_id) + done(pair[1], job_id)
-            assert len(numbers) == len(set(numbers)) > 20
-        assert all(any(done(running, job_id) for job_id in ids) for running in pair), "both of them work"
+            assert len(numbers) == len(set(numbers)) > 10
         for job_id in ids:
             assert b.delete(f"/v1/jobs/{job_id}").status_code == 204
 
 
-def test_a_job_is_cancelled_by_any_worker(pair: list[Worker], media: Path) -> None:
+def test_a_job_is_cancelled_by_any_worker(pair: list[Worker], media: Path, limit: Limit) -> None:
+    limit.set(1)
     with asked(*pair) as (a, b):
         first, second = (made(upload(a, media / "long.wav")) for _ in range(2))
         for job_id in (first, second):
@@ -219,111 +245,104 @@ def test_a_job_is_cancelled_by_any_worker(pair: list[Worker], media: Path) -> No
             assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
         for by in (a, b):
             for job_id in (first, second):
-                until(lambda by=by, job_id=job_id: by.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled", 5)
-        until(lambda: all(running.metric("mediaworker_jobs_running") == 0 for running in pair), 5)
+                until(lambda by=by, job_id=job_id: by.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled")
+        until(lambda: all(running.metric("mediaworker_jobs_running") == 0 for running in pair))
         for job_id in (first, second):
             assert b.delete(f"/v1/jobs/{job_id}").status_code == 204
 
 
-def test_a_file_of_one_machine_is_transcribed_there(tmp_path: Path, server: NatsServer, media: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    name_of = {"CLUSTER__NAME": "paths"}
-    with (
-        worker(tmp_path / "a", **environ(server, **OPTIONS, **name_of, JOBS__ROOTS=json.dumps([str(media)]))) as one,
-        worker(tmp_path / "b", **environ(server, **OPTIONS, **name_of)) as other,
-        asked(one, other) as (a, b),
-    ):
-        until(lambda: joined(one) and joined(other))
-        ids = [made(name(a, media / "short.wav")) for _ in range(6)]
-        assert [ended(b, job_id)["status"] for job_id in ids] == ["completed"] * 6
-        assert not done(other)
+def test_a_file_of_one_machine_is_transcribed_there(pair: list[Worker], media: Path) -> None:
+    with asked(*pair) as (a, b):
+        ids = [made(name(a, media / "short.wav")) for _ in range(4)]
+        assert [ended(b, job_id)["status"] for job_id in ids] == ["completed"] * 4
+        assert not any(done(pair[1], job_id) for job_id in ids)
+
+
+def test_a_worker_that_stands_still_gives_its_job_up(pair: list[Worker], media: Path, limit: Limit) -> None:
+    with asked(*pair) as clients:
+        limit.set(3)
+        job_id = made(upload(clients[0], media / "long.wav"))
+        stopped, other = at_work(pair, job_id, 3)
+        stopped.process.send_signal(signal.SIGSTOP)
+        limit.lift()
+        try:
+            assert ended(clients[pair.index(other)], job_id)["status"] == "completed"
+        finally:
+            stopped.process.send_signal(signal.SIGCONT)
+        until(lambda: shown(clients[pair.index(stopped)], job_id)["status"] == "completed")
+        until(lambda: stopped.metric("mediaworker_jobs_running") == 0)
+
+
+def at_work(pair: list[Worker], job_id: str, stretches: int) -> tuple[Worker, Worker]:
+    """The worker that has recognised so many of the job, and the other."""
+    until(lambda: any(len(done(each, job_id)) >= stretches for each in pair))
+    return (pair[0], pair[1]) if done(pair[0], job_id) else (pair[1], pair[0])
 
 
 def test_a_killed_workers_job_goes_on_elsewhere_and_its_webhook_is_posted_once(
-    tmp_path: Path, server: NatsServer, media: Path
+    pair: list[Worker], media: Path, limit: Limit
 ) -> None:
-    with (
-        receiving(200) as receiver,
-        workers([_made(tmp_path / each) for each in "ab"], server, CLUSTER__NAME="killed") as running,
-        asked(*running) as (a, b),
-    ):
-        whole = made(upload(b, media / "long.wav"))
-        assert ended(b, whole)["status"] == "completed"
-        job_id = made(upload(a, media / "long.wav", webhook_url=receiver.url))
-        until(lambda: any(len(done(each, job_id)) >= 5 for each in running), 30)
-        killed, other = running if done(running[0], job_id) else reversed(running)
-        by = a if other is running[0] else b
+    with receiving(200) as receiver, asked(*pair) as clients:
+        whole = made(upload(clients[0], media / "long.wav"))
+        assert ended(clients[0], whole)["status"] == "completed"
+        limit.set(5)
+        job_id = made(upload(clients[0], media / "long.wav", webhook_url=receiver.url))
+        killed, other = at_work(pair, job_id, 5)
+        by, taken_over = clients[pair.index(other)], other.metric("mediaworker_cluster_jobs_taken_over_total")
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()
-        before = len(done(killed, job_id))
+        limit.lift()
         assert ended(by, job_id)["status"] == "completed"
-        assert min(done(other, job_id)) in (before, before - 1), "at the first unfinished stretch"
+        assert min(done(other, job_id)) == 5, "at the first unfinished stretch"
         assert text(by, job_id) == text(by, whole)
-        assert other.metric("mediaworker_cluster_jobs_taken_over_total") == 1
-        until(lambda: len(receiver.came) == 1, 10)
+        assert other.metric("mediaworker_cluster_jobs_taken_over_total") == taken_over + 1
+        until(lambda: receiver.came)
         (message,) = told(receiver)
         assert (message["type"], message["data"]["id"]) == ("job.completed", job_id)
         killed.start_again()
         until(lambda: alive(killed), 60)
-        with asked(killed) as (again,):
-            until(lambda: shown(again, job_id)["status"] == "completed", 20)
-            assert text(again, job_id) == text(by, job_id)
+        again = clients[pair.index(killed)]
+        until(lambda: shown(again, job_id)["status"] == "completed")
+        assert text(again, job_id) == text(by, job_id)
         assert len(receiver.came) == 1
 
 
-def test_a_worker_that_stands_still_gives_its_job_up(tmp_path: Path, server: NatsServer, media: Path) -> None:
-    with (
-        workers([_made(tmp_path / each) for each in "ab"], server, CLUSTER__NAME="stopped") as running,
-        asked(*running) as (a, b),
-    ):
-        job_id = made(upload(a, media / "long.wav"))
-        until(lambda: any(len(done(each, job_id)) >= 3 for each in running), 30)
-        stopped, other = running if done(running[0], job_id) else reversed(running)
-        stopped.process.send_signal(signal.SIGSTOP)
+def test_without_nats_a_job_waits_and_none_is_taken(
+    pair: list[Worker], server: NatsServer, media: Path, limit: Limit
+) -> None:
+    with asked(*pair) as clients:
+        limit.set(3)
+        job_id = made(upload(clients[0], media / "long.wav"))
+        running, _ = at_work(pair, job_id, 3)
+        a = clients[pair.index(running)]
+        server.process.send_signal(signal.SIGSTOP)
         try:
-            assert ended(a if other is running[0] else b, job_id)["status"] == "completed"
+            limit.lift()
+            until(lambda: "NATS was lost" in str(running.get("/readyz")))
+            assert upload(a, media / "short.wav").status_code == 503
+            assert a.get(f"/v1/jobs/{job_id}").json()["status"] in ("running", "queued")
         finally:
-            stopped.process.send_signal(signal.SIGCONT)
-        with asked(stopped) as (back,):
-            until(lambda: shown(back, job_id)["status"] == "completed", 20)
-            until(lambda: stopped.metric("mediaworker_jobs_running") == 0, 10)
+            server.process.send_signal(signal.SIGCONT)
+        assert ended(a, job_id)["status"] == "completed"
+        numbers = {number for each in pair for number in done(each, job_id)}
+        assert numbers == set(range(len(numbers)))
 
 
-async def test_without_nats_a_job_waits_and_none_is_taken(tmp_path: Path, media: Path) -> None:
-    with (
-        nats(tmp_path / "nats") as (only,),
-        workers([_made(tmp_path / "a")], only) as (running,),
-        asked(running) as (a,),
-    ):
-        job_id = made(upload(a, media / "long.wav"))
-        until(lambda: len(done(running, job_id)) >= 3, 30)
-        only.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(8)
-        assert a.get(f"/v1/jobs/{job_id}").json()["status"] in ("running", "queued")
-        only.process.send_signal(signal.SIGCONT)
-        assert (await asyncio.to_thread(ended, a, job_id))["status"] == "completed"
-        numbers = done(running, job_id)
-        assert set(numbers) == set(range(len(set(numbers))))
-
-
-def test_jobs_from_before_are_brought_along_and_uploads_go_on(tmp_path: Path, server: NatsServer, media: Path) -> None:
-    own, other = _made(tmp_path / "a"), _made(tmp_path / "b")
-    alone = {each: value for each, value in environ(server, **OPTIONS).items() if not each.startswith("CLUSTER")}
-    with worker(own, **alone) as running, asked(running) as (a,):
+def test_jobs_from_before_are_brought_along_and_uploads_go_on(
+    tmp_path: Path, pair: list[Worker], server: NatsServer, media: Path, limit: Limit
+) -> None:
+    """The log of the worker alone is that of the worker that has joined the cluster of the others, too."""
+    with started(tmp_path, limit) as running, asked(running) as (a,):
         over = made(upload(a, media / "short.wav"))
         assert ended(a, over)["status"] == "completed"
         said = text(a, over)
+        limit.set(3)
         waits = made(upload(a, media / "long.wav"))
-        until(lambda: len(done(running, waits)) >= 3, 30)
-    with workers([own, other], server, CLUSTER__NAME="brought") as pair, asked(*pair) as (_, b):
+        until(lambda: len(done(running, waits)) == 3)
+    limit.lift()
+    with started(tmp_path, limit, server) as running, asked(pair[1]) as (b,):
         assert shown(b, over)["status"] == "completed" and text(b, over) == said
         shown(b, waits)
         assert ended(b, waits)["status"] == "completed"
-        numbers = done(pair[0], waits) + done(pair[1], waits)  # the log of the first start is there too
+        numbers = [number for each in (running, *pair) for number in done(each, waits)]
         assert len(numbers) == len(set(numbers)), "what was recognised alone is not recognised again"
-
-
-def _made(path: Path) -> Path:
-    path.mkdir()
-    return path
