@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import signal
-import time
+import sqlite3
 import urllib.error
 import wave
 from collections.abc import Iterator
@@ -25,11 +25,12 @@ from audio import Codec
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.codecs.g722 import G722Encoder
 from audio.codecs.opus import OpusDecoder
-from lab.engine.offline import packets, utterances
+from lab.engine.listener import LISTENER, LISTENER_PATH
+from lab.engine.offline import MOONSHINE, packets, utterances
 from lab.events.story import check_story
 from lab.media.speech import SPEECH, speech
 from lab.network.ports import ports
-from lab.patience import timeout, until
+from lab.patience import seconds, timeout, until
 from lab.sip.sipp_caller import Sipp
 from lab.worker.calls import check_heard, children, start
 from lab.worker.peers import Worker, command, worker
@@ -39,7 +40,9 @@ from sip.phone import encode as encoded
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with worker(tmp_path_factory.mktemp("worker")) as started:
+    environ = {"ASR__ENGINE": "moonshine", "ASR__PARTIAL_MS": "1000"}
+    patient = {"RTP__JITTER_MS": "1000", "MEDIA__SILENCE_AFTER_S": "30"}  # so that a machine that is busy loses nothing
+    with worker(tmp_path_factory.mktemp("worker"), **environ, **patient) as started:
         yield started
 
 
@@ -84,7 +87,7 @@ def test_a_sip_call_becomes_its_words(
     call = newest(running, "sip", before)
     events = running.events(call["call_id"])
     finals = check_story(events)
-    check_heard(finals, utterances(codec, packets(encode(load_pcm(file, 8000)))))
+    check_heard(finals, utterances(codec, packets(encode(load_pcm(file, 8000))), settings=MOONSHINE))
     assert events[0]["legs"] == [{"leg": "main", "role": "unknown", "label": "", "name": "", "codec": codec.rtp_name}]
     assert events[0]["to"] == "demo" and events[-1]["reason"] == "hangup"
     assert events[-1]["legs"][0]["lost"] == 0
@@ -103,7 +106,7 @@ def test_a_wideband_call(running: Worker, tmp_path: Path) -> None:
     pcm = load_pcm(file, 16000)
     frames = [pcm[i : i + 320] for i in range(0, len(pcm), 320)]
     payloads = [encoder.encode(np.pad(frame, (0, 320 - len(frame)))) for frame in frames]
-    check_heard(finals, utterances(Codec.G722, payloads))
+    check_heard(finals, utterances(Codec.G722, payloads, settings=MOONSHINE))
 
 
 def test_a_call_in_opus(running: Worker, conversation: tuple[Path, Path]) -> None:
@@ -115,7 +118,7 @@ def test_a_call_in_opus(running: Worker, conversation: tuple[Path, Path]) -> Non
     finals = check_story(events)
     decoder = OpusDecoder()
     heard = [decoder.decode(packet) for packet in encoded(load_pcm(conversation[0], 16000), Codec.OPUS)]
-    check_heard(finals, utterances(Codec.L16, [samples.tobytes() for samples in heard]))
+    check_heard(finals, utterances(Codec.L16, [samples.tobytes() for samples in heard], settings=MOONSHINE))
     assert events[0]["legs"][0]["codec"] == "opus" and events[-1]["legs"][0]["lost"] == 0
 
 
@@ -141,7 +144,7 @@ async def test_a_twilio_stream_is_two_legs(running: Worker, conversation: tuple[
     assert [event for event in live if "durable" in event or event["type"] != "metrics"] == stored
     finals = check_story(stored)
     for leg, role, file in (("inbound", "customer", customer), ("outbound", "agent", agent)):
-        expected = utterances(Codec.PCMU, packets(ulaw_encode(load_pcm(file, 8000))))
+        expected = utterances(Codec.PCMU, packets(ulaw_encode(load_pcm(file, 8000))), settings=MOONSHINE)
         mine = [final for final in finals if final["leg"] == leg]
         check_heard(mine, expected, shift_ms=0)
         assert {final["role"] for final in mine} == {role}
@@ -162,7 +165,7 @@ def test_transcripts_of_a_call(running: Worker) -> None:
 
 
 def test_a_full_worker_says_busy(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
-    with worker(tmp_path, MAX_CALLS="1") as running:
+    with worker(tmp_path, LISTENER_PATH, MAX_CALLS="1", **LISTENER) as running:
         arguments = ("stream", running.twilio, "--play", str(conversation[0]))
         first = start(*arguments, "--tail", "300")
         try:
@@ -182,41 +185,38 @@ def test_a_full_worker_says_busy(tmp_path: Path, conversation: tuple[Path, Path]
 
 
 def test_sigterm_ends_calls_after_their_finals(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
-    with worker(tmp_path, SHUTDOWN_S="0.5") as running:
+    with worker(tmp_path, LISTENER_PATH, SHUTDOWN_S="0.5", **LISTENER) as running:
         streaming = start("stream", running.twilio, "--play", str(conversation[0]))
         until(lambda: running.metric("mediaworker_transcripts_utterances_total") == 1)
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(60) == 0
-        streaming.wait(60)
-    (call_id,) = stored_calls(running)
+        assert running.process.wait(seconds(60)) == 0
+        streaming.wait(seconds(60))
+    (call_id,) = stored(running, "call.started")
     events = running.events(call_id)
     finals = check_story(events)
     assert events[-1]["reason"] == "shutdown" and finals[-1]["reason"] == "shutdown"
 
 
 def test_a_killed_worker_loses_nothing_durable(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
-    with worker(tmp_path) as running:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER) as running:
         streaming = start("stream", running.twilio, "--play", str(conversation[0]))
-        until(lambda: running.metric("mediaworker_transcripts_utterances_total") == 1)
-        (call_id,) = [call["call_id"] for call in running.calls()]
-        time.sleep(0.1)  # let the speech.started be committed: what was published and not yet on disk may go
+        (call_id,) = until(lambda: stored(running, "speech.started"))
         running.process.kill()
         running.process.wait()
-        streaming.wait(60)
+        streaming.wait(seconds(60))
         running.process.returncode = 0
     before = running.events(call_id)
-    with worker(tmp_path) as again:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER) as again:
         events = again.events(call_id)
     assert events[: len(before)] == before
     assert check_story(events), "somebody was speaking"
     assert events[-1]["reason"] == "worker_restart"
 
 
-def stored_calls(running: Worker) -> list[str]:
-    import sqlite3
-
+def stored(running: Worker, type_: str) -> list[str]:
+    """The calls of the events of this type that are on disk."""
     with contextlib.closing(sqlite3.connect(running.data_dir / "events.sqlite3")) as store:
-        return [row[0] for row in store.execute("SELECT DISTINCT call_id FROM events WHERE call_id IS NOT NULL")]
+        return [row[0] for row in store.execute("SELECT call_id FROM events WHERE type = ?", (type_,))]
 
 
 def test_twilio_with_one_tunnel_signs_everything(tmp_path: Path, conversation: tuple[Path, Path]) -> None:
@@ -224,7 +224,13 @@ def test_twilio_with_one_tunnel_signs_everything(tmp_path: Path, conversation: t
     (http,) = ports(1)
     url = f"http://127.0.0.1:{http}"
     with worker(
-        tmp_path, HTTP__PORT=str(http), TWILIO__AUTH_TOKEN="12345", TWILIO__PUBLIC_URL=url, SIP__ENABLED="false"
+        tmp_path,
+        LISTENER_PATH,
+        HTTP__PORT=str(http),
+        TWILIO__AUTH_TOKEN="12345",
+        TWILIO__PUBLIC_URL=url,
+        SIP__ENABLED="false",
+        **LISTENER,
     ) as running:
         play = ("--play", str(conversation[0]), "--from", "+15550100", "--to", "+15550199")
         refused = command("stream", f"{url}/twilio/voice", *play, "--auth-token", "wrong")
@@ -267,18 +273,18 @@ async def test_a_registration_is_readiness_and_metric(tmp_path: Path) -> None:
 
 def test_the_inference_process_ends_when_idle_and_comes_back(tmp_path: Path) -> None:
     arguments = ("--play", str(SPEECH / "auth-thankyou.wav"))
-    with worker(tmp_path, ASR__IDLE_S="0.5", SIP__ENABLED="false") as running:
+    with worker(tmp_path, LISTENER_PATH, ASR__IDLE_S="0.5", SIP__ENABLED="false", **LISTENER) as running:
         texts = []
         for number in (1, 2):
             assert command("stream", running.twilio, *arguments).returncode == 0
             call = running.wait_ended(number)[-1]
             texts += [final["text"] for final in check_story(running.events(call["call_id"]))]
             until(lambda: not children(running.process.pid), 20, "no inference process")
-        assert len(texts) == 2 and texts[0] == texts[1]
+        assert len(texts) == 2 and texts[0] == texts[1] and texts[0]
 
 
 def test_a_worker_that_preloads_is_ready_when_its_engine_is(tmp_path: Path) -> None:
-    with worker(tmp_path, ASR__PRELOAD="true", SIP__ENABLED="false") as running:
+    with worker(tmp_path, LISTENER_PATH, ASR__PRELOAD="true", SIP__ENABLED="false", **LISTENER) as running:
         try:
             running.get("/readyz")
         except urllib.error.HTTPError as error:
