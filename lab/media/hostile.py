@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import io
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from lab.media import material
-from lab.media.material import RATE_HZ, Samples, encode
+from lab.media.material import RATE_HZ, Samples, Spoken, encode
 
 Expected = Literal["refused", "partial", "fine"]
 SECONDS = 6.0
@@ -45,17 +47,28 @@ def corpus(folder: Path) -> list[Hostile]:
     """`folder`: for what they are made of, and for `canary.wav`, the speech that playlists point to. Those of them that
     name it without a folder mean the folder they lie in, so write them there too."""
     folder.mkdir(parents=True, exist_ok=True)
-    samples, table = material.recording(SECONDS, seed=7)
-    assert table, "without speech a leak could not be heard"
-    whole: dict[str, bytes] = {}
-    for name, write in material.CONTAINERS.items():
-        write(folder / name, samples)
-        whole[name] = (folder / name).read_bytes()
+    whole = recorded()
     (folder / "canary.wav").write_bytes(whole["16k.wav"])
     return [
-        *_nothing(), *_truncated(whole), *_misnamed(whole), *_waves(samples), *_bombs(), *_pictures(whole),
-        *_playlists(folder / "canary.wav"), *_timestamps(samples), *_streams(folder, samples, whole),
+        *nothing(), *_truncated(whole), *_misnamed(whole), *_waves(recording()[0]), *bombs(), *_pictures(whole),
+        *_playlists(folder / "canary.wav"), *_timestamps(recording()[0]), *_streams(),
     ]  # fmt: skip
+
+
+def recording() -> tuple[Samples, list[Spoken]]:
+    """What all of them are made of."""
+    samples, table = material.recording(SECONDS, seed=7)
+    assert table, "without speech a leak could not be heard"
+    return samples, table
+
+
+@cache
+def recorded() -> dict[str, bytes]:
+    """The recording in each container."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, write in material.CONTAINERS.items():
+            write(Path(folder) / name, recording()[0])
+        return {name: (Path(folder) / name).read_bytes() for name in material.CONTAINERS}
 
 
 def _bytes(
@@ -70,7 +83,7 @@ def _bytes(
 # -- not media ---------------------------------------------------------------------------------------------------------
 
 
-def _nothing() -> Iterator[Hostile]:
+def nothing() -> Iterator[Hostile]:
     yield _bytes("empty.wav", "refused", b"")
     yield _bytes("one-byte.mp3", "refused", b"R")
     yield _bytes("zeros.wav", "refused", bytes(100_000))
@@ -147,18 +160,25 @@ def _waves(samples: Samples) -> Iterator[Hostile]:
 # -- much out of little ------------------------------------------------------------------------------------------------
 
 
-def _bombs() -> Iterator[Hostile]:
+def bombs() -> Iterator[Hostile]:
     yield Hostile("30-hours.flac", "fine", lambda path: _flac_of_silence(path, BOMB_HOURS), bomb="time")
     yield Hostile("30-hours.ogg", "fine", lambda path: _opus_of_silence(path, BOMB_HOURS), bomb="time")
 
 
-def _crc(data: bytes, polynomial: int, bits: int) -> int:
+def _crc_table(polynomial: int, bits: int) -> list[int]:
+    table = []
+    for byte in range(256):
+        value = byte << (bits - 8)
+        for _ in range(8):
+            value = (value << 1 ^ (polynomial if value >> (bits - 1) else 0)) & (1 << bits) - 1
+        table.append(value)
+    return table
+
+
+def _crc(data: bytes, table: list[int], bits: int) -> int:
     value = 0
     for byte in data:
-        value ^= byte << (bits - 8)
-        for _ in range(8):
-            value = value << 1 ^ (polynomial if value >> (bits - 1) else 0)
-            value &= (1 << bits) - 1
+        value = table[value >> (bits - 8) ^ byte] ^ value << 8 & (1 << bits) - 1
     return value
 
 
@@ -168,13 +188,14 @@ def _flac_of_silence(path: Path, hours: int, rate: int = 8000, block: int = 6553
     total = frames * block
     packed = rate << 44 | 0 << 41 | 15 << 36 | total
     info = struct.pack(">HH", block, block) + bytes(6) + packed.to_bytes(8, "big") + bytes(16)
+    crc8, crc16 = _crc_table(0x07, 8), _crc_table(0x8005, 16)
     with path.open("wb") as file:
         file.write(b"fLaC\x80\0\0\x22" + info)
         for number in range(frames):
             # Fixed block size; 16-bit block size behind, 8 kHz; mono, 16 bits; the frame's number as UTF-8 would be.
             head = b"\xff\xf8\x74\x08" + chr(number).encode("utf-8", "surrogatepass") + struct.pack(">H", block - 1)
-            frame = head + bytes([_crc(head, 0x07, 8)]) + b"\0\0\0"  # one constant subframe: 0
-            file.write(frame + struct.pack(">H", _crc(frame, 0x8005, 16)))
+            frame = head + bytes([_crc(head, crc8, 8)]) + b"\0\0\0"  # one constant subframe: 0
+            file.write(frame + struct.pack(">H", _crc(frame, crc16, 16)))
 
 
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
@@ -335,26 +356,33 @@ def _timestamps(samples: Samples) -> Iterator[Hostile]:
 # -- streams that change, or keep to themselves ------------------------------------------------------------------------
 
 
-def _streams(folder: Path, samples: Samples, whole: dict[str, bytes]) -> Iterator[Hostile]:
-    def made(name: str, codec: str, rate: int, **more: Any) -> bytes:
-        encode(folder / name, samples, codec, rate, **more)
-        return (folder / name).read_bytes()
+def _encoded(name: str, codec: str, rate: int, **more: Any) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        encode(Path(folder) / name, recording()[0], codec, rate, **more)
+        return (Path(folder) / name).read_bytes()
 
+
+@cache
+def _streams() -> list[Hostile]:
+    return list(_unsteady(recorded()))
+
+
+def _unsteady(whole: dict[str, bytes]) -> Iterator[Hostile]:
     yield _bytes("chained.ogg", "partial", whole["opus.ogg"] * 2)
-    slow, fast = (made(f"{rate}.ogg", "flac", rate) for rate in (8000, 44100))
+    slow, fast = (_encoded(f"{rate}.ogg", "flac", rate) for rate in (8000, 44100))
     yield _bytes("chained-8k-44k1.ogg", "partial", slow + fast)
-    slow, fast = (made(f"{rate}.aac", "aac", rate) for rate in (8000, 48000))
+    slow, fast = (_encoded(f"{rate}.aac", "aac", rate) for rate in (8000, 48000))
     yield _bytes("8k-then-48k.aac", "partial", slow + fast)
-    yield _bytes("16k-then-44k1.mp3", "partial", made("16000.mp3", "libmp3lame", 16000) + whole["44k1.mp3"])
-    yield _bytes("noise-in-the-midst.mp3", "partial", _noisy(whole["44k1.mp3"]))
-    yield _bytes("noise-in-the-midst.ts", "partial", _noisy(whole["at-40000s.ts"]))
+    yield _bytes("16k-then-44k1.mp3", "partial", _encoded("16000.mp3", "libmp3lame", 16000) + whole["44k1.mp3"])
+    yield _bytes("noise-in-the-midst.mp3", "partial", noisy(whole["44k1.mp3"]))
+    yield _bytes("noise-in-the-midst.ts", "partial", noisy(whole["at-40000s.ts"]))
     secret = {"encryption_scheme": "cenc-aes-ctr", "encryption_key": "00" * 15 + "01", "encryption_kid": "00" * 16}
-    yield _bytes("encrypted.mp4", "refused", made("encrypted.mp4", "aac", 44100, muxer=secret))
+    yield _bytes("encrypted.mp4", "refused", _encoded("encrypted.mp4", "aac", 44100, muxer=secret))
     yield _bytes("80-million-samples.m4a", "refused", _many_samples(whole["moov-in-front.m4a"]), "memory")
     yield _bytes("gigabyte-of-index.mov", "refused", _compressed_index(), "memory")
 
 
-def _noisy(data: bytes) -> bytes:
+def noisy(data: bytes) -> bytes:
     third = len(data) // 3
     return data[:third] + np.random.default_rng(1).bytes(third) + data[2 * third :]
 
