@@ -50,6 +50,14 @@ class Limit:
         self._since_ns = self._given = 0
 
     @property
+    def _holder(self) -> Path:
+        return self._path.with_suffix(".holder")
+
+    def holder(self) -> int | None:
+        """The inference process that holds a final back, or was the last one to do so."""
+        return int(self._holder.read_text() or 0) if self._holder.exists() else None
+
+    @property
     def environ(self) -> dict[str, str]:
         return LISTENER_PATH | {LIMIT: str(self._path)}
 
@@ -71,6 +79,8 @@ class Limit:
         if since_ns != self._since_ns:
             self._since_ns, self._given = since_ns, 0
         if self._given == most:
+            if self.holder() != os.getpid():
+                self._holder.write_text(str(os.getpid()))
             return False
         self._given += 1
         return True

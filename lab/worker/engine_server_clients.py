@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from asr.client.recognizer import EngineStatus, Utterance
-from lab.engine.recognizer import Client
+from lab.engine.recognizer import PROMPT, Client, codes
 
 
 def ready(c: Client) -> int:
     return sum(server.state is EngineStatus.READY for server in c.recognizer.servers)
 
 
-def say(c: Client, leg: str, number: int, audio: bytes, *, final: bool = True) -> str:
+def say(c: Client, leg: str, number: int, audio: bytes = codes(PROMPT), *, final: bool = True) -> str:
     """Speech of a leg, and its final. -> the utterance's id."""
     name = f"{leg}/{number}"
     c.recognizer.open(Utterance(name, "PCMU", stream=leg), c.heard.append)

@@ -17,7 +17,7 @@ from typing import Any
 from config.sections.section import Secret
 from config.settings import Asr, Cluster, Settings
 from lab.network.ports import ports
-from lab.patience import until
+from lab.patience import seconds, until
 from lab.worker.peers import COMMAND, LOGS
 
 TOKEN = "known-to-both-sides"
@@ -40,7 +40,7 @@ class Server:
     def get(self, path: str) -> Any:
         """The body, whatever the status is."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=seconds(10)) as answer:
                 body = answer.read().decode()
         except urllib.error.HTTPError as error:
             body = error.read().decode()
@@ -77,7 +77,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=seconds(60))
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, self.log.read_text(errors="replace")[-4000:]
