@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from benchmarks.offline import transcribe
 from lab.engine.offline import DEFAULT
 from lab.media import material
-from lab.media.hostile import SECONDS, Hostile, corpus
+from lab.media.hostile import SECONDS, Hostile, corpus, recorded, recording
 from lab.media.material import CLIPS, CONTAINERS, LAG_S, LATE_S, RATE_HZ, Samples, Spoken
+from lab.patience import seconds
 
 NEAR_S = 0.020
-LENGTH_S = 24.0
 
 
 def probe(path: Path, *arguments: str) -> dict[str, Any]:
     command = ["ffprobe", "-v", "error", "-of", "json", *arguments, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(10))
     return json.loads(done.stdout or "{}") if done.returncode == 0 else {}
 
 
@@ -137,9 +137,9 @@ def test_two_speakers_keep_to_their_sides(tmp_path: Path) -> None:
 
 def test_hours_of_silence_are_small(tmp_path: Path) -> None:
     path = tmp_path / "silent.flac"
-    table = material.mostly_silent(path, 3, clips=6)
-    assert duration_s(path) == 3 * 3600 and path.stat().st_size < 6_000_000
-    assert len(table) == 6 and table[-1].start_s > 2.5 * 3600
+    table = material.mostly_silent(path, 1, clips=3)
+    assert duration_s(path) == 3600 and path.stat().st_size < 2_000_000
+    assert len(table) == 3 and table[-1].start_s > 3600 * 2 / 3
     for spoken in table:
         at = spoken.start_s - 1
         assert read(stretch(cut := decoded(path, "-ss", str(at), "-t", "6"), near := spoken.later(-at))) == near.text
@@ -160,13 +160,13 @@ def lag_s(samples: Samples, reference: Samples) -> float:
 
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_a_container_holds_the_recording(tmp_path: Path, name: str) -> None:
-    samples, table = material.recording(LENGTH_S, seed=11)
+    samples, table = recording()
     path, again = tmp_path / name, tmp_path / f"again-{name}"
-    CONTAINERS[name](path, samples)
+    path.write_bytes(recorded()[name])
     CONTAINERS[name](again, samples)
     assert path.read_bytes() == again.read_bytes()
     late_s = LATE_S if name == "audio-late.mkv" else 0
-    assert duration_s(path) - late_s == pytest.approx(LENGTH_S, abs=0.11)
+    assert duration_s(path) - late_s == pytest.approx(SECONDS, abs=0.11)
     sound = decoded(path)
     assert lag_s(sound, samples) == pytest.approx(LAG_S.get(name, 0), abs=NEAR_S / 2)
     assert [read(stretch(sound, spoken)) for spoken in table] == [spoken.text for spoken in table]
@@ -220,7 +220,9 @@ def decode_all(paths: list[Path], **options: str) -> dict[str, tuple[float, str]
     """File name → seconds that PyAV decodes, and the last error."""
     command = [sys.executable, "-c", DECODE, json.dumps(options)]
     text = "\n".join(map(str, paths))
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=100, cwd=paths[0].parent)
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=seconds(100), cwd=paths[0].parent
+    )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"ended after {rows[-1:]}: {done.stderr[-2000:]}"
     return {Path(path).name: (seconds, error) for path, seconds, error in rows}
@@ -252,21 +254,6 @@ def test_what_is_refused_gives_no_sound_and_the_rest_some(hostile: list[Hostile]
     fine = [file.name for file in quick if file.expected == "fine" and file.name != "one-sample.wav"]
     whole = {name: found[name][0] for name in fine}
     assert whole == pytest.approx(dict.fromkeys(whole, SECONDS), abs=0.1)
-
-
-def test_ffprobe_agrees(hostile: list[Hostile], folder: Path) -> None:
-    """An older FFmpeg, so this is no property of one version."""
-    wrong = {}
-    for file in hostile:
-        # It follows what a playlist names, and has no limit of memory here. Those that were cut are many.
-        if not (file.bomb or file.follows or file.name.startswith("cut-")):
-            streams = probe(
-                folder / file.name, "-select_streams", "a:0", "-count_frames", "-show_entries", "stream=nb_read_frames"
-            ).get("streams", [])
-            frames = streams[0].get("nb_read_frames", "0") if streams else "0"
-            if (frames in ("0", "N/A")) != (file.expected == "refused"):
-                wrong[file.name] = frames
-    assert wrong == {}
 
 
 def test_bombs_are_as_long_as_they_say(folder: Path, hostile: list[Hostile]) -> None:
