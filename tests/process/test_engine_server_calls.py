@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
+from lab.engine.recognizer import install_listener
 from lab.media.speech import SPEECH
 from lab.patience import until
 from lab.worker.engine_servers import TOKEN, Server, engine_server
@@ -20,27 +22,29 @@ from lab.worker.ws_calls import CODES, config, stored, texts, told, url
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     folder = tmp_path_factory.mktemp("servers")
-    with engine_server(folder / "one") as one, engine_server(folder / "two") as two:
-        yield one, two
+    with engine_server(folder / "one", LISTENER_PATH, **LISTENER) as one:
+        with engine_server(folder / "two", LISTENER_PATH, **LISTENER) as two:
+            yield one, two
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, two: tuple[Server, Server]) -> Iterator[Worker]:
     servers = json.dumps([server.address for server in two])
-    environ = {"ASR__SERVERS": servers, "CLUSTER__TOKEN": TOKEN, "SIP__ENABLED": "false", "ASR__ENGINE": "moonshine"}
-    with worker(tmp_path_factory.mktemp("worker"), **environ) as started:
+    environ = {"ASR__SERVERS": servers, "CLUSTER__TOKEN": TOKEN, "SIP__ENABLED": "false"}
+    with worker(tmp_path_factory.mktemp("worker"), LISTENER_PATH, **environ, **LISTENER) as started:
         until(lambda: len(states(started)) == 2 and set(states(started)) == {"ready"}, 60)
         yield started
 
 
 async def test_a_call_and_a_file_through_servers_say_what_a_local_engine_says(
-    running: Worker, two: tuple[Server, Server], tmp_path: Path
+    running: Worker, two: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    install_listener(monkeypatch)
     heard = await told(url(running, "asr"), config(), CODES, speed=4)
     story = stored(running, heard[0])
     assert [each["text"] for each in story] == texts(heard)
     file = str(SPEECH / "tt-weasels.wav")
-    local = command("transcribe", file, ASR__ENGINE="moonshine", ASR__THREADS="1")
+    local = command("transcribe", file, **LISTENER)
     servers = json.dumps([server.address for server in two])
     shared = command("transcribe", file, ASR__SERVERS=servers, CLUSTER__TOKEN=TOKEN, ASR__ENGINE="auto")
     assert (local.returncode, shared.returncode) == (0, 0), shared.stderr
@@ -50,12 +54,12 @@ async def test_a_call_and_a_file_through_servers_say_what_a_local_engine_says(
 
 def test_readiness_and_models_are_those_of_the_servers(running: Worker, two: tuple[Server, Server]) -> None:
     shown = readiness(running)
-    assert shown["engine"]["name"] == "moonshine" and shown["engine"]["state"] == "ready"
+    assert shown["engine"]["name"] == "listener" and shown["engine"]["state"] == "ready"
     assert {each["address"] for each in shown["engine"]["servers"]} == {
         server.address.removeprefix("tcp://") for server in two
     }
-    assert {each["engine"] for each in shown["engine"]["servers"]} == {"moonshine"}
-    assert all(model["languages"] == ["en"] for model in running.get("/v1/models")["data"])
+    assert {each["engine"] for each in shown["engine"]["servers"]} == {"listener"}
+    assert all(model["languages"] == ["de", "en"] for model in running.get("/v1/models")["data"])
     for server in two:
         assert server.get("/healthz") and server.get("/readyz")["workers"] == 1
 
