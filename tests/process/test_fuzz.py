@@ -9,7 +9,7 @@ import pytest
 from tools.fuzz.__main__ import FOUND, run
 from tools.fuzz.targets import TARGETS
 
-INPUTS = 20_000
+INPUTS = 5_000
 SHARES = sum(target.share for target in TARGETS.values())
 
 
