@@ -7,6 +7,7 @@ import string
 from pathlib import Path
 
 from lab.network.ports import free_port, port_range
+from lab.patience import seconds, until
 
 SCENARIOS = Path(__file__).parent / "sipp"
 
@@ -43,12 +44,15 @@ class Sipp:
         if scenario.startswith("<"):
             text = scenario
         else:
+            if "talk_ms" in values:  # within which all of the audio is sent, by a thread of SIPp's
+                values["talk_ms"] = round(seconds(int(str(values["talk_ms"]))))
             text = string.Template((SCENARIOS / f"{scenario}.xml").read_text()).substitute(values)
         (folder / "scenario.xml").write_text(text)
+        limit = f"{seconds(timeout_s):.0f}s"
         command = ["sipp", *target, "-sf", "scenario.xml", "-m", str(calls), "-l", str(at_once), "-r", str(rate)]
         command += ["-i", source, "-mi", source, "-p", str(port or free_port()), "-t", transport]
         command += ["-mp", str(port_range(8)[0]), "-nostdin"]
-        command += ["-timeout", f"{timeout_s}s", "-timeout_error", "-trace_err", "-error_file", "errors.log", *options]
+        command += ["-timeout", limit, "-timeout_error", "-trace_err", "-error_file", "errors.log", *options]
         return asyncio.create_task(self._run(command, folder))
 
     async def run(self, scenario: str, *target: str, **options: object) -> None:
@@ -66,3 +70,8 @@ class Sipp:
                 raise
         errors = folder / "errors.log"
         assert code == 0, (errors if errors.exists() else folder / "output.txt").read_text(errors="replace")[-4000:]
+
+
+async def listens(port: int) -> None:
+    """Until somebody has that port of UDP."""
+    await asyncio.to_thread(until, lambda: f":{port:04X} " in Path("/proc/net/udp").read_text(), 10)

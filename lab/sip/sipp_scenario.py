@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from xml.sax.saxutils import quoteattr
 
+from lab.patience import seconds
+
 SDP = "application/sdp"
 MIXED = "multipart/mixed;boundary=between"
 
@@ -50,6 +52,7 @@ class Send:
 @dataclass
 class Pause:
     milliseconds: int
+    """On a quiet machine: so many that a test can do something meanwhile."""
 
 
 @dataclass
@@ -82,7 +85,7 @@ class _Writer:
     def step(self, step: Step) -> Iterator[str]:
         match step:
             case Pause():
-                yield f'<pause milliseconds="{step.milliseconds}"/>'
+                yield f'<pause milliseconds="{seconds(step.milliseconds):.0f}"/>'
             case Expect():
                 yield f'<recv request="{step.method}"/>'
                 copied = "\n".join(f"[last_{name}:]" for name in ("Via", "From", "To", "Call-ID", "CSeq"))

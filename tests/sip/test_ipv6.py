@@ -15,6 +15,7 @@ import pytest
 from config import ConfigError
 from config.addresses import Family
 from config.load import parse
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.network.authority import Authority
 from lab.network.ports import free_port
 from lab.sip.endpoint import CODES, PCMU, Recorder, codes, played, sipp, until, worker
@@ -407,19 +408,15 @@ def test_the_test_phone_calls_a_worker(tmp_path: Path, authority: Authority) -> 
     sound = tmp_path / "sound.ulaw"
     sound.write_bytes(b"\xff" * 4000)
     files = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}
-    with peers.worker(tmp_path, **files, SIP__HOST6="::1", ASR__ENGINE="moonshine") as running:
-        for transport, at in (
-            ("udp", f"[::1]:{running.sip_port}"),
-            ("tcp", f"[::1]:{running.sip_port}"),
-            ("tls", f"[::1]:{port}"),
-            ("udp", f"localhost:{running.sip_port}"),
-        ):
+    with peers.worker(tmp_path, LISTENER_PATH, **files, **LISTENER, SIP__HOST6="::1") as running:
+        ways = ("udp", f"[::1]:{running.sip_port}"), ("tls", f"[::1]:{port}"), ("udp", f"localhost:{running.sip_port}")
+        for transport, at in ways:
             call = ["call", f"sip:100@{at}", "--play", str(sound), "--transport", transport, "--tail", "0"]
             done = peers.command(*call, "--ca", str(authority.cert))
             assert done.returncode == 0, (transport, at, done.stderr)
-        for call in running.wait_ended(4):
+        for call in running.wait_ended(len(ways)):
             started, *_, ended = running.events(call["call_id"])
             assert (started["source"], started["from"], started["to"]) == ("sip", "mediaworker", "100")
             assert ended["legs"][0]["packets"] == 25 and ended["legs"][0]["lost"] == 0
-        assert running.metric("mediaworker_sip_answered_total") == 4
+        assert running.metric("mediaworker_sip_answered_total") == len(ways)
         assert running.get("/readyz")["status"] == "ready"

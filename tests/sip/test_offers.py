@@ -1,5 +1,8 @@
-"""What an INVITE, re-INVITE, UPDATE, PRACK or ACK may carry: each kind of session description, at one live worker that
-has another call meanwhile. It answers each sensibly, lives, and keeps nothing of them."""
+"""What an INVITE, re-INVITE, UPDATE, PRACK or ACK may carry, at one live worker that has another call meanwhile. It
+answers each sensibly, lives, and keeps nothing of them.
+
+Every kind of session description comes to it once, each request carrying a fifth of them; the tests of `sip.protocol`
+and `make fuzz` combine the rest."""
 
 from __future__ import annotations
 
@@ -10,20 +13,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from lab.patience import timeout, until
+from lab.engine.listener import LISTENER, LISTENER_PATH
+from lab.patience import seconds, timeout, until
 from lab.sip.sip_peer import SipPeer
 from lab.worker.peers import Worker, worker
 from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, Sample, described
 
 LIMITS = {"SIP__MAX_CALLS": "400", "SIP__MAX_INVITES_PER_S": "0", "SIP__ANSWER_DELAY_S": "0.05"}
 AT_ONCE = 12
+BUSY_S = 0.05
+"""Between two tries at a worker that answers 503."""
+PORTIONS = {kind: SAMPLES[at::5] for at, kind in enumerate(("INVITE", "re-INVITE", "UPDATE", "PRACK", "ACK"))}
 OFFER = described(PLAIN)
 GOOD = Sample("good", OFFER, {200})
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with worker(tmp_path_factory.mktemp("worker"), **LIMITS) as started:
+    with worker(tmp_path_factory.mktemp("worker"), LISTENER_PATH, **LISTENER, **LIMITS) as started:
         yield started
 
 
@@ -93,7 +100,7 @@ def said(statuses: set[int], sample: Sample) -> str:
 
 async def ask(peer: SipPeer, method: str, sample: Sample, *headers: str) -> int:
     """The status of the final answer; an INVITE's is acknowledged. A machine that is too busy is asked again."""
-    deadline = asyncio.get_running_loop().time() + 60
+    deadline = asyncio.get_running_loop().time() + seconds(60)
     while True:
         within, branch = peer.to_tag, f"{method}{next(peer.cseq)}"
         cseq = peer.send(method, sample.body, f"Content-Type: {sample.content_type}", *headers, branch=branch)
@@ -103,7 +110,7 @@ async def ask(peer: SipPeer, method: str, sample: Sample, *headers: str) -> int:
         if status != 503 or asyncio.get_running_loop().time() > deadline:
             return status
         peer.to_tag = within
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(BUSY_S)
 
 
 async def test_in_an_invite(running: Worker) -> None:
@@ -114,11 +121,11 @@ async def test_in_an_invite(running: Worker) -> None:
         return said({status}, sample)
 
     async with beside(running):
-        await each(running, SAMPLES, attempt)
+        await each(running, PORTIONS["INVITE"], attempt)
 
 
-@pytest.mark.parametrize("method", ["INVITE", "UPDATE"])
-async def test_within_a_call(running: Worker, method: str) -> None:
+@pytest.mark.parametrize(("kind", "method"), [("re-INVITE", "INVITE"), ("UPDATE", "UPDATE")])
+async def test_within_a_call(running: Worker, kind: str, method: str) -> None:
     async def attempt(peer: SipPeer, sample: Sample) -> str:
         assert await ask(peer, "INVITE", GOOD) == 200
         status = await ask(peer, method, sample)
@@ -129,7 +136,7 @@ async def test_within_a_call(running: Worker, method: str) -> None:
         return wrong
 
     async with beside(running):
-        await each(running, SAMPLES, attempt)
+        await each(running, PORTIONS[kind], attempt)
 
 
 async def test_in_a_prack(running: Worker) -> None:
@@ -148,7 +155,7 @@ async def test_in_a_prack(running: Worker) -> None:
         return said({status}, sample)
 
     async with beside(running):
-        await each(running, SAMPLES, attempt)
+        await each(running, PORTIONS["PRACK"], attempt)
 
 
 async def test_in_an_ack(running: Worker) -> None:
@@ -157,7 +164,7 @@ async def test_in_an_ack(running: Worker) -> None:
     async def attempt(peer: SipPeer, sample: Sample) -> str:
         while not (await peer.answer(cseq := peer.send("INVITE"))).start_line.startswith("SIP/2.0 200"):
             peer.to_tag = ""  # too busy: once more
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(BUSY_S)
         peer.send("ACK", sample.body, f"Content-Type: {sample.content_type}", cseq=cseq)
         if 200 not in sample.statuses:
             peer.reply(await peer.request("BYE"), "200 OK")
@@ -169,7 +176,7 @@ async def test_in_an_ack(running: Worker) -> None:
         return "the call was ended" if answers and (ended or not there) else ""
 
     async with beside(running):
-        await each(running, SAMPLES, attempt)
+        await each(running, PORTIONS["ACK"], attempt)
 
 
 async def test_a_description_that_only_pjsip_sees_is_refused(running: Worker) -> None:

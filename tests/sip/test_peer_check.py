@@ -17,7 +17,7 @@ from lab.sip.sipp_scenario import Expect, Pause, Send, offer, scenario
 from sip.pjsip import call_control, liveness
 from sip.pjsip.endpoint import SipEndpoint
 
-CALLS = 90
+CALLS = 30
 """The ports of twice as many are free: each rests for ten seconds after its call."""
 
 INVITE = Send("INVITE", offer("m=audio 30000 RTP/AVP 0\na=rtpmap:0 PCMU/8000"))

@@ -75,11 +75,11 @@ def test_a_reused_port_brings_nothing_of_the_call_before() -> None:
 
 
 @pytest.mark.parametrize("ppm", [200, -200])
-def test_two_hours_of_drift(ppm: float) -> None:
-    """1.4 s of drift: moved in the pauses alone, never far off the clock, and nothing piles up."""
+def test_half_an_hour_of_drift(ppm: float) -> None:
+    """0.36 s of drift: moved in the pauses alone, never far off the clock, and nothing piles up."""
     clock, random = RtpClock(), Random(3)
     consumed, speaking_until, moved_in_speech, moves, worst, previous = 0, 0.0, 0, 0, 0.0, 0
-    for number in range(2 * 3600 * 50):
+    for number in range(1800 * 50):
         now = number * PTIME_S / (1 + ppm / 1e6) + random.random() * 0.010
         if number % 500 == 0:  # ten seconds: up to nine of speech, and a pause
             speaking_until = now + random.uniform(2, 9)
@@ -94,7 +94,7 @@ def test_two_hours_of_drift(ppm: float) -> None:
         worst = max(worst, abs(placed.position / 8000 - now))
         assert len(clock._missing) + len(clock._runs) == 0
     assert (clock.lost, clock.jumps, clock.discarded, moved_in_speech) == (0, 0, 0, 0)
-    assert 20 < moves < 200
+    assert 5 < moves < 50
     assert worst < 0.060
 
 

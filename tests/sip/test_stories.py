@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from audio.codecs.g711 import ulaw_encode
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.events.story import check_story
 from lab.media.speech import speech
+from lab.patience import seconds
 from lab.sip.endpoint import until
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.scenes import media
@@ -28,7 +30,7 @@ from lab.worker.peers import Worker, worker
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with worker(tmp_path_factory.mktemp("worker")) as started:
+    with worker(tmp_path_factory.mktemp("worker"), LISTENER_PATH, **LISTENER) as started:
         yield started
 
 
@@ -51,8 +53,9 @@ async def call(running: Worker, *headers: str) -> AsyncIterator[tuple[SipPeer, R
 
 
 def request(running: Worker, method: str, path: str) -> int:
+    asked = urllib.request.Request(running.url + path, method=method)
     try:
-        with urllib.request.urlopen(urllib.request.Request(running.url + path, method=method), timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=seconds(10)) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         with error:
@@ -145,7 +148,7 @@ async def test_nothing_is_told_of_who_only_rings(tmp_path: Path) -> None:
         assert (await drained.answer(cseq)).start_line.startswith("SIP/2.0 503 ")
         drained.send("ACK", cseq=cseq, branch="one")
         await answered.bye()
-        assert await asyncio.to_thread(running.process.wait, 30) == 0
+        assert await asyncio.to_thread(running.process.wait, seconds(30)) == 0
         for caller in callers:
             caller.close()
     (only,) = stored(running)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -16,10 +15,11 @@ import pytest
 
 from config import ConfigError
 from config.load import parse
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.network.authority import Authority, stunnel
 from lab.network.ports import free_port
-from lab.patience import timeout
-from lab.sip.endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, until, worker
+from lab.patience import seconds, timeout
+from lab.sip.endpoint import CODES, PCMU, Recorder, codes, loaded, played, sipp, sockets, until, worker
 from lab.sip.registrar_peer import RegistrarPeer
 from lab.sip.sipp_caller import Sipp
 from lab.sip.tls import ask, options, secured
@@ -76,7 +76,7 @@ def test_the_test_phone_calls_a_worker(tmp_path: Path, authority: Authority) -> 
     sound = tmp_path / "sound.ulaw"
     sound.write_bytes(b"\xff" * 4000)
     keys = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}
-    with peers.worker(tmp_path, **keys, ASR__ENGINE="moonshine") as running:
+    with peers.worker(tmp_path, LISTENER_PATH, **keys, **LISTENER) as running:
         call = ["call", f"sip:100@127.0.0.1:{port}", "--play", str(sound), "--transport", "tls", "--tail", "0"]
         good = peers.command(*call, "--ca", str(authority.cert))
         assert good.returncode == 0, good.stderr
@@ -93,7 +93,7 @@ async def test_connections_wait_while_the_worker_is_busy(authority: Authority) -
         for port in (endpoint.port, endpoint.tls_port):
             with contextlib.ExitStack() as waiting:
                 for _ in range(50):  # the loop does not run meanwhile
-                    waiting.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.5))
+                    waiting.enter_context(socket.create_connection(("127.0.0.1", port), timeout=seconds(0.5)))
         await until(lambda: endpoint.admission.connections == 0)
 
 
@@ -128,7 +128,7 @@ async def test_a_certificate_is_asked_for_when_one_is_wanted(authority: Authorit
         async with worker(Recorder(), **secured(pair, authority, tls_clients=clients)) as endpoint:
             command = ["openssl", "s_client", "-connect", f"127.0.0.1:{endpoint.tls_port}", version, "-msg"]
             done = await asyncio.to_thread(
-                subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+                subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds(10), check=False
             )
             asked = b"CertificateRequest" in done.stdout
             assert b"ServerHello" in done.stdout and asked == (clients == "verified"), done.stdout[-3000:]
@@ -139,7 +139,7 @@ async def test_what_is_not_tls_harms_nobody(authority: Authority) -> None:
     trusting = ssl.create_default_context(cafile=str(authority.cert))
     keys = secured(authority.issue("worker", "DNS:localhost"), authority)
     async with worker(Recorder(), **keys) as endpoint:
-        before = len(os.listdir("/proc/self/fd"))
+        before = sockets()
         for junk in (options("TCP"), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(500), bytes(2000)):
             reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.tls_port)
             writer.write(junk)
@@ -153,7 +153,7 @@ async def test_what_is_not_tls_harms_nobody(authority: Authority) -> None:
             for reader, writer in silent:  # a handshake that does not come is not waited for
                 assert await reader.read() == b""
                 writer.close()
-        await until(lambda: len(os.listdir("/proc/self/fd")) <= before + 1)
+        await until(lambda: sockets() <= before + 1)
 
 
 async def test_a_renewed_certificate_is_for_the_connections_from_then_on(authority: Authority, tmp_path: Path) -> None:
