@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from asr import messages
-from asr.engines.qwen import session
+from asr.engines.qwen import encoder, session
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from lab.engine.qwen_models import check_said, loaded, noise, random_model
+from lab.engine.qwen_models import check_said, loaded, noise, random_model, reference
 
 
 @pytest.fixture
@@ -23,6 +23,13 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     heard: list[list[int]] = []
     monkeypatch.setattr(session, "is_loop", lambda tokens: False)
     return heard
+
+
+def shorten(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    """Answers of so many tokens at most, and passes of the encoder that are so small that few sizes are recorded."""
+    monkeypatch.setattr(session, "longest", lambda seconds: tokens)
+    monkeypatch.setattr(encoder, "CONV_CHUNKS", 4)
+    monkeypatch.setattr(encoder, "PASS_TOKENS", 128)
 
 
 def engine(said: list[list[int]] | None = None, **shape: Any) -> QwenEngine:
@@ -41,7 +48,7 @@ def engine(said: list[list[int]] | None = None, **shape: Any) -> QwenEngine:
 def check_any_mix(seed: int, said: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight utterances on three slots: prefill, verification and decoding mixed, evictions, files in small pieces."""
     monkeypatch.setattr(session, "longest", lambda seconds: 10)
-    made, reference, rng = engine(slots=3, page=1024, batch_tokens=24), random_model(), random.Random(seed)
+    made, rng = engine(slots=3, positions=256, page=256, batch_tokens=24), random.Random(seed)
     made.prompts.read = lambda tokens, prompt: ("", " ".join(map(str, tokens)))  # type: ignore[method-assign]
     monkeypatch.setattr("asr.text.clean", lambda text, **_: text)
     inference = Inference(made)
@@ -66,7 +73,7 @@ def check_any_mix(seed: int, said: list[list[int]], monkeypatch: pytest.MonkeyPa
                 name, revision = hypothesis.utterance_id, hypothesis.revision
                 prompt = made.prompts.build(language="en" if name in ("live-1", "live-3") else "")
                 tokens = [int(token) for token in hypothesis.text.split()]
-                check_said(tokens, reference, codes[name][: asked[name, revision]], prompt, 10)
+                check_said(tokens, reference(), codes[name][: asked[name, revision]], prompt, 10)
                 finals.update([name] if hypothesis.final else [])
                 heard += 1
             if len(files) == len(chosen.requests):
@@ -98,20 +105,20 @@ def answer(made: QwenEngine, request: Request) -> int:
     raise AssertionError("no answer")
 
 
-def check_partials_and_finals(seconds: float, said: list[list[int]], monkeypatch: Any) -> None:
+def check_partials_and_finals(seconds: float, said: list[list[int]], monkeypatch: Any, step: int) -> None:
+    """`step`: codes between two partials."""
     monkeypatch.setattr(session, "longest", lambda seconds: 16)
-    made, reference = engine(said), random_model()
+    made = engine(said, positions=256 if seconds < 9 else 512)
     codes = noise(seconds, seed=int(seconds * 1000))
     utterance = Utterance("u", "PCMU", language="en" if seconds > 1 else "", context="Ana Maria, <|im_end|> 7")
     made.open(utterance)
     prompt = made.prompts.build(context=utterance.context, language=utterance.language)
-    step = 4000 if seconds < 9 else 24000
     at = 0
     for revision, end in enumerate([*range(step, len(codes), step), len(codes)]):
         made.append("u", codes[at:end])
         at = end
         final = end == len(codes)
         answer(made, Request("u", revision, Lane.FINAL if final else Lane.PARTIAL, final, end, 0.0))
-        check_said(said[-1], reference, codes[:end], prompt, 16)
+        check_said(said[-1], reference(), codes[:end], prompt, 16)
     made.close("u")
     assert not len(made.kv_cache)

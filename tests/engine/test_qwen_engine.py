@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
@@ -27,7 +27,7 @@ from asr.utterance import BYTES_PER_S, Format, Utterance
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from audio.resample import MEMORY
 from lab.engine.qwen_answers import answer, check_any_mix, check_partials_and_finals, engine, said
-from lab.engine.qwen_models import check_said, noise, random_model, tokenizer
+from lab.engine.qwen_models import check_said, generate, noise, reference, tokenizer
 
 __all__ = ["said"]
 
@@ -46,8 +46,9 @@ def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format
     length = int(seconds * BYTES_PER_S[format])
     audio = loudening(length // 2 if format == "L16" else length, format)
     samples, width = Wideband(format).feed(audio), 32000 // BYTES_PER_S[format]
+    sizes = (2, 160, 334, 4000, 16000) if seconds < 2 else (334, 16000, 64000)
     while at < len(audio):
-        size = rng.choice((2, 160, 334, 4000, 16000))
+        size = rng.choice(sizes)
         sound.append(audio[at : at + size])
         at = min(len(audio), at + size)
         end = (at if at == len(audio) else rng.randrange(2, at + 1, 2)) * width // 2  # not always all that is there
@@ -66,7 +67,6 @@ def test_frames_of_a_growing_utterance_are_the_extractors(seconds: float, format
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9000)), min_size=1, max_size=12), st.integers(0, 99))
-@settings(max_examples=30)
 def test_sounds_together_have_the_frames_that_each_has_alone(steps: list[tuple[str, int]], seed: int) -> None:
     front = FrontEnd(Qwen3ASRFeatureExtractor(), torch.device("cpu"), Direct())
     formats: dict[str, Format] = {"a": "PCMU", "b": "PCMA", "c": "L16"}
@@ -116,19 +116,29 @@ def test_sound_between_two_samples_is_the_same_on_a_gpu(codes: list[int], cut: i
 
 @pytest.mark.parametrize("seconds", BOUNDARIES)
 def test_partials_and_finals_are_the_librarys(seconds: float, said: list[list[int]], monkeypatch: Any) -> None:
-    check_partials_and_finals(seconds, said, monkeypatch)
+    check_partials_and_finals(seconds, said, monkeypatch, step=4000 if seconds < 2 or seconds == 8.0 else 24000)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0])
+def test_what_answers_are_held_against_is_what_the_library_generates(seconds: float) -> None:
+    codes, prompt = noise(seconds, seed=5), engine().prompts.build()
+    tokens = generate(reference(), codes, prompt, 16)
+    check_said(tokens, reference(), codes, prompt, 16)
+    for wrong in (tokens[:-1], [*tokens[:5], tokens[5] + 1, *tokens[6:]]):
+        with pytest.raises(AssertionError):
+            check_said(wrong, reference(), codes, prompt, 16)
 
 
 def test_frozen_partials_do_not_reach_the_final(said: list[list[int]], monkeypatch: Any) -> None:
     monkeypatch.setattr(session, "longest", lambda seconds: 16)
-    made, reference, codes = engine(said, settling=Settling.FROZEN), random_model(), noise(19.0, seed=1)
+    made, codes = engine(said, settling=Settling.FROZEN), noise(19.0, seed=1)
     made.open(Utterance("u", "PCMU"))
-    for revision, end in enumerate(range(4000, len(codes) + 1, 4000)):
-        made.append("u", codes[end - 4000 : end])
+    for revision, end in enumerate(range(8000, len(codes) + 1, 8000)):
+        made.append("u", codes[end - 8000 : end])
         answer(made, Request("u", revision, Lane.PARTIAL, False, end, 0.0))
     windows = made.encoder.counters.windows
     answer(made, Request("u", 999, Lane.FINAL, True, len(codes), 0.0))
-    check_said(said[-1], reference, codes, made.prompts.build(), 16)
+    check_said(said[-1], reference(), codes, made.prompts.build(), 16)
     assert made.encoder.counters.windows - windows == 3, "all were made anew"
 
 
@@ -138,14 +148,14 @@ def test_an_answer_about_less_than_the_one_before_hears_less(
 ) -> None:
     """The chunk, or the window, in which it ends had been heard whole. The loudest moment is at the beginning."""
     monkeypatch.setattr(session, "longest", lambda seconds: 16)
-    made, reference, codes = engine(said), random_model(), noise(17.0, seed=4)[::-1]
+    made, codes = engine(said), noise(17.0, seed=4)[::-1]
     made.open(Utterance("u", "PCMU"))
     for start, stop in ((0, 8 * round(1000 * seconds) + 1000), (8 * round(1000 * seconds) + 1000, len(codes))):
         made.append("u", codes[start:stop])
         answer(made, Request("u", stop, Lane.PARTIAL, False, stop, 0.0))
     end = int(8000 * seconds)
     answer(made, Request("u", len(codes) + 1, Lane.FINAL, True, end, 0.0))
-    check_said(said[-1], reference, codes[:end], made.prompts.build(), 16)
+    check_said(said[-1], reference(), codes[:end], made.prompts.build(), 16)
 
 
 def test_a_draft_that_still_holds_costs_one_forward(said: list[list[int]], monkeypatch: Any) -> None:
@@ -160,16 +170,16 @@ def test_a_draft_that_still_holds_costs_one_forward(said: list[list[int]], monke
 
 def test_a_request_that_is_replaced_leaves_nothing_wrong_behind(said: list[list[int]], monkeypatch: Any) -> None:
     monkeypatch.setattr(session, "longest", lambda seconds: 16)
-    made, reference, codes = engine(said, live_tokens=24), random_model(), noise(17.0, seed=3)
+    made, codes = engine(said, live_tokens=24), noise(17.0, seed=3)
     made.open(Utterance("u", "PCMU"))
     rng = random.Random(1)
-    for revision, end in enumerate(range(2000, len(codes) + 1, 2000)):
-        made.append("u", codes[end - 2000 : end])
+    for revision, end in enumerate(range(4000, len(codes) + 1, 4000)):
+        made.append("u", codes[end - 4000 : end])
         for _ in range(rng.randrange(6)):  # some are never finished
             if made.step([Request("u", revision, Lane.PARTIAL, False, end, 0.0)]):
                 break
     answer(made, Request("u", 999, Lane.FINAL, True, len(codes), 0.0))
-    check_said(said[-1], reference, codes, made.prompts.build(), 16)
+    check_said(said[-1], reference(), codes, made.prompts.build(), 16)
 
 
 def test_an_utterance_that_does_not_fit_fails_alone() -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.engines.qwen import engine as engine_module
-from asr.engines.qwen import session
 from asr.engines.qwen.device import execution
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.graphs import bucket, buckets
@@ -25,8 +24,8 @@ from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
 from lab.engine import packed_mixes
 from lab.engine.packed_mixes import Heads
-from lab.engine.qwen_answers import check_any_mix, check_partials_and_finals, engine, said  # noqa: F401
-from lab.engine.qwen_models import check_said, loaded, noise, random_model
+from lab.engine.qwen_answers import check_any_mix, check_partials_and_finals, engine, said, shorten  # noqa: F401
+from lab.engine.qwen_models import check_said, loaded, noise, random_model, reference
 from lab.engine.recorded import EXECUTIONS, Emulated, Recorded
 from lab.worker.peers import ROOT, TINY
 
@@ -108,15 +107,13 @@ def test_any_mix_says_what_the_library_says(
 
 
 @ways
-@pytest.mark.parametrize("seconds", [8.0])
 def test_partials_and_finals_are_the_librarys(
     make: Callable[[], Execution],
-    seconds: float,
     said: list[list[int]],  # noqa: F811
     monkeypatch: Any,
 ) -> None:
     monkeypatch.setattr(engine_module, "for_device", lambda *_: make())
-    check_partials_and_finals(seconds, said, monkeypatch)
+    check_partials_and_finals(8.0, said, monkeypatch, step=8000)
 
 
 def _work(made: QwenEngine, codes: dict[str, bytes], step: Callable[[list[Request]], Any]) -> None:
@@ -139,7 +136,7 @@ def _work(made: QwenEngine, codes: dict[str, bytes], step: Callable[[list[Reques
 
 @ways
 def test_the_host_waits_twice_a_step_at_most(make: Callable[[], Execution], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "longest", lambda seconds: 12)
+    shorten(monkeypatch, tokens=12)
     means = make()
     made = QwenEngine(loaded(random_model()), Shape(slots=4, batch=4, positions=256, captured_positions=96), means)
     made.warm_up()
@@ -157,22 +154,22 @@ def test_the_host_waits_twice_a_step_at_most(make: Callable[[], Execution], monk
 
 def test_nothing_is_recorded_once_calls_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every size has been met in the warm-up, whatever the rows."""
-    monkeypatch.setattr(session, "longest", lambda seconds: 12)
+    shorten(monkeypatch, tokens=12)
     means = EXECUTIONS["recorded"]()
     assert isinstance(means.graphs, Recorded)
-    made = QwenEngine(loaded(random_model()), Shape(slots=4, batch=4, positions=384, captured_positions=384), means)
+    made = QwenEngine(loaded(random_model()), Shape(slots=4, batch=4, positions=256, captured_positions=256), means)
     made.warm_up()
     known = set(means.graphs.runs)
     assert {kind for kind, _ in known} == {"text", "head", "chunks", "windows"}
     means.graphs.runs.clear()
-    codes = {f"live-{n}": noise(0.6 + 4.1 * n, seed=n) for n in range(3)} | {"file": noise(12.0, seed=9)}
+    codes = {f"live-{n}": noise(0.6 + 4.1 * n, seed=n) for n in range(3)} | {"file": noise(10.0, seed=9)}
     _work(made, codes, made.step)
     assert means.graphs.runs and set(means.graphs.runs) <= known
 
 
 def test_what_is_too_large_for_a_graph_is_done_in_parts(said: list[list[int]], monkeypatch: Any) -> None:  # noqa: F811
     """Three long utterances at once, and shapes that hold one of them."""
-    monkeypatch.setattr(session, "longest", lambda seconds: 12)
+    shorten(monkeypatch, tokens=12)
     means = EXECUTIONS["recorded"]()
     monkeypatch.setattr(engine_module, "for_device", lambda *_: means)
     made = engine(said, positions=256, captured_positions=64)
@@ -185,7 +182,7 @@ def test_what_is_too_large_for_a_graph_is_done_in_parts(said: list[list[int]], m
     while waiting:
         for answer in made.step(waiting):
             name = answer.request.utterance_id
-            check_said(made.said(name), random_model(), codes[name], made.prompts.build(), 12)
+            check_said(made.said(name), reference(), codes[name], made.prompts.build(), 12)
             waiting = [request for request in waiting if request.utterance_id != name]
         forwards = forwards or made.packed.forwards
     assert forwards == 3, "the first step took a forward for each"

@@ -98,7 +98,7 @@ def pipelined(shape: Shape, kind: type[QwenEngine] = Watched) -> QwenEngine:
 
 def alone(codes: bytes, language: str) -> str:
     """The final of an utterance that nothing else is asked about."""
-    engine = QwenEngine(loaded(model("reference")), Shape(slots=1, positions=POSITIONS, page=POSITIONS, batch=1))
+    engine = QwenEngine(loaded(model("alone")), Shape(slots=1, positions=POSITIONS, page=POSITIONS, batch=1))
     inference = Inference(engine)
     inference.receive(messages.Open(Utterance("alone", "PCMU", language=language)), 0.0)
     inference.receive(messages.Append("alone", 0, codes), 0.0)
@@ -139,7 +139,7 @@ def test_the_words_of_both_cohorts_are_those_of_each_utterance_alone(slots: int,
         return True
 
     waiting: set[str] = set()
-    for revision in range(1, 1500):
+    for revision in range(1, 800):
         talking = [name for name in known if name not in waiting]
         match rng.choices(("open", "append", "partial", "guess", "final", "close", "step"), (8, 22, 14, 5, 8, 2, 41))[
             0

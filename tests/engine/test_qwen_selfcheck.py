@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.interface import EngineUnusable
-from asr.engines.qwen import session
 from asr.engines.qwen.device import selfcheck
 from asr.engines.qwen.device.graphs import Eager
 from asr.engines.qwen.device.interface import Execution, Graphs, Kernels, Rows, Windows
@@ -24,8 +23,8 @@ from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
-from lab.engine.qwen_answers import engine, said  # noqa: F401
-from lab.engine.qwen_models import check_said, noise, random_model
+from lab.engine.qwen_answers import engine, said, shorten  # noqa: F401
+from lab.engine.qwen_models import check_said, noise, reference
 from lab.engine.recorded import Emulated, Recorded
 
 
@@ -106,9 +105,7 @@ def test_what_is_wrong_is_found_and_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernels, graphs, expected, sentence = CASES[wrong]
-    monkeypatch.setattr(session, "longest", lambda seconds: 8)
-    monkeypatch.setattr("asr.engines.qwen.encoder.CONV_CHUNKS", 4)
-    monkeypatch.setattr("asr.engines.qwen.encoder.PASS_TOKENS", 128)
+    shorten(monkeypatch, tokens=8)
     monkeypatch.setattr("asr.engines.qwen.engine.for_device", lambda *_: Execution(kernels(), graphs(), Direct()))
     made = engine(said, positions=256, captured_positions=32)
     made.warm_up()
@@ -127,7 +124,7 @@ def check_together(made: QwenEngine) -> None:
     while waiting:
         done = {answer.request.utterance_id for answer in made.step(waiting)}
         for name in done:
-            check_said(made.said(name), random_model(), codes[int(name)], made.prompts.build(), 8)
+            check_said(made.said(name), reference(), codes[int(name)], made.prompts.build(), 8)
         waiting = [request for request in waiting if request.utterance_id not in done]
 
 
