@@ -28,6 +28,11 @@ def of_listener(processes: int = 1, threads: int = 1, **more: Any) -> Settings:
     return Settings(asr=Asr(engine="listener", processes=processes, threads=processes * threads, **more))
 
 
+def remote_engine(base: str, model: str, **more: Any) -> Settings:
+    """Settings of the engine `openai`, which asks this server."""
+    return Settings(asr=Asr(engine="openai", url=base, model=model, preload=True, **more))
+
+
 def install_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process, and those that it starts, find the engine `listener`."""
     monkeypatch.syspath_prepend(str(SITE))
