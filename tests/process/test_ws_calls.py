@@ -407,14 +407,14 @@ async def test_patience_and_life_end(guarded: Worker, speaks: bool) -> None:
 
 @pytest.mark.parametrize("port", PORTS)
 async def test_a_client_that_does_not_read_is_cut_off(running: Worker, port: str) -> None:
-    """Every other message is wrong and is answered; nobody reads the answers."""
+    """Every other message is wrong and is answered with half a kilobyte; nobody reads the answers."""
     before = await asyncio.to_thread(running.metric, "mediaworker_stream_slow_clients_total")
-    pair = frame(1, b'{"action":"what"}') + frame(1, b'{"action":"flush"}')
+    pair = frame(1, b'{"type":"flush","%s":1}' % (b"x" * 450)) + frame(1, b'{"type":"flush"}')
 
     def attack() -> None:
         address = ("127.0.0.1", running.media_port if port == "media" else running.http_port)
-        with contextlib.closing(open_websocket(address, "/ws/transcribe", receive_buffer=1)) as sock:
-            sock.sendall(frame(1, b'{"action":"config"}'))
+        with contextlib.closing(open_websocket(address, "/ws/asr", receive_buffer=1)) as sock:
+            sock.sendall(frame(1, json.dumps(config()).encode()))
             with contextlib.suppress(OSError):
                 while True:
                     sock.sendall(pair * 500)
