@@ -20,6 +20,8 @@ import pytest  # noqa: E402
 import structlog  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+pytest.register_assert_rewrite("lab")  # so that what differs is shown
+
 from lab import patience  # noqa: E402
 from lab.media.speech import SPEECH, WORDS  # noqa: E402
 from lab.network import ports  # noqa: E402
@@ -29,7 +31,6 @@ patience.settle()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
-pytest.register_assert_rewrite("lab.engine.world")  # so that what differs is shown
 
 # The machines are shared: a slow draw or run says nothing about the code. What is drawn is the same everywhere, so that
 # a failure is about what was changed. `make fuzz` draws anew, and many more.
