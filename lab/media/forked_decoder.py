@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from config import Endpointing
 from config.child_process import how
@@ -30,22 +31,29 @@ READ_S = 60.0
 """What one file may take: as long as a decoder may say nothing."""
 
 
-def read_all(paths: Sequence[Path]) -> dict[Path, tuple[list[FromReader], str]]:
-    """Path → what its decoder has said, and how it has ended, empty for well."""
+class Reading(NamedTuple):
+    said: list[FromReader]
+    ended: str
+    """Empty for well."""
+    peak_bytes: int
+    """Of memory. What it shares with the process that it is forked from is in it."""
+
+
+def read_all(paths: Sequence[Path]) -> dict[Path, Reading]:
     done = subprocess.run(
         [sys.executable, "-m", "lab.media.forked_decoder"], input="\n".join(map(str, paths)), text=True, cwd=ROOT,
         env=_environment(), stdout=subprocess.PIPE, timeout=seconds(READ_S * len(paths)), check=True,
     )  # fmt: skip
     found = {}
     for line in done.stdout.splitlines():
-        path, data, ended = json.loads(line)
+        path, data, ended, peak_kb = json.loads(line)
         bodies = Frames().feed(base64.b64decode(data))
-        found[Path(path)] = [decode_from_reader(body) for body in bodies], ended
+        found[Path(path)] = Reading([decode_from_reader(body) for body in bodies], ended, peak_kb * 1024)
     return found
 
 
-def read(path: Path) -> tuple[bytes, str]:
-    """By a decoder that is forked for it."""
+def read(path: Path) -> tuple[bytes, str, int]:
+    """By a decoder that is forked for it: what it says, how it ends, and its most memory in kB."""
     requests, reads = socket.socketpair()
     answers, writes = socket.socketpair()
     max_s = Files().max_hours * 3600
@@ -64,8 +72,9 @@ def read(path: Path) -> tuple[bytes, str]:
         said = bytearray()
         while data := answers.recv(256 * 1024):
             said += data
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return bytes(said), how(code) if code else ""
+    _, status, usage = os.wait4(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return bytes(said), how(code) if code else "", usage.ru_maxrss
 
 
 def _become_decoder() -> None:
@@ -80,8 +89,8 @@ def _become_decoder() -> None:
 def main() -> None:
     decoder._load()
     for path in sys.stdin.read().splitlines():
-        said, ended = read(Path(path))
-        sys.stdout.write(json.dumps([path, base64.b64encode(said).decode(), ended]) + "\n")
+        said, ended, peak_kb = read(Path(path))
+        sys.stdout.write(json.dumps([path, base64.b64encode(said).decode(), ended, peak_kb]) + "\n")
         sys.stdout.flush()
 
 

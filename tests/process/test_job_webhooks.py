@@ -25,7 +25,7 @@ from config.settings import Secret
 from lab.http.receiver import SECRET, receiving, told
 from lab.media.material import RATE_HZ, encode
 from lab.network.ports import ports
-from lab.patience import timeout, until
+from lab.patience import seconds, timeout, until
 from lab.worker.peers import alive, command, launch
 from mediaworker.files.options import Options
 from mediaworker.files.service import FileService
@@ -111,7 +111,7 @@ async def test_an_end_is_told_and_signed(settings: Settings) -> None:
 async def test_it_is_tried_until_somebody_takes_it(
     settings: Settings, soon: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posting, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(posting, "TIMEOUT_S", seconds(2))
     with receiving(500, "hang up", 302, 404, 429, "silence", 200) as receiver:
         async with serving(settings) as service:
             job_id = await submit(service, receiver.url)
@@ -200,7 +200,7 @@ async def test_waits_grow_and_end() -> None:
 async def test_those_who_do_not_answer_hold_up_nobody_else(settings: Settings) -> None:
     with receiving("silence") as silent, receiving(200) as receiver:
         async with serving(settings) as service:
-            for _ in range(5):
+            for _ in range(3):
                 await submit(service, silent.url)
             job_id = await submit(service, receiver.url)
             await over(service, job_id, "delivered")
@@ -212,10 +212,10 @@ async def test_more_than_are_told_at_once_have_their_turn(settings: Settings, mo
     with receiving(500, 500, 500, 200) as receiver:
         monkeypatch.setattr(posting, "WAITS_S", (0.05,))
         async with serving(settings) as service:
-            jobs = [await submit(service, receiver.url) for _ in range(6)]
+            jobs = [await submit(service, receiver.url) for _ in range(4)]
             for job_id in jobs:
                 await over(service, job_id, "delivered")
-    assert set(receiver.ids()) == set(jobs) and len(receiver.came) == 9
+    assert set(receiver.ids()) == set(jobs) and len(receiver.came) == 7
 
 
 # -- a worker ----------------------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ def test_a_kill_between_the_end_and_its_telling_changes_nothing(settings: Settin
         assert running.stop() == 0
 
 
-@pytest.mark.parametrize("secret", ["too-short", "whsec_" + "?" * 30])
-def test_a_bad_secret_stops_the_start_and_names_the_key(secret: str, free_port: int) -> None:
+def test_a_bad_secret_stops_the_start_and_names_the_key(free_port: int) -> None:
+    secret = "too-short"
     for name in ("config", "serve"):
         done = command(name, JOBS__WEBHOOK_SECRET=secret, SIP__ENABLED="false", HTTP__PORT=str(free_port))
         assert done.returncode == 2, done.stderr
@@ -264,7 +264,9 @@ def test_a_good_secret_is_taken(secret: str) -> None:
     notifier.check(parse({"jobs": {"webhook_secret": secret}}))
 
 
-@pytest.mark.parametrize("secret", ["a" * 23, "whsec_" + base64.b64encode(bytes(23)).decode(), "whsec_a", "whsec_"])
-def test_a_short_one_is_not(secret: str) -> None:
+@pytest.mark.parametrize(
+    "secret", ["a" * 23, "whsec_" + base64.b64encode(bytes(23)).decode(), "whsec_a", "whsec_", "whsec_" + "?" * 30]
+)
+def test_a_bad_one_is_not(secret: str) -> None:
     with pytest.raises(ConfigError):
         notifier.check(parse({"jobs": {"webhook_secret": secret}}))

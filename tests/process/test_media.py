@@ -70,7 +70,7 @@ def container_readings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
     folder = tmp_path_factory.mktemp("containers")
     for name, data in hostile_media.recorded().items():
         (folder / name).write_bytes(data)
-    return {path.name: said for path, (said, _) in read_all(list(folder.iterdir())).items()}
+    return {path.name: reading.said for path, reading in read_all(list(folder.iterdir())).items()}
 
 
 @pytest.mark.parametrize("name", material.CONTAINERS)
@@ -168,7 +168,7 @@ async def test_no_more_is_decoded_than_was_asked_for(tmp_path: Path) -> None:
                     await anext(chunks)
 
 
-def environ_of(pid: int | None) -> bytes:
+def environ_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
 
 
@@ -183,8 +183,10 @@ async def test_who_reads_knows_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
             async for message in reading.messages():
                 if isinstance(message, Chunk):
                     break
+            assert reading.pid is not None
             environ = environ_of(reading.pid)
             assert b"PATH=" in environ and b"secret" not in environ
+            assert os.getpriority(os.PRIO_PROCESS, reading.pid) > 0, "calls come first"
 
 
 # -- what should not be ------------------------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ def test_hostile_files_do_no_harm(tmp_path: Path) -> None:
     found = read_all([tmp_path / hostile.name for hostile in corpus])
     wrong: list[str] = []
     for hostile in corpus:
-        said, ended = found[tmp_path / hostile.name]
+        said, ended, _ = found[tmp_path / hostile.name]
         match said[-1] if said else None:
             case Failed(fault, reason):
                 outcome = "refused"
@@ -247,8 +249,8 @@ def test_a_playlist_reaches_nobody(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/speech.wav"
         for name, text in hostile_media.playlists(url, ".wav").items():
             (tmp_path / name).write_text(text)
-        for said, _ in read_all(list(tmp_path.iterdir())).values():
-            assert isinstance(said[-1], Failed)
+        for reading in read_all(list(tmp_path.iterdir())).values():
+            assert isinstance(reading.said[-1], Failed)
         with pytest.raises(BlockingIOError):
             listener.accept()
 
@@ -264,6 +266,15 @@ async def test_what_takes_too_much_memory_is_refused_and_the_worker_lives(
         with pytest.raises(FileRefused) as refused:
             await read(tmp_path / name)
         assert refused.value.fault in ("too_large", "unreadable", "channels")
+
+
+def test_a_long_file_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    """Half an hour of samples is 58 MB."""
+    table = material.mostly_silent(tmp_path / "long.flac", 0.5, clips=2, seed=2)
+    material.mostly_silent(tmp_path / "short.flac", 0.01, clips=1)
+    short, long = read_all([tmp_path / "short.flac", tmp_path / "long.flac"]).values()
+    assert sum(isinstance(each, Chunk) for each in long.said) == len(table)
+    assert long.peak_bytes - short.peak_bytes < 20 * 2**20
 
 
 async def test_a_file_may_not_be_longer_than_is_allowed(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -18,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr import text
+from lab.engine.listener import LISTENER_PATH
 from lab.media import material
 from lab.media.material import RATE_HZ
-from lab.patience import until
+from lab.patience import seconds
 from lab.worker.peers import ROOT, Worker, worker
 from mediaworker.events.schema import Word
 from mediaworker.files.segments import FileSegment, arranged, language, mend, speaker, whole_text
@@ -35,7 +34,7 @@ WITHIN_S = 0.2
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     environ = {
         "SIP__ENABLED": "false", "ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(ALIGNER),
-        "ENDPOINTING__FILES__MAX_UTTERANCE_S": "5", "EVENTS__HEARTBEAT_S": "1",
+        "ENDPOINTING__FILES__MAX_UTTERANCE_S": "5",
     }  # fmt: skip
     with worker(tmp_path_factory.mktemp("files"), **environ) as made:
         yield made
@@ -46,21 +45,20 @@ def transcribe(running: Worker, path: Path, **fields: Any) -> dict[str, Any]:
     url = f"{running.url}/v1/audio/transcriptions"
     data = {"response_format": "verbose_json"} | fields
     with path.open("rb") as file:
-        answer = httpx.post(url, files={"file": (path.name, file)}, data=data, timeout=120)
+        answer = httpx.post(url, files={"file": (path.name, file)}, data=data, timeout=seconds(120))
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-@pytest.mark.timeout(240)
-def test_ten_minutes_of_digits_and_noise(running: Worker, tmp_path: Path) -> None:
+def test_two_minutes_of_digits_and_noise(running: Worker, tmp_path: Path) -> None:
     """Exactly its words in order, and where the splice has put them."""
     path = tmp_path / "splice.wav"
-    table = material.splice(path, 600.0, seed=600)
-    assert len(table) > 100
+    table = material.splice(path, 120.0, seed=600)
+    assert len(table) > 20
     found = transcribe(running, path, **{"timestamp_granularities[]": ["segment", "word"]})
     assert found["text"].split() == [word for each in table for word in each.words]
-    assert found["duration"] == 600.0 and "warnings" not in found
+    assert found["duration"] == 120.0 and "warnings" not in found
     for segment, each in zip(found["segments"], table, strict=True):
         assert segment["text"] == each.text
         assert abs(segment["start"] - each.start_s) <= WITHIN_S and abs(segment["end"] - each.end_s) <= WITHIN_S
@@ -70,11 +68,11 @@ def test_ten_minutes_of_digits_and_noise(running: Worker, tmp_path: Path) -> Non
 
 
 def test_a_speaker_who_does_not_pause_is_cut_between_words(running: Worker, tmp_path: Path) -> None:
-    """Two minutes without half a second of silence: no word is lost at a cut, none is there twice."""
+    """A minute without half a second of silence: no word is lost at a cut, none is there twice."""
     rng = np.random.default_rng(1)
     parts: list[np.ndarray] = []
     words: list[str] = []
-    for clip in material.digit_clips(50, seed=20):
+    for clip in material.digit_clips(20, seed=20):
         samples, _ = clip.cut()
         parts += [samples, rng.normal(0, 60, int(rng.uniform(0.16, 0.3) * RATE_HZ)).astype(np.int16)]
         words += clip.words
@@ -82,7 +80,7 @@ def test_a_speaker_who_does_not_pause_is_cut_between_words(running: Worker, tmp_
     material.encode(path, np.concatenate(parts), "pcm_s16le")
     found = transcribe(running, path)
     assert found["text"].split() == words
-    assert len(found["segments"]) >= 20
+    assert len(found["segments"]) >= 8
     assert all(segment["end"] - segment["start"] <= 5.0 for segment in found["segments"])
     assert all(one["end"] <= other["start"] for one, other in pairwise(found["segments"]))
 
@@ -97,87 +95,30 @@ def test_the_text_before_may_be_context(running: Worker, tmp_path: Path) -> None
     assert SequenceMatcher(None, words, found["text"].split()).ratio() > 0.9
 
 
-@pytest.mark.timeout(240)
-def test_three_hours_take_little_memory(running: Worker, tmp_path: Path) -> None:
-    """And who listens is told that there is nothing yet."""
-    path = tmp_path / "night.flac"
-    table = material.mostly_silent(path, 3.0, clips=6, seed=2)
-    url = f"{running.url}/v1/audio/transcriptions/stream"
-    peaks: dict[str, int] = {}
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.05):
-            for name, pid in (("worker", running.process.pid), ("reader", reader_of(running.process.pid))):
-                if pid is not None:
-                    peaks[name] = max(peaks.get(name, 0), peak_bytes(pid))
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        with path.open("rb") as file, httpx.stream("POST", url, files={"file": file}, timeout=200) as answer:
-            assert answer.status_code == 200
-            lines = list(answer.iter_lines())
-    finally:
-        over.set()
-        watching.join()
-    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    assert events[-1]["text"].split() == [word for each in table for word in each.words]
-    assert any(line.startswith(":") for line in lines), "no heartbeat"
-    assert set(peaks) == {"worker", "reader"}
-    assert sum(peaks.values()) < 300 * MB, {name: f"{peak / MB:.0f} MB" for name, peak in peaks.items()}
-
-
-def reader_of(pid: int) -> int | None:
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        try:
-            if b"mediaworker.files.decoder" in Path(f"/proc/{child}/cmdline").read_bytes():
-                assert not started(int(child)) or os.getpriority(os.PRIO_PROCESS, int(child)) > 0
-                return int(child)
-        except OSError:
-            pass
-    return None
-
-
-def started(pid: int) -> bool:
-    """Python has got as far as to lower its priority."""
-    return b"libav" in Path(f"/proc/{pid}/maps").read_bytes()
+def test_a_long_file_takes_no_more_memory_than_a_short_one(running: Worker, tmp_path: Path) -> None:
+    """Half an hour of samples is 58 MB."""
+    long, short = tmp_path / "night.flac", tmp_path / "short.wav"
+    table = material.mostly_silent(long, 0.5, clips=2, seed=2)
+    material.splice(short, 6.0, seed=7)
+    transcribe(running, short)
+    before = peak_bytes(running.process.pid)
+    assert transcribe(running, long)["text"].split() == [word for each in table for word in each.words]
+    assert peak_bytes(running.process.pid) - before < 20 * MB
 
 
 def peak_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
-
-
-def test_who_waits_is_served_before_jobs(running: Worker, tmp_path: Path) -> None:
-    long, short = tmp_path / "long.wav", tmp_path / "short.wav"
-    material.splice(long, 400.0, seed=9)
-    table = material.splice(short, 12.0, seed=10)
-    with long.open("rb") as file:
-        job = httpx.post(f"{running.url}/v1/jobs", files={"file": ("long.wav", file)}, timeout=60).json()
-    until(lambda: running.get(f"/v1/jobs/{job['id']}")["progress"]["segments"] > 0, 60)
-    assert transcribe(running, short)["text"].split() == [word for each in table for word in each.words]
-    assert running.get(f"/v1/jobs/{job['id']}")["status"] == "running"
-    cancelled = httpx.delete(f"{running.url}/v1/jobs/{job['id']}").json()
-    assert cancelled["status"] == "cancelled" and cancelled["progress"]["segments"] > 0
-    until(lambda: running.metric("mediaworker_asr_open_utterances") == 0, 20)
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def test_without_an_engine_there_is_a_reason_and_a_time(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    for name in ("config.json", "model.safetensors"):  # it looks like a model, and cannot be loaded
-        (tmp_path / "model" / name).write_text("{}")
     path = tmp_path / "speech.wav"
     assert material.splice(path, 12.0, seed=1)
-    environ = {"SIP__ENABLED": "false", "ASR__ENGINE": "qwen", "ASR__MODEL": str(tmp_path / "model")}
-    with worker(tmp_path, **environ) as broken:
+    with worker(tmp_path, LISTENER_PATH, SIP__ENABLED="false", ASR__ENGINE="unusable") as broken:
         for _ in range(2):
             with path.open("rb") as file:
                 url = f"{broken.url}/v1/audio/transcriptions"
-                answer = httpx.post(url, files={"file": ("speech.wav", file)}, timeout=60)
+                answer = httpx.post(url, files={"file": ("speech.wav", file)}, timeout=seconds(60))
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
             assert answer.json()["error"]["type"] == "server_error"
 
