@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
+import nats
 from websockets.asyncio.client import ClientConnection, connect
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.network.nats_servers import NatsServer
-from lab.patience import timeout
-from lab.worker.peers import Worker
+from lab.patience import timeout, until
+from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import CODES, config, told, url
 
 
@@ -22,6 +25,38 @@ def environ(*servers: NatsServer | str, replicas: int = 1, **more: str) -> dict[
         "CLUSTER__NATS": json.dumps(urls), "CLUSTER__REPLICAS": str(replicas), "SIP__ENABLED": "false",
         "ASR__ENGINE": "moonshine", **more,
     }  # fmt: skip
+
+
+@contextmanager
+def members(folder: Path, names: str, *servers: NatsServer | str, **more: Any) -> Iterator[list[Worker]]:
+    """Workers of a cluster, once they have joined it, with an engine that costs nothing. A letter names each."""
+    with ExitStack() as stack:
+        started = []
+        for name in names:
+            (folder / name).mkdir(parents=True)
+            started.append(
+                stack.enter_context(worker(folder / name, LISTENER_PATH, **environ(*servers, **LISTENER | more)))
+            )
+        for each in started:
+            until(lambda each=each: joined(each), 60)
+        yield started
+
+
+async def leases_renewed(server: NatsServer, times: int) -> None:
+    """Until the workers of the cluster, all together, have renewed their leases so often."""
+    client = await nats.connect(server.url)
+    try:
+
+        async def renewals() -> int:
+            info = await client.jetstream().stream_info("KV_MEDIAWORKER_WORKERS")
+            return int(info.state.last_seq)
+
+        before = await renewals()
+        async with timeout(40):
+            while await renewals() < before + times:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    finally:
+        await client.close()
 
 
 def joined(running: Worker) -> bool:

@@ -8,7 +8,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from lab.deploy.metrics import families
+from lab.engine.listener import LISTENER, LISTENER_PATH, WORDS
 from lab.events.story import check_story
 from lab.network.nats_servers import NatsServer, nats
-from lab.patience import until
-from lab.worker.cluster import environ, following, joined, say, transient
+from lab.patience import seconds, timeout, until
+from lab.worker.cluster import environ, following, joined, leases_renewed, members, say, transient
 from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import CODES, config, until_final, url
+from mediaworker.cluster.leases import MISSED, RENEW_S
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, server: NatsServer) -> Iterator[tuple[Worker, Worker]]:
-    with ExitStack() as stack:
-        folders = [tmp_path_factory.mktemp(name) for name in ("a", "b")]
-        a, b = (stack.enter_context(worker(folder, **environ(server))) for folder in folders)
-        for running in (a, b):
-            until(lambda running=running: joined(running))
+    with members(tmp_path_factory.mktemp("pair"), "ab", server) as (a, b):
         yield a, b
 
 
@@ -57,7 +55,7 @@ def request(running: Worker, method: str, path: str, body: object = None) -> tup
     data = None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(running.url + path, data, method=method), timeout=20
+            urllib.request.Request(running.url + path, data, method=method), timeout=seconds(20)
         ) as answer:
             return answer.status, json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
@@ -68,7 +66,7 @@ async def test_every_worker_tells_the_events_of_all(pair: tuple[Worker, Worker])
     a, b = pair
     await asyncio.gather(say(a), say(b))  # their engines are loaded: the first call of a worker may have no partials
     async with following(a) as at_a, following(b) as at_b:
-        one, other = await asyncio.gather(say(a, speed=1), say(b, speed=1))
+        one, other = await asyncio.gather(say(a, speed=2), say(b, speed=2))
         for follower in (at_a, at_b):
             await follower.until("call.ended", 2)
         for call_id in (one, other):
@@ -163,25 +161,20 @@ async def test_a_call_is_erased_everywhere(pair: tuple[Worker, Worker], server: 
 
 
 async def test_without_nats_calls_go_on_and_the_others_hear_of_them_later(tmp_path: Path) -> None:
-    with nats(tmp_path / "nats") as (server,), ExitStack() as stack:
-        for name in "ab":
-            (tmp_path / name).mkdir()
-        a, b = (stack.enter_context(worker(tmp_path / name, **environ(server))) for name in "ab")
-        for running in (a, b):
-            until(lambda running=running: joined(running))
+    with nats(tmp_path / "nats") as (server,), members(tmp_path, "ab", server) as (a, b):
         async with following(a) as at_a, following(b) as at_b:
             before = await say(a)
             await at_b.until("call.ended")
             server.kill()
             during = await say(a)
-            await at_a.until("call.ended", 2, within_s=2)
+            await at_a.until("call.ended", 2)
             assert check_story(at_a.story(during)), "its own subscribers wait for nothing"
             assert during in [each["call_id"] for each in a.calls()]
             until(lambda: "the cluster is not there" in a.log.read_text())
             assert any("cluster: " in warning for warning in a.get("/readyz")["warnings"])
             assert at_b.story(during) == []
             server.start_again()
-            await at_b.until("call.ended", 2, within_s=40)
+            await at_b.until("call.ended", 2, within_s=60)
             for call_id in (before, during):
                 assert [each["seq"] for each in at_b.story(call_id)] == [each["seq"] for each in at_a.story(call_id)]
                 assert check_story(at_b.story(call_id))
@@ -193,7 +186,7 @@ async def test_without_nats_calls_go_on_and_the_others_hear_of_them_later(tmp_pa
 async def test_a_worker_begins_without_nats_and_joins_later(tmp_path: Path) -> None:
     with nats(tmp_path / "nats") as (server,):
         server.kill()
-        with worker(tmp_path, **environ(server)) as running:
+        with worker(tmp_path, LISTENER_PATH, **environ(server, **LISTENER)) as running:
             call_id = await say(running)
             until(lambda: "cluster.nats cannot be reached" in running.log.read_text())
             assert not joined(running) and "cluster.nats cannot be reached" in running.log.read_text()
@@ -212,13 +205,7 @@ async def test_a_worker_begins_without_nats_and_joins_later(tmp_path: Path) -> N
 async def test_a_killed_worker_repeats_nothing_and_a_new_one_learns_the_past(
     tmp_path: Path, server: NatsServer
 ) -> None:
-    for name in "abc":
-        (tmp_path / name).mkdir()
-    options = environ(server, CLUSTER__NAME="killed")
-    with ExitStack() as stack:
-        a, b = (stack.enter_context(worker(tmp_path / name, **options)) for name in "ab")
-        for running in (a, b):
-            until(lambda running=running: joined(running))
+    with members(tmp_path, "ab", server, CLUSTER__NAME="killed") as (a, b):
         async with following(b) as at_b:
             calls = [await say(a) for _ in range(3)]
             async with talking(a) as (_, open_call):
@@ -233,7 +220,7 @@ async def test_a_killed_worker_repeats_nothing_and_a_new_one_learns_the_past(
             last = await say(a)
             await at_b.until("call.ended", 5)
             assert check_story(at_b.story(last))
-        with worker(tmp_path / "c", **options) as c:
+        with members(tmp_path, "c", server, CLUSTER__NAME="killed") as (c,):
             until(lambda: len(c.calls()) == 5)
             async with following(c, f"{at_b.hello['cursor'].split(':')[0]}:0") as at_c:
                 await at_c.until("call.ended", 5)
@@ -244,15 +231,9 @@ async def test_a_killed_worker_repeats_nothing_and_a_new_one_learns_the_past(
 
 
 async def test_calls_of_a_worker_that_is_gone_are_ended_once_with_what_they_owe(
-    tmp_path: Path, server: NatsServer
+    tmp_path: Path,
 ) -> None:
-    for name in "abc":
-        (tmp_path / name).mkdir()
-    options = environ(server, CLUSTER__NAME="gone")
-    with ExitStack() as stack:
-        a, b, c = (stack.enter_context(worker(tmp_path / name, **options)) for name in "abc")
-        for running in (a, b, c):
-            until(lambda running=running: joined(running))
+    with nats(tmp_path / "nats") as (server,), members(tmp_path, "abc", server) as (a, b, c):
         async with following(b) as at_b, following(c) as at_c:
             quiet = await say(b)
             async with connect(url(a, "asr"), compression=None, max_size=None) as socket:
@@ -271,10 +252,8 @@ async def test_calls_of_a_worker_that_is_gone_are_ended_once_with_what_they_owe(
                 assert partial is not None, "not one partial behind a final in ten times the audio"
                 a.process.kill()
                 a.process.wait()
-                begun_s = asyncio.get_running_loop().time()
                 for follower in (at_b, at_c):
                     await follower.until("call.ended", 2)
-                assert asyncio.get_running_loop().time() - begun_s < 15
             call_id = partial["call_id"]
             partial = [each for each in at_b.heard if each["type"] == "transcript.partial"][-1]
             stories = [follower.story(call_id) for follower in (at_b, at_c)]
@@ -290,7 +269,7 @@ async def test_calls_of_a_worker_that_is_gone_are_ended_once_with_what_they_owe(
             assert sum(each.metric("mediaworker_cluster_closed_calls_total") for each in (b, c)) == 1
             a.start_again()
             until(lambda: a.log.read_text().count("cluster joined") == 2)
-            await asyncio.sleep(1)
+            await leases_renewed(server, 6)
             for running in (a, b, c):
                 shown = request(running, "GET", f"/v1/calls/{call_id}")[1]
                 assert (shown["state"], shown["reason"]) == ("ended", "worker_lost"), "it does not argue"
@@ -300,25 +279,20 @@ async def test_calls_of_a_worker_that_is_gone_are_ended_once_with_what_they_owe(
 
 
 async def test_a_worker_that_stands_still_finds_its_calls_ended_and_a_slow_nats_ends_none(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    with nats(tmp_path / "nats") as (server,), ExitStack() as stack:
-        a, b = (stack.enter_context(worker(tmp_path / name, **environ(server))) for name in "ab")
-        for running in (a, b):
-            until(lambda running=running: joined(running))
+    with nats(tmp_path / "nats") as (server,), members(tmp_path, "ab", server) as (a, b):
         async with following(a) as at_a, following(b) as at_b, talking(a) as (socket, call_id):
-            await asyncio.sleep(5)
+            await leases_renewed(server, 4)
             server.process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(10)
+            await asyncio.sleep(RENEW_S * (MISSED + 1))  # longer than a worker is waited for
             server.process.send_signal(signal.SIGCONT)
-            await asyncio.sleep(5)
+            await leases_renewed(server, 4)
             assert request(b, "GET", f"/v1/calls/{call_id}")[1]["state"] == "live", "nobody could renew anything"
             a.process.send_signal(signal.SIGSTOP)
-            await at_b.until("call.ended", within_s=15)
+            await at_b.until("call.ended")
             await socket.send(CODES)
             a.process.send_signal(signal.SIGCONT)
             await at_a.until("call.ended")
-            await asyncio.sleep(3)
+            await leases_renewed(server, 4)
             assert at_b.story(call_id)[-1]["reason"] == "worker_lost"
             stories = [
                 [{key: value for key, value in each.items() if key != "cursor"} for each in follower.story(call_id)]
@@ -328,17 +302,13 @@ async def test_a_worker_that_stands_still_finds_its_calls_ended_and_a_slow_nats_
             assert request(a, "GET", f"/v1/calls/{call_id}")[1]["reason"] == "worker_lost"
             status, _ = request(a, "POST", f"/v1/calls/{call_id}/hangup")
             assert status == 202, "its own side keeps it until it ends"
-        await asyncio.sleep(1)
+        until(lambda: a.metric("mediaworker_calls_active") == 0)
+        await leases_renewed(server, 4)
         assert request(b, "GET", f"/v1/calls/{call_id}")[1]["reason"] == "worker_lost"
 
 
 async def test_a_killed_leader_holds_up_nobody_at_the_workers_themselves(tmp_path: Path) -> None:
-    with nats(tmp_path / "nats", 3) as servers, ExitStack() as stack:
-        for name in "ab":
-            (tmp_path / name).mkdir()
-        a, b = (stack.enter_context(worker(tmp_path / name, **environ(*servers, replicas=3))) for name in "ab")
-        for running in (a, b):
-            until(lambda running=running: joined(running), 60)
+    with nats(tmp_path / "nats", 3) as servers, members(tmp_path, "ab", *servers, CLUSTER__REPLICAS="3") as (a, b):
         async with following(a) as at_a, following(b) as at_b:
             await say(a)
             await at_b.until("call.ended")
@@ -349,7 +319,7 @@ async def test_a_killed_leader_holds_up_nobody_at_the_workers_themselves(tmp_pat
             leader = servers[int(str(info.cluster.leader).removeprefix("n"))]
             leader.kill()
             during = await say(a)
-            await at_a.until("call.ended", 2, within_s=1)
+            await at_a.until("call.ended", 2, within_s=5)
             assert check_story(at_a.story(during))
             await at_b.until("call.ended", 2, within_s=60)
             assert check_story(at_b.story(during))
@@ -357,9 +327,8 @@ async def test_a_killed_leader_holds_up_nobody_at_the_workers_themselves(tmp_pat
 
 async def test_what_is_redacted_never_leaves_the_worker(tmp_path: Path, server: NatsServer) -> None:
     patterns = '[{name = "any", pattern = "[a-z]+"}]'
-    options = environ(server, CLUSTER__NAME="private", PRIVACY__PATTERNS=patterns)
-    with worker(tmp_path, **options) as running:
-        until(lambda: joined(running))
+    options = {"CLUSTER__NAME": "private", "PRIVACY__PATTERNS": patterns, "ASR__PARTIAL_MS": "200"}
+    with members(tmp_path, "a", server, **options) as (running,):
         client = await nats_client.connect(server.url)
         partials: list[bytes] = []
 
@@ -368,14 +337,14 @@ async def test_what_is_redacted_never_leaves_the_worker(tmp_path: Path, server: 
 
         await client.subscribe("private.partials.*", cb=heard)
         call_id = await say(running)
-        js = client.jetstream()
-        await asyncio.sleep(0.5)
-        info = await js.stream_info("PRIVATE_EVENTS")
-        stored = [(await js.get_msg("PRIVATE_EVENTS", seq)).data for seq in range(1, info.state.last_seq + 1)]
+        js, stored = client.jetstream(), list[bytes]()
+        async with timeout(30):
+            while not any(b'"call.ended"' in each for each in stored):
+                info = await js.stream_info("PRIVATE_EVENTS")
+                following_ones = range(len(stored) + 1, info.state.last_seq + 1)
+                stored += [(await js.get_msg("PRIVATE_EVENTS", seq)).data for seq in following_ones]
         await client.close()
         finals = [each for each in running.events(call_id) if each["type"] == "transcript.final"]
-        assert finals and all("[any]" in each["text"] for each in finals)
-        everything = b"\n".join(stored + partials)
-        assert b"[any]" in everything
-        for text in (b"heaven", b"free aid"):
-            assert text not in everything
+        assert finals and all(set(each["text"].split()) == {"[any]"} for each in finals)
+        everything = b"\n".join(stored + partials).decode()
+        assert "[any]" in everything and not [word for word in WORDS if word in everything]
