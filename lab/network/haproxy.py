@@ -7,13 +7,12 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from websockets.asyncio.client import connect
 
 from lab.deploy.metrics import DEPLOY
@@ -21,16 +20,12 @@ from lab.network.authority import Authority
 from lab.network.nats_servers import nats
 from lab.network.ports import ports
 from lab.patience import until
-from lab.worker.cluster import environ, joined
-from lab.worker.peers import Worker, worker
+from lab.worker.cluster import members
+from lab.worker.peers import Worker
 from lab.worker.ws_calls import CODES, config, send
 
 KEY = "proxy-key-1234"
-
-
 HEADERS = {"Authorization": f"Bearer {KEY}"}
-
-
 API_KEYS = f'[{{name="all", key="{KEY}", scopes=["admin", "stream", "events", "batch"]}}]'
 
 
@@ -113,14 +108,10 @@ def answers(scene: Scene, path: str = "/healthz") -> int:
         return 0
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with nats(tmp_path / "nats") as (server,), ExitStack() as stack:
-        options = environ(server, AUTH__API_KEYS=API_KEYS, SHUTDOWN_S="20")
-        found = []
-        for name in "ab":
-            (tmp_path / name).mkdir()
-            found.append(stack.enter_context(worker(tmp_path / name, **options)))
-        for each in found:
-            until(lambda each=each: joined(each))
-        yield stack.enter_context(haproxy(tmp_path, found))
+@contextmanager
+def proxied_cluster(folder: Path) -> Iterator[Scene]:
+    """HAProxy before two workers of a cluster, with an engine that costs nothing."""
+    with nats(folder / "nats") as (server,):
+        with members(folder, "ab", server, AUTH__API_KEYS=API_KEYS, SHUTDOWN_S="20") as pair:
+            with haproxy(folder, pair) as scene:
+                yield scene

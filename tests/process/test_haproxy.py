@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from websockets.asyncio.client import connect
 
-from lab.network.haproxy import HEADERS, Scene, answers, scene
+from lab.network.haproxy import HEADERS, Scene, answers, proxied_cluster
 from lab.patience import timeout, until
 from lab.worker.peers import alive
 
-__all__ = ["scene"]
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Of all tests: the last one ends one of the workers."""
+    with proxied_cluster(tmp_path_factory.mktemp("scene")) as both:
+        yield both
 
 
 async def test_calls_spread_and_one_subscriber_hears_all(scene: Scene) -> None:
@@ -33,18 +41,24 @@ async def test_calls_spread_and_one_subscriber_hears_all(scene: Scene) -> None:
 async def test_a_worker_that_drains_keeps_its_calls_and_gets_no_more(scene: Scene) -> None:
     """Also before the proxy has asked it how it is."""
     first, second = scene.workers
+    before = [scene.opened(each) for each in scene.workers]
     held = [asyncio.create_task(scene.say(speed=1)) for _ in range(2)]
-    await asyncio.to_thread(until, lambda: all(scene.opened(each) == 1 for each in scene.workers))
+    await asyncio.to_thread(until, lambda: [scene.opened(each) for each in scene.workers] == [n + 1 for n in before])
     first.process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(until, lambda: "draining" in first.log.read_text())
     for _ in range(4):
         assert any(each["type"] == "final" for each in await scene.say(speed=8))
-    assert (scene.opened(second)) == 5
+    assert scene.opened(second) == before[1] + 5
     for each in await asyncio.gather(*held):
         assert any(message["type"] == "final" for message in each)
 
 
-async def test_the_next_call_after_a_kill_is_taken(scene: Scene) -> None:
+async def test_the_next_call_after_a_kill_is_taken(tmp_path: Path) -> None:
+    with proxied_cluster(tmp_path) as scene:
+        await calls_go_on(scene)
+
+
+async def calls_go_on(scene: Scene) -> None:
     first, second = scene.workers
     first.process.send_signal(signal.SIGKILL)
     await asyncio.to_thread(first.process.wait)
