@@ -24,7 +24,11 @@ from playwright.async_api import (
     expect,
 )
 
-expect.set_options(timeout=30_000)  # the machines are shared: five seconds are sometimes not enough to draw in
+from lab.patience import seconds
+
+LIMIT_MS, WAIT_MS = 1000 * seconds(30), 1000 * seconds(60)
+"""For what the page does by itself, and for what happens beside it: a call, an engine's start."""
+expect.set_options(timeout=LIMIT_MS)
 
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 OPTIONS = [
@@ -39,6 +43,7 @@ async def chromium(*options: str) -> AsyncIterator[Browser]:
     assert path, "tools/install_packages.sh dev installs Chromium"
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=[*OPTIONS, *options])
+        await browser.new_context(viewport=WIDE)  # type: ignore[arg-type]
         try:
             yield browser
         finally:
@@ -53,9 +58,8 @@ async def browser() -> AsyncIterator[Browser]:
 
 @dataclass
 class Screen:
-    """A tab of its own profile, and all that it said and asked for."""
+    """A tab, and all that it said and asked for."""
 
-    context: BrowserContext
     page: Page
     origin: str
     complaints: list[str] = field(default_factory=list)
@@ -80,8 +84,9 @@ class Screen:
             "() => [...document.querySelectorAll('.call:not([hidden]) .said .text')].map((node) => node.textContent)"
         )
 
-    async def accessible(self, where: str) -> None:
-        found: dict[str, Any] = (await Axe().run(self.page)).response
+    async def accessible(self, where: str, parts: str | None = None) -> None:
+        """`parts`: a selector of what is looked at, in place of the whole page."""
+        found: dict[str, Any] = (await Axe().run(self.page, parts)).response
         rules = {rule["id"] for rule in found["passes"]}
         assert "color-contrast" in rules, f"{where}: axe has not looked: {found['incomplete']}"
         broken = [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]]
@@ -97,11 +102,18 @@ class Screen:
 async def screen(
     browser: Browser, origin: str, *, size: dict[str, int] = WIDE, expected: tuple[str, ...] = (), **options: Any
 ) -> AsyncIterator[Screen]:
-    """Fails when the page has complained, or has asked anybody but its worker."""
-    context = await browser.new_context(viewport=size, **options)  # type: ignore[arg-type]
+    """Fails when the page has complained, or has asked anybody but its worker.
+
+    With `options`, or of another size, it has a profile of its own. All others share one, which costs half: they have
+    nothing in common but what an origin keeps, and each server has a port of its own.
+    """
+    own: BrowserContext | None = None
+    if options or size != WIDE:
+        own = await browser.new_context(viewport=size, **options)  # type: ignore[arg-type]
+    page = await (own or browser.contexts[0]).new_page()
     try:
-        page = await context.new_page()
-        shown = Screen(context, page, origin, expected=expected)
+        page.set_default_timeout(LIMIT_MS)
+        shown = Screen(page, origin, expected=expected)
 
         def heard(message: ConsoleMessage) -> None:
             if message.type in ("error", "warning"):
@@ -115,12 +127,12 @@ async def screen(
         page.on("console", heard)
         page.on("pageerror", lambda error: shown.complaints.append(f"error: {error}"))
         page.on("dialog", lambda dialog: shown.complaints.append(f"dialog: {dialog.message}"))
-        context.on("request", asked)
+        page.on("request", asked)
         page.on("websocket", lambda socket: asked_socket(socket.url, origin, shown))
         yield shown
         shown.check()
     finally:
-        await context.close()
+        await (own or page).close()
 
 
 async def cut_after(page: Page, address: str, cuts: Sequence[tuple[int, int]]) -> list[WebSocketRoute]:

@@ -44,6 +44,6 @@ async def story(api: Running, call_id: str = "c1") -> None:
 
 async def show(shown: Screen, call_id: str = "c1", key: str = "") -> None:
     if key:
-        await shown.context.add_init_script(f"sessionStorage.setItem('mediaworker.key', {key!r})")
+        await shown.page.add_init_script(f"sessionStorage.setItem('mediaworker.key', {key!r})")
     await shown.open(f"/#/calls/{call_id}")
     await expect(shown.page.locator(".call h2")).to_be_visible()

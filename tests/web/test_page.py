@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 
-from lab.http.browser import browser, cut_after, screen
-from lab.patience import until
+from lab.engine.listener import LISTENER, LISTENER_PATH
+from lab.http.browser import WAIT_MS, cut_after, screen
+from lab.patience import seconds, until
 from lab.worker.calls import start
 from lab.worker.peers import Worker, worker
+from lab.worker.qwen import file
 
-__all__ = ["browser"]
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-DIGITS = Path(__file__).parents[1] / "data" / "digits"
-WAIT_MS = 60_000
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 WATCH = """() => {
     window.seen = new Map();
     const look = () => {
@@ -38,25 +37,18 @@ WATCH = """() => {
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with worker(tmp_path_factory.mktemp("worker")) as started:
-        warm_up(started)
+    with worker(tmp_path_factory.mktemp("worker"), LISTENER_PATH, **LISTENER) as started:
         yield started
 
 
-def warm_up(running: Worker) -> None:
-    """A call before: it starts the inference process, which stays."""
-    assert phone(running, "agent").wait(60) == 0
-    running.wait_ended(1)
-
-
-def phone(running: Worker, name: str = "long") -> Any:
+def phone(running: Worker) -> Any:
     """A SIP call in which digits are read out. Leaving it waits for its end."""
-    return start("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(DIGITS / f"{name}.ulaw"))
+    return start("call", f"sip:demo@127.0.0.1:{running.sip_port}", "--play", str(file("long")))
 
 
 def stream(running: Worker) -> Any:
     """A Twilio call of two: customer and agent read digits."""
-    tracks = ("--play", str(DIGITS / "customer.ulaw"), "--play-outbound", str(DIGITS / "agent.ulaw"))
+    tracks = ("--play", str(file("customer")), "--play-outbound", str(file("agent")))
     return start("stream", running.twilio, *tracks)
 
 
@@ -86,7 +78,7 @@ async def test_a_sip_call_appears_fills_in_and_ends(running: Worker, browser: Br
             for text, states in zip(said, await page.evaluate("() => [...window.seen.values()]"), strict=True):
                 assert {words for words, unsettled in states if unsettled} - {"", text}, states
                 assert [state for state in states if not state[1]] == [[text, False]]
-            assert await asyncio.to_thread(calling.wait, 60) == 0
+            assert await asyncio.to_thread(calling.wait, seconds(60)) == 0
             await expect(page.locator(".list section, .list ul").last).to_contain_text("mediaworker")
             await expect(page.locator(".event.end")).to_contain_text("hangup")
             await expect(page.locator(".timeline .speech")).to_have_count(len(said))
@@ -95,7 +87,7 @@ async def test_a_sip_call_appears_fills_in_and_ends(running: Worker, browser: Br
 async def test_two_speakers_have_their_sides(running: Worker, browser: Browser) -> None:
     async with screen(browser, running.url) as shown:
         with stream(running) as calling:
-            assert await asyncio.to_thread(calling.wait, 90) == 0
+            assert await asyncio.to_thread(calling.wait, seconds(90)) == 0
             call = await asyncio.to_thread(
                 until, lambda: next((c for c in running.calls() if c["source"] == "twilio" and c["ended_at"]), None)
             )
@@ -124,17 +116,16 @@ async def test_cut_lines_lose_nothing(running: Worker, browser: Browser) -> None
             await expect(row).to_be_visible(timeout=WAIT_MS)
             await row.click()
             await expect(shown.page.locator(".event.end")).to_be_attached(timeout=WAIT_MS)
-            assert await asyncio.to_thread(calling.wait, 60) == 0
+            assert await asyncio.to_thread(calling.wait, seconds(60)) == 0
             assert len(made) > 4, "it was cut again and again"
             assert await shown.said() == transcript(running, shown.page.url.rpartition("/")[2])
             await expect(shown.page.locator(".speaking:visible")).to_have_count(0)
 
 
 async def test_a_killed_worker_comes_back_and_so_does_the_page(tmp_path: Path, browser: Browser) -> None:
-    with worker(tmp_path) as running:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER) as running:
         refused = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "Failed to load resource", "WebSocket")
         async with screen(browser, running.url, expected=refused) as shown:
-            await asyncio.to_thread(warm_up, running)
             await shown.open()
             with stream(running) as calling:
                 row = shown.page.locator(".list ul").first.locator("li a").first
@@ -145,7 +136,7 @@ async def test_a_killed_worker_comes_back_and_so_does_the_page(tmp_path: Path, b
                 running.process.wait()
                 await expect(shown.page.locator("#connection")).to_contain_text("trying again", timeout=WAIT_MS)
                 running.start_again()
-                await asyncio.to_thread(calling.wait, 60)
+                await asyncio.to_thread(calling.wait, seconds(60))
                 await expect(shown.page.locator("#connection")).to_have_text("Connected", timeout=WAIT_MS)
                 await expect(shown.page.locator(".event.end")).to_contain_text("worker restart", timeout=WAIT_MS)
                 assert await shown.said() == transcript(running, shown.page.url.rpartition("/")[2])

@@ -12,13 +12,12 @@ from playwright.async_api import Browser
 
 from lab.events.samples import until
 from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, Running, running_api
-from lab.http.browser import Screen, browser, cut_after, screen
+from lab.http.browser import Screen, cut_after, screen
 from lab.patience import timeout
 from mediaworker.events.schema import Dtmf
 from mediaworker.http.resources import page as page_files
 
-__all__ = ["browser"]
-in_browser = pytest.mark.asyncio(loop_scope="module")
+in_browser = pytest.mark.asyncio(loop_scope="session")
 
 FOLLOW = """
 async ([options, stopAt]) => {
@@ -112,23 +111,17 @@ async def test_an_unknown_cursor_begins_anew_and_says_so(tmp_path: Path, browser
 
 
 @in_browser
-@pytest.mark.parametrize(
-    ("options", "state"),
-    [
-        ({}, "unauthorized"),
-        ({"key": "no-such-key"}, "unauthorized"),
-        ({"key": ADMIN_KEY}, "forbidden"),
-        ({"key": EVENTS_KEY, "call": "c9"}, "gone"),
-    ],
-)
-async def test_who_is_refused_is_told_and_does_not_try_again(
-    tmp_path: Path, browser: Browser, options: dict[str, Any], state: str
-) -> None:
+async def test_who_is_refused_is_told_and_does_not_try_again(tmp_path: Path, browser: Browser) -> None:
     expected = ("WebSocket", "Failed to load resource")
     async with running_api(tmp_path, keys=True) as api, screen(browser, api.url, expected=expected) as shown:
         await shown.open("/#/none")
-        seen = await follow(shown, **options)
-        assert seen["states"] == ["connecting", state]
+        for options, state in (
+            ({}, "unauthorized"),
+            ({"key": "no-such-key"}, "unauthorized"),
+            ({"key": ADMIN_KEY}, "forbidden"),
+            ({"key": EVENTS_KEY, "call": "c9"}, "gone"),
+        ):
+            assert (await follow(shown, **options))["states"] == ["connecting", state], options
 
 
 @in_browser

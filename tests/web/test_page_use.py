@@ -11,11 +11,10 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from lab.http.api_server import ADMIN_KEY, BOTH_KEY, EVENTS_KEY, running_api
-from lab.http.browser import PHONE, WIDE, browser, screen
+from lab.http.browser import PHONE, WIDE, screen
 from lab.http.page_story import partial, say, show, story
 
-__all__ = ["browser"]
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 FORMATS = {"Text file": "txt", "JSON": "json", "Subtitles (SRT)": "srt", "Subtitles (WebVTT)": "vtt"}
 
 
@@ -26,35 +25,34 @@ async def test_it_can_be_used_by_everybody(tmp_path: Path, browser: Browser) -> 
         say(api, "c0", 0, "An older call.")
         api.calls.pop("c0").hangup()
         await api.hub.flush()
-        for scheme in ("light", "dark"):
-            for size in (WIDE, PHONE):
-                async with screen(browser, api.url, size=size, color_scheme=scheme) as shown:
-                    where = f"{scheme}, {size['width']} px"
-                    await shown.open()
-                    await expect(shown.page.locator(".list li:visible")).to_have_count(2)
-                    await shown.accessible(f"the list, {where}")
-                    await show(shown)
-                    await expect(shown.page.locator(".said")).to_have_count(3)
-                    api.hub.publish("c1", 30_000, partial("u9", 1, "still unsettled words", 5))
-                    await expect(shown.page.locator(".loose", has_text="words")).to_be_visible()
-                    await shown.page.locator(".search input").fill("morning")
-                    await expect(shown.page.locator("mark.current")).to_be_visible()
-                    await shown.page.locator(".menu summary").click()
-                    await shown.accessible(f"a call, {where}")
-                    await shown.page.keyboard.press("Escape")  # the menu
-                    if size is PHONE:
-                        await shown.page.locator(".side > summary").click()
-                        await shown.accessible(f"its details, {where}")
-                        for target in await shown.page.locator("button:visible, summary:visible, select:visible").all():
-                            box = await target.bounding_box()
-                            assert box and box["height"] >= 44, await target.inner_text()
-                        assert await shown.page.evaluate("() => document.documentElement.scrollWidth") <= 390
-                    await shown.page.locator(".actions button.danger").click()
-                    await shown.accessible(f"a question, {where}")
-                    await shown.page.keyboard.press("Escape")
-                    await shown.page.locator("#to-try").click()
-                    await expect(shown.page.locator("#language")).to_be_visible()
-                    await shown.accessible(f"the tab to try it, {where}")
+        for scheme, size in (("light", WIDE), ("dark", PHONE)):
+            async with screen(browser, api.url, size=size, color_scheme=scheme) as shown:
+                where = f"{scheme}, {size['width']} px"
+                await shown.open()
+                await expect(shown.page.locator(".list li:visible")).to_have_count(2)
+                await shown.accessible(f"the list, {where}")
+                await show(shown)
+                await expect(shown.page.locator(".said")).to_have_count(3)
+                api.hub.publish("c1", 30_000, partial("u9", 1, "still unsettled words", 5))
+                await expect(shown.page.locator(".loose", has_text="words")).to_be_visible()
+                await shown.page.locator(".search input").fill("morning")
+                await expect(shown.page.locator("mark.current")).to_be_visible()
+                await shown.page.locator(".menu summary").click()
+                await shown.accessible(f"a call, {where}")
+                await shown.page.keyboard.press("Escape")  # the menu
+                if size is PHONE:
+                    await shown.page.locator(".side > summary").click()
+                    await shown.accessible(f"its details, {where}")
+                    for target in await shown.page.locator("button:visible, summary:visible, select:visible").all():
+                        box = await target.bounding_box()
+                        assert box and box["height"] >= 44, await target.inner_text()
+                    assert await shown.page.evaluate("() => document.documentElement.scrollWidth") <= 390
+                await shown.page.locator(".actions button.danger").click()
+                await shown.accessible(f"a question, {where}")
+                await shown.page.keyboard.press("Escape")
+                await shown.page.locator("#to-try").click()
+                await expect(shown.page.locator("#language")).to_be_visible()
+                await shown.accessible(f"the tab to try it, {where}")
 
 
 async def test_the_theme_is_the_systems_until_another_is_chosen(tmp_path: Path, browser: Browser) -> None:

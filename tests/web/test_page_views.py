@@ -10,12 +10,11 @@ from playwright.async_api import Browser, expect
 
 from lab.events.samples import ended, final, speech
 from lab.http.api_server import running_api
-from lab.http.browser import browser, screen
+from lab.http.browser import screen
 from lab.http.page_story import partial, show, story
 from mediaworker.events.schema import Alert, CallHeld, Dtmf, LegInfo, LegUpdated, Metrics
 
-__all__ = ["browser"]
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 FOREIGN = "'><svg onload=alert(1)>"
@@ -110,7 +109,7 @@ async def test_what_strangers_say_is_text(tmp_path: Path, browser: Browser) -> N
     legs = [LegInfo("inbound", "customer", EVIL, EVIL, EVIL), LegInfo(EVIL, "unknown", "", FOREIGN, "PCMU")]
     async with running_api(tmp_path) as api, screen(browser, api.url) as shown:
         violated = "addEventListener('securitypolicyviolation', () => { window.violated = 1; })"
-        await shown.context.add_init_script(violated)
+        await shown.page.add_init_script(violated)
         api.open_call("c1", source=EVIL, from_=EVIL, to=FOREIGN, external_id=EVIL, legs=legs, custom={EVIL: EVIL})
         api.hub.publish("c1", 900, speech(EVIL, "inbound", 0))
         api.hub.publish("c1", 1000, final(EVIL, EVIL, language='en"><script>', end_ms=900))

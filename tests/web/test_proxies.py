@@ -15,11 +15,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from lab.http.browser import chromium
+from lab.http.browser import PHONE, screen
 from lab.network.ports import ports
 from lab.patience import until
 from lab.worker.peers import Worker, command, worker
@@ -203,21 +203,23 @@ def test_the_printed_link_opens_the_page_once_by_whatever_way(scene: Scene) -> N
     assert key[1] not in scene.worker.log.read_text()
 
 
-async def test_the_page_takes_the_key_out_of_its_address(scene: Scene) -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_page_takes_the_key_out_of_its_address(scene: Scene, browser: Browser) -> None:
     origin = f"http://worker.example:{scene.worker.http_port}"
     token = re.findall(r"/\?once=([\w-]+)", scene.worker.log.read_text())[-1]
-    async with chromium("--host-resolver-rules=MAP worker.example 127.0.0.1") as browser:
-        page = await browser.new_page()
-        await page.goto(origin)
+    refused = ("401",)
+    another = screen(browser, origin, size=PHONE, expected=refused)
+    async with screen(browser, origin, expected=refused) as shown, another as other:
+        page = shown.page
+        await shown.open()
         await expect(page.locator("#login-reason")).to_contain_text("open the link that it prints")
-        await page.goto(f"{origin}/?once={token}")
+        await shown.open(f"/?once={token}")
         await expect(page.locator("#connection")).to_have_text("Connected")
         assert page.url == f"{origin}/"
         await page.reload()
         await expect(page.locator("#connection")).to_have_text("Connected")
-        other = await (await browser.new_context()).new_page()
-        await other.goto(f"{origin}/?once={token}")
-        await expect(other.locator("#login-reason")).to_contain_text("This link has been used")
+        await other.open(f"/?once={token}")
+        await expect(other.page.locator("#login-reason")).to_contain_text("This link has been used")
 
 
 def test_the_worker_listens_on_loopback_only(scene: Scene, tmp_path: Path) -> None:
