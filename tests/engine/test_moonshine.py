@@ -111,9 +111,9 @@ def test_a_final_knows_what_it_may_and_no_more(engine: MoonshineEngine) -> None:
     engine.close("u")
 
 
-def test_a_long_utterance_is_cut_where_nobody_hears_it(engine: MoonshineEngine, prompts: dict[str, str]) -> None:
+def test_a_long_utterance_is_cut_where_nobody_hears_it(engine: MoonshineEngine) -> None:
     """Over the pieces' length, and over the length that the model bears in one piece."""
-    names = ["demo-congrats", "demo-echotest", "conf-adminmenu-18"]
+    names = ["demo-echotest", "conf-adminmenu-18", "vm-instructions"]
     gap = np.zeros(R // 3, np.int16)
     audio = codes(np.concatenate([part for name in names for part in (speech(name), gap)]))
     assert len(audio) / R > 2 * pieces.LONGEST_S
@@ -121,14 +121,14 @@ def test_a_long_utterance_is_cut_where_nobody_hears_it(engine: MoonshineEngine, 
     alone = [word for name in names for word in said(final(engine, codes(speech(name))))]
     assert len(said(text)) == pytest.approx(len(alone), rel=0.02), "none is lost, and none is there twice"
     assert sum(word in alone for word in said(text)) > 0.95 * len(alone)
-    assert partials(engine, audio, every_s=15.0)[-1] == text
+    assert partials(engine, audio, every_s=30.0)[-1] == text
 
 
 # -- partials ----------------------------------------------------------------------------------------------------------
 
 
 def test_partials_seldom_take_a_word_back(engine: MoonshineEngine, prompts: dict[str, str]) -> None:
-    names = [name for name in sorted(prompts) if 2 * R < len(speech(name)) < 8 * R][::10]
+    names = [name for name in sorted(prompts) if 2 * R < len(speech(name)) < 8 * R][::16]
     count = back = late = 0
     for name in names:
         *shown, _ = partials(engine, codes(speech(name)))
@@ -136,7 +136,7 @@ def test_partials_seldom_take_a_word_back(engine: MoonshineEngine, prompts: dict
             count += 1
             back += agreed(before.split(), after.split()) < len(before.split())
         late += not shown[-1]
-    assert count > 80 and back <= 0.03 * count, f"{back} of {count}"
+    assert count > 50 and back <= 0.03 * count, f"{back} of {count}"
     assert late <= 0.1 * len(names), "before the end something is shown"
 
 
@@ -230,15 +230,15 @@ def test_a_recorded_sound_that_is_no_speech_has_no_words(engine: MoonshineEngine
 
 
 def test_hold_music_has_next_to_no_words() -> None:
-    """Through the detector, as in a call: half an hour of five pieces; in one of them something sounds like a voice."""
+    """Through the detector, as in a call: a minute of each of five pieces; in one, something sounds like a voice."""
     found = []
     tracks = sorted(MUSIC.glob("*.wav"))
     assert len(tracks) == 5
     for track in tracks:
         with wave.open(str(track)) as file:
-            music = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+            music = np.frombuffer(file.readframes(60 * R), "<i2")
         found += [each.text for each in utterances(Codec.PCMU, packets(codes(music)), settings=SETTINGS) if each.text]
-    assert len(" ".join(found).split()) <= 2, found
+    assert len(" ".join(found).split()) <= 1, found
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.1, 0.39])

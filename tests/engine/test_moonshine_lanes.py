@@ -23,7 +23,7 @@ from asr.utterance import Hypothesis, Utterance
 from audio.codecs.g711 import ulaw_encode
 from lab.media.speech import speech
 
-CALLS = 16
+CALLS = 10
 MAX_PARTIALS = 6
 """That wait; the others are shed."""
 PIECE = 4000

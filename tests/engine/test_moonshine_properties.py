@@ -208,7 +208,7 @@ def closed() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(history=operations(), step_s=st.sampled_from((0.0, 0.003, 0.02)))
 @example(history=together("long", 35_000), step_s=0.0)
 @example(history=together("wideband", 16_001), step_s=0.003)

@@ -66,20 +66,19 @@ def _narrow(linear: nn.Linear, kind: Kind) -> nn.Module:
 
 @cache
 def heard(chosen: Qwen) -> tuple[list[list[int]], list[str]]:
-    """Tokens and texts of the recorded digits, each said a little differently cut, as finals of a built engine."""
+    """Tokens and texts of the recorded digits, as finals of a built engine."""
     engine = build(Asr(model=str(TINY)), chosen)
     read, tokens, texts = engine.prompts.read, list[list[int]](), list[str]()
     engine.prompts.read = lambda said, prompt: (tokens.append(list(said)), read(said, prompt))[1]  # type: ignore
-    for lead_ms in (40, 110):
-        for clip in clips([]):
-            for where in utterances(clip):
-                codes = cut(clip, where, lead_ms)
-                engine.open(Utterance("u", "PCMU"))
-                engine.append("u", codes)
-                while not (answers := engine.step([Request("u", 1, Lane.FINAL, True, len(codes), 0.0)])):
-                    pass
-                engine.close("u")
-                texts.append(answers[0].text)
+    for clip in clips([]):
+        for where in utterances(clip):
+            codes = cut(clip, where, lead_ms=40)
+            engine.open(Utterance("u", "PCMU"))
+            engine.append("u", codes)
+            while not (answers := engine.step([Request("u", 1, Lane.FINAL, True, len(codes), 0.0)])):
+                pass
+            engine.close("u")
+            texts.append(answers[0].text)
     return tokens, texts
 
 
@@ -94,7 +93,7 @@ def test_digits_are_read_as_in_32_bits(kind: Kind, dtype: Any) -> None:
     said, texts = heard(Qwen(experimental=(kind,), dtype=dtype))
     equal = sum(mine == theirs for mine, theirs in zip(said, expected, strict=True))
     assert equal >= len(expected) - 1, f"{equal} of {len(expected)} have the same tokens"
-    right = sum(text == known.strip() for text, known in zip(texts, SAID * 2, strict=True))
+    right = sum(text == known.strip() for text, known in zip(texts, SAID, strict=True))
     assert right >= len(texts) - 1, texts
 
 
@@ -137,7 +136,7 @@ def test_the_setting_reaches_the_engine() -> None:
 
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=5)
 @given(rows=st.integers(1, 40), seed=st.integers(0, 999), gain=st.sampled_from([1e-3, 1.0, 50.0]), bias=st.booleans())
 def test_a_layer_multiplies(kind: Kind, dtype: torch.dtype, rows: int, seed: int, gain: float, bias: bool) -> None:
     torch.manual_seed(seed)
@@ -187,16 +186,18 @@ def test_a_processor_that_adds_in_16_bits_is_not_trusted_with_all_of_8() -> None
     code = """
 import torch
 from torch import nn
-from asr.engines.qwen.model.loader import load
-from asr.engines.qwen.prompt import Prompt
+from types import SimpleNamespace
 from asr.engines.qwen.model.quantise import NO_OVERFLOW, Int8, adds_in_32_bits, quantise
-from lab.worker.peers import TINY
-linear, model = nn.Linear(64, 48, bias=False), load(TINY).model
+linear, layer = nn.Linear(64, 48, bias=False), nn.Sequential(nn.Linear(64, 48))
 linear.weight.data.fill_(1.0)
-quantise(model, "int8")
+stack = SimpleNamespace(layers=[layer])
+quantise(SimpleNamespace(
+    device=torch.device("cpu"), dtype=torch.float32, modules=layer.modules,
+    model=SimpleNamespace(audio_tower=stack, language_model=stack),
+), "int8")
 with torch.inference_mode():
     off = [(Int8(linear, loudest)(torch.ones(3, 64)) - 64).abs().max().item() for loudest in (127.0, NO_OVERFLOW)]
-largest = max(each.max().item() for each in model.buffers() if each.dtype is torch.int8)
+largest = max(each.max().item() for each in layer.buffers() if each.dtype is torch.int8)
 print(adds_in_32_bits(torch.device("cpu")), *off, largest)
 """
     environ = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)}
