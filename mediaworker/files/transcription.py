@@ -152,10 +152,12 @@ class FileTranscription:
                     for segment in self._arrange(done) if in_order else (done,):
                         yield segment
         finally:
-            await end_tasks(reader)
-            for utterance_id in self._work:
-                self._recognizer.cancel(utterance_id)
-            self._work.clear()
+            try:
+                await end_tasks(reader)
+            finally:  # the task group of a response whose client has gone cancels every await, this one too
+                for utterance_id in self._work:
+                    self._recognizer.cancel(utterance_id)
+                self._work.clear()
         if self.facts.ended is not None:
             self._stats.audio_s += self.facts.ended.duration_s
 

@@ -18,32 +18,46 @@ from openai.types import AudioModel
 
 from asr.client.recognizer import Recognizer
 from config import Settings
+from config.settings import Asr
+from lab.engine.listener import LISTENER, Limit
 from lab.http import documented
 from lab.media import hostile as hostile_media
 from lab.media import material
-from lab.patience import until
-from lab.worker.peers import ROOT, Worker, worker
+from lab.patience import seconds, until
+from lab.worker.peers import TINY, Worker, worker
 from mediaworker.files.service import FileService
 from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
 from mediaworker.http.openai.routes import TranscriptionAnswer
 
-ALIGNER = ROOT / "models" / "qwen3-aligner-tiny"
 KEYS = (
     '[{name="batch", key="batch-key-1", scopes=["batch"]}, {name="other", key="other-key-2", scopes=["batch"]}, '
     '{name="screen", key="events-key-3", scopes=["events", "admin"]}]'
 )
+BATCH = {"Authorization": "Bearer batch-key-1"}
 SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    environ = {
-        "SIP__ENABLED": "false", "ASR__WORD_TIMESTAMPS": "true", "ASR__ALIGNER": str(ALIGNER), "AUTH__API_KEYS": KEYS,
-        "FILES__MAX_UPLOAD_MB": "4", "FILES__MAX_REQUESTS_PER_KEY": "2", "EVENTS__HEARTBEAT_S": "1",
-        "FILES__QUEUE_S": "2",
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Limit:
+    return Limit(tmp_path_factory.mktemp("limit") / "finals")
+
+
+@pytest.fixture
+def held(limited: Limit) -> Iterator[Limit]:
+    """Nothing more is recognised."""
+    limited.set(0)
+    yield limited
+    limited.lift()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, limited: Limit) -> Iterator[Worker]:
+    environ = LISTENER | {
+        "SIP__ENABLED": "false", "ASR__WORD_TIMESTAMPS": "true", "AUTH__API_KEYS": KEYS, "FILES__MAX_UPLOAD_MB": "4",
+        "FILES__MAX_REQUESTS_PER_KEY": "2", "EVENTS__HEARTBEAT_S": "1", "FILES__QUEUE_S": f"{seconds(4)}",
     }  # fmt: skip
-    with worker(tmp_path_factory.mktemp("openai"), **environ) as made:
+    with worker(tmp_path_factory.mktemp("openai"), limited.environ, **environ) as made:
         yield made
 
 
@@ -65,59 +79,52 @@ def stereo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[list[A
     return path, material.two_speakers(path, SECONDS, seed=3)
 
 
-@pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """More than is recognised in the seconds that a test watches."""
-    path = tmp_path_factory.mktemp("long") / "long.ogg"
-    samples, _ = material.recording(900.0, seed=5)
-    material.encode(path, samples, "libopus", 48_000, bit_rate=16_000)
-    assert path.stat().st_size < 3_500_000
-    return path.read_bytes()
-
-
 Speech = tuple[Path, list[material.Spoken]]
 
 
-def said(table: list[material.Spoken]) -> str:
-    return " ".join(each.text for each in table)
+@pytest.fixture(scope="module")
+def words(running: Worker, speech: Speech) -> list[str]:
+    """What the engine says of each stretch: all formats have the same."""
+    path, table = speech
+    with OpenAI(base_url=f"{running.url}/v1", api_key="other-key-2", max_retries=0) as other:
+        found = other.audio.transcriptions.create(model="whisper-1", file=path, response_format="verbose_json")
+    assert found.words is None and found.segments is not None
+    assert len(found.segments) == len(table)
+    return [segment.text for segment in found.segments]
 
 
 # -- what it asks for --------------------------------------------------------------------------------------------------
 
 
-def test_plain(client: OpenAI, speech: Speech) -> None:
-    path, table = speech
+def test_plain(client: OpenAI, speech: Speech, words: list[str]) -> None:
+    path, _ = speech
     found = client.audio.transcriptions.create(model="whisper-1", file=path)
-    assert found.text == said(table)
+    assert found.text == " ".join(words)
     assert found.usage is not None and found.usage.type == "duration" and found.usage.seconds == SECONDS
     assert client.audio.transcriptions.create(model="gpt-4o-transcribe", file=path, response_format="text") == (
-        said(table) + "\n"
+        " ".join(words) + "\n"
     )
 
 
-def test_verbose_json_with_words_and_segments(client: OpenAI, speech: Speech) -> None:
+def test_verbose_json_with_words_and_segments(client: OpenAI, speech: Speech, words: list[str]) -> None:
     path, table = speech
     found = client.audio.transcriptions.create(
         model="whisper-1", file=path, response_format="verbose_json", timestamp_granularities=["word", "segment"],
         language="en",
     )  # fmt: skip
-    assert found.text == said(table) and found.language == "english" and found.duration == SECONDS
+    assert found.text == " ".join(words) and found.language == "english" and found.duration == SECONDS
     assert found.segments is not None and found.words is not None
-    assert [segment.text for segment in found.segments] == [each.text for each in table]
+    assert [segment.text for segment in found.segments] == words
     for number, (segment, each) in enumerate(zip(found.segments, table, strict=True)):
         assert segment.id == number and segment.tokens == [] and segment.compression_ratio > 0
         assert segment.start == pytest.approx(each.start_s, abs=0.2)
         assert segment.end == pytest.approx(each.end_s, abs=0.2)
-    spans = [span for each in table for span in each.spans_s]
-    assert [word.word for word in found.words] == said(table).split()
-    starts = [abs(word.start - span[0]) for word, span in zip(found.words, spans, strict=True)]
-    assert sorted(starts)[len(starts) * 9 // 10] < 0.2
+    assert [word.word for word in found.words] == " ".join(words).split()
+    assert [word.start for word in found.words] == sorted(word.start for word in found.words)
     alone = client.audio.transcriptions.create(
         model="whisper-1", file=path, response_format="verbose_json", timestamp_granularities=["word"]
     )
     assert alone.segments is None and alone.words == found.words
-    plain = client.audio.transcriptions.create(model="whisper-1", file=path, response_format="verbose_json")
-    assert plain.words is None and plain.segments is not None
 
 
 @pytest.mark.parametrize("format", ["srt", "vtt"])
@@ -134,11 +141,11 @@ def test_subtitles_as_ffmpeg_reads_them(client: OpenAI, speech: Speech, tmp_path
         assert begin + lasts >= each.end_s - 0.2 and lasts <= 7.0
 
 
-def test_streaming(client: OpenAI, speech: Speech) -> None:
+def test_streaming(client: OpenAI, speech: Speech, words: list[str]) -> None:
     path, table = speech
     events = list(client.audio.transcriptions.create(model="gpt-4o-transcribe", file=path, stream=True))
     assert [event.type for event in events] == ["transcript.text.delta"] * len(table) + ["transcript.text.done"]
-    assert "".join(event.delta for event in events[:-1]) == events[-1].text == said(table)
+    assert "".join(event.delta for event in events[:-1]) == events[-1].text == " ".join(words)
 
 
 def test_speakers_by_channel(client: OpenAI, stereo: tuple[Path, tuple[list[Any], list[Any]]]) -> None:
@@ -150,7 +157,7 @@ def test_speakers_by_channel(client: OpenAI, stereo: tuple[Path, tuple[list[Any]
     )  # fmt: skip
     for name, table in zip(names, tables, strict=True):
         mine = [segment for segment in found.segments if segment.speaker == name]
-        assert [segment.text for segment in mine] == [each.text for each in table]
+        assert all(segment.text for segment in mine)
         assert [segment.start for segment in mine] == pytest.approx([each.start_s for each in table], abs=0.2)
     assert found.duration == SECONDS and [each.start for each in found.segments] == sorted(
         each.start for each in found.segments
@@ -166,20 +173,17 @@ def test_speakers_by_channel(client: OpenAI, stereo: tuple[Path, tuple[list[Any]
     assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
 
 
-def test_a_text_of_several_speakers_names_them(
-    client: OpenAI, stereo: tuple[Path, tuple[list[Any], list[Any]]]
-) -> None:
-    path, tables = stereo
-    both = zip("AB", tables, strict=True)
-    spoken = sorted((each.start_s, f"{name}: {each.text}\n") for name, table in both for each in table)
-    split = {"channels": "split"}
+def test_a_text_of_several_speakers_names_them(client: OpenAI, stereo: tuple[Path, Any]) -> None:
+    path, _ = stereo
+    split: Any = {"model": "whisper-1", "file": path, "extra_body": {"channels": "split"}}
     ask: Any = client.audio.transcriptions.create
-    assert ask(model="whisper-1", file=path, response_format="text", extra_body=split) == "".join(
-        line for _, line in spoken
-    )
-    events = list(ask(model="whisper-1", file=path, response_format="text", extra_body=split, stream=True))
+    segments = ask(response_format="diarized_json", **split | {"model": "gpt-4o-transcribe-diarize"}).segments
+    lines = [f"{segment.speaker}: {segment.text}\n" for segment in segments]
+    assert {line[0] for line in lines} == {"A", "B"}
+    assert ask(response_format="text", **split) == "".join(lines)
+    events = list(ask(response_format="text", stream=True, **split))
     assert "".join(event.delta for event in events[:-1]) == events[-1].text
-    assert sorted(events[-1].text.splitlines(keepends=True)) == sorted(line for _, line in spoken)
+    assert sorted(events[-1].text.splitlines(keepends=True)) == sorted(lines)
 
 
 def test_what_is_cut_may_be_steered(client: OpenAI, speech: Speech) -> None:
@@ -196,7 +200,7 @@ def test_what_is_cut_may_be_steered(client: OpenAI, speech: Speech) -> None:
 
 def test_models(client: OpenAI) -> None:
     names = [model.id for model in client.models.list()]
-    assert names[0] == "qwen3-asr-tiny", "not the path of its folder"
+    assert names[0] == "listener"
     assert set(get_args(AudioModel)) <= set(names)
     assert client.models.retrieve("whisper-1").owned_by == "mediaworker"
     assert client.models.retrieve(names[0]).id == names[0]
@@ -204,6 +208,12 @@ def test_models(client: OpenAI) -> None:
     for wrong in ("gpt-5", "gpt-4o-transcribe/../x", "my-transcribe"):
         with pytest.raises(openai.NotFoundError):
             client.models.retrieve(wrong)
+
+
+async def test_a_model_has_the_name_of_its_folder() -> None:
+    settings = Settings(asr=Asr(engine="qwen", model=str(TINY)))
+    recognizer = Recognizer(settings, on_state=lambda *_: None)
+    assert FileService(settings, recognizer, in_work=lambda _: None).model == "qwen3-asr-tiny"
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------
@@ -238,9 +248,8 @@ def test_too_large(client: OpenAI) -> None:
 
 
 def test_broken_files(client: OpenAI, tmp_path: Path) -> None:
-    broken = {each.name: each for each in hostile_media.corpus(tmp_path) if each.expected == "refused"}
-    names = ["empty.wav", "random-0.mp3", "page.html", "archive.zip", "cut-at-60%-moov-behind.m4a"]
-    for name in names:
+    broken = {each.name: each for each in hostile_media.nothing()}
+    for name in ("empty.wav", "random-0.mp3", "page.html", "archive.zip"):
         broken[name].make(tmp_path / name)
         told = error(
             openai.BadRequestError,
@@ -288,7 +297,6 @@ NO_FILE = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\nw\r\n--x-
 
 
 def test_not_a_form(running: Worker) -> None:
-    headers = {"Authorization": "Bearer batch-key-1"}
     url = f"{running.url}/v1/audio/transcriptions"
     for content, kind, status in (
         (b"RIFF", "audio/wav", 415),
@@ -296,30 +304,35 @@ def test_not_a_form(running: Worker) -> None:
         (b"nothing", "multipart/form-data; boundary=x", 400),
         (NO_FILE, "multipart/form-data; boundary=x", 400),
     ):
-        answer = httpx.post(url, content=content, headers=headers | {"content-type": kind})
+        answer = httpx.post(url, content=content, headers=BATCH | {"content-type": kind})
         assert answer.status_code == status and answer.json()["error"]["message"], answer.text
         documented.check(answer)
-    answer = httpx.get(url, headers=headers)
+    answer = httpx.get(url, headers=BATCH)
     assert answer.status_code == 405 and set(answer.json()) == {"error"}
-    answer = httpx.get(f"{running.url}/v1/audio/nothing", headers=headers)
+    answer = httpx.get(f"{running.url}/v1/audio/nothing", headers=BATCH)
     assert answer.status_code == 404 and set(answer.json()) == {"error"}
 
 
 # -- streams, and clients that go --------------------------------------------------------------------------------------
 
 
-def test_the_stream_route_speaks_server_sent_events(running: Worker, speech: Speech) -> None:
+def test_the_stream_route_speaks_server_sent_events(
+    running: Worker, speech: Speech, words: list[str], held: Limit
+) -> None:
     path, table = speech
-    headers = {"Authorization": "Bearer batch-key-1"}
     url = f"{running.url}/v1/audio/transcriptions/stream"
-    with httpx.stream("POST", url, files={"file": path.read_bytes()}, headers=headers, timeout=60) as answer:
+    file = {"file": path.read_bytes()}
+    with httpx.stream("POST", url, files=file, headers=BATCH, timeout=seconds(60)) as answer:
         assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-stream")
-        frames = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
+        lines = answer.iter_lines()
+        assert next(lines).startswith(":"), "who listens is told that there is nothing yet"
+        held.lift()
+        frames = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     events = [json.loads(frame) for frame in frames]
     assert [event["type"] for event in events] == ["transcript.text.delta"] * len(table) + ["transcript.text.done"]
-    assert events[-1]["text"] == said(table) and events[-1]["languages"] == [{"code": "en"}]
+    assert events[-1]["text"] == " ".join(words) and events[-1]["languages"] == [{"code": "en"}]
     assert running_metric(running, "mediaworker_file_first_text_seconds_count") > 0
-    refused = httpx.post(url, files={"file": ("x.wav", b"nothing")}, headers=headers)
+    refused = httpx.post(url, files={"file": ("x.wav", b"nothing")}, headers=BATCH, timeout=seconds(60))
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "unreadable"
 
 
@@ -339,40 +352,45 @@ async def test_a_file_that_cannot_be_read_is_a_status_however_long_the_look_take
 
 
 def running_metric(running: Worker, name: str) -> float:
-    answer = httpx.get(f"{running.url}/metrics", headers={"Authorization": "Bearer events-key-3"})
+    headers = {"Authorization": "Bearer events-key-3"}
+    answer = httpx.get(f"{running.url}/metrics", headers=headers, timeout=seconds(30))
     found = [line for line in answer.text.splitlines() if line.split("{")[0].split(" ")[0] == name]
     return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
 
 @pytest.mark.parametrize("route", ["transcriptions", "transcriptions/stream"])
-def test_a_client_that_goes_ends_the_work(running: Worker, long: bytes, route: str) -> None:
-    headers = {"Authorization": "Bearer batch-key-1"}
-    url = f"{running.url}/v1/audio/{route}"
-    with pytest.raises(httpx.ReadTimeout):
-        with httpx.stream("POST", url, files={"file": ("a.ogg", long)}, headers=headers, timeout=2) as answer:
-            assert answer.status_code == 200
-            for _ in answer.iter_bytes():
-                raise httpx.ReadTimeout("heard enough")
-    until(lambda: running_metric(running, "mediaworker_files_open") == 0, 20)
-    until(lambda: running_metric(running, "mediaworker_asr_open_utterances") == 0, 20)
+async def test_a_client_that_goes_ends_the_work(running: Worker, speech: Speech, route: str, held: Limit) -> None:
+    async with httpx.AsyncClient(timeout=seconds(60)) as client:
+        file = {"file": ("a.wav", speech[0].read_bytes())}
+        asking = asyncio.create_task(client.post(f"{running.url}/v1/audio/{route}", files=file, headers=BATCH))
+        await asyncio.to_thread(until, lambda: running_metric(running, "mediaworker_asr_open_utterances") > 0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+    for name in ("mediaworker_files_open", "mediaworker_asr_open_utterances"):
+        await asyncio.to_thread(until, lambda name=name: running_metric(running, name) == 0)
 
 
-def test_limits_per_key(running: Worker, client: OpenAI, long: bytes) -> None:
+def test_limits_per_key(running: Worker, client: OpenAI, speech: Speech, held: Limit) -> None:
     stop, one_ends = threading.Event(), threading.Event()
 
     def occupy(stop: threading.Event) -> None:
-        headers = {"Authorization": "Bearer batch-key-1"}
         url = f"{running.url}/v1/audio/transcriptions/stream"
-        with httpx.stream("POST", url, files={"file": ("a.ogg", long)}, headers=headers, timeout=60) as answer:
-            for _ in answer.iter_bytes():
+        file = {"file": ("a.wav", speech[0].read_bytes())}
+        with httpx.stream("POST", url, files=file, headers=BATCH, timeout=seconds(60)) as answer:
+            for _ in answer.iter_bytes():  # a heartbeat every second
                 if stop.is_set():
                     return
+
+    def end_one() -> None:
+        until(lambda: running_metric(running, "mediaworker_file_requests_queued") == 1)
+        one_ends.set()
 
     threads = [threading.Thread(target=occupy, args=[each]) for each in (stop, one_ends)]
     for thread in threads:
         thread.start()
     try:
-        until(lambda: running_metric(running, "mediaworker_file_requests") == 2, 20)
+        until(lambda: running_metric(running, "mediaworker_file_requests") == 2)
         small = ("small.wav", b"RIFF")
         with pytest.raises(openai.RateLimitError) as raised:
             client.audio.transcriptions.create(model="whisper-1", file=small)
@@ -380,18 +398,22 @@ def test_limits_per_key(running: Worker, client: OpenAI, long: bytes) -> None:
         assert running_metric(running, "mediaworker_file_requests_rejected_total") >= 1
         with OpenAI(base_url=f"{running.url}/v1", api_key="other-key-2", max_retries=0) as other:
             error(openai.BadRequestError, lambda: other.audio.transcriptions.create(model="whisper-1", file=small))
-        threading.Timer(0.5, one_ends.set).start()
+        threads.append(threading.Thread(target=end_one))
+        threads[-1].start()
         # The place comes free while this one waits: it is served, and then the file is what is wrong.
         error(openai.BadRequestError, lambda: client.audio.transcriptions.create(model="whisper-1", file=small))
     finally:
         stop.set()
         one_ends.set()
         for thread in threads:
-            thread.join(30)
-    until(lambda: running_metric(running, "mediaworker_file_requests") == 0, 20)
+            thread.join()
+    until(lambda: running_metric(running, "mediaworker_file_requests") == 0)
 
 
 async def test_uploads_that_break_off_leave_nothing(running: Worker) -> None:
+    def requests(count: int) -> None:
+        until(lambda: running_metric(running, "mediaworker_file_requests") == count)
+
     before = sorted(each.name for each in running.data_dir.iterdir())
     for sent in (0, 10_000, 2_000_000):
         reader, writer = await asyncio.open_connection("127.0.0.1", running.http_port)
@@ -402,8 +424,8 @@ async def test_uploads_that_break_off_leave_nothing(running: Worker) -> None:
         )
         writer.write(head + bytes(sent))
         await writer.drain()
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(requests, 1)
         writer.close()
         await writer.wait_closed()
-    await asyncio.to_thread(until, lambda: running_metric(running, "mediaworker_file_requests") == 0, 20)
+        await asyncio.to_thread(requests, 0)
     assert sorted(each.name for each in running.data_dir.iterdir()) == before
