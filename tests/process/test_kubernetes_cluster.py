@@ -22,18 +22,22 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
+from audio import Codec
 from config import load
 from lab.deploy.manifests import ROOT, copied, generated
+from lab.engine.listener import LISTENER, LISTENER_PATH, words
+from lab.engine.offline import packets, utterances
 from lab.network.haproxy import answers, haproxy
 from lab.network.ports import ports
-from lab.patience import timeout, until
+from lab.patience import seconds, timeout, until
 from lab.worker.cluster import joined
 from lab.worker.engine_servers import engine_server
-from lab.worker.peers import TINY, Worker, worker
-from lab.worker.ws_calls import CODES, SAID, config, send
+from lab.worker.peers import Worker, worker
+from lab.worker.ws_calls import CODES, config, send
 
 PODS = 3
 """Of NATS."""
+SAID = [" ".join(words(each.audio)) for each in utterances(Codec.PCMU, packets(CODES), recognise=False)]
 
 
 @dataclass
@@ -103,15 +107,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     probe.check_hostname = False
     with ExitStack() as stack:
         stack.enter_context(nats_servers(folder, clients, routes))
-        options = {"CONFIG": str(folder / "engines/mediaworker.toml"), "ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY)}
-        stack.enter_context(engine_server(folder / "engine", port=engine, wait=False, CLUSTER__TOKEN="", **options))
+        options = LISTENER | {"CONFIG": str(folder / "engines/mediaworker.toml"), "CLUSTER__TOKEN": ""}
+        stack.enter_context(engine_server(folder / "engine", LISTENER_PATH, port=engine, wait=False, **options))
         configured = folder / "workers/mediaworker.toml"
         shutdown_s = str(load(configured, {}).shutdown_s)
         running = []
         for name in "ab":
             (folder / name).mkdir()
-            options = {"CONFIG": str(configured), "SHUTDOWN_S": shutdown_s}
-            running.append(stack.enter_context(worker(folder / name, tls=probe, **options)))
+            options = LISTENER | {"CONFIG": str(configured), "SHUTDOWN_S": shutdown_s}
+            running.append(stack.enter_context(worker(folder / name, LISTENER_PATH, tls=probe, **options)))
         found = Cluster(running, folder, trust, (place / "secrets/client.secret").read_text(), clients)
         for each in running:
             until(lambda each=each: joined(each) and found.status(each, "/readyz") == 200, 60)
@@ -147,7 +151,7 @@ async def test_nats_lets_workers_in_and_engine_servers_not(cluster: Cluster) -> 
         tls = ssl.create_default_context(cafile=str(cluster.folder / name / "tls/ca.crt"))
         tls.load_cert_chain(cluster.folder / name / "tls/tls.crt", cluster.folder / name / "tls/tls.key")
         client = await nats_client.connect(
-            f"tls://localhost:{cluster.nats[0]}", tls=tls, allow_reconnect=False, connect_timeout=5
+            f"tls://localhost:{cluster.nats[0]}", tls=tls, allow_reconnect=False, connect_timeout=round(seconds(5))
         )
         try:
             return str(client.connected_url.hostname)
@@ -187,4 +191,4 @@ async def test_a_worker_that_is_ended_stays_for_its_call_and_no_longer(cluster: 
         await send(call, CODES[len(CODES) // 2 :], speed=4, bytes_per_s=8000)
         await call.send(json.dumps({"type": "finalize"}))
         assert await finals(call) == SAID
-    assert await asyncio.to_thread(first.process.wait, 20) == 0
+    assert await asyncio.to_thread(first.process.wait, seconds(20)) == 0
