@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.network.authority import Authority
 from lab.network.ports import ports
+from lab.patience import seconds
 from lab.worker.peers import COMMAND, ROOT, Worker, worker
 from mediaworker.client import Client, events_url, schema
 
@@ -33,7 +35,7 @@ def running(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> I
     environ = {f"{section}__{key}": value for section in ("HTTP", "MEDIA") for key, value in files.items()}
     trusting = ssl.create_default_context(cafile=str(authority.cert))
     folder = tmp_path_factory.mktemp("worker")
-    with worker(folder, tls=trusting, SIP__ENABLED="false", **environ) as started:
+    with worker(folder, LISTENER_PATH, tls=trusting, SIP__ENABLED="false", **LISTENER, **environ) as started:
         yield started
 
 
@@ -46,7 +48,7 @@ def mediaworker(*arguments: str, **environ: str) -> subprocess.CompletedProcess[
         line = process.stdout.readline()
         if arguments[0] == "watch" and line:
             process.kill()
-        return subprocess.CompletedProcess(arguments, process.wait(timeout=60), line, process.stderr.read())
+        return subprocess.CompletedProcess(arguments, process.wait(timeout=seconds(60)), line, process.stderr.read())
 
 
 async def test_the_client_follows_events_and_asks_routes(

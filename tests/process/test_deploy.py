@@ -17,6 +17,7 @@ import yaml
 from config.addresses import parse_tcp
 from config.load import load, parse
 from lab.deploy.metrics import DEPLOY, ROOT, families, selectors
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.media.speech import SPEECH
 from lab.network.ports import ports
 from lab.worker.peers import Worker, command, worker
@@ -36,7 +37,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
     account = f'[{{registrar = "sip:127.0.0.1:{registrar}", user = "alice", name = "trunk"}}]'
     hook = f'[{{name="crm", url="http://127.0.0.1:{registrar}/", secret="whsec_{"A" * 32}"}}]'
     settings = {"SIP__ACCOUNTS": account, "WEBHOOKS": hook, "PRIVACY__DTMF": "mask"}
-    with worker(tmp_path_factory.mktemp("worker"), **settings) as running:
+    with worker(tmp_path_factory.mktemp("worker"), LISTENER_PATH, **LISTENER, **settings) as running:
         done = command("call", f"sip:x@127.0.0.1:{running.sip_port}", "--play", str(SPEECH / "vm-goodbye.wav"))
         assert done.returncode == 0, done.stderr
         played = ("--play", str(SPEECH / "vm-goodbye.wav"), "--connect", "--dtmf", "7")

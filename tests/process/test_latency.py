@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.media.speech import SPEECH
+from lab.patience import until
 from lab.worker.peers import Worker, command, worker
 from mediaworker.ops.latency import PARTS
 
@@ -20,7 +22,7 @@ def test_a_real_call_shows_where_its_time_went(tmp_path: Path) -> None:
             if line.startswith(f"mediaworker_{name}{label} ")
         )
 
-    with worker(tmp_path) as running:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER) as running:
         done = command("call", f"sip:x@127.0.0.1:{running.sip_port}", "--play", str(SPEECH / "tt-weasels.wav"))
         assert done.returncode == 0, done.stderr
         (call,) = running.wait_ended(1)
@@ -32,7 +34,7 @@ def test_a_real_call_shows_where_its_time_went(tmp_path: Path) -> None:
         published = sum(sums[part] for part in PARTS if part not in ("commit", "fan_out"))
         assert published == pytest.approx(total(running, "final_latency_seconds_sum"), abs=0.03 * len(finals))
         assert published == pytest.approx(sum(final["latency_ms"] for final in finals) / 1000, abs=0.03 * len(finals))
-        # The configured silence, in whole windows.
-        assert sums["endpoint"] / len(finals) == pytest.approx(0.512, abs=0.033)
+        # The configured silence, in whole windows, and what the machine adds.
+        assert 0.479 <= sums["endpoint"] / len(finals) <= published / len(finals)
         assert total(running, "leg_jitter_seconds_count") == 1
-        assert total(running, "vad_lag_seconds_count") > 30 and total(running, "loop_stall_seconds_count") > 30
+        until(lambda: min(total(running, f"{name}_seconds_count") for name in ("vad_lag", "loop_stall")) > 30)

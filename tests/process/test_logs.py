@@ -18,9 +18,10 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.media.speech import SPEECH
 from lab.network.ports import ports
-from lab.patience import wait_for
+from lab.patience import seconds, wait_for
 from lab.sip.sipp_caller import Sipp
 from lab.worker.peers import command, worker
 
@@ -68,6 +69,8 @@ async def test_a_loud_log_of_real_calls_holds_no_secret_and_names_every_call(tmp
     sipp = Sipp(tmp_path)
     with worker(
         tmp_path,
+        LISTENER_PATH,
+        **LISTENER,
         LOG__LEVEL="debug",
         LOG__FORMAT="json",
         LOG__SIP_TRACE="true",
@@ -134,7 +137,7 @@ def invite(port: int, call_id: str) -> None:
     """A call by hand, whose INVITE holds all that must not be read."""
     with socket.socket(type=socket.SOCK_DGRAM) as peer:
         peer.bind(("127.0.0.1", 0))
-        peer.settimeout(10)
+        peer.settimeout(seconds(10))
         local, body = peer.getsockname()[1], OFFER.replace("\n", "\r\n")
         text = (
             INVITE.format(
@@ -221,11 +224,16 @@ fail()
 """
 
 
-@pytest.mark.parametrize("secret", ["plain-secret-1", "quo\"te\\slash's", "ünï-codé", "with space"])
-@pytest.mark.parametrize("format", ["json", "console"])
+@pytest.mark.parametrize(
+    ("format", "secret"),
+    [("json", "plain-secret-1"), ("json", "ünï-codé"), ("console", "with space"), ("console", "quo\"te\\slash's")],
+)
 def test_every_line_goes_through_one_renderer(format: str, secret: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LOUD.format(format=format, secret=secret)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", LOUD.format(format=format, secret=secret)],
+        capture_output=True,
+        text=True,
+        timeout=seconds(60),
     )
     assert done.returncode == 1 and done.stdout == ""
     text = done.stderr
@@ -247,7 +255,7 @@ def test_every_line_goes_through_one_renderer(format: str, secret: str) -> None:
 
 def test_the_name_of_an_upload_cannot_steer_the_terminal(tmp_path: Path) -> None:
     name = f"voicemail{ESCAPES}.wav"  # without a space: structlog quotes those with one by itself
-    with worker(tmp_path, SIP__ENABLED="false", LOG__FORMAT="console") as running:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER, SIP__ENABLED="false", LOG__FORMAT="console") as running:
         files = {"file": (name, (SPEECH / "vm-goodbye.wav").read_bytes(), "audio/wav")}
         job = httpx.post(f"{running.url}/v1/jobs", files=files)
         assert job.status_code == 201 and "\x1b" in job.json()["file"]["name"]

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from lab.deploy.metrics import families
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.events.story import check_story
 from lab.http.collectors import Collector, Received, collector
 from lab.network.nats_servers import nats
 from lab.network.ports import free_port
-from lab.patience import until
+from lab.patience import seconds, until
 from lab.worker.cluster import environ, following, joined, say
 from lab.worker.engine_servers import TOKEN, Server, engine_server
 from lab.worker.peers import COMMAND, Worker, worker
@@ -32,6 +33,7 @@ STANDARD = {
     "OTEL_BSP_SCHEDULE_DELAY": "200",
     "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=telephony",
     "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=tests",
+    **LISTENER_PATH,
 }
 
 
@@ -43,7 +45,7 @@ def taking() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, taking: Collector) -> Iterator[Server]:
-    with engine_server(tmp_path_factory.mktemp("engine"), STANDARD, TRACES__URL=taking.url) as server:
+    with engine_server(tmp_path_factory.mktemp("engine"), STANDARD, TRACES__URL=taking.url, **LISTENER) as server:
         yield server
 
 
@@ -56,6 +58,7 @@ def pair(
         folder = tmp_path_factory.mktemp("traced")
         (queue,) = stack.enter_context(nats(folder))
         shared = {"ASR__SERVERS": json.dumps([engine.address]), "CLUSTER__TOKEN": TOKEN, "TRACES__URL": taking.url}
+        shared |= LISTENER
         both = []
         for name in ("a", "b"):
             (folder / name).mkdir()
@@ -114,7 +117,7 @@ def check_utterance(final: dict[str, Any], utterance: Received, call: Received, 
     assert recognised and {part.service for part in recognised} == {"mediaworker-engine"}
     last = max(recognised, key=lambda part: part.start)
     assert asked.start - 5 * MS <= last.start < last.end <= engine.end + 5 * MS
-    assert last.attributes["engine"] == "moonshine" and last.attributes["queue_ms"] >= 0
+    assert last.attributes["engine"] == "listener" and last.attributes["queue_ms"] >= 0
     (relay,) = [part for part in parts if part.name == "relay"]
     assert relay.resource["service.instance.id"] != utterance.resource["service.instance.id"]
     assert commit.start - MS <= relay.start < relay.end
@@ -134,11 +137,11 @@ async def test_a_collector_that_takes_nothing_costs_a_line_in_the_log(
     with collector("hangs" if behaviour == "hangs" else "unavailable") as found:
         url = found.url if behaviour != "absent" else f"http://127.0.0.1:{free_port()}/v1/traces"
         shared = {"ASR__SERVERS": json.dumps([engine.address]), "CLUSTER__TOKEN": TOKEN, "SIP__ENABLED": "false"}
-        with worker(tmp_path, STANDARD, TRACES__URL=url, ASR__ENGINE="moonshine", **shared) as running:
+        with worker(tmp_path, STANDARD, TRACES__URL=url, **LISTENER, **shared) as running:
             finals = check_story(running.events(await say(running)))
             assert finals and all(final["text"] and final.get("error") is None for final in finals)
             if behaviour != "absent":
-                assert await asyncio.to_thread(found.asked.wait, 30)
+                assert await asyncio.to_thread(found.asked.wait, seconds(30))
             running.process.send_signal(signal.SIGTERM)
             # Well before the half minute for which the SDK itself would wait.
             assert await asyncio.to_thread(running.process.wait, 20) == 0
@@ -171,6 +174,8 @@ def test_missing_packages_are_named_in_a_sentence(command: str, tmp_path: Path) 
         "PYTHONPATH": str(tmp_path), "MEDIAWORKER_DATA_DIR": str(tmp_path / "data"),
         "MEDIAWORKER_TRACES__URL": "http://127.0.0.1:4318/v1/traces", "MEDIAWORKER_CLUSTER__TOKEN": TOKEN,
     }  # fmt: skip
-    done = subprocess.run([*COMMAND, command], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*COMMAND, command], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=seconds(60)
+    )
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "traces.url" in done.stderr and "pip install 'mediaworker[tracing]'" in done.stderr

@@ -20,6 +20,7 @@ from websockets.asyncio.client import connect
 from audio.codecs.g711 import ulaw_encode
 from lab.chaos.jobs import ENVIRON, finished, recording, submit
 from lab.chaos.kills import PAUSE
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.media.speech import speech
 from lab.patience import until
 from lab.worker.peers import Worker, alive, launch, worker
@@ -28,7 +29,7 @@ from mediaworker.ingress.twilio.sender import StreamWriter, new_sid, schedule
 
 ONCE = ulaw_encode(np.concatenate([speech("vm-goodbye"), PAUSE]))
 TWICE = ulaw_encode(np.concatenate([speech("vm-goodbye"), PAUSE, PAUSE, speech("auth-thankyou"), PAUSE]))
-SETTINGS = ENVIRON | {"MEDIA__SILENCE_AFTER_S": "30", "FILES__MIN_FREE_MB": "1"}
+SETTINGS = ENVIRON | LISTENER | {"MEDIA__SILENCE_AFTER_S": "30", "FILES__MIN_FREE_MB": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def spoil(path: Path) -> None:
 
 
 async def test_damaged_files_keep_no_worker_from_starting_and_jobs_go_on(tmp_path: Path, words: Path) -> None:
-    running = launch(tmp_path, **SETTINGS)
+    running = launch(tmp_path, LISTENER_PATH, **SETTINGS)
     try:
         await asyncio.to_thread(until, lambda: alive(running), 60)
         expected = await asyncio.to_thread(made, running, await asyncio.to_thread(submit, running, words))
@@ -127,7 +128,7 @@ async def test_calls_are_taken_without_jobs_until_their_store_can_be_opened(tmp_
     data.mkdir()
     with contextlib.closing(sqlite3.connect(data / "jobs.sqlite3")) as store:
         store.execute("PRAGMA user_version = 99")
-    with worker(tmp_path, **SETTINGS) as running:
+    with worker(tmp_path, LISTENER_PATH, **SETTINGS) as running:
         said = await asyncio.to_thread(ready, running)
         assert said["status"] == "ready" and "jobs.sqlite3" in said["warnings"][0] and "newer" in said["warnings"][0]
         assert running.metric("mediaworker_job_store_ok") == 0
@@ -151,7 +152,7 @@ async def test_calls_are_taken_without_jobs_until_their_store_can_be_opened(tmp_
 
 
 async def test_what_a_full_disk_does_not_take_is_marked(small_disk: Path, tmp_path: Path) -> None:
-    with worker(tmp_path, **SETTINGS, DATA_DIR=str(small_disk)) as running:
+    with worker(tmp_path, LISTENER_PATH, **SETTINGS, DATA_DIR=str(small_disk)) as running:
         running.data_dir = small_disk
         ballast = small_disk / "ballast"
         calling = asyncio.create_task(call(running))
