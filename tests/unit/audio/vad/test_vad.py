@@ -152,3 +152,15 @@ def test_the_installed_file_of_the_right_version_is_found(tmp_path: Path, monkey
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(weights, "find_spec", lambda name: spec)
     assert weights.silero_path() == tmp_path / "data" / "silero_vad.onnx", "of an installation that lists no files"
+
+
+def test_fields_of_every_wire_type_are_stepped_over() -> None:
+    """Protocol Buffers, encoding: a varint, eight bytes, so many bytes, four bytes; nothing else is known."""
+    message = b"\x08\xac\x02" + b"\x11" + bytes(8) + b"\x1a\x03abc" + b"\x25" + b"\1\2\3\4" + b"\x28\x07"
+    found = [
+        (field, value if isinstance(value, int) else bytes(value))
+        for field, value in weights._fields(memoryview(message))
+    ]
+    assert found == [(1, 300), (2, bytes(8)), (3, b"abc"), (4, b"\1\2\3\4"), (5, 7)]
+    with pytest.raises(ValueError, match="wire type 3"):
+        list(weights._fields(memoryview(b"\x0b")))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mediaworker.events.schema import Word
 from mediaworker.transcripts.subtitles.cues import GAP_MS, LINE, LONGEST_MS, SHORT, SHORTEST_MS, SPEED, Cue, cues
-from mediaworker.transcripts.subtitles.places import atoms, columns
+from mediaworker.transcripts.subtitles.places import _short, atoms, columns
 
 
 def timed(text: str, *, every_ms: int = 300, pause: str = "", pause_ms: int = 900) -> list[Word]:
@@ -345,3 +345,12 @@ def test_every_word_once_in_order_in_two_short_lines(parts: list[str], every_ms:
 def test_where_a_line_may_end_in_scripts_without_spaces(text: str, parts: list[str]) -> None:
     found = atoms(text, line=LINE, first_line=LINE)
     assert [text[atom.start : atom.end] for atom in found] == parts
+
+
+def test_what_is_too_long_is_parted_and_loses_no_letter() -> None:
+    def parts(text: str, room: int) -> list[str]:
+        return [text[start:end] for start, end in _short(text, 0, len(text), room)]
+
+    assert parts("abcdefghij", 4) == ["abcd", "efgh", "ij"]
+    assert parts("abcd efgh ij", 5) == ["abcd", "efgh", "ij"]
+    assert parts("abcd", 4) == ["abcd"]

@@ -7,7 +7,7 @@ import pytest
 from audio.codecs.codec import Codec
 from sip.errors import PeerError
 from sip.protocol import offer_check
-from sip.protocol.offer_answer import SrtpUse, negotiate
+from sip.protocol.offer_answer import SrtpUse, audio_lines, negotiate
 from sip.protocol.sdp import SessionDescription
 from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, described
 
@@ -154,3 +154,14 @@ def test_a_content_length_says_where_the_body_ends() -> None:
     for strange in ("-1", "x", "9999999999"):
         where = offer_check.described(packet(body, "application/sdp", f"Content-Length: {strange}"))
         assert where is not None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "lines"), [([], 1), (["video"], 1), (["audio"], 1), (["audio", "video", "audio"], 2)]
+)
+def test_an_answer_has_as_many_audio_lines_as_the_offer_and_one_at_least(kinds: list[str], lines: int) -> None:
+    media = "".join(f"m={kind} {4000 + 2 * n} RTP/AVP 0\r\n" for n, kind in enumerate(kinds))
+    offer = SessionDescription.parse(
+        f"v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\n{media}"
+    )
+    assert audio_lines(offer) == lines

@@ -597,3 +597,9 @@ def test_what_is_no_use_is_a_problem_that_says_what_it_was():
     ]
     assert [detail for _, detail in problems] == ["start", "outbound", "10000000"]
     assert (session.counters.unexpected, session.counters.wrong_track, session.counters.implausible) == (1, 1, 1)
+
+
+def test_an_event_that_is_not_known_is_named_in_64_letters() -> None:
+    with pytest.raises(messages.TwilioUnknown) as unknown:
+        messages.parse('{"event": "' + "x" * 100 + '"}')
+    assert str(unknown.value) == "x" * 64
