@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lab.events.story import check_story
 from lab.media.speech import SPEECH
+from lab.patience import seconds
 from lab.worker.peers import COMMAND, Worker, command, worker
 
 HEAVY = re.compile(r"/(onnxruntime|moonshine_voice|torch|transformers|scipy|av)/")
@@ -32,11 +33,11 @@ def inference_process(running: Worker) -> int | None:
 
 def test_both_calls_are_understood_and_the_media_process_stays_light(tmp_path: Path) -> None:
     sip, twilio = (str(SPEECH / f"{SAID[source][0]}.wav") for source in ("sip", "twilio"))
-    with worker(tmp_path, ASR__ENGINE="moonshine") as running:
+    with worker(tmp_path, ASR__ENGINE="moonshine", ASR__PRELOAD="true") as running:
         stream = subprocess.Popen([*COMMAND, "stream", running.twilio, "--play", twilio])
         call = command("call", f"sip:100@127.0.0.1:{running.sip_port}", "--play", sip)
         assert call.returncode == 0, call.stderr
-        assert stream.wait(60) == 0
+        assert stream.wait(seconds(60)) == 0
         calls = {each["source"]: check_story(running.events(each["call_id"])) for each in running.wait_ended(2)}
         pid = inference_process(running)
         assert pid is not None and libraries(pid) == {"onnxruntime"}, "the weights are read, and the package is not"
