@@ -13,6 +13,7 @@ import httpx
 from config.load import parse
 from lab.events.samples import LEGS, ended, running_hub, started
 from lab.http.documented import check_async
+from lab.patience import seconds
 from mediaworker.events.hub import EventHub
 from mediaworker.events.retention import RetentionTask
 from mediaworker.events.schema import LegUpdated
@@ -87,7 +88,9 @@ async def running_api(directory: Path, *, keys: bool = False, **sections: Any) -
         server = HttpServer(create_app(context), settings)
         await server.start()
         url = f"http://127.0.0.1:{server.port}"
-        async with httpx.AsyncClient(base_url=url, event_hooks={"response": [check_async]}) as client:
+        async with httpx.AsyncClient(
+            base_url=url, timeout=seconds(10), event_hooks={"response": [check_async]}
+        ) as client:
             try:
                 yield Running(url, hub, calls, client, reasons, server)
             finally:

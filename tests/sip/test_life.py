@@ -10,7 +10,7 @@ import pytest
 
 from lab.sip.endpoint import CODES, Recorder, played, until, worker
 from lab.sip.rtp_sender import RtpSender
-from lab.sip.scenes import STARTED, media, scene
+from lab.sip.scenes import RINGS_S, STARTED, media, pick_up, scene
 from lab.sip.sip_peer import SipPeer, sdp
 from sip.pjsip import call_control, stack
 
@@ -196,11 +196,12 @@ async def test_the_peer_refreshes_by_update_and_by_reinvite() -> None:
 
 
 async def test_a_call_rings_before_it_is_answered() -> None:
-    async with scene(answer_delay_s=0.3) as (handler, endpoint, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (handler, endpoint, (caller,)):
         cseq = caller.send("INVITE", sdp(40000), "Supported: 100rel")
         ringing = await caller.answer(cseq, status=180)
         assert (ringing.body, ringing.header("rseq"), ringing.header("require")) == ("", "", "")
         assert endpoint.calls == 1 and handler.log == [] and endpoint.rtp.sent == 0
+        pick_up(endpoint)
         answer = await caller.answer(cseq)
         assert media(answer)[1] == "sendrecv" and caller.statuses(cseq)[:2] == [180, 200]
         caller.send("ACK", cseq=cseq)
@@ -220,7 +221,7 @@ async def test_a_call_without_an_offer_rings_too() -> None:
 
 async def test_a_cancel_while_it_rings() -> None:
     """487, nothing for the handler, and no timer left that would answer."""
-    async with scene(answer_delay_s=20) as (handler, endpoint, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (handler, endpoint, (caller,)):
         cseq = caller.send("INVITE", sdp(40000), branch="one")
         await caller.answer(cseq, status=180)
         caller.send("CANCEL", cseq=cseq, branch="one", within=False)
@@ -235,7 +236,7 @@ async def test_a_cancel_while_it_rings() -> None:
 
 async def test_a_bye_while_it_rings() -> None:
     """A caller may end an early dialog with BYE (RFC 3261 section 15)."""
-    async with scene(answer_delay_s=20) as (handler, endpoint, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (handler, endpoint, (caller,)):
         cseq = caller.send("INVITE", sdp(40000), branch="one")
         await caller.answer(cseq, status=180)
         await caller.bye()
@@ -262,8 +263,12 @@ async def test_a_call_for_which_there_are_not_enough_ports_takes_none() -> None:
 
 async def test_a_drain_while_it_rings() -> None:
     """Those who ring are told at once to try elsewhere; those who talk go on."""
-    async with scene(peers=3, answer_delay_s=0.2) as (handler, endpoint, (talking, ringing, late)):
-        await talking.invite(sdp(40000))
+    async with scene(peers=3, answer_delay_s=RINGS_S) as (handler, endpoint, (talking, ringing, late)):
+        cseq = talking.send("INVITE", sdp(40000))
+        await talking.answer(cseq, status=180)
+        pick_up(endpoint)
+        await talking.answer(cseq, status=200)
+        talking.send("ACK", cseq=cseq)
         cseq = ringing.send("INVITE", sdp(40000), branch="one")
         await ringing.answer(cseq, status=180)
         endpoint.refuse_new()
@@ -278,7 +283,7 @@ async def test_a_drain_while_it_rings() -> None:
 
 
 async def test_ringing_takes_a_place() -> None:
-    async with scene(peers=2, answer_delay_s=20, max_calls=1) as (_, endpoint, (first, second)):
+    async with scene(peers=2, answer_delay_s=RINGS_S, max_calls=1) as (_, endpoint, (first, second)):
         cseq = first.send("INVITE", sdp(40000), branch="one")
         await first.answer(cseq, status=180)
         assert (await second.answer(second.send("INVITE", sdp(40000)))).start_line.startswith("SIP/2.0 486 ")
@@ -290,7 +295,7 @@ async def test_ringing_takes_a_place() -> None:
 
 async def test_a_recording_client_does_not_wait() -> None:
     """What is said meanwhile would be missing."""
-    async with scene(answer_delay_s=20) as (_, endpoint, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (_, endpoint, (caller,)):
         await caller.invite(sdp(40000, "a=sendonly", "a=label:1"), "Require: siprec")
         assert caller.statuses(1) == [200] and endpoint.counters.recordings == 1
         await caller.bye()
@@ -298,7 +303,7 @@ async def test_a_recording_client_does_not_wait() -> None:
 
 async def test_reliable_ringing() -> None:
     """RFC 3262: the 180 comes again until its PRACK does; what acknowledges nothing is refused."""
-    async with scene(answer_delay_s=0.5) as (handler, _, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (handler, endpoint, (caller,)):
         cseq = caller.send("INVITE", sdp(40000), "Require: 100rel")
         ringing = await caller.answer(cseq, status=180)
         assert ringing.header("require") == "100rel"
@@ -308,6 +313,7 @@ async def test_reliable_ringing() -> None:
         assert wrong.start_line.startswith("SIP/2.0 481 ")
         right = await caller.answer(caller.send("PRACK", "", f"RAck: {number} {cseq} INVITE"), "PRACK")
         assert right.start_line == "SIP/2.0 200 OK"
+        pick_up(endpoint)
         assert media(await caller.answer(cseq))[1] == "sendrecv"
         caller.send("ACK", cseq=cseq)
         await until(lambda: handler.log == [STARTED])
@@ -330,7 +336,7 @@ async def test_a_late_prack() -> None:
 
 async def test_a_call_without_an_offer_does_not_ring_reliably() -> None:
     """The first reliable answer must have our offer (RFC 3261 section 13.2.1): so it is the 200."""
-    async with scene(answer_delay_s=20) as (handler, _, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (handler, _, (caller,)):
         cseq = caller.send("INVITE", "", "Require: 100rel")
         assert media(await caller.answer(cseq))[1] == "sendrecv" and caller.statuses(cseq) == [200]
         caller.send("ACK", sdp(40000), cseq=cseq)
@@ -340,7 +346,7 @@ async def test_a_call_without_an_offer_does_not_ring_reliably() -> None:
 
 async def test_requests_while_it_rings() -> None:
     """A new offer before the first one is answered is refused (RFC 3311 section 5.2), and nothing gets in the way."""
-    async with scene(answer_delay_s=0.4) as (handler, _, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (handler, endpoint, (caller,)):
         cseq = caller.send("INVITE", sdp(40000))
         await caller.answer(cseq, status=180)
         for method, body, status in (
@@ -353,6 +359,7 @@ async def test_requests_while_it_rings() -> None:
                 caller.send("ACK", cseq=number)
         digit = await caller.answer(caller.send("INFO", "5", "Content-Type: application/dtmf"), "INFO")
         assert digit.start_line == "SIP/2.0 200 OK"
+        pick_up(endpoint)
         assert media(await caller.answer(cseq))[1] == "sendrecv"
         caller.send("ACK", cseq=cseq)
         await caller.bye()
@@ -361,7 +368,7 @@ async def test_requests_while_it_rings() -> None:
 
 async def test_reliable_ringing_that_nobody_acknowledges() -> None:
     """The call fails after 64*T1 (RFC 3262 section 3), and nobody has heard of it."""
-    async with scene(answer_delay_s=20) as (handler, endpoint, (caller,)):
+    async with scene(answer_delay_s=RINGS_S) as (handler, endpoint, (caller,)):
         cseq = caller.send("INVITE", sdp(40000), "Require: 100rel", branch="one")
         refused = await caller.answer(cseq)
         assert 500 <= int(refused.start_line.split()[1]) < 600

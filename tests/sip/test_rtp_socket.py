@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import closing
 from ipaddress import IPv6Address
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -219,7 +220,7 @@ async def test_silence_is_paced_and_silent(line: Line, codec: Codec) -> None:
     start_s = line.loop.time()
     packets = await line.receive(11)
     took_s = line.loop.time() - start_s
-    assert 0.19 < took_s < 1.0
+    assert took_s > 0.19
     decode = {Codec.PCMU: ulaw_decode, Codec.PCMA: alaw_decode, Codec.G722: G722Decoder().decode}[codec]
     first = packets[0]
     assert first.marker and not packets[1].marker
@@ -231,6 +232,8 @@ async def test_silence_is_paced_and_silent(line: Line, codec: Codec) -> None:
         assert len(packet.payload) == 160
         assert abs(decode(packet.payload)).max() <= 8
     assert packets[-1].timestamp - first.timestamp >= 1600
+    steps = sorted(after.timestamp - before.timestamp for before, after in pairwise(packets))
+    assert steps[len(steps) // 2] == 160, "one every 20 ms, but for those behind a pause of this process"
 
 
 async def test_silence_stops_when_a_hold_says_so_and_goes_to_the_learned_source(line: Line) -> None:
@@ -248,10 +251,13 @@ async def test_a_blocked_loop_leaves_a_gap_in_time_not_a_burst(line: Line) -> No
     line.expect_peer(silence=True)
     (first,) = await line.receive(1)
     time.sleep(0.21)  # noqa: ASYNC251 - the point of the test
-    second, third = await line.receive(2)
+    (second,) = await line.receive(1)
+    begun_s = line.loop.time()
+    (third,) = await line.receive(1)
+    pause = round(8000 * (line.loop.time() - begun_s))
     assert second.sequence == (first.sequence + 1) & 0xFFFF
     assert second.timestamp - first.timestamp >= 10 * 160
-    assert third.timestamp - second.timestamp <= 2 * 160
+    assert third.timestamp - second.timestamp <= 2 * 160 + pause
 
 
 async def test_many_senders_share_one_timer(line: Line) -> None:

@@ -303,7 +303,7 @@ async def test_stopping_the_server_does_not_wait_for_subscribers(tmp_path: Path)
     async with running_api(tmp_path) as api:
         socket = await connect(api.ws)
         await receive(socket, 1)
-        async with timeout(3):
+        async with timeout(10):
             await api.server.stop()
         assert (await close_code(socket))[0] in (1001, 1012)
         await socket.wait_closed()
