@@ -24,9 +24,10 @@ from websockets.asyncio.client import connect
 from config import ConfigError
 from config.certificates import expiry
 from config.load import parse
+from lab.engine.listener import LISTENER, LISTENER_PATH, Limit
 from lab.media.speech import SPEECH, speech
 from lab.network.ports import port_range, ports
-from lab.patience import until
+from lab.patience import seconds, until
 from lab.worker.peers import COMMAND, ROOT, Worker, alive, command, launch, worker
 from lab.worker.reload import configured
 from mediaworker.ops.systemd import ServiceManager
@@ -90,7 +91,7 @@ def test_files_that_make_no_certificate_are_named_and_change_nothing(tmp_path: P
 def status(url: str, key: str | None = None, context: ssl.SSLContext | None = None) -> int:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=seconds(10), context=context) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()
@@ -130,7 +131,7 @@ def test_a_call_runs_through_a_reload_that_changes_keys_routes_and_certificates(
     def served(port: int) -> str:
         """Whose certificate a new connection gets."""
         for name, context in trusts.items():
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+            with socket.create_connection(("127.0.0.1", port), timeout=seconds(10)) as plain:
                 try:
                     with context.wrap_socket(plain, server_hostname="127.0.0.1"):
                         return name
@@ -138,7 +139,8 @@ def test_a_call_runs_through_a_reload_that_changes_keys_routes_and_certificates(
                     pass
         raise AssertionError("nobody's certificate")
 
-    with configured(tmp_path, configuration(OLD, "Ann"), trusts["old"], SIP__ENABLED="false") as (running, reload):
+    options = LISTENER | {"SIP__ENABLED": "false"}
+    with configured(tmp_path, configuration(OLD, "Ann"), trusts["old"], LISTENER_PATH, **options) as (running, reload):
         https = f"https://127.0.0.1:{running.http_port}"
         assert status(f"{https}/v1/calls", OLD, trusts["old"]) == 200
         asyncio.run(
@@ -239,7 +241,7 @@ async def play(running: Worker, context: ssl.SSLContext, file: Path) -> None:
 def scrape(running: Worker, key: str, context: ssl.SSLContext) -> dict[str, float]:
     url = f"https://127.0.0.1:{running.http_port}/metrics"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
-    with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+    with urllib.request.urlopen(request, timeout=seconds(10), context=context) as answer:
         lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
@@ -249,7 +251,7 @@ def test_access_to_sip_and_the_trace_change_while_running(tmp_path: Path) -> Non
         with socket.socket(type=socket.SOCK_DGRAM) as peer:
             peer.bind(("127.0.0.1", 0))
             local = peer.getsockname()[1]
-            peer.settimeout(10)
+            peer.settimeout(seconds(10))
             peer.sendto(
                 f"OPTIONS sip:x@127.0.0.1:{port} SIP/2.0\r\n"
                 f"Via: SIP/2.0/UDP 127.0.0.1:{local};branch=z9hG4bK{local}\r\n"
@@ -275,7 +277,8 @@ def test_access_to_sip_and_the_trace_change_while_running(tmp_path: Path) -> Non
 
 
 def test_a_signal_during_the_start_is_a_reload_after_it(tmp_path: Path) -> None:
-    running = launch(tmp_path)
+    """And a drain without calls is over at once, whatever it may take."""
+    running = launch(tmp_path, SHUTDOWN_S="600")
     try:
         until(lambda: caught(running.process.pid, signal.SIGHUP), 60)
         running.process.send_signal(signal.SIGHUP)
@@ -295,8 +298,9 @@ def caught(pid: int, number: signal.Signals) -> bool:
 
 
 def test_a_second_signal_ends_a_drain_at_once(tmp_path: Path) -> None:
-    file = long_speech(tmp_path)
-    with worker(tmp_path, SHUTDOWN_S="600", SIP__ENABLED="false") as running:
+    file, limit = long_speech(tmp_path), Limit(tmp_path / "limit")
+    limit.set(0)  # so that the call cannot have its last final
+    with worker(tmp_path, limit.environ, SHUTDOWN_S="600", SIP__ENABLED="false", **LISTENER) as running:
         streaming = subprocess.Popen(
             [*COMMAND, "stream", running.twilio, "--play", str(file)], cwd=ROOT, stdout=-3, stderr=-3
         )
@@ -309,18 +313,12 @@ def test_a_second_signal_ends_a_drain_at_once(tmp_path: Path) -> None:
         assert refused.value.code == 503 and "shutting down" in refused.value.read().decode()
         refused.value.close()
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(30) == 0
-        streaming.wait(60)
+        assert running.process.wait(seconds(30)) == 0
+        streaming.wait(seconds(60))
     # The call was cut, not drained: the next start owes it its end.
-    with worker(tmp_path, SIP__ENABLED="false") as again:
+    with worker(tmp_path, LISTENER_PATH, SIP__ENABLED="false", **LISTENER) as again:
         events = again.events(call_id)
         assert events[-1]["type"] == "call.ended" and events[-1]["reason"] == "worker_restart"
-
-
-def test_a_drain_without_calls_is_over_at_once_whatever_it_may_take(tmp_path: Path) -> None:
-    with worker(tmp_path, SHUTDOWN_S="600") as running:
-        pass
-    assert running.process.returncode == 0
 
 
 def test_the_service_manager_hears_of_start_life_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +336,7 @@ def test_the_service_manager_hears_of_start_life_and_end(tmp_path: Path, monkeyp
         monkeypatch.setenv("WATCHDOG_USEC", "400000")
         with worker(tmp_path, SIP__ENABLED="false"):
             until(lambda: heard.count("WATCHDOG=1") >= 3, 20)
-        listener.join(10)
+        listener.join(seconds(10))
     assert heard[0] == "READY=1" and heard[-1] == "STOPPING=1" and set(heard[1:-1]) == {"WATCHDOG=1"}
     ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
 
@@ -347,7 +345,7 @@ def test_two_workers_on_one_host_take_calls_at_once_from_one_range_of_ports(tmp_
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first, last = port_range(42)
-    shared = {"RTP__PORT_MIN": str(first), "RTP__PORT_MAX": str(last)}
+    shared = {"RTP__PORT_MIN": str(first), "RTP__PORT_MAX": str(last), "ASR__ENGINE": "moonshine"}
     shared["RTP__JITTER_MS"] = "1000"  # so that a machine that is busy loses nothing
     with worker(tmp_path / "a", **shared) as a, worker(tmp_path / "b", **shared) as b:
         calls = [
@@ -361,7 +359,7 @@ def test_two_workers_on_one_host_take_calls_at_once_from_one_range_of_ports(tmp_
             for one in (a, b, a, b)
         ]
         for call in calls:
-            assert call.wait(60) == 0, call.communicate()[1]
+            assert call.wait(seconds(60)) == 0, call.communicate()[1]
             call.communicate()
         texts = set()
         for one in (a, b):
@@ -386,25 +384,20 @@ def test_a_second_worker_on_one_data_dir_or_port_says_so_in_one_line(tmp_path: P
             settings |= taken | {"SIP__ENABLED": "false", "LOG__LEVEL": "error"}
             environ = {f"MEDIAWORKER_{key}": value for key, value in settings.items()}
             serve = [*COMMAND, "serve"]
-            done = subprocess.run(serve, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(serve, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=seconds(60))
             assert done.returncode == 1
             (line,) = done.stderr.splitlines()
             assert line.startswith(f"mediaworker: {said}"), line
         assert running.get("/healthz") == {"status": "ok"}
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_health_is_asked_by_the_package_itself(tmp_path: Path, secure: bool) -> None:
+def test_health_is_asked_by_the_package_itself(tmp_path: Path) -> None:
+    """By HTTP; `test_client_tls` asks by HTTPS."""
     (http,) = ports(1)
-    text, trusted = f"[http]\nport = {http}\n", None
-    if secure:
-        cert, key = make_certificate(tmp_path, "a")
-        text += f'tls_cert = "{cert}"\ntls_key = "{key}"\n'
-        trusted = ssl.create_default_context(cafile=str(cert))
-    config = tmp_path / "worker.toml"
+    text, config = f"[http]\nport = {http}\n", tmp_path / "worker.toml"
     config.write_text(text)
     nobody = command("health", "--config", str(config))
     assert nobody.returncode == 1 and "refused" in nobody.stderr
-    with configured(tmp_path, text, trusted, HTTP__PORT=str(http), SIP__ENABLED="false"):
+    with configured(tmp_path, text, HTTP__PORT=str(http), SIP__ENABLED="false"):
         assert command("health", "--config", str(config)).returncode == 0
         assert command("health", "--ready", "--config", str(config)).returncode == 0
