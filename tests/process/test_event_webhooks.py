@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from config.settings import EventWebhook, Secret
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.events.samples import ended, final, partial, running_hub, speech, started
 from lab.http.receiver import SECRET, Receiver, receiving, told
 from lab.patience import timeout, until
@@ -71,7 +72,7 @@ async def test_what_is_durable_is_posted_as_it_stands_on_the_wire(tmp_path: Path
                 hub.publish("c1", 300, partial("u1", 1))
                 hub.publish("c1", 900, final("u1"))
                 hub.publish("c1", 1000, ended())
-                await true(lambda: feed.outbox.delivered == 4)
+                await true(lambda: feed.outbox.delivered == 4 and not feed.waiting)
                 stored = await hub.read(lambda database: database.page(0, 2**62, 100, call_id="c1", types=None))
                 assert told(receiver) == [json.loads(frame) for _, frame in stored]
                 store = hub.cursor.store_id
@@ -135,7 +136,7 @@ async def test_what_is_refused_for_ever_or_for_too_long_is_given_up(tmp_path: Pa
     with receiving(500) as receiver:
         async with (
             running_hub(tmp_path / "other") as hub,
-            delivering(hub, hook(receiver, retry_hours=2 / 3600)) as feed,
+            delivering(hub, hook(receiver, retry_hours=5 / 3600)) as feed,
         ):
             hub.publish("c1", 0, started())
             say(hub, "c1", 1)
@@ -247,12 +248,12 @@ async def test_a_fault_of_ours_is_a_failed_try(tmp_path: Path, monkeypatch: pyte
 def test_a_call_by_webhook_over_a_kill_of_the_worker(tmp_path: Path) -> None:
     with receiving(200) as receiver:
         settings = {"WEBHOOKS": f'[{{name="crm", url="{receiver.url}", secret="{SECRET}"}}]'}
-        running = launch(tmp_path, ASR__ENGINE="moonshine", **settings)
+        running = launch(tmp_path, LISTENER_PATH, **LISTENER, **settings)
         try:
             until(lambda: alive(running), 60)
             assert command("stream", running.twilio, "--play", str(PROMPT)).returncode == 0
             (call,) = running.wait_ended(1)
-            until(lambda: told(receiver)[-1]["type"] == "call.ended", 20)
+            until(lambda: [event["type"] for event in told(receiver)][-1:] == ["call.ended"])
             running.process.kill()
             running.process.wait()
             running.start_again()

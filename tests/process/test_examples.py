@@ -19,7 +19,7 @@ import soxr
 from audio.codecs.g711 import ulaw_decode
 from lab.media import material
 from lab.network.ports import ports
-from lab.patience import until
+from lab.patience import seconds, until
 from lab.worker.peers import ROOT, Worker, worker
 from lab.worker.peers import command as mediaworker
 from lab.worker.ws_calls import CODES, QWEN, SAID, speech
@@ -48,7 +48,10 @@ def test_a_file_is_transcribed(running: Worker, tmp_path: Path) -> None:
         file.setframerate(8000)
         file.writeframes(stereo.tobytes())
     done = subprocess.run(
-        command(running, "transcribe_file.py", str(tmp_path / "talk.wav")), capture_output=True, text=True, timeout=90
+        command(running, "transcribe_file.py", str(tmp_path / "talk.wav")),
+        capture_output=True,
+        text=True,
+        timeout=seconds(90),
     )
     assert done.returncode == 0, done.stderr
     assert [line.split("  ")[-1].strip() for line in done.stdout.splitlines()] == SAID
@@ -109,7 +112,7 @@ def test_the_microphone_shows_words_and_ends_with_ctrl_c(running: Worker, tmp_pa
         assert shown.stdout is not None
         lines = [shown.stdout.readline() for _ in SAID]
         shown.send_signal(signal.SIGINT)
-        rest, _ = shown.communicate(timeout=60)
+        rest, _ = shown.communicate(timeout=seconds(60))
     assert shown.returncode == 0 and rest.strip() in (b"", b"\x1b[K")
     assert [line.decode().rpartition("\x1b[K")[2].strip() for line in lines] == SAID
     assert all(line.count(b"\x1b[K") > 1 for line in lines), "words appear while they are said"
@@ -117,7 +120,9 @@ def test_the_microphone_shows_words_and_ends_with_ctrl_c(running: Worker, tmp_pa
 
 def test_without_a_microphone_there_is_a_sentence(running: Worker, tmp_path: Path) -> None:
     environ = microphone(tmp_path, NO_DEVICE, arecord="raise SystemExit('audio open error: No such file')")
-    done = subprocess.run(command(running, "microphone.py"), env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command(running, "microphone.py"), env=environ, capture_output=True, text=True, timeout=seconds(60)
+    )
     assert done.returncode == 1 and done.stderr == (
         "Nothing records here: sounddevice: Error querying device -1; arecord: audio open error: No such file; "
         "parec: No such file or directory.\n"
@@ -128,7 +133,10 @@ def test_a_file_that_cannot_be_read_is_a_sentence(running: Worker, tmp_path: Pat
     (tmp_path / "noise.mp4").write_bytes(b"no container" * 100)
     for name, says in (("nowhere.mp4", "No such file"), ("noise.mp4", "noise.mp4: Invalid data")):
         done = subprocess.run(
-            command(running, "transcribe_file.py", str(tmp_path / name)), capture_output=True, text=True, timeout=60
+            command(running, "transcribe_file.py", str(tmp_path / name)),
+            capture_output=True,
+            text=True,
+            timeout=seconds(60),
         )
         assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
@@ -139,7 +147,9 @@ def test_the_readme_shows_a_program_that_works_when_pasted(running: Worker, tmp_
     assert "http://127.0.0.1:8080/v1" in program
     (tmp_path / "readme.py").write_text(program.replace("http://127.0.0.1:8080", running.url), encoding="utf-8")
     material.encode(tmp_path / "voicemail.mp3", soxr.resample(ulaw_decode(CODES), 8000, 16000), "libmp3lame", 44_100)
-    done = subprocess.run([sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(
+        [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=seconds(90)
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == " ".join(SAID).split()
 
@@ -152,7 +162,7 @@ def test_without_a_worker_there_is_a_sentence(name: str, tmp_path: Path) -> None
         "transcribe_file.py": ("talk.wav", "--url", f"ws://127.0.0.1:{port}/ws/asr"),
     }.get(name, (f"http://127.0.0.1:{port}",))
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), *address], capture_output=True, text=True, timeout=30
+        [sys.executable, str(ROOT / "examples" / name), *address], capture_output=True, text=True, timeout=seconds(30)
     )
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("There is no worker at ") and "`mediaworker serve` starts one." in done.stderr
@@ -172,7 +182,7 @@ def example(running: Worker, name: str, *arguments: str) -> Iterator[subprocess.
 
 def over(started: subprocess.Popen[str]) -> str:
     started.send_signal(signal.SIGINT)
-    shown, _ = started.communicate(timeout=20)
+    shown, _ = started.communicate(timeout=seconds(20))
     return shown
 
 

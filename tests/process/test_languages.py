@@ -21,6 +21,7 @@ from lab.engine.recognizer import client, codes
 from lab.events.story import check_story
 from lab.http.browser import browser, screen
 from lab.network.ports import ports
+from lab.patience import seconds
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Pause, Send, mixed, offer
@@ -99,7 +100,7 @@ async def siprec(running: Worker, spoken: bytes, folder: Path) -> None:
 
 async def by_command(*arguments: str) -> None:
     process = start(*arguments)
-    assert await asyncio.to_thread(process.wait, 60) == 0
+    assert await asyncio.to_thread(process.wait, seconds(60)) == 0
 
 
 async def test_calls_in_another_language_get_finals_that_say_so(running: Worker, spoken: Path, tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ async def test_routes_that_name_another_are_warnings(running: Worker) -> None:
 
 async def test_requests_for_another_are_refused(running: Worker) -> None:
     url, files = running.url, {"file": ("a.ulaw", SPOKEN)}
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=seconds(30)) as client:
         for fields in ({"language": "de"}, {"languages[]": ["de", "fr"]}):
             answer = await client.post(f"{url}/v1/audio/transcriptions", data=fields, files=files)
             assert answer.status_code == 400 and "it knows en" in answer.json()["error"]["message"]

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from asr.engines.moonshine.plugin import PACKAGE as MOONSHINE
 from audio.vad import weights
+from lab.patience import seconds
 from lab.worker.peers import COMMAND, ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -79,14 +80,16 @@ def test_missing_weights_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_without_pjsua2_there_is_a_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "pjsua2.py").write_text("raise ImportError('there is none here')")
     environ = os.environ | {"PYTHONPATH": str(tmp_path), "MEDIAWORKER_DATA_DIR": str(tmp_path / "data")}
-    done = subprocess.run([*COMMAND, *arguments], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*COMMAND, *arguments], env=environ, cwd=ROOT, capture_output=True, text=True, timeout=seconds(60)
+    )
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     assert "run its `tools/build_pjsip.sh` with the path of this environment's Python" in done.stderr
     assert ("MEDIAWORKER_SIP__ENABLED=false" in done.stderr) == (arguments[0] == "serve")
 
 
 def test_the_version_is_printed() -> None:
-    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=seconds(60))
     assert (done.returncode, done.stdout) == (0, f"mediaworker {PROJECT['version']}\n")
 
 
@@ -102,11 +105,11 @@ def test_without_a_wheel_of_moonshine_the_setup_goes_on(tmp_path: Path) -> None:
     (tmp_path / "pip.py").write_text("raise SystemExit('pip was run')")
     environ = os.environ | {"PYTHONPATH": str(tmp_path)}
     script = [ROOT / "tools/install_moonshine.sh", sys.executable]
-    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=seconds(60))
     assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr
     assert "glibc 2.34" in done.stderr and "goes on without this engine" in done.stderr
     (tmp_path / "sitecustomize.py").unlink()
-    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=seconds(60))
     assert (done.returncode, done.stderr) == (1, "pip was run\n"), "on this system it is installed, or the setup fails"
 
 
@@ -132,7 +135,7 @@ def test_what_the_tests_have_installed_serves_the_demo(tmp_path: Path) -> None:
 
     def setup(kind: str) -> list[str]:
         log.write_text("")
-        subprocess.run([scripts / "bootstrap.sh", kind], check=True, capture_output=True, timeout=60)
+        subprocess.run([scripts / "bootstrap.sh", kind], check=True, capture_output=True, timeout=seconds(60))
         return log.read_text().splitlines()
 
     demo = setup("demo")

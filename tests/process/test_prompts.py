@@ -6,11 +6,14 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
 from websockets.asyncio.client import connect
 
 from audio import Codec
 from audio.codecs.g711 import ulaw_encode
+from lab.engine.listener import LISTENER
 from lab.engine.offline import Expected, packets, utterances
+from lab.engine.recognizer import install_listener, of_listener
 from lab.events.story import check_story
 from lab.media.speech import speech
 from lab.patience import timeout
@@ -23,10 +26,14 @@ LONGEST_S = 5.0
 TAIL_S = 1.0
 
 
-async def test_every_prompt_is_heard_as_it_is_offline(tmp_path: Path, prompts: dict[str, str]) -> None:
+async def test_every_prompt_is_heard_as_it_is_offline(
+    tmp_path: Path, prompts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener's words are others for any other byte."""
+    install_listener(monkeypatch)
     short = sorted(name for name in prompts if 0.5 < len(speech(name)) / 8000 < LONGEST_S and "/" not in name)
     chosen = random.Random(7).sample(short, PROMPTS)
-    with worker(tmp_path, SIP__ENABLED="false") as running:
+    with worker(tmp_path, SIP__ENABLED="false", **LISTENER) as running:
         async with timeout(100):
             await asyncio.gather(*(play(running, name, delay_s=index * 0.1) for index, name in enumerate(chosen)))
         calls = {call["external_id"]: call for call in await asyncio.to_thread(running.wait_ended, PROMPTS, 100)}
@@ -35,7 +42,7 @@ async def test_every_prompt_is_heard_as_it_is_offline(tmp_path: Path, prompts: d
     for name in chosen:
         finals = check_story(running.events(calls[name]["call_id"]))
         codes = ulaw_encode(speech(name)) + b"\xff" * int(8000 * TAIL_S)
-        expected = utterances(Codec.PCMU, packets(codes))
+        expected = utterances(Codec.PCMU, packets(codes), settings=of_listener())
         heard += len(expected)
         assert [final["text"] for final in finals] == [utterance.text for utterance in expected], name
         for final, utterance in zip(finals, expected, strict=True):

@@ -14,7 +14,7 @@ import pytest
 
 from config.load import parse
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take
-from lab.patience import timeout
+from lab.patience import seconds, timeout
 from lab.worker.peers import COMMAND
 from mediaworker.events import database as store_file
 from mediaworker.events.database import Database
@@ -133,7 +133,9 @@ def test_a_newer_store_stops_the_start_with_one_line(tmp_path: Path) -> None:
     connection.close()
     settings = {"DATA_DIR": str(tmp_path), "SIP__ENABLED": "false", "LOG__LEVEL": "error"}
     environ = {f"MEDIAWORKER_{key}": value for key, value in settings.items()}
-    done = subprocess.run([*COMMAND, "serve"], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*COMMAND, "serve"], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=seconds(60)
+    )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("mediaworker: data_dir: ") and f"version {len(MIGRATIONS) + 1}" in line
@@ -300,8 +302,18 @@ async def test_the_sweep_runs_by_itself_and_survives_a_store_in_trouble(
         await hub.maintain(lambda database: database.execute("PRAGMA query_only = ON"))
         monkeypatch.setattr("mediaworker.events.retention.SWEEP_EVERY_S", 0.02)
         sweeper = retention(hub, clock, max_age_days=0.5)
+        sweep, sweeps = sweeper.sweep, 0
+
+        async def counted() -> int:
+            nonlocal sweeps
+            sweeps += 1
+            return await sweep()
+
+        monkeypatch.setattr(sweeper, "sweep", counted)
         sweeper.start()
-        await asyncio.sleep(0.1)
+        async with timeout(20):
+            while sweeps < 3:  # noqa: ASYNC110 - the first two have failed
+                await asyncio.sleep(0.01)
         assert sweeper.erased_calls == 0
         await hub.maintain(lambda database: database.execute("PRAGMA query_only = OFF"))
         async with timeout(20):

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 from config.load import parse
 from config.settings import Retention as RetentionSettings
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take, until
+from lab.patience import seconds
 from mediaworker.events import database as store_file
 from mediaworker.events import stored_events
 from mediaworker.events.database import Database
@@ -204,7 +206,7 @@ def test_a_file_that_may_not_be_read_is_said_so_and_left_alone(sample: Path) -> 
         (folder / FILE).chmod(0o000)
         folder.chmod(0o777)
         command = [sys.executable, "-c", program, name]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds(30))
         assert f"{FILE} cannot be read and written by the user that runs the worker" in done.stdout, done
         assert aside(folder) == []
 
@@ -251,8 +253,7 @@ async def test_a_damaged_record_of_an_ended_call_is_shown_and_can_be_erased(tmp_
         assert await hub.read(lambda database: database.call("c00")) is None
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z").write_bytes(b"what somebody said")
         (tmp_path / f"{FILE}{ASIDE}2026-01-01T00-00-00Z-wal").write_bytes(b"and what followed")
-        sweep = RetentionTask(hub, hub_settings(max_age_days=0.000001))
-        await asyncio.sleep(0.1)
+        sweep = RetentionTask(hub, hub_settings(max_age_days=1), clock=lambda: time.time() + 2 * 86400)
         assert await sweep.sweep() == 40, "what is damaged is in nobody's way"
         assert await replayed(hub) == [] and aside(tmp_path) == []
 
@@ -412,7 +413,7 @@ async def test_no_new_store_is_begun_where_another_worker_has(tmp_path: Path, mo
         shutil.rmtree(folder)
         async with running_hub(folder) as other:
             await until(lambda: hub.trouble is not None)  # `readyz` is 503 from then on
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # in which it looks several times
             assert not any(hub.store.renewed.values()) and not any(other.store.renewed.values())
         await until(lambda: hub.store.renewed["replaced"] == 1)
 

@@ -18,12 +18,13 @@ from lab.media.subtitles import (
     Packet,
     written,
 )
+from lab.patience import seconds
 from mediaworker.transcripts.formats import SpokenLine, srt, vtt
 
 
 def read_back(path: Path) -> list[Packet]:
     command = ["ffprobe", "-v", "error", "-show_packets", "-show_data", "-of", "json", str(path)]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, check=True, timeout=seconds(60))
     assert done.stderr == b""
     return [
         Packet(packet["pts"], packet["duration"], _bytes(packet["data"]).decode())
