@@ -130,7 +130,9 @@ class ListenerPlugin:
         return "a word for each 250 ms"
 
     def missing(self, asr: Asr) -> str | None:
-        return None
+        """As an engine with weights, when `asr.model` is a path."""
+        gone = asr.model.startswith("/") and not Path(asr.model).exists()
+        return f"asr.model: {asr.model} is gone" if gone else None
 
     def create(self, asr: Asr, qwen: Qwen) -> Listener:
         if NO_DEVICE in asr.devices:

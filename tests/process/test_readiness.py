@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +11,17 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from lab.patience import until
-from lab.worker.peers import TINY, Worker, command, launch, worker
+from lab.engine.listener import LISTENER, LISTENER_PATH
+from lab.patience import seconds, until
+from lab.worker.peers import Worker, command, launch, worker
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     folder = tmp_path_factory.mktemp("readiness")
-    model = folder / "model"
-    shutil.copytree(TINY, model)
-    with worker(
-        folder, ASR__ENGINE="qwen", ASR__MODEL=str(model), ASR__DEVICES='["cpu"]', SIP__ENABLED="false"
-    ) as started:
+    (folder / "model").mkdir()
+    options = LISTENER | {"ASR__MODEL": str(folder / "model"), "SIP__ENABLED": "false"}
+    with worker(folder, LISTENER_PATH, **options) as started:
         yield started
 
 
@@ -39,12 +37,12 @@ def opened(running: Worker) -> str:
     """The type of the answer to a stream that begins."""
     with connect(f"ws://127.0.0.1:{running.media_port}/ws/asr") as client:
         client.send(json.dumps({"type": "config", "encoding": "mulaw", "sample_rate": 8000}))
-        return str(json.loads(client.recv(timeout=20))["type"])
+        return str(json.loads(client.recv(timeout=seconds(20)))["type"])
 
 
 def test_a_forced_engine_without_its_weights_is_a_start_up_error(tmp_path: Path) -> None:
     refused = launch(tmp_path, ASR__ENGINE="qwen", ASR__MODEL="nobody/nothing", SIP__ENABLED="false")
-    assert refused.process.wait(timeout=30) == 2
+    assert refused.process.wait(timeout=seconds(30)) == 2
     (line,) = refused.log.read_text().splitlines()
     assert line.startswith("mediaworker: asr.model = 'nobody/nothing': ") and "mediaworker models pull" in line
 
@@ -60,7 +58,7 @@ def test_weights_that_disappear_are_said_at_once(running: Worker) -> None:
     model.rename(model.with_name("elsewhere"))
     try:
         status, body = readiness(running)
-        assert status == 503 and "asr.model" in body and "is no folder with a model" in body
+        assert status == 503 and "asr.model" in body and "is gone" in body
     finally:
         model.with_name("elsewhere").rename(model)
     assert readiness(running)[0] == 200
