@@ -3,6 +3,7 @@ asked for is a warning that says why."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from asr import messages
 from asr.client.recognizer import Recognizer
 from asr.engines import devices
 from asr.engines.interface import EngineUnusable
+from asr.engines.qwen.build import build
 from asr.engines.qwen.device import placement
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
@@ -21,7 +23,7 @@ from config.framing import Frames, encode
 from config.settings import Asr, Qwen, Settings
 from lab.engine.recognizer import client
 from lab.patience import until
-from lab.worker.peers import TINY, worker
+from lab.worker.peers import ROOT, TINY, worker
 
 TOO_OLD = (
     "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading "
@@ -117,28 +119,41 @@ async def test_an_engine_that_says_nothing_is_on_the_cpu() -> None:
         assert c.recognizer.runtime == Runtime() and c.recognizer.state is EngineStatus.READY
 
 
+def test_qwen_says_where_it_computes() -> None:
+    runtime = build(Asr(model=str(TINY)), Qwen(slots=2)).runtime()
+    assert (runtime.device, runtime.dtype, runtime.attention, runtime.graphs) == ("cpu", "float32", "sdpa", False)
+    assert runtime.torch == torch.__version__ and runtime.slots_bytes > 2**20
+    (warning,) = runtime.warnings
+    assert warning.startswith("Qwen3-ASR computes on the CPU")
+
+
 def test_a_worker_shows_where_its_engine_computes(tmp_path: Path) -> None:
-    environment = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY), "ASR__PRELOAD": "true", "SIP__ENABLED": "false"}
-    with worker(tmp_path, **environment) as running:
+    site = tmp_path / "site"
+    info = site / "on_gpu-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: on_gpu\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[mediaworker.engines]\non_gpu = lab.engine.on_gpu:plugin\n")
+    process = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    environment = {"ASR__ENGINE": "on_gpu", "ASR__PRELOAD": "true", "SIP__ENABLED": "false"}
+    with worker(tmp_path, process, **environment) as running:
         until(lambda: 'mediaworker_asr_state{state="ready"} 1.0' in running.get("/metrics"), 60)
         shown = running.get("/readyz")
         engine = shown["engine"]
-        assert (engine["name"], engine["state"], engine["device"]) == ("qwen", "ready", "cpu")
-        assert (engine["dtype"], engine["attention"], engine["graphs"]) == ("float32", "sdpa", False)
+        assert (engine["name"], engine["state"], engine["device"]) == ("on_gpu", "ready", "cuda:1")
+        assert (engine["dtype"], engine["attention"], engine["graphs"]) == ("bfloat16", "triton", True)
         assert "processes" not in engine, "there is one"
-        assert engine["torch"] == torch.__version__ and engine["slots_bytes"] > 2**20
-        (warning,) = shown["warnings"]
-        assert warning.startswith("Qwen3-ASR computes on the CPU")
+        assert engine["torch"] == "2.11" and engine["slots_bytes"] == 3 << 30
+        assert shown["warnings"] == ["A fan is loud"]
         metrics = running.get("/metrics")
         (line,) = re.findall(r"^mediaworker_asr_device_info\{.*", metrics, re.MULTILINE)
-        labels = {"device": "cpu", "dtype": "float32", "attention": "sdpa", "graphs": "off", "torch": torch.__version__}
+        labels = {"device": "cuda:1", "dtype": "bfloat16", "attention": "triton", "graphs": "on", "torch": "2.11"}
         assert all(f'{name}="{value}"' in line for name, value in labels.items()) and line.endswith("} 1.0")
         (slots,) = re.findall(
             r'^mediaworker_asr_device_memory_bytes\{kind="slots",process="0"\} (.*)', metrics, re.MULTILINE
         )
-        assert float(slots) == engine["slots_bytes"]
+        assert float(slots) == 3 << 30
         log = running.log.read_text()
-        assert re.search(r"engine ready.*device\W+cpu", log) and "computes on the CPU" in log
+        assert re.search(r"engine ready.*device\W+cuda:1", log) and "A fan is loud" in log
 
 
 def test_a_large_model_computes_in_bfloat16_on_a_cpu_that_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from asr.engines.selection import create_aligner, select
 from config.settings import Asr, Qwen
 from lab.engine.aligner_models import random_aligner, save
 from lab.engine.qwen_models import TINY
+from lab.patience import seconds
 
 ROOT = Path(__file__).parents[2]
 NAME = "someone/qwen3-asr-tiny"
@@ -146,7 +147,7 @@ def pull(endpoint: str, cache: Path, *name: str) -> subprocess.CompletedProcess[
         "MEDIAWORKER_ASR__MODEL": NAME, "NO_PROXY": "127.0.0.1",
     }  # fmt: skip
     command = [sys.executable, "-m", "mediaworker.cli.main", "models", "pull", *name]
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=seconds(60))
 
 
 def test_the_configured_model_is_pulled_and_becomes_the_engine(
