@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.sip.headers import NAMED, TELLING
 from lab.sip.sip_peer import SipPeer, sdp
 from lab.worker.peers import worker
@@ -25,7 +26,8 @@ async def call(port: int, who: str, *headers: str) -> None:
 
 async def test_a_call_from_a_carrier(tmp_path: Path) -> None:
     told: dict[str, Any] = {}
-    with worker(tmp_path, ROUTES=ROUTES, SIP__HEADERS=str([*NAMED, "P-Charging-Vector"])) as running:
+    headers = str([*NAMED, "P-Charging-Vector"])
+    with worker(tmp_path, LISTENER_PATH, **LISTENER, ROUTES=ROUTES, SIP__HEADERS=headers) as running:
         lines = [f"{name}: {value}" for name, value in TELLING.items()]
         for number, more in enumerate(("P-Charging-Vector: icid-value=7", "X-Ticket: 42"), 1):
             await call(running.sip_port, "sip:anonymous@anonymous.invalid", *lines, more)

@@ -14,6 +14,7 @@ import pytest
 
 from asr.utterance import EngineStatus
 from config.load import parse
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.patience import until
 from lab.sip.endpoint import Recorder
 from lab.sip.endpoint import until as until_here
@@ -77,7 +78,7 @@ def readiness(running: Worker) -> tuple[int, list[str]]:
 
 async def test_readyz_and_options_say_the_same(tmp_path: Path) -> None:
     """Of a worker that is full, that cannot store events, and that drains."""
-    with worker(tmp_path, SIP__MAX_CALLS="1", SHUTDOWN_S="30") as running:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER, SIP__MAX_CALLS="1", SHUTDOWN_S="30") as running:
         asker, caller, other = (SipPeer(running.sip_port) for _ in range(3))
 
         async def both() -> tuple[int, list[str], int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.events.story import check_story
 from lab.patience import seconds, until
 from lab.sip.rtp_sender import RtpSender
@@ -233,7 +234,7 @@ async def test_a_mixed_stream_is_left_out_and_a_route_goes_by_who_takes_part(tmp
     coded = Body(whole.content_type, base64.encodebytes(text.encode()).decode())
     lines = [line(sender.port, label) for sender, label in zip(media, "123", strict=True)]
     guid = "Cisco-GUID: 1-2-3-4"
-    with configured(tmp_path, "", ROUTES=ROUTES) as (running, reload):
+    with configured(tmp_path, "", None, LISTENER_PATH, **LISTENER, ROUTES=ROUTES) as (running, reload):
         assert "siprec.ignore_mixed" in reload("[siprec]\nignore_mixed = true\n")
         sipp = Sipp(tmp_path)
         both_and_mix = Send(

@@ -131,7 +131,7 @@ async def test_a_hang_up_by_the_api(running: Worker) -> None:
 
 async def test_nothing_is_told_of_who_only_rings(tmp_path: Path) -> None:
     """One cancels, one is told to go elsewhere when the worker ends."""
-    with worker(tmp_path, SIP__ANSWER_DELAY_S="1") as running:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER, SIP__ANSWER_DELAY_S="20") as running:
         callers = [SipPeer(running.sip_port) for _ in range(3)]
         cancels, answered, drained = callers
         cseq = cancels.send("INVITE", sdp(40000), branch="one")
@@ -139,7 +139,8 @@ async def test_nothing_is_told_of_who_only_rings(tmp_path: Path) -> None:
         cancels.send("CANCEL", cseq=cseq, branch="one", within=False)
         assert (await cancels.answer(cseq)).start_line.startswith("SIP/2.0 487 ")
         cancels.send("ACK", cseq=cseq, branch="one")
-        await answered.invite(sdp(40002))
+        # A recording client does not wait.
+        await answered.invite(sdp(40002, "a=sendonly", "a=label:1"), "Require: siprec")
         await until(lambda: running.metric("mediaworker_calls_active") == 1)
         assert running.metric("mediaworker_sip_cancelled_total") == 1
         cseq = drained.send("INVITE", sdp(40004), branch="one")

@@ -184,7 +184,7 @@ def test_a_renewal_by_sighup_and_what_is_said_of_it(tmp_path: Path, authority: A
     pair = authority.issue("first", "DNS:localhost", file="live")
     port = free_port()
     keys = {"SIP__TLS_CERT": str(pair.cert), "SIP__TLS_KEY": str(pair.key), "SIP__TLS_PORT": str(port)}
-    with peers.worker(tmp_path, **keys) as running:
+    with peers.worker(tmp_path, LISTENER_PATH, **keys, **LISTENER) as running:
         peers.until(lambda: "SIP is listening" in running.log.read_text())
         old = asyncio.run(ask(port, trusting))[1]
         gauge = 'mediaworker_tls_certificate_expiry_timestamp_seconds{port="sip"}'

@@ -18,6 +18,7 @@ from playwright.async_api import Browser, expect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.http.browser import PHONE, screen
 from lab.network.ports import ports
 from lab.patience import seconds, until
@@ -101,7 +102,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("proxies")
     folder.chmod(0o755)
     names = ("bare", "upgrading", "plain", "disguised", "raw", "media_front")
-    with worker(folder, SIP__ENABLED="false") as running, contextlib.ExitStack() as stack:
+    with worker(folder, LISTENER_PATH, **LISTENER, SIP__ENABLED="false") as running, contextlib.ExitStack() as stack:
         fronts = dict(zip(names, ports(len(names)), strict=True))
         known = fronts | {"http": running.http_port, "media": running.media_port, "folder": folder}
         for name, text, arguments in (
@@ -240,7 +241,7 @@ def test_the_last_key_stays_while_a_port_is_open_to_others(tmp_path: Path) -> No
     file, key = tmp_path / "mediaworker.toml", "a-long-random-key"
     keys = f'[{{name = "me", key = "{key}", scopes = ["events"]}}]'
     file.write_text(f"auth.api_keys = {keys}\n")
-    with worker(tmp_path, SIP__ENABLED="false") as running:
+    with worker(tmp_path, LISTENER_PATH, **LISTENER, SIP__ENABLED="false") as running:
 
         def reload(text: str, said: str) -> None:
             file.write_text(text)
