@@ -14,6 +14,7 @@ from asr import messages
 from asr.engines.moonshine import plugin
 from asr.engines.moonshine.drafts import LONGEST, continuation
 from benchmarks.engine import run as engine
+from benchmarks.engine import talk as talking
 from benchmarks.engine.arrivals import Clock, Run
 from benchmarks.engine.moonshine_designs import MeteredEngine, Model
 from benchmarks.engine.plan import Arrival
@@ -131,7 +132,10 @@ def test_a_guess_is_what_the_draft_said_nearest_to_here() -> None:
     assert len(continuation(list(range(50)), 3, 0)) == LONGEST
 
 
-def test_the_command_measures_every_design(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_every_design(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talking, "WARM_S", 0.5)
     out = tmp_path / "figures.json"
     command = ["bench", "engine", "--engine", "moonshine", "--calls", "1", "--seconds", "1", "--json", str(out)]
     assert main([*command, "--audio", *map(str, DIGITS.glob("*.ulaw"))]) == 0
