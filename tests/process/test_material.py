@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.offline import transcribe
-from lab.engine.offline import DEFAULT
 from lab.media import material
 from lab.media.hostile import SECONDS, Hostile, corpus, recorded, recording
 from lab.media.material import CLIPS, CONTAINERS, LAG_S, LATE_S, RATE_HZ, Samples, Spoken
@@ -57,22 +55,7 @@ def check_table(table: list[Spoken], samples: Samples, near_s: float = NEAR_S) -
         assert abs(spoken.end_s - end_s) < near_s, f"{spoken} ends at {end_s}"
 
 
-def read(samples: Samples) -> str:
-    return transcribe(DEFAULT, "L16", samples.astype("<i2").tobytes())
-
-
-def stretch(samples: Samples, spoken: Spoken) -> Samples:
-    """As a detector cuts it out."""
-    return samples[max(0, round((spoken.start_s - 0.3) * RATE_HZ)) : round((spoken.end_s + 0.2) * RATE_HZ)]
-
-
 # -- speech ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_tiny_model_reads_every_clip() -> None:
-    clips = material.digit_clips(CLIPS, seed=0)
-    assert len({id(clip) for clip in clips}) == CLIPS
-    assert [read(clip.samples) for clip in clips] == [clip.text for clip in clips]
 
 
 def test_clips_are_of_three_to_six_digits_with_a_place_for_each() -> None:
@@ -142,8 +125,7 @@ def test_hours_of_silence_are_small(tmp_path: Path) -> None:
     assert len(table) == 3 and table[-1].start_s > 3600 * 2 / 3
     for spoken in table:
         at = spoken.start_s - 1
-        assert read(stretch(cut := decoded(path, "-ss", str(at), "-t", "6"), near := spoken.later(-at))) == near.text
-        check_table([near], cut)
+        check_table([spoken.later(-at)], decoded(path, "-ss", str(at), "-t", "6"))
 
 
 # -- containers --------------------------------------------------------------------------------------------------------
@@ -160,16 +142,14 @@ def lag_s(samples: Samples, reference: Samples) -> float:
 
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_a_container_holds_the_recording(tmp_path: Path, name: str) -> None:
-    samples, table = recording()
+    samples, _ = recording()
     path, again = tmp_path / name, tmp_path / f"again-{name}"
     path.write_bytes(recorded()[name])
     CONTAINERS[name](again, samples)
     assert path.read_bytes() == again.read_bytes()
     late_s = LATE_S if name == "audio-late.mkv" else 0
     assert duration_s(path) - late_s == pytest.approx(SECONDS, abs=0.11)
-    sound = decoded(path)
-    assert lag_s(sound, samples) == pytest.approx(LAG_S.get(name, 0), abs=NEAR_S / 2)
-    assert [read(stretch(sound, spoken)) for spoken in table] == [spoken.text for spoken in table]
+    assert lag_s(decoded(path), samples) == pytest.approx(LAG_S.get(name, 0), abs=NEAR_S / 2)
 
 
 @pytest.mark.parametrize(("name", "start_s"), [("audio-late.mkv", LATE_S), ("at-40000s.ts", 40000)])
