@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from lab.patience import timeout
+from lab.patience import seconds, timeout
 from lab.worker.peers import worker
 from mediaworker.ingress.auth_failures import FREE
 
@@ -29,7 +29,7 @@ async def test_every_port_counts_logs_once_and_slows(tmp_path: Path) -> None:
     }  # fmt: skip
     with worker(tmp_path, **environ) as running:
         ports = running.http_port, running.media_port
-        async with httpx.AsyncClient(base_url=running.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=running.url, timeout=seconds(30)) as client:
             for path in ("/v1/calls", "/v1/jobs", "/v1/models", "/metrics"):
                 assert (await client.get(path)).status_code == 401
                 assert (await client.get(path, headers=bearer("a-wrong-key"))).status_code == 401

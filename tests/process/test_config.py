@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from lab.patience import seconds
+
 
 @pytest.mark.parametrize("command", ["config", "serve"])
 def test_what_only_its_part_can_judge_is_wrong_for_every_command(tmp_path: Path, command: str) -> None:
     environ = os.environ | {"MEDIAWORKER_TWILIO__THEN": "<Dial>"}
     argv = [sys.executable, "-m", "mediaworker.cli.main", command]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=30)
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=seconds(30))
     assert done.returncode == 2 and "twilio.then = '<Dial>'" in done.stderr.splitlines()[-1]
 
 

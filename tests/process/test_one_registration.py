@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.network.cutting_proxy import CuttingProxy
 from lab.network.nats_servers import NatsServer, nats
-from lab.patience import until
+from lab.patience import seconds, until
 from lab.sip.one_contact import OneContactRegistrar
 from lab.sip.sipp_caller import Sipp
-from lab.sip.sipp_scenario import Pause, Send, offer, scenario
+from lab.sip.sipp_scenario import Expect, Pause, Send, offer, scenario
 from lab.worker.cluster import environ
 from lab.worker.peers import Worker, worker
 
@@ -30,7 +31,8 @@ HANDOVER_S = 6
 def options(registrar: OneContactRegistrar, *servers: NatsServer | str, users: str = "alice") -> dict[str, str]:
     form = '{{registrar = "{}", user = "{user}", one_worker = true, name = "{user}"}}'
     accounts = [form.format(registrar.uri, user=user) for user in users.split()]
-    return environ(*servers, SIP__ENABLED="true", SIP__ACCOUNTS=f"[{', '.join(accounts)}]", SHUTDOWN_S="40")
+    sip = {"SIP__ENABLED": "true", "SIP__ACCOUNTS": f"[{', '.join(accounts)}]", "SHUTDOWN_S": "40"}
+    return environ(*servers, **LISTENER, **sip)
 
 
 @contextmanager
@@ -39,7 +41,7 @@ def workers(folder: Path, *each: dict[str, str]) -> Iterator[list[Worker]]:
         started = []
         for number, environment in enumerate(each):
             (folder / f"worker-{number}").mkdir(parents=True)
-            started.append(stack.enter_context(worker(folder / f"worker-{number}", **environment)))
+            started.append(stack.enter_context(worker(folder / f"worker-{number}", LISTENER_PATH, **environment)))
         yield started
 
 
@@ -108,18 +110,20 @@ def called(registrar: OneContactRegistrar) -> str:
 
 
 async def drained_with_a_call(folder: Path, registrar: OneContactRegistrar, old: Worker, new: Worker) -> None:
-    """The live call goes on at the old worker until its caller hangs up; the next one is for the new worker."""
+    """The live call goes on at the old worker until it is hung up; the next one is for the new worker."""
     caller = Sipp(folder / "worker-0")
-    live = caller.start(scenario(INVITE, Pause(8000), Send("BYE")), called(registrar), timeout_s=30)
-    await asyncio.to_thread(until, lambda: any(each["state"] == "live" for each in old.calls()))
+    live = caller.start(scenario(INVITE, Expect("BYE")), called(registrar), timeout_s=60)
+    call = await asyncio.to_thread(until, lambda: next((c for c in old.calls() if c["state"] == "live"), None))
     known = len(new.calls())
     old.process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(registered, registrar, new, HANDOVER_S)
     await caller.run(scenario(INVITE, Pause(200), Send("BYE")), called(registrar))
     await asyncio.to_thread(until, lambda: len(new.calls()) > known)
     assert not live.done()
+    request = urllib.request.Request(f"{old.url}/v1/calls/{call['call_id']}/hangup", method="POST")
+    (await asyncio.to_thread(urllib.request.urlopen, request)).close()
     await live
-    await asyncio.to_thread(old.process.wait, 20)
+    await asyncio.to_thread(old.process.wait, seconds(20))
 
 
 def test_a_worker_that_stands_still_takes_its_registration_back_when_it_goes_on(tmp_path: Path) -> None:

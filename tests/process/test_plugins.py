@@ -281,7 +281,9 @@ def transcribed(running: Worker) -> dict[str, Any]:
         file.writeframes(speech(PROMPT).tobytes())
     fields = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
     with path.open("rb") as file:
-        answer = httpx.post(f"{running.url}/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=60)
+        answer = httpx.post(
+            f"{running.url}/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=patience(60)
+        )
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
