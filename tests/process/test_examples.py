@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -17,35 +18,44 @@ import pytest
 import soxr
 
 from audio.codecs.g711 import ulaw_decode
+from lab.engine.listener import LISTENER, LISTENER_PATH, WORDS
 from lab.media import material
 from lab.network.ports import ports
 from lab.patience import seconds, until
 from lab.worker.peers import ROOT, Worker, worker
 from lab.worker.peers import command as mediaworker
-from lab.worker.ws_calls import CODES, QWEN, SAID, speech
+from lab.worker.ws_calls import CODES, config, speech, texts, told, url
 
 DIGITS = ROOT / "tests" / "data" / "digits"
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with worker(tmp_path_factory.mktemp("worker"), **QWEN, ASR__PRELOAD="true") as started:
-        ready = 'mediaworker_asr_state{state="ready"} 1.0'
-        until(lambda: ready in started.get("/metrics"), 60, "the model is loaded")
+    with worker(tmp_path_factory.mktemp("worker"), LISTENER_PATH, SIP__ENABLED="false", **LISTENER) as started:
         yield started
 
 
+@pytest.fixture(scope="module")
+def said(running: Worker) -> list[str]:
+    """What the engine says of the recording, sent whole at 16 kHz: other words for other samples."""
+    sent = speech("pcm_s16le", 16000)
+    first = config("pcm_s16le", 16000, language="en")
+    found = texts(asyncio.run(told(url(running, "asr"), first, sent, speed=0, bytes_per_s=32000)))
+    assert len(found) == 2 and all(found)
+    return found
+
+
 def command(running: Worker, name: str, *arguments: str) -> list[str]:
-    url = f"ws://127.0.0.1:{running.media_port}/ws/asr"
-    return [sys.executable, str(ROOT / "examples" / name), *arguments, "--url", url, "--language", "en"]
+    where = ("--url", url(running, "asr"), "--language", "en")
+    return [sys.executable, str(ROOT / "examples" / name), *arguments, *where]
 
 
-def test_a_file_is_transcribed(running: Worker, tmp_path: Path) -> None:
-    stereo = np.repeat(ulaw_decode(CODES), 2)
+def test_a_file_is_transcribed(running: Worker, tmp_path: Path, said: list[str]) -> None:
+    stereo = np.repeat(np.frombuffer(speech("pcm_s16le", 16000), "<i2"), 2)
     with wave.open(str(tmp_path / "talk.wav"), "wb") as file:
         file.setnchannels(2)
         file.setsampwidth(2)
-        file.setframerate(8000)
+        file.setframerate(16000)
         file.writeframes(stereo.tobytes())
     done = subprocess.run(
         command(running, "transcribe_file.py", str(tmp_path / "talk.wav")),
@@ -54,7 +64,7 @@ def test_a_file_is_transcribed(running: Worker, tmp_path: Path) -> None:
         timeout=seconds(90),
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split("  ")[-1].strip() for line in done.stdout.splitlines()] == SAID
+    assert [line.split("  ")[-1].strip() for line in done.stdout.splitlines()] == said
 
 
 NO_PORTAUDIO = "raise OSError('PortAudio library not found')"
@@ -92,7 +102,9 @@ def microphone(folder: Path, sounddevice: str, **recorders: str) -> dict[str, st
 
 
 @pytest.mark.parametrize("heard_by", ["sounddevice", "arecord", "parec"])
-def test_the_microphone_shows_words_and_ends_with_ctrl_c(running: Worker, tmp_path: Path, heard_by: str) -> None:
+def test_the_microphone_shows_words_and_ends_with_ctrl_c(
+    running: Worker, tmp_path: Path, heard_by: str, said: list[str]
+) -> None:
     """By a recorder that plays a file, at twice the speed, and then says nothing more; those before it fail."""
     room = tmp_path / "room.raw"
     room.write_bytes(speech("pcm_s16le", 16000))
@@ -110,11 +122,11 @@ def test_the_microphone_shows_words_and_ends_with_ctrl_c(running: Worker, tmp_pa
             environ = microphone(tmp_path, NO_PORTAUDIO, arecord="raise SystemExit('no soundcards')", parec=plays)
     with subprocess.Popen(command(running, "microphone.py"), env=environ, stdout=subprocess.PIPE) as shown:
         assert shown.stdout is not None
-        lines = [shown.stdout.readline() for _ in SAID]
+        lines = [shown.stdout.readline() for _ in said]
         shown.send_signal(signal.SIGINT)
         rest, _ = shown.communicate(timeout=seconds(60))
     assert shown.returncode == 0 and rest.strip() in (b"", b"\x1b[K")
-    assert [line.decode().rpartition("\x1b[K")[2].strip() for line in lines] == SAID
+    assert [line.decode().rpartition("\x1b[K")[2].strip() for line in lines] == said
     assert all(line.count(b"\x1b[K") > 1 for line in lines), "words appear while they are said"
 
 
@@ -151,7 +163,7 @@ def test_the_readme_shows_a_program_that_works_when_pasted(running: Worker, tmp_
         [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=seconds(90)
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == " ".join(SAID).split()
+    assert len(done.stdout.split()) > 10 and {*done.stdout.split()} <= {*WORDS}
 
 
 @pytest.mark.parametrize("name", ["agent_assist.py", "microphone.py", "transcribe_file.py", "voice_bot.py"])
@@ -180,10 +192,16 @@ def example(running: Worker, name: str, *arguments: str) -> Iterator[subprocess.
             started.kill()
 
 
-def over(started: subprocess.Popen[str]) -> str:
+def over(started: subprocess.Popen[str], last: str, times: int = 1) -> str:
+    """All that it shows, ended by Ctrl-C once it has shown `last`."""
+    assert started.stdout is not None
+    shown = ""
+    while shown.count(last) < times:
+        line = started.stdout.readline()
+        assert line, shown
+        shown += line
     started.send_signal(signal.SIGINT)
-    shown, _ = started.communicate(timeout=seconds(20))
-    return shown
+    return shown + started.stdout.read()
 
 
 def test_an_agent_reads_both_sides(running: Worker) -> None:
@@ -191,10 +209,14 @@ def test_an_agent_reads_both_sides(running: Worker) -> None:
         calls = len(running.calls())
         tracks = ("--play", str(DIGITS / "customer.ulaw"), "--play-outbound", str(DIGITS / "agent.ulaw"))
         assert mediaworker("stream", running.twilio, *tracks).returncode == 0
-        running.wait_ended(calls + 1)
-        shown = over(screen)
+        call = running.wait_ended(calls + 1)[-1]
+        shown = over(screen, "-- ended")
     lines = [" ".join(line.split()[1:]) for line in shown.splitlines()]
-    assert "customer: four seven one two" in lines and "agent: one eight four nine" in lines
+    finals = [event for event in running.events(call["call_id"]) if event["type"] == "transcript.final"]
+    assert [line for line in lines if line.startswith(("customer: ", "agent: "))] == [
+        f"{final['role']}: {final['text']}" for final in finals
+    ]
+    assert {final["role"] for final in finals} == {"customer", "agent"}
     assert lines[0].startswith("-- twilio call") and lines[-1] == "-- ended: hangup"
     assert any(line.startswith("-- talk: inbound ") for line in lines)
 
@@ -207,11 +229,12 @@ def test_a_bot_answers_what_was_said(running: Worker, tmp_path: Path) -> None:
         calls = len(running.calls())
         said = ("--play", str(played), "--connect", "--tail", "8", "--save-reply", str(reply))
         assert mediaworker("stream", running.twilio, *said).returncode == 0
-        running.wait_ended(calls + 1)
-        shown = over(bot)
+        call = running.wait_ended(calls + 1)[-1]
+        shown = over(bot, " -> ", 2)
     turns = [line.partition("  ")[2] for line in shown.splitlines()]
     assert [turn.rpartition(" (")[0] for turn in turns] == [
-        f"{text!r} -> 'You said: {text}'" for text in ("four seven one two", "nine oh five three eight")
+        f"{text!r} -> 'You said: {text}'"
+        for text in (each["text"] for each in running.events(call["call_id"]) if each["type"] == "transcript.final")
     ]
     seconds = sum(float(turn.rpartition(" (")[2].removesuffix(" s)")) for turn in turns)
     heard = ulaw_decode(reply.read_bytes())
