@@ -140,7 +140,7 @@ async def test_two_channels_are_one_conversation(running: Worker) -> None:
     ):
         await customer.start(**asked)
         speaking = asyncio.create_task(customer.say(speech("customer", "ulaw")))
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # of the call's time
         await agent.start(**joins)
         await agent.event("DTMF_END", digit="5", channel_id=agent.channel_id)
         await agent.say(speech("agent", "slin16"))
@@ -184,7 +184,7 @@ def open_call(running: Worker, external_id: str) -> dict[str, Any]:
 
 def hang_up(running: Worker, call_id: str) -> None:
     request = urllib.request.Request(f"{running.url}/v1/calls/{call_id}/hangup", method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=seconds(10)) as answer:
         assert answer.status < 300
 
 
@@ -211,11 +211,21 @@ async def test_the_worker_hangs_up(running: Worker) -> None:
 async def test_a_connection_that_breaks_in_mid_word_keeps_its_final(running: Worker) -> None:
     async with AudioSocketPeer.connect(PORT) as peer:
         await peer.say(first_words(), 8000)
-        await asyncio.sleep(0.1)  # the worker reads; a reset would take what still waits with it
+        await peer.writer.drain()
+        own = peer.writer.get_extra_info("sockname")[1]
+        await asyncio.to_thread(until, lambda: waiting(PORT, own) == 0)  # a reset would take what waits with it
         peer.writer.transport.abort()
     call = await asyncio.to_thread(call_of, running, peer.id)
     (final,) = check_story(running.events(call["call_id"]))
     assert (final["text"], final["reason"]) == (SAID["customer"][0], "hangup")
+
+
+def waiting(port: int, peer: int) -> int:
+    """Bytes on the way from one port of 127.0.0.1 to the other that has not read them, as the kernel has them."""
+    ends = [f"0100007F:{port:04X}", f"0100007F:{peer:04X}"]
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    queues = {tuple(line[1:3]): line[4].split(":") for line in lines}
+    return int(queues[ends[0], ends[1]][1], 16) + int(queues[ends[1], ends[0]][0], 16)
 
 
 async def test_digits_and_neighbours_that_talk_nonsense(running: Worker) -> None:

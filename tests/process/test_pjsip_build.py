@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pjsua2
 
+from lab.patience import seconds
 from sip.pjsip import native
 
 SCRIPT = Path(__file__).parents[2] / "tools/build_pjsip.sh"
@@ -35,7 +36,7 @@ def test_an_overflow_ends_in_an_abort() -> None:
 def build(cache: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"MEDIAWORKER_CACHE": str(cache)} | environ
     command = ["bash", str(SCRIPT), sys.executable]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds(60))
 
 
 def test_another_source_ends_the_build(tmp_path: Path) -> None:

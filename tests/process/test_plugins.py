@@ -19,6 +19,7 @@ from asr.engines.plugin import find, names
 from asr.engines.selection import select
 from config import ConfigError
 from config.settings import Asr, Settings
+from lab import patience
 from lab.engine.faulty_engines import STEP_MS
 from lab.engine.recognizer import PROMPT, client, codes
 from lab.events.story import check_story
@@ -280,10 +281,8 @@ def transcribed(running: Worker) -> dict[str, Any]:
         file.setframerate(8000)
         file.writeframes(speech(PROMPT).tobytes())
     fields = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
-    with path.open("rb") as file:
-        answer = httpx.post(
-            f"{running.url}/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=patience(60)
-        )
+    files, url = {"file": path.read_bytes()}, f"{running.url}/v1/audio/transcriptions"
+    answer = httpx.post(url, data=fields, files=files, timeout=patience.seconds(60))
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from audio.codecs.g711 import ulaw_decode
 from lab.chaos.neighbours import frame, open_websocket
 from lab.engine.listener import LISTENER, LISTENER_PATH
-from lab.patience import timeout, until
+from lab.patience import seconds, timeout, until
 from lab.worker.peers import Worker, worker
 from lab.worker.ws_calls import (
     CODES,
@@ -268,7 +268,7 @@ async def test_a_hangup_by_the_api_sends_the_last_final_first(running: Worker) -
         await send(socket, one, speed=0, bytes_per_s=8000)
         await taken(socket)
         request = urllib.request.Request(f"{running.url}/v1/calls/{call_id}/hangup", method="POST")
-        await asyncio.to_thread(urllib.request.urlopen, request, timeout=10)
+        await asyncio.to_thread(urllib.request.urlopen, request, timeout=seconds(10))
         assert texts(await read(socket)) == [SAID[0]]
         assert (socket.close_code, socket.close_reason) == (1000, "api")
 
@@ -329,7 +329,7 @@ async def test_who_may_not_is_told_before_the_upgrade(guarded: Worker, route: st
 
     def plain() -> urllib.error.HTTPError:
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(where.replace("ws:", "http:"), timeout=10)
+            urllib.request.urlopen(where.replace("ws:", "http:"), timeout=seconds(10))
         return caught.value
 
     answer = await asyncio.to_thread(plain)
@@ -355,7 +355,7 @@ async def test_places_are_limited_and_come_back(guarded: Worker, port: str) -> N
 
     def sessions() -> int:
         request = urllib.request.Request(f"{guarded.url}/metrics", headers=bearer("screen"))
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=seconds(10)) as answer:
             text = answer.read().decode()
         return int(float(text.partition("\nmediaworker_stream_sessions ")[2].split()[0]))
 
