@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterator
 
-from lab.patience import seconds
+from lab.patience import factor
 from lab.sip.endpoint import Recorder, worker
 from lab.sip.sip_peer import SipPeer
 from sip.pjsip import native
@@ -18,8 +18,9 @@ STARTED = ("call", "PCMU", "sendrecv")
 
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
-    """T1 is 50 ms on a quiet machine, so that 64*T1 is 3.2 s (RFC 3261 section 17)."""
-    native.library.pjsip_tsx_set_timers(*(round(seconds(timer)) for timer in (50, 400, 500, 3200)))
+    """T1 is 50 ms on a quiet machine, so that 64*T1 is 3.2 s (RFC 3261 section 17), and never as long as `RINGS_S`."""
+    times = min(factor(), 8)
+    native.library.pjsip_tsx_set_timers(*(round(times * timer) for timer in (50, 400, 500, 3200)))
     try:
         yield
     finally:
@@ -39,7 +40,7 @@ async def scene(peers: int = 1, **sip: object) -> AsyncIterator[tuple[Recorder, 
                     caller.close()
 
 
-RINGS_S = 20
+RINGS_S = 30
 """`sip.answer_delay_s` of calls that ring until they are picked up."""
 
 

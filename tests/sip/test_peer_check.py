@@ -143,7 +143,7 @@ async def test_nothing_stays_of_a_peer_that_is_killed(tmp_path: Path, transport:
     """SIPp with calls of which none sends RTP. They are kept as long as it lives, and block nobody afterwards."""
     handler, sipp = Recorder(), Sipp(tmp_path)
     # By TCP it is found by the end of the connection alone.
-    check_s = 1.0 if transport == "udp" else 30.0
+    check_s = seconds(1.0) if transport == "udp" else 30.0
     with short_memory():
         async with worker(handler, max_calls=CALLS, max_invites_per_s=0.0, peer_check_s=check_s) as endpoint:
             target, how = f"127.0.0.1:{endpoint.port}", {"transport": "u1" if transport == "udp" else "t1"}
@@ -157,7 +157,7 @@ async def test_nothing_stays_of_a_peer_that_is_killed(tmp_path: Path, transport:
             sipp.processes[0].kill()
             await until(lambda: endpoint.calls == 0)
             assert endpoint.counters.peers_lost == CALLS
-            again = scenario(INVITE, Pause(500), Send("BYE"))
+            again = scenario(INVITE, Pause(200), Send("BYE"))
             await sipp.run(again, target, calls=CALLS, at_once=CALLS, rate=200, timeout_s=60, **how)
             with contextlib.suppress(AssertionError):  # it was killed
                 await dying

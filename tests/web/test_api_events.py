@@ -168,7 +168,7 @@ async def test_resumption_has_no_gap_and_no_double(tmp_path: Path) -> None:
             socket.transport.abort()
             await socket.wait_closed()
 
-    async with running_api(tmp_path) as api:
+    async with running_api(tmp_path, events={"queue": 5000}) as api:  # nobody is too slow
         await follow(api, 0)
         api.open_call("c1")
 
@@ -183,7 +183,7 @@ async def test_resumption_has_no_gap_and_no_double(tmp_path: Path) -> None:
         for _ in range(8):
             await follow(api, 40)
         await talking
-    async with running_api(tmp_path) as api:
+    async with running_api(tmp_path, events={"queue": 5000}) as api:
         total = 1 + 2 * 600 + 1
         await follow(api, total - len(seen))
     assert seen == [("c1", seq) for seq in range(1, total + 1)]
