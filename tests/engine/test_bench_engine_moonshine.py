@@ -109,14 +109,15 @@ class Steady(Clock):
         return self._step_s
 
 
-def test_a_final_that_is_ready_before_its_endpoint_is_not_waited_for() -> None:
+def test_a_final_that_is_ready_before_its_endpoint_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 0.5 s are so slow that everything is late."""
+    monkeypatch.setattr(talking, "WARM_S", 0.5)
     folder = plugin.assets()
     assert folder is not None
     made = MeteredEngine(Model(folder), 1)
-    coming = requests(talk(CLIPS, people=1, seconds=2, seed=1), partial_ms=500, seconds=2)
+    coming = requests(talk(CLIPS, people=1, seconds=4, seed=1), partial_ms=500, seconds=4)
     for clock, late in ((Steady(0.01), False), (Steady(0.5), True)):
-        run = Run(made, coming, iter(()), 2, clock)
+        run = Run(made, coming, iter(()), 4, clock)
         run.run()
         waits_s = [wait for waits in run.tally.waits_s.values() for wait in waits]
         assert waits_s and min(waits_s) >= 0 and (max(waits_s) > 0.5) == late
