@@ -1,8 +1,8 @@
 """What an INVITE, re-INVITE, UPDATE, PRACK or ACK may carry, at one live worker that has another call meanwhile. It
 answers each sensibly, lives, and keeps nothing of them.
 
-Every kind of session description comes to it once, each request carrying a fifth of them; the tests of `sip.protocol`
-and `make fuzz` combine the rest."""
+Every kind of session description comes to it once, each request carrying a fifth of them. What is answered to each, in
+a call and without one, is in tests/unit/sip/protocol/test_offers.py."""
 
 from __future__ import annotations
 

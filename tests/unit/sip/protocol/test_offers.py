@@ -9,7 +9,7 @@ from sip.errors import PeerError
 from sip.protocol import offer_check
 from sip.protocol.offer_answer import SrtpUse, audio_lines, negotiate
 from sip.protocol.sdp import SessionDescription
-from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, described
+from tools.fuzz.sdp_samples import CRYPTO, FINGERPRINT, PLAIN, SAMPLES, described
 
 CODECS = (Codec.PCMU, Codec.PCMA)
 DTLS = ("m=audio 40002 UDP/TLS/RTP/SAVPF 0", *FINGERPRINT)
@@ -26,6 +26,21 @@ def refusal(data: bytes, use: SrtpUse = "optional") -> PeerError:
     with pytest.raises(PeerError) as caught:
         offer_check.check(data, CODECS, use=use)
     return caught.value
+
+
+@pytest.mark.parametrize("tag", ["", ";tag=there"], ids=["INVITE", "within a call"])
+def test_every_kind_of_description_has_its_status(tag: str) -> None:
+    """tests/sip puts each of them to a live worker once."""
+    wrong = {}
+    for sample in SAMPLES:
+        try:
+            offer_check.check(packet(sample.body, sample.content_type, to=f"<sip:1>{tag}"), list(Codec))
+            status = 200
+        except PeerError as refused:
+            status = refused.status
+        if status not in sample.statuses:
+            wrong[sample.name] = status, sample.statuses
+    assert not wrong and len(SAMPLES) > 600
 
 
 @pytest.mark.parametrize(
