@@ -34,8 +34,6 @@ __all__ = ["browser"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-AUDIOSOCKET = ports(1)[0]
-
 SPOKEN = b"\xff" * 4000 + codes("vm-goodbye") + b"\xff" * 8000
 
 ROUTES = """
@@ -59,7 +57,7 @@ WHY = "the engine moonshine does not know the language '{}'; it knows en"
 @pytest.fixture(scope="module")
 def reloadable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Worker, Callable[[str], str]]]:
     folder = tmp_path_factory.mktemp("worker")
-    options = {"ASR__ENGINE": "moonshine", "AUDIOSOCKET__ENABLED": "true", "AUDIOSOCKET__PORT": str(AUDIOSOCKET)}
+    options = {"ASR__ENGINE": "moonshine", "AUDIOSOCKET__ENABLED": "true", "AUDIOSOCKET__PORT": str(ports(1)[0])}
     with configured(folder, ROUTES, **options) as started:
         yield started
 
@@ -76,9 +74,9 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def audiosocket(spoken: bytes) -> None:
+async def audiosocket(running: Worker, spoken: bytes) -> None:
     samples = ulaw_decode(spoken).astype("<i2").tobytes()
-    async with AudioSocketPeer.connect(AUDIOSOCKET) as peer:
+    async with AudioSocketPeer.connect(int(running.environ["MEDIAWORKER_AUDIOSOCKET__PORT"])) as peer:
         await peer.say(samples, 8000)
         peer.send(frame(0x00))
         await peer.ended()
@@ -111,7 +109,7 @@ async def test_calls_in_another_language_get_finals_that_say_so(running: Worker,
         by_command("call", sip.format("british"), *play),
         by_command("stream", twilio, *play, "--param", "language=de"),
         by_command("stream", twilio, *play, "--param", "language=en_US"),
-        audiosocket(SPOKEN),
+        audiosocket(running, SPOKEN),
         asterisk(running, SPOKEN),
         siprec(running, SPOKEN, tmp_path),
     )
