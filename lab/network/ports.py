@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-FIRST, BLOCKS = 20000, 16
-SINGLE, MEDIA = 276, 522
+FIRST, BLOCKS = 20000, 12
+SINGLE, MEDIA = 200, 864
 """How many of a block are given out one by one, and how many as ranges for RTP."""
 _locks: list[IO[str]] = []
 
