@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-FIRST, BLOCKS = 20000, 12
-SINGLE, MEDIA = 200, 864
+FIRST, BLOCKS = 20000, 11
+SINGLE, MEDIA = 150, 1010
 """How many of a block are given out one by one, and how many as ranges for RTP."""
 _locks: list[IO[str]] = []
 

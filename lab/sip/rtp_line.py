@@ -36,7 +36,7 @@ class Line:
     def __init__(self, host: str) -> None:
         self.host = host
         self.loop = asyncio.get_running_loop()
-        self.ports = RtpPorts(*port_range(800), host="127.0.0.1", host6="::1")
+        self.ports = RtpPorts(*port_range(1000), host="127.0.0.1", host6="::1")
         self.receiver = RtpReceiver()
         self.counters = RtpCounters()
         self.ticker = SilenceTicker(self.loop)
