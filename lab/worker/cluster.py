@@ -102,8 +102,11 @@ def transient(event: dict[str, Any]) -> bool:
 
 @asynccontextmanager
 async def following(running: Worker, after: str = "") -> AsyncIterator[Follower]:
+    """It sends no pings: a worker may stand still for longer than it would be waited for."""
     query = f"?after={after}" if after else ""
-    async with connect(f"ws://127.0.0.1:{running.http_port}/v1/events{query}", max_size=None) as socket:
+    async with connect(
+        f"ws://127.0.0.1:{running.http_port}/v1/events{query}", max_size=None, ping_interval=None
+    ) as socket:
         follower = Follower(socket)
         await follower.until("hello")
         yield follower

@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, server: NatsServer) -> Iterat
 @asynccontextmanager
 async def talking(running: Worker) -> AsyncIterator[tuple[ClientConnection, str]]:
     """A live call that has had its first final. -> its socket and id."""
-    async with connect(url(running, "asr"), compression=None, max_size=None) as socket:
+    async with connect(url(running, "asr"), compression=None, max_size=None, ping_interval=None) as socket:
         await socket.send(json.dumps(config()))
         session = json.loads(await socket.recv())["session_id"]
         await socket.send(CODES)
