@@ -66,7 +66,7 @@ check: setup-dev
 # Apart, since only tests/engine needs torch in the process that runs the tests.
 test: check
 	$(RUN)/python -m pytest -n 2 --dist loadfile tests/engine
-	$(RUN)/python -m pytest $(PARALLEL) --dist loadfile tests/process tests/sip tests/web
+	$(RUN)/python -m pytest $(PARALLEL) --dist loadfile --no-loadscope-reorder tests/process tests/sip tests/web
 
 test-slow: setup-dev
 	$(RUN)/python -m pytest tests/slow $(SLOW)
@@ -74,7 +74,7 @@ test-slow: setup-dev
 # Of branches, in the processes that the tests start as well.
 coverage: setup-dev
 	$(RUN)/coverage erase
-	$(RUN)/coverage run -m pytest $(PARALLEL) --dist loadfile tests/unit tests/engine tests/process tests/sip tests/web
+	$(RUN)/coverage run -m pytest $(PARALLEL) --dist loadfile --no-loadscope-reorder tests/unit tests/engine tests/process tests/sip tests/web
 	$(RUN)/coverage combine -q
 	$(RUN)/coverage report
 

@@ -46,8 +46,16 @@ UNCACHED = {"cache_logger_on_first_use": False}
 collect_ignore = [] if Path("/dev/nvidiactl").exists() else ["engine/test_qwen_gpu.py"]
 
 
+LONGEST = (
+    "test_one_registration", "test_cluster", "test_word_timestamps_calls", "test_qwen_calls", "test_end_to_end",
+    "test_page", "test_asterisk_calls", "test_ws_calls", "test_page_try", "test_peer_check", "test_cluster_jobs",
+)  # fmt: skip
+"""Files that take the better part of a minute, most of it in real time: none is begun when all others are over."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Even a test's own limit is longer where everything is slower."""
+    """The longest files first. Even a test's own limit is longer where everything is slower."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     for item in items:
         marker = item.get_closest_marker("timeout")
         quiet_s = marker.args[0] if marker else float(config.getini("timeout"))
