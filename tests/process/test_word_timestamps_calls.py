@@ -15,8 +15,6 @@ import pytest
 from websockets.asyncio.client import connect
 
 from asr.engines.aligner import AlignRequest
-from asr.engines.qwen.aligner.aligner import QwenAligner
-from asr.engines.qwen.aligner.loader import load
 from audio import Codec
 from lab.engine.offline import Expected, packets, utterances
 from lab.events.story import check_story
@@ -66,6 +64,9 @@ def test_every_final_of_a_twilio_stream_gets_its_words(running: Worker) -> None:
     assert [event["type"] for event in events].count("transcript.words") == len(finals) == 4
     spoken = {"inbound": " ".join(SAID["customer"]).split(), "outbound": " ".join(SAID["agent"]).split()}
     assert words_of(events) == spoken
+    from asr.engines.qwen.aligner.aligner import QwenAligner  # torch, in the one process that runs this
+    from asr.engines.qwen.aligner.loader import load
+
     reference = QwenAligner(load(ALIGNER))
     told = {event["utterance_id"]: event["words"] for event in events if event["type"] == "transcript.words"}
     for leg, name in (("inbound", "customer"), ("outbound", "agent")):
@@ -78,9 +79,7 @@ def expected(name: str) -> list[Expected]:
     return utterances(Codec.PCMU, packets(file(name).read_bytes()), settings=SETTINGS)
 
 
-def check_times(
-    final: dict[str, Any], words: list[dict[str, Any]], heard: Expected, name: str, reference: QwenAligner
-) -> None:
+def check_times(final: dict[str, Any], words: list[dict[str, Any]], heard: Expected, name: str, reference: Any) -> None:
     """Those that the aligner gives the utterance by itself, in the time of the call."""
     (alone,) = reference.align([AlignRequest("PCMU", heard.audio, heard.text, "en")])
     lead_ms = heard.start_ms - file(name).read_bytes().index(heard.audio) // 8
