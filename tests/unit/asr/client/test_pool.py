@@ -275,6 +275,9 @@ def test_files_go_where_there_are_fewest_of_them_and_to_nobody_while_nobody_is_r
     assert placement.choose(file) is two[1]
     two[0].files, two[0].legs = 0, 5
     assert placement.choose(file) is two[1], "the one with fewer calls"
+    two[1].load = messages.Load(files=3)
+    assert placement.choose(file) is two[0], "those of other workers count"
+    two[1].load = messages.Load()
     two[0].available = two[1].available = False
     assert placement.choose(file) is None and placement.choose(leg("a")) is None
     assert two[1].legs == 0

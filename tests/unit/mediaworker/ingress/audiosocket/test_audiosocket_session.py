@@ -223,6 +223,7 @@ def test_the_end_of_the_connection_is_the_end_of_the_call(broken: bool, reason: 
     made.connection_lost(1.0, broken=broken)
     made.connection_lost(2.0, broken=broken)
     assert call.ends == [reason]
+    assert (made.counters.hangups, made.counters.disconnected) == (int(not broken), int(broken))
 
 
 def test_what_has_come_before_a_loss_is_still_taken() -> None:
