@@ -1,7 +1,7 @@
 """Ports for tests: below those that the system gives to outgoing connections, and apart for parallel processes.
 
-Each process that takes ports has a block of them to itself, of whichever run of the tests it is: it holds a lock on the
-block's file until it ends.
+Each process that takes ports has a block of them to itself, of whichever run of the tests it is, and another block for
+RTP: it holds a lock on the block's file until it ends. With more processes than blocks, some share one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-FIRST, BLOCKS = 20000, 11
-SINGLE, MEDIA = 150, 1010
-"""How many of a block are given out one by one, and how many as ranges for RTP."""
+FIRST, BLOCKS, SINGLE = 20000, 16, 250
+"""Of ports that are given out one by one: where the first block begins, how many there are, and how long each is."""
+FIRST_RTP, BLOCKS_RTP, RTP = 24000, 8, 1096
 _locks: list[IO[str]] = []
 
 
 @cache
-def _block() -> int:
-    """The first port of this process's block. With more processes than blocks, some share one."""
-    for number in range(BLOCKS):
+def _block(kind: str, blocks: int) -> int:
+    """The number of this process's block."""
+    for number in range(blocks):
         try:
-            file = Path(tempfile.gettempdir(), f"mediaworker-ports-{number}").open("w")
+            file = Path(tempfile.gettempdir(), f"mediaworker-{kind}-{number}").open("w")
         except OSError:
             continue  # another user's
         try:
@@ -36,15 +36,14 @@ def _block() -> int:
             file.close()
         else:
             _locks.append(file)
-            break
-    else:
-        number = os.getpid() % BLOCKS
-    return FIRST + number * (SINGLE + MEDIA)
+            return number
+    return os.getpid() % blocks
 
 
 @cache
 def _singles() -> Iterator[int]:
-    return itertools.cycle(range(_block(), _block() + SINGLE))
+    first = FIRST + _block("ports", BLOCKS) * SINGLE
+    return itertools.cycle(range(first, first + SINGLE))
 
 
 def ports(count: int) -> list[int]:
@@ -63,9 +62,9 @@ _given = 0
 def port_range(count: int) -> tuple[int, int]:
     """The first, which is even, and the last of so many ports, for RTP."""
     global _given
-    if _given + count > MEDIA:
+    if _given + count > RTP:
         _given = 0
-    first = _block() + SINGLE + _given
+    first = FIRST_RTP + _block("rtp", BLOCKS_RTP) * RTP + _given
     _given += count + count % 2
     return first, first + count - 1
 
