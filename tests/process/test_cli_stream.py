@@ -190,10 +190,9 @@ async def test_two_files_arrive_as_two_legs_in_real_time(tone, tmp_path):
     assert call.legs["inbound"].timeline() == bytes(ulaw_encode(TONE)) + silence
     assert call.legs["outbound"].timeline() == bytes(ulaw_encode(TONE[:1600][::-1])).ljust(4000, b"\xff") + silence
     assert took_s >= 0.6
-    anchor_s = call.legs["inbound"].anchored_s
     for position, payload, now in call.legs["inbound"].chunks:
-        # Never before it was spoken; 5 ms for what the two ends of a socket see differently.
-        assert now - anchor_s >= (position + len(payload)) / 8000 - 0.005
+        # Never before it was spoken. The worker's own idea of the beginning is as late as this machine let it be.
+        assert now - start_s >= (position + len(payload)) / 8000 - 0.005
 
 
 async def test_a_signed_upgrade_needs_no_call_token(tone):
