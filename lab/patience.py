@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -55,8 +55,15 @@ async def wait_for(awaitable: Awaitable[T], quiet_s: float) -> T:
     return await asyncio.wait_for(awaitable, seconds(quiet_s))
 
 
+async def eventually(condition: Callable[[], object], timeout_s: float = 30) -> None:
+    """Until the condition holds, for what nobody announces: in a library, a thread, or at the other end of a socket."""
+    async with timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 def until(condition: Any, timeout_s: float = 30, what: str = "") -> Any:
-    """The first true value of `condition()`. For what happens in other processes, which tell nobody."""
+    """As `eventually`, where there is no event loop: the first true value of `condition()`."""
     deadline = time.monotonic() + seconds(timeout_s)
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s on a quiet machine: {what or condition}"

@@ -16,7 +16,7 @@ from audio.codecs.g711 import ulaw_encode
 from config.settings import Asr, Settings
 from lab.engine.listener import LISTENER_PATH, SITE
 from lab.media.speech import speech
-from lab.patience import timeout
+from lab.patience import eventually
 
 SETTINGS = Settings(asr=Asr(engine="moonshine", threads=1))
 PROMPT = "agent-loggedoff"
@@ -62,9 +62,7 @@ class Client:
             self.recognizer.append(name, audio[at : at + 1600])
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with timeout(LIMIT_S):
-            while not condition():  # noqa: ASYNC110 - kills are timed by what is going on, not by an event
-                await asyncio.sleep(0.005)
+        await eventually(condition, LIMIT_S)
 
     async def ready(self) -> None:
         await self.until(lambda: self.recognizer.state is EngineStatus.READY)

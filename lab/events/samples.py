@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 
 from config import Settings
 from config.load import parse
-from lab.patience import timeout
+from lab.patience import eventually
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import (
@@ -65,9 +64,7 @@ def small_queue(queue: int) -> Settings:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with timeout(15):
-        while not condition():  # noqa: ASYNC110  what is waited for tells nobody
-            await asyncio.sleep(0.005)
+    await eventually(condition, 15)
 
 
 async def take(subscription: Any, count: int) -> list[Event]:

@@ -10,7 +10,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from config.load import parse
-from lab.patience import timeout
+from lab.patience import eventually, timeout
 from mediaworker.ingress.listener import MediaListener
 from mediaworker.ingress.runner import websocket_routes
 from mediaworker.ingress.twilio.routes import STREAM, TwilioIngress, webhook_routes
@@ -19,12 +19,7 @@ TIMEOUT_S = 10
 
 
 async def until(condition):
-    """Returns when the condition holds; the other end of a socket cannot be waited for in another way."""
-    async with timeout(TIMEOUT_S):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
+    await eventually(condition, TIMEOUT_S)
 
 
 @contextlib.asynccontextmanager

@@ -18,7 +18,7 @@ from config import Settings
 from config.access_list import LOOPBACK
 from config.load import load, parse
 from lab.network.ports import free_port, port_range
-from lab.patience import timeout
+from lab.patience import eventually as until
 from lab.sip.sipp_caller import Sipp
 from sip.pjsip import callbacks, native
 from sip.pjsip.call import SipCall
@@ -70,12 +70,6 @@ def short_memory() -> Iterator[None]:
         yield
     finally:
         native.library.pjsip_tsx_set_timers(0, 0, 0, 32000)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    async with timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is awaited is in PJSIP or in another process
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ from config.settings import Cluster
 from lab.events.samples import ended, final, partial, running_hub, speech, started
 from lab.network.cutting_proxy import CuttingProxy
 from lab.network.nats_servers import NatsServer, nats
-from lab.patience import timeout
+from lab.patience import eventually, timeout
 from lab.worker.cluster import environ, following, joined
 from lab.worker.peers import alive, launch
 from lab.worker.ws_calls import config, url
@@ -76,9 +76,7 @@ async def stored(js: JetStreamContext) -> list[tuple[str, int]]:
 
 
 async def until(done: Callable[[], bool]) -> None:
-    async with timeout(WITHIN_S):
-        while not done():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually(done, WITHIN_S)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from audio.codecs.g711 import ulaw_encode
 from benchmarks.offline import transcribe
 from config.settings import Asr, Settings
 from lab.media.speech import speech
-from lab.patience import timeout, wait_for
+from lab.patience import eventually, wait_for
 
 KILLS, SEED, LEGS = 200, 200, 4
 PROMPTS = ("agent-loggedoff", "agent-alreadyon", "vm-goodbye", "conf-getpin", "queue-thankyou", "vm-youhave")
@@ -64,9 +64,7 @@ class Leg:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with timeout(60):
-        while not condition():  # noqa: ASYNC110 - the other process is killed as soon as this one is back
-            await asyncio.sleep(0.005)
+    await eventually(condition, 60)
 
 
 @pytest.mark.timeout(600)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from config import ConfigError
 from lab.events.finals import final
-from lab.patience import timeout
+from lab.patience import eventually
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.call import CallAlerts
 from mediaworker.policy.alerts.rules import RulesError, parse
@@ -182,10 +182,8 @@ class Call:
         self.checked += 1
 
 
-async def until(true: object, seconds: float = 10.0) -> None:
-    async with timeout(seconds):
-        while not true():  # type: ignore[operator]  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+async def until(true: Callable[[], object]) -> None:
+    await eventually(true, 10)
 
 
 async def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
