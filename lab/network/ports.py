@@ -14,29 +14,25 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import IO
 
 FIRST, BLOCKS, SINGLE = 20000, 16, 250
 """Of ports that are given out one by one: where the first block begins, how many there are, and how long each is."""
 FIRST_RTP, BLOCKS_RTP, RTP = 24000, 8, 1096
-_locks: list[IO[str]] = []
 
 
 @cache
 def _block(kind: str, blocks: int) -> int:
-    """The number of this process's block."""
+    """The number of this process's block, whose file stays open and locked until the process ends."""
     for number in range(blocks):
         try:
-            file = Path(tempfile.gettempdir(), f"mediaworker-{kind}-{number}").open("w")
+            file = os.open(Path(tempfile.gettempdir(), f"mediaworker-{kind}-{number}"), os.O_CREAT | os.O_WRONLY, 0o666)
         except OSError:
             continue  # another user's
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-        else:
-            _locks.append(file)
             return number
+        except OSError:
+            os.close(file)
     return os.getpid() % blocks
 
 
