@@ -10,8 +10,6 @@ from mediaworker.ingress.audiosocket.messages import UUID as ID
 from mediaworker.ingress.audiosocket.messages import Frame
 
 NAME = UUID("40325ec2-5efd-4bd3-805f-53576e581d13")
-
-
 HELLO = bytes(Frame(ID, NAME.bytes))
 
 

@@ -18,10 +18,10 @@ from lab.network.authority import Authority
 from lab.network.ports import ports
 from lab.patience import until
 from lab.worker.peers import ROOT
+from lab.worker.qwen import DIGITS
 
 SCRIPTS = ROOT / "tools" / "interop"
 CONFIGURATION = Path(__file__).parent / "configuration"
-DIGITS = ROOT / "tests" / "data" / "digits"
 INSIDE = "/mnt"
 """Where the folder of a test is seen by what runs in the system."""
 ADDRESS = "127.0.0.1"

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from lab.house import ROOT
+
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 SCHEMAS = ROOT / "tests" / "data" / "schemas"
 Manifest = dict[str, Any]

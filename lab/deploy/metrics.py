@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import promql_parser
 
-ROOT = Path(__file__).parents[2]
-
+from lab.house import ROOT
 
 DEPLOY = ROOT / "deploy"
 

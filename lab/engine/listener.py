@@ -19,8 +19,9 @@ from pathlib import Path
 
 from asr.engines.interface import BYTES_PER_S, Answer, Capabilities, EngineUnusable, Request, TimedWord, Utterance
 from config.settings import Asr, Qwen
+from lab.house import ROOT
 
-SITE, ROOT = Path(__file__).parent / "site", Path(__file__).parents[2]
+SITE = Path(__file__).parent / "site"
 LISTENER = {"ASR__ENGINE": "listener"}
 LISTENER_PATH = {"PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)])}
 """Of the environment of a worker or a command, which finds the engine there as it finds those of other packages."""

@@ -21,12 +21,12 @@ from config import Endpointing
 from config.child_process import how
 from config.framing import Frames, encode
 from config.settings import Files
+from lab.house import ROOT
 from lab.patience import seconds
 from mediaworker.files import decoder
 from mediaworker.files.decoder_process import CPU_S, MEMORY_BYTES, _environment
 from mediaworker.files.messages import Begin, FromReader, Grant, decode_from_reader
 
-ROOT = Path(__file__).parents[2]
 READ_S = 60.0
 """What one file may take: as long as a decoder may say nothing."""
 

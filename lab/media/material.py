@@ -22,7 +22,8 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[2]
+from lab.house import ROOT
+
 RATE_HZ = 16000
 Samples = NDArray[np.int16]
 

@@ -45,24 +45,12 @@ CALL = [
     SpokenLine(9500, 9500, " \n ", "Ann"),
     SpokenLine(359_999_000, 360_000_500, "42\n\n7", "Ann"),
 ]
-
-
 LIKE_THE_FORMAT = ["1", "12 " * 40, "00:00:01,000 --> 00:00:02,000", "NOTE x", "WEBVTT", "<i>&amp;", "--\n->"]
-
-
 SAID = st.one_of(
     st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=200),
     st.sampled_from([LONG, "你好，世界。" * 12, *LIKE_THE_FORMAT]),
 )
-
-
 SPEAKER = st.sampled_from(["", "Ann", "B <ö>\n--", ">", "x" * 60])
-
-
 TIME = st.integers(-1000, 200_000) | st.integers(0, 10**9)
-
-
 WORDS = st.lists(st.builds(Word, st.text(max_size=3), TIME, TIME), max_size=4)
-
-
 LINES = st.lists(st.builds(SpokenLine, TIME, TIME, SAID, SPEAKER, WORDS), max_size=8)

@@ -7,11 +7,7 @@ import base64
 from sip.protocol.srtp import KEY_BYTES, SUITES
 
 KEY = bytes(range(KEY_BYTES))
-
-
 INLINE = base64.b64encode(KEY).decode()
-
-
 LONG, SHORT = SUITES
 
 

@@ -10,8 +10,6 @@ from config.settings import Sip
 from sip.request_filter import RequestHead
 
 NAMED = Sip().headers
-
-
 TELLING = {
     "P-Asserted-Identity": '"Bea" <sip:+4930123456@carrier.example>, <tel:+4930123456>',
     "Diversion": "<sip:100@pbx.example>;reason=no-answer, <sip:200@pbx.example>;reason=busy",
@@ -21,11 +19,7 @@ TELLING = {
     "Session-ID": "ab30317f1a784dc48ff824d0d3715d86;remote=47755a9de7794ba387653f2099600ef2",
     "Cisco-GUID": "3242324224-2863311530-1431655765-0305419896",
 }
-
-
 FRIEND, STRANGER = "192.0.2.10", "203.0.113.5"
-
-
 _numbers = count()
 
 

@@ -17,17 +17,11 @@ from lab.worker.peers import Worker
 from sip.protocol.srtp import Crypto
 
 SRC = ";+sip.src"
-
-
 REQUIRE = ("Require: siprec",)
-
-
 ROLES = {
     "SIPREC__PARTICIPANTS": '[{match = "sip:47??@*", role = "agent"}, {match = "a_leg", role = "customer"}]',
     "SIPREC__OTHERS": "customer",
 }
-
-
 PEOPLE = {"1": ("a", "sip:+4930123456@carrier.example", "Bea"), "2": ("b", "sip:4711@pbx.example", "Ann")}
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab.house import ROOT
 from lab.network.ports import ports
 from lab.patience import seconds, until
 
-ROOT = Path(__file__).parents[2]
 TINY = ROOT / "models" / "qwen3-asr-tiny"
 """The engine of the tests: `auto` takes it."""
 COMMAND = [sys.executable, "-m", "mediaworker.cli.main"]

@@ -6,21 +6,16 @@ from pathlib import Path
 
 from config import Settings
 from config.settings import Asr
+from lab.house import ROOT
 from lab.worker.peers import TINY
 
-DIGITS = Path(__file__).parents[2] / "tests" / "data" / "digits"
-
-
+DIGITS = ROOT / "tests" / "data" / "digits"
 SAID = {
     "customer": ["four seven one two", "nine oh five three eight"],
     "agent": ["zero six two", "one eight four nine"],
     "long": ["one two three four five six seven eight nine zero " * 2],
 }
-
-
 SETTINGS = Settings(asr=Asr(engine="qwen", model=str(TINY)))
-
-
 QWEN = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY)}
 
 

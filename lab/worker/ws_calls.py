@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,23 +15,13 @@ from websockets.exceptions import ConnectionClosed
 from audio.codecs.g711 import alaw_encode, ulaw_decode
 from lab.events.story import check_story
 from lab.patience import timeout
-from lab.worker.peers import TINY, Worker
+from lab.worker import qwen
+from lab.worker.peers import Worker
 
-QWEN = {"ASR__ENGINE": "qwen", "ASR__MODEL": str(TINY), "SIP__ENABLED": "false", "EVENTS__HEARTBEAT_S": "2"}
-
-
-DIGITS = Path(__file__).parents[2] / "tests" / "data" / "digits"
-
-
-SAID = ["four seven one two", "nine oh five three eight"]
-
-
-CODES = (DIGITS / "customer.ulaw").read_bytes()
-
-
+QWEN = qwen.QWEN | {"SIP__ENABLED": "false", "EVENTS__HEARTBEAT_S": "2"}
+SAID = qwen.SAID["customer"]
+CODES = qwen.file("customer").read_bytes()
 PCM = ulaw_decode(CODES)
-
-
 TIMEOUT_S = 60
 
 

@@ -19,10 +19,10 @@ from benchmarks.engine.arrivals import Clock, Run
 from benchmarks.engine.moonshine_designs import MeteredEngine, Model
 from benchmarks.engine.plan import Arrival
 from benchmarks.engine.talk import WARM_S, quiet, requests, talk
+from lab.house import ROOT
+from lab.worker.qwen import DIGITS
 from mediaworker.cli.main import main
 
-ROOT = Path(__file__).parents[2]
-DIGITS = ROOT / "tests" / "data" / "digits"
 CLIPS = [(DIGITS / f"{name}.ulaw").read_bytes() for name in ("customer", "agent", "long")]
 Asked = messages.PartialRequest | messages.FinalRequest
 

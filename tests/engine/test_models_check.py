@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lab.engine.qwen_models import TINY
+from lab.worker.qwen import DIGITS
 from mediaworker.cli import main
 from tools.make_checkpoint import write
 
-DIGITS = Path(__file__).parents[1] / "data" / "digits"
 WORDS = {"customer": "four seven one two", "agent": "zero six two"}
 """In front of the pause: what stands behind it is another utterance."""
 SILENCE = b"\xff" * 4000

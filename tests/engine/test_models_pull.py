@@ -22,9 +22,9 @@ from asr.engines.selection import create_aligner, select
 from config.settings import Asr, Qwen
 from lab.engine.aligner_models import random_aligner, save
 from lab.engine.qwen_models import TINY
+from lab.house import ROOT
 from lab.patience import seconds
 
-ROOT = Path(__file__).parents[2]
 NAME = "someone/qwen3-asr-tiny"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 OLDER = "fedcba9876543210fedcba9876543210fedcba98"

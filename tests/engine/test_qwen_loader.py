@@ -22,9 +22,9 @@ from asr.engines.qwen.model.loader import load
 from config.settings import Asr, Qwen
 from lab.engine.checkpoints import change, configured, has_more, lacks, other_tokenizer
 from lab.engine.qwen_models import TINY, ends, random_model, tokenizer
+from lab.house import ROOT
 from tools.reference.checkpoints import old
 
-ROOT = Path(__file__).parents[2]
 PARTS = (
     "chat_template.jinja", "merges.txt", "processor_config.json", "tokenizer_config.json", "tokenizer.json",
     "vocab.json",

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,8 +36,8 @@ from benchmarks.engine.plan import cut, utterances
 from benchmarks.engine.run import clips
 from config.settings import Asr, Qwen
 from lab.engine.qwen_models import TINY, _inputs, generate, loaded_tiny, prompts, random_model
+from lab.house import ROOT
 
-ROOT = Path(__file__).parents[2]
 SAID = [
     "zero six two", "one eight four nine", "four seven one two", "nine oh five three eight",
     "one two three four five six seven eight nine zero " * 2,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from transformers.models.qwen3_asr import Qwen3ASRForTokenClassification
 
 from audio.codecs.g711 import ulaw_decode
 from audio.resample import Upsampler
+from lab.house import ROOT
 
-ROOT = Path(__file__).parents[2]
 ALIGNER, RECOGNIZER = ROOT / "models" / "qwen3-aligner-tiny", ROOT / "models" / "qwen3-asr-tiny"
 CLIPS = ROOT / "tests" / "data" / "aligned"
 TIMES: dict[str, list[dict[str, Any]]] = json.loads((CLIPS / "words.json").read_text(encoding="utf-8"))

@@ -22,8 +22,8 @@ from lab.http.media_shells import until as until_async
 from lab.network.ports import ports
 from lab.patience import seconds, until
 from lab.worker.peers import TINY, Worker, worker
+from lab.worker.qwen import DIGITS
 
-DIGITS = Path(__file__).parents[1] / "data" / "digits"
 SAID = {
     "customer": ["four seven one two", "nine oh five three eight"],
     "agent": ["zero six two", "one eight four nine"],

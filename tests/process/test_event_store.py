@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.events.samples import ended, final, kinds, partial, running_hub, speech, started, take, until
+from lab.house import ROOT
 from lab.patience import wait_for
 from mediaworker.events.call_record import RESTART_REVISION
 from mediaworker.events.database import Database
@@ -19,8 +20,6 @@ from mediaworker.events.schema import CallEnded, Dtmf, EngineState, Metrics, Spe
 from mediaworker.events.store import FILE, EventStore, StoreError
 from mediaworker.events.subscription import Entry, ResumeError
 from mediaworker.events.tables import MIGRATIONS
-
-ROOT = Path(__file__).parents[2]
 
 
 async def all_frames(hub: EventHub, call_id: str | None = None) -> list[str]:

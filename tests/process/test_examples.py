@@ -24,9 +24,8 @@ from lab.network.ports import ports
 from lab.patience import seconds, until
 from lab.worker.peers import ROOT, Worker, worker
 from lab.worker.peers import command as mediaworker
+from lab.worker.qwen import DIGITS
 from lab.worker.ws_calls import CODES, config, speech, texts, told, url
-
-DIGITS = ROOT / "tests" / "data" / "digits"
 
 
 @pytest.fixture(scope="module")

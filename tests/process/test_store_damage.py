@@ -20,6 +20,7 @@ import pytest
 from config.load import parse
 from config.settings import Retention as RetentionSettings
 from lab.events.samples import ended, final, kinds, running_hub, speech, started, take, until
+from lab.house import ROOT
 from lab.patience import seconds
 from mediaworker.events import database as store_file
 from mediaworker.events import stored_events
@@ -33,8 +34,6 @@ from mediaworker.events.subscription import ResumeError, SubscriptionClosed
 from mediaworker.jobs import database as job_file
 from mediaworker.jobs.database import JobDatabase
 from mediaworker.storage.sqlite import ASIDE
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

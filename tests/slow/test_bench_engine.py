@@ -22,10 +22,10 @@ from benchmarks.engine.meter import MeteredEngine
 from benchmarks.engine.native import UNFIXED_TOKENS, Refeed, Rollback
 from benchmarks.engine.plan import arrivals, cut, pieces, plan, utterances
 from lab.engine.qwen_models import TINY, generate, loaded_tiny, prompts
+from lab.house import ROOT
+from lab.worker.qwen import DIGITS
 from mediaworker.cli.main import main
 
-ROOT = Path(__file__).parents[2]
-DIGITS = ROOT / "tests" / "data" / "digits"
 CUSTOMER, AGENT, LONG = ((DIGITS / f"{name}.ulaw").read_bytes() for name in ("customer", "agent", "long"))
 CLIPS = [CUSTOMER, AGENT]
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ import pytest
 from audio.codecs.g711 import ulaw_decode
 from benchmarks.engine.plan import arrivals, cut, plan, utterances
 from benchmarks.files import speech
+from lab.house import ROOT
 from mediaworker.cli.main import main
 
-ROOT = Path(__file__).parents[2]
 CLIP = ROOT / "tests" / "data" / "digits" / "customer.ulaw"
 FILES, MINUTES, CALLS = 2, 5.0, 4
 # Long files: one takes the engine for seconds, and what a step or a busy machine takes is little beside it.

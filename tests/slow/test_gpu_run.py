@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.house import ROOT
 from tools.gpu import page, runner
 from tools.gpu.parts import PARTS, Context, Part
 from tools.gpu.tests import items
 
-ROOT = Path(__file__).parents[2]
 ROW = {"name", "title", "settles", "status", "seconds", "limit_s", "error", "figures", "output"}
 
 
