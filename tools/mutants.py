@@ -32,6 +32,8 @@ from typing import NamedTuple
 import coverage
 import pytest
 
+from lab import patience
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("config", "audio", "sip", "asr", "mediaworker")
 UNIT = "tests/unit"
@@ -278,6 +280,7 @@ def main() -> int:
     paths = [path for path in modules() if not arguments.only or path.startswith(tuple(arguments.only))]
     chosen = pick(paths, arguments.count, arguments.seed)
     os.nice(10)
+    patience.settle()  # once, not in each of hundreds of runs
     killers: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.workers) as pool:
         copies = [_copied(Path(folder) / str(number)) for number in range(arguments.workers)]

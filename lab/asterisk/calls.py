@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from typing import Any
 
 from lab.asterisk.pbx import Asterisk
@@ -20,8 +19,3 @@ def heard(asterisk: Asterisk, listening: Worker, peer: str, say: str, context: s
         f"a call to {peer}",
     )
     return listening.events(call["call_id"])
-
-
-def hang_up(listening: Worker, call_id: str) -> None:
-    request = urllib.request.Request(f"{listening.url}/v1/calls/{call_id}/hangup", method="POST")
-    urllib.request.urlopen(request, timeout=10).close()

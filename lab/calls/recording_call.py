@@ -71,12 +71,14 @@ class RecordedCall:
 class Desk:
     """Opens recorded calls, or refuses them."""
 
+    kind: type[RecordedCall] = RecordedCall
+
     def __init__(self, refusal: CallRefused | None = None) -> None:
-        self.calls: list[RecordedCall] = []
+        self.calls: list[Any] = []
         self.refusal = refusal
 
     def __call__(self, *, legs: Sequence[LegSpec], **arguments: Any) -> RecordedCall:
         if self.refusal is not None:
             raise self.refusal
-        self.calls.append(RecordedCall({"legs": legs, **arguments}))
+        self.calls.append(self.kind({"legs": legs, **arguments}))
         return self.calls[-1]

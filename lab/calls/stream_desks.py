@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from audio import Codec
@@ -109,8 +109,4 @@ class StreamCall(RecordedCall):
 
 
 class Desk(RecordingDesk):
-    def __call__(self, *, legs: Sequence[Any], **arguments: Any) -> Any:
-        if self.refusal is not None:
-            raise self.refusal
-        self.calls.append(StreamCall({"legs": legs, **arguments}))
-        return self.calls[-1]
+    kind = StreamCall

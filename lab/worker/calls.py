@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from lab.engine.offline import Expected
-from lab.worker.peers import Worker
+from lab.worker.peers import COMMAND, ROOT, Worker
 
 
 def said(worker: Worker, call_id: str) -> list[str]:
@@ -30,10 +31,6 @@ def check_heard(finals: list[dict[str, Any]], expected: list[Expected], *, shift
 
 
 def start(*arguments: str) -> Any:
-    import subprocess
-
-    from lab.worker.peers import COMMAND, ROOT
-
     return subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -73,6 +73,11 @@ class Worker:
         assert found, f"no metric {name}"
         return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
+    def hang_up(self, call_id: str) -> None:
+        request = urllib.request.Request(f"{self.url}/v1/calls/{call_id}/hangup", method="POST")
+        with urllib.request.urlopen(request, timeout=seconds(10), context=self.tls) as answer:
+            assert answer.status == 202
+
     def wait_ended(self, calls: int, timeout_s: float = 60) -> list[dict[str, Any]]:
         """Until that many calls are over; returns them oldest first."""
         return sorted(

@@ -3,7 +3,6 @@ asked for is a warning that says why."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from config.framing import Frames, encode
 from config.settings import Asr, Qwen, Settings
+from lab.engine.listener import LISTENER_PATH
 from lab.engine.recognizer import client
 from lab.patience import until
-from lab.worker.peers import ROOT, TINY, worker
+from lab.worker.peers import TINY, worker
 
 TOO_OLD = (
     "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading "
@@ -128,14 +128,8 @@ def test_qwen_says_where_it_computes() -> None:
 
 
 def test_a_worker_shows_where_its_engine_computes(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    info = site / "on_gpu-0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: on_gpu\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[mediaworker.engines]\non_gpu = lab.engine.on_gpu:plugin\n")
-    process = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     environment = {"ASR__ENGINE": "on_gpu", "ASR__PRELOAD": "true", "SIP__ENABLED": "false"}
-    with worker(tmp_path, process, **environment) as running:
+    with worker(tmp_path, LISTENER_PATH, **environment) as running:
         until(lambda: 'mediaworker_asr_state{state="ready"} 1.0' in running.get("/metrics"), 60)
         shown = running.get("/readyz")
         engine = shown["engine"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.asterisk.audiosocket import check_heard, hold
-from lab.asterisk.calls import hang_up, heard
+from lab.asterisk.calls import heard
 from lab.asterisk.dialled import dialled, extension, wait_ended, wait_said
 from lab.asterisk.pbx import Asterisk
 from lab.patience import until
@@ -90,7 +90,7 @@ def test_the_worker_hangs_up(asterisk: Asterisk, streamed: Worker, number: str) 
     known = {call["call_id"] for call in streamed.calls()}
     asterisk.call(number, "stay", "transcribe")
     (call,) = until(lambda: [each for each in streamed.calls() if each["call_id"] not in known], 20, "a call")
-    hang_up(streamed, call["call_id"])
+    streamed.hang_up(call["call_id"])
     assert until(asterisk.dialled) == ("16" if number == APPLICATION else "ANSWER 16")
     assert asterisk.went_on(number) == (number == APPLICATION)
     assert wait_ended(streamed, call["call_id"])[-1]["reason"] == "api"

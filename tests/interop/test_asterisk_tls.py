@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.asterisk.calls import hang_up, heard
+from lab.asterisk.calls import heard
 from lab.asterisk.dialled import dialled, extension, hold_and_say_again, wait_ended, wait_said
 from lab.asterisk.pbx import ADDRESS, Asterisk
 from lab.events.story import check_story
@@ -106,7 +106,7 @@ def test_the_worker_hangs_up_over_tls(asterisk: Asterisk, secure: Worker) -> Non
     known = {call["call_id"] for call in secure.calls()}
     asterisk.call(USER, "stay")
     (call,) = until(lambda: [each for each in secure.calls() if each["call_id"] not in known], 20, "a call")
-    hang_up(secure, call["call_id"])
+    secure.hang_up(call["call_id"])
     assert until(asterisk.dialled) == "ANSWER 16"
     (request,) = asterisk.messages("BYE sip:", call["external_id"])
     assert "SIP/2.0/TLS " in request

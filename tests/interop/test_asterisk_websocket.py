@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab.asterisk.audiosocket import hold
-from lab.asterisk.calls import hang_up, heard
+from lab.asterisk.calls import heard
 from lab.asterisk.dialled import dialled, extension, wait_ended, wait_said
 from lab.asterisk.pbx import KEY, Asterisk
 from lab.events.story import check_story
@@ -79,7 +79,7 @@ def test_the_worker_hangs_up(asterisk: Asterisk, streamed: Worker, number: str) 
     known = {call["call_id"] for call in streamed.calls()}
     asterisk.call(number, "stay", "transcribe")
     (call,) = until(lambda: [each for each in streamed.calls() if each["call_id"] not in known], 20, "a call")
-    hang_up(streamed, call["call_id"])
+    streamed.hang_up(call["call_id"])
     assert until(asterisk.dialled) == "ANSWER 16"
     assert wait_ended(streamed, call["call_id"])[-1]["reason"] == "api"
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import signal
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,8 +110,7 @@ async def test_the_worker_hangs_up_through_the_proxy(proxy: Kamailio, trusting: 
     (call,) = await asyncio.to_thread(
         until, lambda: [each for each in trusting.calls() if each["call_id"] not in known], 20
     )
-    request = urllib.request.Request(f"{trusting.url}/v1/calls/{call['call_id']}/hangup", method="POST")
-    await asyncio.to_thread(urllib.request.urlopen, request, timeout=10)
+    await asyncio.to_thread(trusting.hang_up, call["call_id"])
     await called
     assert crossed(trusting, call["external_id"], "BYE", ">") == {proxy.address}
 
@@ -211,8 +209,7 @@ async def test_a_worker_that_refuses_by_options_is_sent_no_call(system: Path, tm
             if trouble == "drains":
                 first.process.send_signal(signal.SIGTERM)
             else:
-                request = urllib.request.Request(f"{first.url}/v1/calls/{busy['call_id']}/hangup", method="POST")
-                await asyncio.to_thread(urllib.request.urlopen, request, timeout=10)
+                await asyncio.to_thread(first.hang_up, busy["call_id"])
                 await asyncio.to_thread(until, lambda: not passed_over(proxy, first.sip_port), 30)
             await held
 
@@ -252,6 +249,5 @@ async def test_another_worker_takes_the_call(system: Path, tmp_path: Path, troub
             first.process.send_signal(signal.SIGTERM)
         elif not absent:
             (busy,) = first.calls()
-            request = urllib.request.Request(f"{first.url}/v1/calls/{busy['call_id']}/hangup", method="POST")
-            await asyncio.to_thread(urllib.request.urlopen, request, timeout=10)
+            await asyncio.to_thread(first.hang_up, busy["call_id"])
         await held

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,12 +181,6 @@ def open_call(running: Worker, external_id: str) -> dict[str, Any]:
     return until(found, 60)
 
 
-def hang_up(running: Worker, call_id: str) -> None:
-    request = urllib.request.Request(f"{running.url}/v1/calls/{call_id}/hangup", method="POST")
-    with urllib.request.urlopen(request, timeout=seconds(10)) as answer:
-        assert answer.status < 300
-
-
 async def test_the_worker_hangs_up(running: Worker) -> None:
     """Who is hung up is told so in its own protocol, and what was said keeps its final."""
     async with AudioSocketPeer.connect(PORT) as peer, ChannelPeer.connect(running.media_port, "slin") as channel:
@@ -197,7 +190,7 @@ async def test_the_worker_hangs_up(running: Worker) -> None:
         )
         for external_id in (peer.id, channel.channel_id):
             call = await asyncio.to_thread(open_call, running, external_id)
-            await asyncio.to_thread(hang_up, running, call["call_id"])
+            await asyncio.to_thread(running.hang_up, call["call_id"])
         await peer.ended()
         await channel.ended()
     assert peer.heard[-1] == (0x00, b"")

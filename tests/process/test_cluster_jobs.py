@@ -21,6 +21,7 @@ from uuid_utils import uuid7
 
 from config.load import parse
 from lab.chaos.jobs import recording
+from lab.engine.limits import limit, limited
 from lab.engine.listener import LISTENER, Limit
 from lab.http.receiver import SECRET, receiving, told
 from lab.network.nats_servers import NatsServer, nats
@@ -33,6 +34,8 @@ from mediaworker.cluster.jobs import ClusterJobStore
 from mediaworker.files.options import Options
 from mediaworker.jobs.record import Job, Source
 from mediaworker.jobs.sources import Sources
+
+__all__ = ["limit", "limited"]
 
 OPTIONS = {
     **LISTENER, "FILES__PARALLEL_SEGMENTS": "1", "LOG__LEVEL": "debug", "JOBS__PARALLEL": "1",
@@ -48,17 +51,6 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recording(found / "short.wav", 2, 1)
     recording(found / "long.wav", 24, 2, "pcm_mulaw", 8000)
     return found
-
-
-@pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Limit:
-    return Limit(tmp_path_factory.mktemp("limit") / "finals")
-
-
-@pytest.fixture
-def limit(limited: Limit) -> Iterator[Limit]:
-    yield limited
-    limited.lift()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import pytest
 from asr.client.recognizer import EngineStatus, Utterance
 from asr.client.servers.engine_server import EngineServer
 from lab.deploy.metrics import families
+from lab.engine.limits import limit, limited
 from lab.engine.listener import LISTENER, LISTENER_PATH, Limit, words
 from lab.engine.recognizer import PROMPT, Client, client, codes
 from lab.patience import seconds, until
@@ -22,25 +23,15 @@ from lab.worker.engine_server_clients import finals, ready, say
 from lab.worker.engine_servers import Server, engine_server, shared
 from lab.worker.peers import TINY
 
+__all__ = ["limit", "limited"]
+
 AUDIO = codes(PROMPT)
 WORDS = " ".join(words(AUDIO))
 
 
 @pytest.fixture(scope="module")
-def module_limit(tmp_path_factory: pytest.TempPathFactory) -> Limit:
-    return Limit(tmp_path_factory.mktemp("limit") / "limit")
-
-
-@pytest.fixture
-def limit(module_limit: Limit) -> Iterator[Limit]:
-    """Of each server's inference process."""
-    yield module_limit
-    module_limit.lift()
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, module_limit: Limit) -> Iterator[tuple[Server, Server]]:
-    folder, environ = tmp_path_factory.mktemp("servers"), module_limit.environ
+def pair(tmp_path_factory: pytest.TempPathFactory, limited: Limit) -> Iterator[tuple[Server, Server]]:
+    folder, environ = tmp_path_factory.mktemp("servers"), limited.environ
     with engine_server(folder / "one", environ, **LISTENER) as one:
         with engine_server(folder / "two", environ, **LISTENER) as two:
             yield one, two

@@ -17,12 +17,15 @@ import numpy as np
 import pytest
 
 from lab.chaos.jobs import recording
+from lab.engine.limits import limit, limited
 from lab.engine.listener import LISTENER, LISTENER_PATH, Limit
 from lab.http.documented import check_read
 from lab.media.material import RATE_HZ, encode
 from lab.patience import seconds, until
 from lab.worker.jobs import ended, folder, jobs, made, name, upload
 from lab.worker.peers import Worker, alive, launch, worker
+
+__all__ = ["limit", "limited"]
 
 KEYS = {"ann": "ann-key-1234", "bob": "bob-key-1234", "ops": "ops-key-1234", "screen": "screen-key-1"}
 SCOPES = {"ann": ["batch"], "bob": ["batch"], "ops": ["batch", "admin"], "screen": ["events"]}
@@ -49,12 +52,7 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def limit(tmp_path_factory: pytest.TempPathFactory) -> Limit:
-    return Limit(tmp_path_factory.mktemp("limit") / "finals")
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, media: Path, limit: Limit) -> Iterator[Worker]:
+def running(tmp_path_factory: pytest.TempPathFactory, media: Path, limited: Limit) -> Iterator[Worker]:
     environ = SIMPLE | {
         "AUTH__API_KEYS": f"[{API_KEYS}]",
         "JOBS__ROOTS": json.dumps([str(media)]),
@@ -64,16 +62,15 @@ def running(tmp_path_factory: pytest.TempPathFactory, media: Path, limit: Limit)
         "FILES__MAX_UPLOAD_MB": "3",
         "FILES__PARALLEL_SEGMENTS": "2",
     }
-    with worker(tmp_path_factory.mktemp("worker"), limit.environ, **environ) as started:
+    with worker(tmp_path_factory.mktemp("worker"), limited.environ, **environ) as started:
         yield started
 
 
 @pytest.fixture
-def held(limit: Limit) -> Iterator[Limit]:
+def held(limit: Limit) -> Limit:
     """`long.wav` is at work as long as the test is."""
     limit.set(HELD)
-    yield limit
-    limit.lift()
+    return limit
 
 
 @pytest.fixture

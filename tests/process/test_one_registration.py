@@ -120,8 +120,7 @@ async def drained_with_a_call(folder: Path, registrar: OneContactRegistrar, old:
     await caller.run(scenario(INVITE, Pause(200), Send("BYE")), called(registrar))
     await asyncio.to_thread(until, lambda: len(new.calls()) > known)
     assert not live.done()
-    request = urllib.request.Request(f"{old.url}/v1/calls/{call['call_id']}/hangup", method="POST")
-    (await asyncio.to_thread(urllib.request.urlopen, request)).close()
+    await asyncio.to_thread(old.hang_up, call["call_id"])
     await live
     await asyncio.to_thread(old.process.wait, seconds(20))
 

@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asr.client.recognizer import EngineStatus, Utterance
+from asr.client.recognizer import EngineStatus
 from config import ConfigError
 from config.settings import Asr, Settings
 from lab.engine.listener import LISTENER, LISTENER_PATH, NO_DEVICE, words
 from lab.engine.recognizer import PROMPT, Client, client, codes, install_listener, of_listener
 from lab.patience import seconds, until
+from lab.worker.engine_server_clients import say
 from lab.worker.peers import TINY
 from lab.worker.reload import configured
 
@@ -37,15 +38,6 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ready(c: Client, count: int = 2) -> None:
     c.recognizer.keep_alive(True)
     await c.until(lambda: sum(server.state is EngineStatus.READY for server in c.recognizer.servers) == count)
-
-
-def say(c: Client, leg: str, number: int, audio: bytes = AUDIO) -> str:
-    """Speech of a leg and its final. -> the utterance's id."""
-    name = f"{leg}/{number}"
-    c.recognizer.open(Utterance(name, "PCMU", stream=leg), c.heard.append)
-    c.recognizer.append(name, audio)
-    c.recognizer.final(name, 1, commit=True)
-    return name
 
 
 def home(c: Client, name: str) -> int | None:

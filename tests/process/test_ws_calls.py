@@ -267,8 +267,7 @@ async def test_a_hangup_by_the_api_sends_the_last_final_first(running: Worker) -
         call_id = json.loads(await socket.recv())["call_id"]
         await send(socket, one, speed=0, bytes_per_s=8000)
         await taken(socket)
-        request = urllib.request.Request(f"{running.url}/v1/calls/{call_id}/hangup", method="POST")
-        await asyncio.to_thread(urllib.request.urlopen, request, timeout=seconds(10))
+        await asyncio.to_thread(running.hang_up, call_id)
         assert texts(await read(socket)) == [SAID[0]]
         assert (socket.close_code, socket.close_reason) == (1000, "api")
 

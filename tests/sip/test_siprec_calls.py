@@ -6,7 +6,6 @@ import asyncio
 import base64
 import os
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.events.story import check_story
-from lab.patience import seconds, until
+from lab.patience import until
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Body, Expect, Pause, Send, Step, mixed, offer, scenario
@@ -53,7 +52,7 @@ async def test_both_sides_of_a_recorded_call(running: Worker, tmp_path: Path, se
         received = lambda: running.metric("mediaworker_rtp_packets_total") == packets + sent  # noqa: E731
         await asyncio.to_thread(until, received)
         (live,) = (call for call in running.calls() if not call["ended_at"])
-        await asyncio.to_thread(hang_up, running, live["call_id"])
+        await asyncio.to_thread(running.hang_up, live["call_id"])
     events = await ended(running, before)
     finals = check_story(events)
     started = events[0]
@@ -67,12 +66,6 @@ async def test_both_sides_of_a_recorded_call(running: Worker, tmp_path: Path, se
     assert not any(sender.sources & set(ports) for sender in senders), "nothing is sent to who records"
     assert all(leg["packets"] > 300 and leg["lost"] == 0 for leg in events[-1]["legs"])
     assert running.metric("mediaworker_sip_recordings_total") >= 1
-
-
-def hang_up(running: Worker, call_id: str) -> None:
-    asked = urllib.request.Request(f"{running.url}/v1/calls/{call_id}/hangup", method="POST")
-    with urllib.request.urlopen(asked, timeout=seconds(10)) as answer:
-        assert answer.status == 202
 
 
 async def story(running: Worker, sipp: Sipp, *steps: Step, **options: Any) -> list[dict[str, Any]]:

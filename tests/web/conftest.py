@@ -1,4 +1,4 @@
-"""One Chromium for all files that a process runs, each test in a profile of its own."""
+"""One Chromium for all files that a process runs, each test in a tab of its own."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from openai.types import AudioModel
 from asr.client.recognizer import Recognizer
 from config import Settings
 from config.settings import Asr
+from lab.engine.limits import limit, limited
 from lab.engine.listener import LISTENER, Limit
 from lab.http import documented
 from lab.media import hostile as hostile_media
@@ -30,6 +31,8 @@ from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
 from mediaworker.http.openai.routes import TranscriptionAnswer
 
+__all__ = ["limit", "limited"]
+
 KEYS = (
     '[{name="batch", key="batch-key-1", scopes=["batch"]}, {name="other", key="other-key-2", scopes=["batch"]}, '
     '{name="screen", key="events-key-3", scopes=["events", "admin"]}]'
@@ -38,17 +41,11 @@ BATCH = {"Authorization": "Bearer batch-key-1"}
 SECONDS = 20.0
 
 
-@pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Limit:
-    return Limit(tmp_path_factory.mktemp("limit") / "finals")
-
-
 @pytest.fixture
-def held(limited: Limit) -> Iterator[Limit]:
+def held(limit: Limit) -> Limit:
     """Nothing more is recognised."""
-    limited.set(0)
-    yield limited
-    limited.lift()
+    limit.set(0)
+    return limit
 
 
 @pytest.fixture(scope="module")
