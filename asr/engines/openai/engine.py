@@ -19,8 +19,10 @@ STEP_S = 0.01
 """How long a step waits for answers: so late does a new request start, while others are under way."""
 ATTEMPTS = 2
 """Of a request that the server fails at."""
-ATTEMPTS_LOST = 5
-"""Of a request over which the connection was lost."""
+ATTEMPTS_LOST = 12
+"""Of a request over which the connection was lost: a minute of them, as each pause is twice as long up to BUSY_MAX_S.
+A proxy that turns a request away before it has read it resets the connection, and its 429 is lost with it (RFC 9112
+section 9.6). A server may end over a request as well, and that must not go on."""
 BUSY_S, BUSY_MAX_S = 0.5, 8.0
 """A server that does not say when it wants to be asked again is left alone for so long, and twice as long each time."""
 PATIENCE_CALLS, PATIENCE_FILES = 2.0, 20.0
@@ -45,6 +47,7 @@ class _Attempt:
     """When it was first to be sent."""
     failures: int = 0
     lost: int = 0
+    not_before_s: float = 0.0
     give_up: Callable[[], object] | None = None
     """It is under way."""
     outcome: Outcome | None = None
@@ -126,7 +129,8 @@ class RemoteEngine:
         if attempt is None or attempt.request.revision != request.revision:
             self._forget(name)
             attempt = self._attempts[name] = _Attempt(request, now_s)
-        if attempt.give_up is not None or attempt.outcome is not None or now_s < self._not_before_s:
+        not_before_s = max(self._not_before_s, attempt.not_before_s)
+        if attempt.give_up is not None or attempt.outcome is not None or now_s < not_before_s:
             return
         under_way = [each for each in self._attempts.values() if each.give_up is not None]
         if request.lane is Lane.BATCH:
@@ -152,9 +156,11 @@ class RemoteEngine:
         request, now_s, outcome = attempt.request, self._client.now_s(), attempt.outcome
         attempt.outcome = None
         if isinstance(outcome, Busy):
-            attempt.lost += outcome.lost
-            if attempt.lost >= ATTEMPTS_LOST:
-                return outcome.reason
+            if outcome.lost:
+                attempt.not_before_s = now_s + min(BUSY_MAX_S, BUSY_S * 2**attempt.lost)
+                attempt.lost += 1
+                if attempt.lost >= ATTEMPTS_LOST:
+                    return outcome.reason
             if now_s >= self._not_before_s:  # the first of those that were under way together
                 self._room = max(1.0, self._room / 2)
                 self._not_before_s = now_s + (outcome.retry_s if outcome.retry_s is not None else self._pause_s)

@@ -232,7 +232,7 @@ def test_a_busy_server_is_asked_later_and_for_less_at_once() -> None:
     world.step()
     assert len(world.server.names) == 8
     for name in names:
-        world.server.answer(name, Busy("the server is busy (429)", 2.0))
+        world.server.answer(name, Busy("the server is busy (429)", 2.0, 429))
     world.step()
     begun_s = world.server.time_s
     while not world.server.names:
@@ -283,7 +283,29 @@ def test_a_request_that_ends_the_server_again_and_again_is_given_up() -> None:
         if world.server.names:
             world.server.answer("a", Busy("the connection to the server was lost", lost=True))
             lost += 1
-    assert lost == 5 and world.said == [("a", "", "the connection to the server was lost")]
+    assert lost == 12 and world.said == [("a", "", "the connection to the server was lost")]
+    assert 60 < world.server.time_s < 70
+
+
+def test_a_request_that_a_busy_server_turns_away_unread_is_asked_for_a_minute_while_others_are_answered() -> None:
+    """HAProxy answers 429 before it has read the body, and the reset that follows overtakes the answer."""
+    world = World()
+    asked_s = []
+    for number in range(600):
+        world.say(name := f"other-{number}")
+        world.ask(name)
+        if number == 0:
+            world.say("a")
+            world.ask("a")
+        for _ in range(10):
+            world.step()
+            for each in list(world.server.names):
+                if each == "a":
+                    asked_s.append(world.server.time_s)
+                refused = each == "a" and world.server.time_s < 25
+                world.server.answer(each, Busy("lost", lost=True) if refused else None)
+    assert [text for name, text, _ in world.said if name == "a"] == ["800 bytes"]
+    assert 25 < asked_s[-1] < 34 and len(asked_s) < 10
 
 
 def test_without_partials_nobody_asks_for_one() -> None:
