@@ -1,4 +1,4 @@
-"""`python -m tools.mutants [--count N] [--seed S] [--only PATH]…`: how many small faults `tests/unit` notices.
+"""`python -m tools.mutants [--count N] [--seed S]… [--only PATH]…`: how many small faults `tests/unit` notices.
 
 Each mutant is one random change to one line of a module without I/O, in a temporary copy of the tree. Coverage says
 which files of tests run the line: they are tried first, and alone where no import, fixture or callback runs it too.
@@ -26,6 +26,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
@@ -247,19 +248,24 @@ def run(tree: Path, mutant: Mutant, tests: Tests) -> str | None:
     """The file of tests that fails, or nothing."""
     path = tree / mutant.path
     before = path.read_bytes()
-    path.write_bytes(before[: mutant.start] + mutant.new.encode() + before[mutant.end :])
+    _write(path, before[: mutant.start] + mutant.new.encode() + before[mutant.end :])
     try:
         return next((failed for batch in tests.batches(mutant) if batch and (failed := _failure(tree, batch))), None)
     finally:
-        path.write_bytes(before)
+        _write(path, before)
+
+
+def _write(path: Path, source: bytes) -> None:
+    """And no byte code of what it was: a file of the same size that is written in the same second looks unchanged."""
+    path.write_bytes(source)
+    Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def _failure(tree: Path, files: list[str], *under: str) -> str | None:
     limit_s = SLOWEST_S * (4 if under else 1)
     plugins = ["-p", "no:cacheprovider", *(("-p", "tools.mutants") if under else ())]
     command = [sys.executable, "-m", *under, "pytest", "-x", "-q", *plugins, "--tb", "no", *files]
-    # A file of the same size that was written in the same second would look unchanged to a cache of byte code.
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": ""}
     try:
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -273,15 +279,14 @@ def _failure(tree: Path, files: list[str], *under: str) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100, help="number of mutants")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, action="append", help="several times for several hundred (default: 1)")
     parser.add_argument("--only", action="append", help="a module or folder instead of all modules without I/O")
     parser.add_argument("--workers", type=int, default=1, help="mutants that are tested at a time")
     arguments = parser.parse_args()
     paths = [path for path in modules() if not arguments.only or path.startswith(tuple(arguments.only))]
-    chosen = pick(paths, arguments.count, arguments.seed)
+    seeds = arguments.seed or [1]
     os.nice(10)
     patience.settle()  # once, not in each of hundreds of runs
-    killers: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.workers) as pool:
         copies = [_copied(Path(folder) / str(number)) for number in range(arguments.workers)]
         tests = Tests(copies[0])
@@ -296,16 +301,17 @@ def main() -> int:
             finally:
                 trees.put(tree)
 
-        for mutant, killer in zip(chosen, pool.map(tried, chosen), strict=True):
-            killers["LIVES" if killer is None else killer.partition("/")[0]] += 1
-            where = f"{mutant.path}:{mutant.line}"
-            print(f"{killer or 'LIVES':40} {where:48} {' '.join(mutant.what.split())[:160]}", flush=True)
-    killed = len(chosen) - killers["LIVES"]
-    rate = 100 * killed / len(chosen)
-    print(
-        f"{killed} of {len(chosen)} mutants in {len(paths)} modules fail in {UNIT}: {rate:.1f} %, seed {arguments.seed}"
-    )
-    print(f"({killers['house']} of them only in {UNIT}/house, {killers['time limit']} by the time limit)")
+        for seed in seeds:
+            chosen = pick(paths, arguments.count, seed)
+            killers: Counter[str] = Counter()
+            for mutant, killer in zip(chosen, pool.map(tried, chosen), strict=True):
+                killers["LIVES" if killer is None else killer.partition("/")[0]] += 1
+                where = f"{mutant.path}:{mutant.line}"
+                print(f"{killer or 'LIVES':40} {where:48} {' '.join(mutant.what.split())[:160]}", flush=True)
+            killed = len(chosen) - killers["LIVES"]
+            rate = f"{100 * killed / len(chosen):.1f} %"
+            print(f"{killed} of {len(chosen)} mutants in {len(paths)} modules fail in {UNIT}: {rate}, seed {seed}")
+            print(f"({killers['house']} of them only in {UNIT}/house, {killers['time limit']} by the time limit)")
     return 0
 
 

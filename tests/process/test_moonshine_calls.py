@@ -33,7 +33,7 @@ def inference_process(running: Worker) -> int | None:
 
 def test_both_calls_are_understood_and_the_media_process_stays_light(tmp_path: Path) -> None:
     sip, twilio = (str(SPEECH / f"{SAID[source][0]}.wav") for source in ("sip", "twilio"))
-    with worker(tmp_path, ASR__ENGINE="moonshine", ASR__PRELOAD="true") as running:
+    with worker(tmp_path, ASR__ENGINE="moonshine", ASR__PRELOAD="true", ASR__PARTIAL_MS="2000") as running:
         stream = subprocess.Popen([*COMMAND, "stream", running.twilio, "--play", twilio])
         call = command("call", f"sip:100@127.0.0.1:{running.sip_port}", "--play", sip)
         assert call.returncode == 0, call.stderr

@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz [--inputs N] [--seed S] [--target NAME]…`: mutated inputs for every target, and what they do.
+"""`python -m tools.fuzz [--inputs N] [--seed S] [--target NAME]…`: mutated inputs for every target, and what they
 found.
 
 `--guided` has atheris look for inputs that reach new code, one process per target; what it finds joins the seeds in
