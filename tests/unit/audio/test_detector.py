@@ -262,6 +262,30 @@ def test_an_end_within_a_step_leaves_the_others_in_order() -> None:
         assert found == expected
 
 
+def test_a_call_that_ends_at_an_onset_within_a_step_leaves_the_others_theirs() -> None:
+    """The window of the onset has been heard, and nobody has been told of it yet."""
+    codes = g711.ulaw_encode(padded("vm-intro"))[:32000]
+
+    def backlog(detector: Detector) -> Leg:
+        leg = detector.open(Codec.PCMU, Endpointing(), transport="stream")
+        leg.receive_chunk(0, codes, 0.0)
+        return leg
+
+    alone = Detector()
+    backlog(alone)
+    expected = [[vars_of(each) for each in detections] for detections in alone.step(100.0)]
+    onset = next(number for number, detections in enumerate(expected) if detections)
+    detector, found = Detector(), []
+    ended, other = backlog(detector), backlog(detector)
+    for number, detections in enumerate(detector.step(100.0)):
+        assert all(each.leg is other for each in detections)
+        found.append([vars_of(each) for each in detections])
+        if number == onset - 1:
+            detector.close(ended)
+    assert found == expected
+    detector.close(other)
+
+
 def test_counters_outlive_their_legs() -> None:
     detector = Detector()
     leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")

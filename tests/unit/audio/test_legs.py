@@ -447,6 +447,32 @@ def test_audio_that_would_overwrite_what_is_unread_is_refused(detector: Detector
     detector.close(leg)
 
 
+def test_audio_is_taken_as_far_as_it_overwrites_nothing_and_not_one_sample_further(detector: Detector) -> None:
+    leg, (audio,) = opened(detector, transport="stream"), payloads(1, size=AHEAD)
+    leg.receive_chunk(None, audio, 0.0)
+    assert (leg.ahead, leg.refused) == (AHEAD, 0)
+    for refused in (1, 2):
+        leg.receive_chunk(None, b"\x01", 0.0)
+        assert (leg.ahead, leg.refused) == (AHEAD, refused)
+    detector.finish(leg, "hangup")
+    assert leg.read(0, AHEAD) == audio
+    detector.close(leg)
+
+
+def test_what_was_refused_counts_as_lost_and_the_senders_silence_after_it_does_not(detector: Detector) -> None:
+    leg, audio = opened(detector), payloads(500)
+    for number, payload in enumerate(audio):
+        leg.receive_rtp(packet(number, payload), number * PTIME_S)
+    refused = (500 - AHEAD // SIZE) * SIZE
+    assert leg.refused == refused
+    step(detector, 10.0)
+    leg.receive_rtp(packet(500, audio[0]), 10.0)
+    leg.receive_rtp(bytes(RtpPacket(0, 601, 5000 + 520 * SIZE, 7, audio[1])), 10.4)
+    step(detector, 11.0)
+    assert (leg.lost(0, leg.position), leg.lost_packets) == (refused, 0)
+    detector.close(leg)
+
+
 def test_the_ring_goes_round(detector: Detector) -> None:
     """Two minutes with loss: every read within 31 s is right, and what is lost is silence and not the last lap."""
     leg, audio = opened(detector), payloads(997)
@@ -535,6 +561,14 @@ def test_a_digit_whose_end_is_lost_comes_when_its_packets_stop(detector: Detecto
     detector.close(leg)
 
 
+def test_a_key_that_is_down_when_its_leg_ends_is_not_told_afterwards(detector: Detector) -> None:
+    leg = opened(detector)
+    for key in press(5, sequence=5, timestamp=900, ends=0):
+        leg.receive_rtp(key, 0.1)
+    detector.close(leg)
+    assert step(detector, 1.0) == []
+
+
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
@@ -589,6 +623,36 @@ def test_a_stalled_stream_waits_and_then_goes_on_as_silence(detector: Detector) 
     step(detector, 3.3)
     detector.finish(leg, "hangup")
     assert leg.read(start, start + SIZE) == audio[9]
+    detector.close(leg)
+
+
+def test_a_chunk_that_comes_again_is_a_duplicate_and_one_that_comes_too_late_is_late(detector: Detector) -> None:
+    leg, audio = opened(detector, transport="stream"), payloads(6)
+    for number in (0, 1, 5):
+        leg.receive_chunk(number * SIZE, audio[number], number * PTIME_S)
+    for times in (1, 2):
+        leg.receive_chunk(0, audio[0], 0.12)
+        assert (leg.duplicates, leg.late) == (times, 0)
+    step(detector, 1.0)
+    assert leg.position == 768, "what was missing up to 800 has been given up"
+    for late, number in enumerate((4, 4, 3, 2), 1):
+        leg.receive_chunk(number * SIZE, audio[number], 1.0)
+        assert (leg.duplicates, leg.late) == (2, late)
+    leg.receive_chunk(5 * SIZE, audio[5], 1.0)
+    assert (leg.duplicates, leg.late) == (3, 4), "its audio has not been heard yet"
+    detector.finish(leg, "hangup")
+    assert leg.read(0, 6 * SIZE) == audio[0] + audio[1] + b"\xff" * 3 * SIZE + audio[5]
+    detector.close(leg)
+
+
+def test_a_chunk_that_the_first_one_has_overtaken_by_too_much_is_late_and_not_lost(detector: Detector) -> None:
+    leg, audio = opened(detector, transport="stream"), payloads(3, size=80)
+    leg.receive_chunk(1024, audio[1], 0.0)
+    leg.receive_chunk(1104, audio[2], 0.1)
+    step(detector, 0.2)
+    assert leg.position == 1024
+    leg.receive_chunk(944, audio[0], 0.2)
+    assert (leg.late, leg.duplicates, leg.lost(0, 1024)) == (1, 0, 0)
     detector.close(leg)
 
 
@@ -765,6 +829,15 @@ def test_a_packet_may_be_of_any_length(detector: Detector) -> None:
         now += size / 8000
     detector.finish(leg, "hangup")
     assert leg.read(0, len(whole)) == whole and leg.jumps == 0
+    detector.close(leg)
+
+
+def test_a_late_packet_that_is_longer_than_its_gap_overwrites_nothing(detector: Detector) -> None:
+    leg, audio, (long,) = opened(detector), payloads(3), payloads(1, 1, SIZE + 80)
+    for number, payload in ((0, audio[0]), (2, audio[2]), (1, long)):
+        leg.receive_rtp(packet(number, payload), 0.045)
+    detector.finish(leg, "hangup")
+    assert leg.read(0, 3 * SIZE) == audio[0] + long[:SIZE] + audio[2]
     detector.close(leg)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import lru_cache
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from audio import Codec, Detector, SpeechOffset, SpeechOnset
 from audio.segmentation import BLOCK, Scanner, SpeechSegment
+from audio.vad.decimate import LAG
 from audio.vad.silero import CONTEXT, HIDDEN, WINDOW, SileroVad
 from config import Endpointing
 from lab.media.speech import speech
@@ -141,23 +143,26 @@ def _rms(samples: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(samples, dtype=np.float64))))
 
 
-def test_hours_of_digital_silence_cost_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+class CountingVad(SileroVad):
     calls = 0
-    follow = SileroVad.follow
 
-    def counted(self: SileroVad, *arguments: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        return follow(self, *arguments)
+    def follow(self, windows: np.ndarray, hidden: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        self.calls += 1
+        return super().follow(windows, hidden, cell)
 
-    monkeypatch.setattr(SileroVad, "follow", counted)
-    scanner = Scanner(_vad, Endpointing())
+
+def test_hours_of_digital_silence_cost_neither_network_nor_memory() -> None:
+    vad = CountingVad()
+    scanner = Scanner(vad, Endpointing())
     silence = np.zeros(2 * BLOCK, np.int16)
     list(scanner.feed(recording()))
-    before = calls
+    before = vad.calls
+    tracemalloc.start()
     for _ in range(200):  # 27 minutes
         list(scanner.feed(silence))
-    assert calls - before <= 3
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert vad.calls - before <= 3 and kept < 2 * silence.nbytes
     begin = scanner.position
     again = [*scanner.feed(recording()), *scanner.finish()]
     # The network remembers what was before for a while: the ends are where they were, and soon all is.
@@ -165,6 +170,45 @@ def test_hours_of_digital_silence_cost_no_network(monkeypatch: pytest.MonkeyPatc
     assert [each.end - begin for each in again] == pytest.approx([each.end for each in alone], abs=2 * WINDOW)
     later, starts = [each.start - begin for each in again[2:]], [each.start for each in alone[2:]]
     assert later == pytest.approx(starts, abs=2 * WINDOW)
+
+
+@pytest.mark.parametrize(("silent", "calls"), [(15, 2), (16, 1)])
+def test_the_network_rests_after_half_a_second_of_digital_silence(silent: int, calls: int) -> None:
+    vad = CountingVad()
+    scanner = Scanner(vad, Endpointing())
+    clicks = np.zeros(2 * BLOCK, np.int16)
+    clicks[[0, 2 * BLOCK - 2 * WINDOW * (silent + 1)]] = 100
+    for samples in (clicks, np.zeros(2 * BLOCK, np.int16), np.zeros(2 * BLOCK, np.int16)):
+        assert list(scanner.feed(samples)) == []
+    assert vad.calls == calls
+
+
+def test_an_open_utterance_is_ended_by_digital_silence_however_long_it_waits_for_that() -> None:
+    said = soxr.resample(speech("vm-goodbye"), 8000, 16000, quality="HQ")
+    samples, after_it = np.zeros(2 * BLOCK, np.int16), 2 * WINDOW * 18
+    samples[-after_it - len(said) : -after_it] = said
+    scanner = Scanner(_vad, Endpointing(min_silence_ms=1000))
+    assert list(scanner.feed(samples)) == []
+    (found,) = scanner.feed(np.zeros(2 * BLOCK, np.int16))
+    assert found.reason == "endpoint" and found.end < BLOCK
+
+
+def test_speech_right_after_skipped_silence_has_its_pre_roll() -> None:
+    said = soxr.resample(speech("conf-usermenu"), 8000, 16000, quality="HQ")
+    loud = int(np.argmax(np.convolve(np.abs(said.astype(np.float64)), np.ones(2048), "valid")))
+    samples = np.concatenate([np.zeros(4 * BLOCK, np.int16), said[loud : loud + 2 * BLOCK]])
+    found = scan(samples, Endpointing(pre_roll_ms=300))[0]
+    assert found.start == 2 * BLOCK - LAG, "at the first window that is heard again"
+    assert found.audio_start == found.start - 2400
+    begin = 2 * found.audio_start
+    assert np.array_equal(found.samples, samples[begin : begin + len(found.samples)]) and len(found.samples) > 5000
+
+
+def test_a_recording_of_one_window_is_one_utterance_where_all_is_speech() -> None:
+    samples = np.arange(2 * WINDOW, dtype=np.int16)
+    (found,) = scan(samples, Endpointing(enter=0.0, exit=0.0, min_speech_ms=0))
+    assert (found.start, found.end, found.audio_start) == (0, WINDOW, 0)
+    assert np.array_equal(found.samples, samples)
 
 
 @given(st.integers(1, 128), st.integers(0, 2**32 - 1))

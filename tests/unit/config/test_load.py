@@ -65,6 +65,7 @@ CORPUS = [
     ({"routes": [{"roles": {"a": "agent", "main": "boss"}}]}, "routes[0].roles[main]", ["'boss'", "'agent'"]),
     ({"routes": [{"names": {"main": 5}}]}, "routes[0].names[main]", ["5"]),
     ({"data_dir": ""}, "data_dir", ["''", "empty"]),
+    ({"retention": {"max_bytes": -1}}, "retention.max_bytes", ["-1", "0"]),
     ({"shutdown_s": float("inf")}, "shutdown_s", ["inf", "finite"]),
     ({"sip": {"transports": []}}, "sip.transports", ["[]", "empty"]),
     ({"sip": {"codecs": []}}, "sip.codecs", ["[]", "empty"]),
@@ -219,10 +220,12 @@ def test_values_at_their_limits_are_taken() -> None:
     settings = parse({
         "endpointing": {"bot": {"enter": 0.5, "exit": 0.5, "min_silence_ms": 160, "speculate_ms": 160}},
         "rtp": {"port_min": 10000, "port_max": 10001},
+        "retention": {"max_bytes": 0},
         "http": {"cors_origins": ["*", "https://a.example:8443"], "tls_cert": "a.pem"},
         "sip": {"users": [USER, {**USER, "user": "b"}], "challenge": "everybody", "tls_cert": "a", "tls_key": "b"},
     })  # fmt: skip
     assert settings.endpointing.bot.exit == 0.5 and settings.rtp.port_max == 10001 and len(settings.sip.users) == 2
+    assert settings.retention.max_bytes == 0, "no call is erased for its size"
 
 
 def test_a_reason_begins_small_and_loses_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from config.access_list import AccessList
 from lab.sip.headers import answer
@@ -71,6 +72,41 @@ def test_a_stranger_is_refused_counted_and_then_not_answered() -> None:
     assert statuses[-1] == DROP and door.admission.counters.unanswered == statuses.count(DROP)
 
 
+def test_a_refusal_is_logged_once_a_minute_for_each_source_and_status() -> None:
+    door = Door()
+    with capture_logs() as lines:
+        for number in range(3):
+            door.check("OPTIONS", STRANGER, number=number)
+        assert [line["event"] for line in lines] == ["SIP request refused"]
+        door.check(source="203.0.113.6")
+        door.refusal = 503
+        door.check(number=3)
+        door.refusal = 486
+        door.check(number=4)
+        assert door.check("OPTIONS", number=5).status == 503, "an answer to a question, and no refusal"
+        door.now = 61.0
+        door.check(source=STRANGER, number=6)
+    said = [(line["peer"], line["method"], line["status"], line["reason"], line["held_back"]) for line in lines]
+    unknown, full = "not on the access list (sip.allow)", "full, or too fast"
+    assert said == [
+        (STRANGER, "OPTIONS", 403, unknown, 0), ("203.0.113.6", "INVITE", 403, unknown, 0),
+        (FRIEND, "INVITE", 503, full, 0), (FRIEND, "INVITE", 486, full, 0), (STRANGER, "INVITE", 403, unknown, 2),
+    ]  # fmt: skip
+    assert door.refused == [403, 503, 486, 403] and door.admission.counters.refused == 3
+    with capture_logs() as lines:
+        for number, source in enumerate(("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")):
+            door.check("OPTIONS", source, number=number)
+    assert [line["peer"] for line in lines] == ["2001:db8::1", "2001:db8:0:1::1"], "a network of IPv6 is one source"
+
+
+def test_a_body_that_cannot_be_used_is_logged_with_its_fault() -> None:
+    door = Door()
+    door.body_error = NotAcceptable("no codec", 305)
+    with capture_logs() as lines:
+        door.check()
+    assert [(line["peer"], line["status"], line["reason"]) for line in lines] == [(FRIEND, 488, str(door.body_error))]
+
+
 def test_a_full_worker_says_when_to_come_again() -> None:
     door = Door()
     door.refusal = 503
@@ -115,7 +151,9 @@ def test_credentials_open_the_door_to_a_stranger() -> None:
 
     assert with_credentials("secret", 1).status == PASS
     assert door.admission.user_of("call-1", STRANGER) == "sbc" and door.admission.user_of("call-1", FRIEND) is None
-    assert with_credentials("wrong", 2).status == 403 and door.refused == [403]
+    with capture_logs() as lines:
+        assert with_credentials("wrong", 2).status == 403 and door.refused == [403]
+    assert [(line["event"], line["reason"]) for line in lines] == [("SIP authentication failed", "password")]
     counters = door.admission.counters
     assert counters.credentials_bad == 1 and dict(counters.auth_failures) == {"password": 1}
     door.now += 301
@@ -123,7 +161,8 @@ def test_credentials_open_the_door_to_a_stranger() -> None:
     assert stale.status == 401 and all("stale=true" in value for _, value in stale.headers)
     again = door.check(source=STRANGER, packet=packet, number=4)
     assert again.status == 401 and not any("stale" in value for _, value in again.headers)
-    assert door.check(source=STRANGER, packet="no header line", number=5).status == 401
+    garbled = f"INVITE {uri} SIP/2.0\r\nno header line\r\n\r\n"
+    assert door.check(source=STRANGER, packet=garbled, number=5).status == 401
     assert door.check(number=6).status == PASS, "a friend is not asked"
 
 

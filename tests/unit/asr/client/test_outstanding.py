@@ -343,6 +343,45 @@ def test_a_superseded_final_is_not_delivered() -> None:
     assert pair.got["a"] == [] and pair.outstanding.counters.stale == 1
 
 
+def test_a_partial_that_comes_late_leaves_the_final_to_be_answered() -> None:
+    pair = Pair()
+    pair.open("a")
+    pair.outstanding.append("a", b"\x01" * 100)
+    pair.outstanding.partial("a", 1)
+    pair.send()
+    pair.outstanding.final("a", 2, commit=True)
+    pair.work()
+    assert [h.revision for h in pair.got["a"]] == [1]
+    pair.send()
+    pair.work()
+    assert [h.revision for h in pair.got["a"]] == [1, 2] and len(pair.outstanding) == 0
+    assert pair.queue.next_message() is None, "the process has closed the utterance with its answer"
+
+
+def test_a_partial_that_a_newer_one_has_overtaken_is_stale() -> None:
+    pair = Pair()
+    pair.open("a")
+    for revision in (1, 2):
+        pair.outstanding.partial("a", revision)
+    for revision in (2, 1):
+        pair.outstanding.on_hypothesis(pair.queue, Hypothesis("a", revision, "so", "en", 0, final=False))
+    pair.deliver()
+    assert [h.revision for h in pair.got["a"]] == [2] and pair.outstanding.counters.stale == 1
+
+
+def test_a_partial_that_is_refused_does_not_cost_the_one_before() -> None:
+    pair = Pair(max_bytes=1000)
+    pair.open("a")
+    pair.outstanding.append("a", b"\x01" * 100)
+    pair.outstanding.partial("a", 1)
+    pair.send()
+    pair.outstanding.append("a", b"\x01" * 901)
+    pair.outstanding.partial("a", 2)
+    pair.work()
+    assert [h.revision for h in pair.got["a"]] == [1] and pair.outstanding.counters.refused_partials == 1
+    pair.outstanding.close("a")
+
+
 def test_stable_chars_grow_and_a_final_is_all_stable() -> None:
     pair = Pair()
     pair.open("a")
@@ -464,18 +503,18 @@ def test_what_is_closed_is_forgotten_on_both_sides() -> None:
 
 def test_answers_are_counted_by_what_they_are() -> None:
     pair = Pair()
-    for name, audio in (("good", b"\x01" * 300), ("bad", b"\xee" * 150)):
+    for name, audio in (("good", b"\x01" * 300), ("short", b"\x01"), ("bad", b"\xee" * 150)):
         pair.open(name)
         pair.outstanding.append(name, audio)
     pair.outstanding.partial("good", 1)
     pair.send()
     pair.work()
-    for name in ("good", "bad"):
+    for name in ("good", "short", "bad"):
         pair.outstanding.final(name, 2, commit=True)
     pair.send()
     pair.work()
     counters = pair.outstanding.counters
-    assert (counters.utterances, counters.partials, counters.finals, counters.errors) == (2, 1, 2, 1)
+    assert (counters.utterances, counters.partials, counters.finals, counters.errors) == (3, 1, 3, 1)
     assert (counters.stale, counters.crashes, counters.replayed) == (0, 0, 0)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from asr import messages
-from asr.engines.interface import Answer, Capabilities, EngineError, EngineExhausted
+from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted
 from asr.messages import FromEngine
-from asr.server.inference import Inference
+from asr.server.inference import PASSED_OVER, Inference
 from asr.server.scheduler import Request
 from asr.utterance import Utterance
 from audio.codecs.g711 import ulaw_encode
@@ -45,6 +45,13 @@ class Engine:
         return [Answer(request, f"{self.heard[request.utterance_id]} bytes", "en") for request in requests]
 
     def warm_up(self) -> None: ...
+
+
+class Pipelined(Engine):
+    """What it has launched is computed when it is collected."""
+
+    def launch(self, requests: Sequence[Request]) -> Collect:
+        return lambda: self.step(requests)
 
 
 def opened(inference: Inference, *names: str, live: bool = True) -> None:
@@ -173,6 +180,26 @@ def test_a_suspect_shares_no_step() -> None:
         inference.receive(messages.FinalRequest(name, 1, 8000, commit=True), 0.0)
     done(inference)
     assert sorted(map(sorted, engine.steps)) == [["a", "b"], ["s"]]
+
+
+def test_a_suspect_that_waits_until_the_engine_is_free_does_not_delay_words() -> None:
+    inference = Inference(Pipelined(Capabilities(batch=1, pipelined=True)))
+    inference.receive(messages.Open(Utterance("said", "PCMU", words=True)), 0.0)
+    inference.receive(messages.Append("said", 0, CODES), 0.0)
+    inference.receive(messages.Align("said", 1, "hello", "en", len(CODES)), 0.0)
+    for number in range(2 * PASSED_OVER):
+        opened(inference, str(number))
+        inference.receive(messages.PartialRequest(str(number), 1, len(CODES)), 0.0)
+    steps: list[tuple[str, ...]] = []
+    while (work := inference.choose()) is not None and not work.align:
+        inference.perform(work)
+        steps += [work.utterance_ids] if work.requests else []
+        if len(steps) == 2 and work.requests:
+            inference.receive(messages.Open(Utterance("suspect", "PCMU"), suspect=True), 0.0)
+            inference.receive(messages.Append("suspect", 0, CODES), 0.0)
+            inference.receive(messages.FinalRequest("suspect", 1, len(CODES), commit=True), 0.0)
+    assert work is not None and work.utterance_ids == ("said",)
+    assert steps[2] == ("suspect",) and len(steps) <= PASSED_OVER
 
 
 def test_what_is_closed_is_neither_asked_nor_answered() -> None:

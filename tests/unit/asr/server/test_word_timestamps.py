@@ -276,6 +276,28 @@ def test_too_much_waiting_audio_costs_the_words() -> None:
     pair.outstanding.drop_spilled()
 
 
+def test_words_that_nobody_waits_for_are_stale_and_change_nothing() -> None:
+    """They are of another request, of another process, or of an utterance that is over or has not had its final."""
+    pair = WordsPair()
+    other = pair.outstanding.add_queue()
+    pair.say("a", b"\x01" * 100)
+    pair.ask("a")
+    pair.begin("b")
+    pair.outstanding.partial("b", 2)
+    stale = [
+        (pair.queue, "a", 1), (pair.queue, "a", 3), (other, "a", 2), (pair.queue, "b", 2), (pair.queue, "nobody", 2),
+    ]  # fmt: skip
+    for queue, name, revision in stale:
+        pair.outstanding.on_alignment(queue, Alignment(name, revision, (TimedWord("hello", 0, 10, 1.0),)))
+    assert pair.outstanding.counters.stale == 5 and not pair.outstanding.has_deliveries
+    pair.send()
+    pair.work()
+    assert [each.words for each in pair.words["a"]] == [words_of(b"\x01" * 100, "hello")]
+    assert pair.outstanding.counters.stale == 5
+    assert pair.queue.next_message() is None, "the process has closed the utterance with its answer"
+    pair.outstanding.close("b")
+
+
 def test_two_deaths_over_the_words_end_them() -> None:
     pair = WordsPair()
     pair.say("a", b"\x01" * 100)

@@ -195,6 +195,24 @@ def test_a_sender_that_is_silent_sends_less(detector: Detector, packets: list[by
     detector.close(leg)
 
 
+def test_a_packet_that_comes_too_late_changes_nothing_of_what_follows(detector: Detector, packets: list[bytes]) -> None:
+    heard = []
+    for late in (False, True):
+        leg, now = opened(detector), 100.0
+        for number in range(200):
+            now = 100.0 + number * 0.020
+            if number % 50 != 20:
+                leg.receive_rtp(rtp(number, packets[number]), now)
+            if late and number % 50 == 30:
+                leg.receive_rtp(rtp(number - 10, packets[number - 10]), now)
+            stepped(detector, now)
+        stepped(detector, now + 1)
+        assert leg.late == (4 if late else 0)
+        heard.append(leg.read(0, 200 * SIZE))
+        detector.close(leg)
+    assert heard[0] == heard[1]
+
+
 @pytest.mark.parametrize("clock_hz", [48000, 8000])
 def test_digits_go_by_the_clock_that_the_sdp_names(detector: Detector, packets: list[bytes], clock_hz: int) -> None:
     leg = opened(detector, event_clock_hz=clock_hz)

@@ -117,3 +117,30 @@ def test_calls_are_found_once_newest_first_and_page_by_page() -> None:
         begin = False
     assert list(search.calls(connection, search.query_of("sky"), None)) == [(2, "b")]
     connection.close()
+
+
+def test_what_is_removed_leaves_the_index_though_calls_go_on_between_the_pieces() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript("CREATE TABLE events (id INTEGER PRIMARY KEY, type TEXT, json TEXT);" + search.SCHEMA)
+
+    def say(first: int, *texts: str) -> None:
+        for row, text in enumerate(texts, first):
+            event = (row, "transcript.final", json.dumps({"type": "transcript.final", "text": text}))
+            connection.execute("INSERT INTO events VALUES (?, ?, ?)", event)
+            search.add(connection, [event])
+        connection.commit()
+
+    def is_written(word: bytes) -> bool:
+        return any(word in block for (block,) in connection.execute("SELECT block FROM words_data"))
+
+    say(1, "xylophone", "violin")
+    search.remove(connection, "id = ?", (1,))
+    connection.commit()
+    assert is_written(b"xylophone")
+    pieces = 1
+    more = search.merge(connection, begin=True)
+    while more and pieces < 10:
+        say(2 + pieces, "live")
+        more, pieces = search.merge(connection, begin=False), pieces + 1
+    assert not more and not is_written(b"xylophone") and is_written(b"violin")
+    connection.close()

@@ -152,6 +152,47 @@ def test_what_is_no_card_is_shown_as_it_was_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("my phone is 555 12", None),
+        ("my phone is 555 123 4", "my phone is 555 123…"),
+        ("my phone is 555 123 45 than", "my phone is 555 123…"),  # the last word may be half of one
+        ("my phone is 555 123 45 thanks a", None),
+        ("at 9 or 10, my number is 555 123 45", "at 9 or 10, my number is 555 123…"),
+        ("from 555 123 4567 to nine", None),
+        ("+49 555 123 45", None),
+        ("order 98765432", None),
+        ("um, okay, so", None),
+    ],
+)
+def test_a_partial_is_cut_only_where_its_last_digits_may_become_a_card(text: str, shown: str | None) -> None:
+    privacy, _ = private()
+    said = privacy.screen(0, partial(text))
+    assert said.text == (text if shown is None else shown)  # type: ignore[attr-defined]
+
+
+def test_where_cards_are_not_masked_no_partial_is_cut() -> None:
+    privacy, _ = private(cards=False, mask_after_phrases=("cvv",))
+    for text in ("it's 4242 4242 4242 cvv", "please tell me the cvv"):
+        assert privacy.screen(0, partial(text)).text == text  # type: ignore[attr-defined]
+    whole = final("it's 4242 4242 4242 4242 cvv")
+    assert privacy.screen(0, whole) == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("+378282246310005", "+378282246310005"),
+        ("+4242424242424242", "+[card]"),
+        ("+4917612345678901", "+[card]"),  # it has one digit more than any telephone number (ITU-T E.164)
+    ],
+)
+def test_a_plus_makes_a_telephone_number_of_at_most_fifteen_digits(text: str, shown: str) -> None:
+    privacy, _ = private()
+    assert privacy.screen(0, final(text)).text == shown  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "4242 um 4242 um 4242 4242", "4242 4242 and then uh 4242 4242", "Oh, 3782 822463 10005",
@@ -340,6 +381,40 @@ def test_a_lone_digit_behind_the_phrase_is_masked_too() -> None:
     for number, text in enumerate(("Seven.", "Two.", "3")):
         said = privacy.screen(3000, final(text, number + 2, start_ms=2000, end_ms=2500))
         assert said.text.rstrip(".") == "[digits]"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("option 2", "option 2"),
+        ("option 2 34", "option 2 [digits]"),
+        ("12 for option 2, give me 34", "12 for option 2, give me [digits]"),
+    ],
+)
+def test_digits_of_the_phrase_itself_are_shown(text: str, shown: str) -> None:
+    privacy, _ = private(mask_after_phrases=("option 2",))
+    assert privacy.screen(1000, final(text)).text == shown  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("your card number, and all done", "1"), ("all done, now your card number", "X")]
+)
+def test_of_two_phrases_the_last_one_counts(text: str, shown: str) -> None:
+    privacy, _ = private(mask_after_phrases=("card number",), unmask_after_phrases=("all done",))
+    privacy.screen(1000, final(text))
+    assert press(privacy, "1", 2000) == shown
+
+
+def test_a_text_that_takes_too_long_to_search_begins_masking_and_does_not_end_it() -> None:
+    policy = Policy(Settings(privacy=Privacy(mask_after_phrases=("card",), mask_s=0.0)))
+    policy.mask, searched_for_long = pattern(r"(a|aa)+$"), "12, " + "a" * 200 + "!"
+    privacy = CallPrivacy(policy, Counter())
+    shown = privacy.screen(1000, final(searched_for_long))
+    assert shown.text == searched_for_long.replace("12", "[digits]")  # type: ignore[attr-defined]
+    assert press(privacy, "1", 2000) == "X"
+    policy.mask, policy.unmask = None, pattern(r"(a|aa)+$")
+    privacy.screen(4000, final(searched_for_long, 2, start_ms=3000, end_ms=4000))
+    assert press(privacy, "1", 5000) == "X"
 
 
 def test_older_news_does_not_end_masking() -> None:

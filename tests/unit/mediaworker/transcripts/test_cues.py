@@ -354,3 +354,12 @@ def test_what_is_too_long_is_parted_and_loses_no_letter() -> None:
     assert parts("abcdefghij", 4) == ["abcd", "efgh", "ij"]
     assert parts("abcd efgh ij", 5) == ["abcd", "efgh", "ij"]
     assert parts("abcd", 4) == ["abcd"]
+    assert parts("abc efgh", 4) == ["abc", "efgh"], "a part ends before the space behind it"
+    assert parts("ｗｗｗｗｗ", 4) == ["ｗｗ", "ｗｗ", "ｗ"], "each takes two columns"
+    assert parts("\u0301", 4) == ["\u0301"], "a mark with nothing under it takes no column"
+
+
+def test_a_word_longer_than_a_line_is_cut_into_parts_of_one_length_whatever_stands_around_it() -> None:
+    text = "so abcdefghijkl is"
+    found = atoms(text, line=8, first_line=8)
+    assert [text[atom.start : atom.end] for atom in found] == ["so", "abcdef", "ghijkl", "is"]

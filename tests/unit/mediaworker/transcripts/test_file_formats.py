@@ -68,7 +68,8 @@ def test_diarized_json() -> None:
             },
         ],
     }  # fmt: skip
-    assert [each["speaker"] for each in json.loads(render(ONE, "diarized_json"))["segments"]] == ["A"]
+    alone = json.loads(render(ONE, "diarized_json"))
+    assert alone["duration"] == 61.457 and [each["speaker"] for each in alone["segments"]] == ["A"]
 
 
 def test_cues() -> None:

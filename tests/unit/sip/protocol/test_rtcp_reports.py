@@ -47,6 +47,19 @@ def test_what_the_sender_said_last_is_sent_back_with_its_age() -> None:
     assert block(ours.report(1004.0, Reception(8, 1, 0, 0), Sent(1, 160, 0)))[5:] == (0, 0), "that was another source"
 
 
+def test_a_peer_that_sends_nothing_tells_the_round_trip_as_well() -> None:
+    ours, theirs = reporter(), Reporter(7, "them", 0.0)
+    assert theirs.receive(ours.report(1000.0, None, Sent(1, 160, 0)), 1000.25)
+    answer = theirs.report(1001.25, Reception(0x11223344, 1, 0, 0), NOTHING)
+    assert answer[1] == RECEIVER and ours.receive(answer, 1001.5)
+    assert ours.round_trip_s == pytest.approx(0.5, abs=0.001)
+    # A mixer reports on the 31 sources that it receives, and on us last.
+    stranger = theirs.report(1002.0, Reception(8, 1, 0, 0), NOTHING)[8:32]
+    mixed = struct.pack("!BBH", 0x80 | 31, RECEIVER, 1 + 6 * 31) + answer[4:8] + 30 * stranger + answer[8:32]
+    assert ours.receive(mixed, 1001.75)
+    assert ours.round_trip_s == pytest.approx(0.75, abs=0.001)
+
+
 def test_reports_come_every_few_seconds() -> None:
     ours = reporter()
     assert [second for second in range(20) if ours.due(second)] == [3, 8, 13, 18]

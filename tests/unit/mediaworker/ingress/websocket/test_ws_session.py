@@ -12,14 +12,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audio import Codec
+from audio import Codec, Detector
 from audio.codecs.g711 import alaw_encode, ulaw_encode
 from config import Endpointing
 from lab.calls.stream_desks import Desk, StreamCall
 from lab.worker.peers import ROOT
 from mediaworker.calls.registry import CallRefused
 from mediaworker.events.frame import timestamp
-from mediaworker.ingress.audio_intake import MAX_AHEAD, AudioForm, Converter
+from mediaworker.ingress.audio_intake import MAX_AHEAD, TAIL, AudioForm, AudioIntake, Converter
 from mediaworker.ingress.interfaces import MediaSession
 from mediaworker.ingress.outbox import LINGER_S, MAX_WAITING, CloseConnection, Outbox
 from mediaworker.ingress.websocket import asr as asr_session
@@ -246,14 +246,81 @@ def test_half_samples_wait_and_an_odd_one_is_completed_at_the_flush() -> None:
 def test_no_more_than_a_tick_can_take_waits_for_the_vad() -> None:
     made, call = asr(encoding="mulaw", sample_rate=8000)
     data = bytes(range(256)) * 256
-    tell(made, data, 1.0)
+    tell(made, data[: MAX_AHEAD - 1], 0.5)
+    tell(made, data[MAX_AHEAD - 1 : MAX_AHEAD + 1], 0.75)
+    tell(made, data[MAX_AHEAD + 1 :], 1.0)
     held = 0
     while made.is_ahead():
         assert call.leg.ahead == MAX_AHEAD and call.deferred == held + 1
         call.leg.catch_up()
         held += 1
     assert held == len(data) // MAX_AHEAD - 1
-    assert call.leg.audio == data
+    assert call.leg.audio == data and call.leg.arrivals[1:4] == [0.5, 0.75, 1.0]
+
+
+def test_a_flush_gives_the_leg_all_that_waits_for_the_vad() -> None:
+    made, call = asr(encoding="mulaw", sample_rate=8000)
+    data = (bytes(range(250)) * 50)[: MAX_AHEAD + TAIL]
+    tell(made, data, 1.0)
+    assert call.leg.ahead == MAX_AHEAD
+    tell(made, {"type": "flush"}, 2.0)
+    assert call.leg.audio == data and call.leg.arrivals[-1] == 2.0 and not made.is_ahead()
+
+
+def test_audio_of_another_rate_waits_until_the_vad_has_taken_what_came_before() -> None:
+    made, call = asr()
+    tell(made, bytes(4 * 5000))
+    tell(made, {"type": "config", "sample_rate": 48000})
+    assert call.leg.ahead == 5000, "what was converted at the old rate is the leg's"
+    tell(made, bytes(2 * 4800))
+    assert call.leg.ahead == 5000 and made.is_ahead()
+
+
+def test_both_channels_go_on_while_both_wait_for_the_vad() -> None:
+    made, call = asr(encoding="mulaw", sample_rate=8000, channels=2)
+    tell(made, bytes(range(2, 4)) * 3 * MAX_AHEAD)
+    for leg in call.legs.values():
+        leg.catch_up()
+    assert made.is_ahead() and [leg.ahead for leg in call.legs.values()] == [MAX_AHEAD, MAX_AHEAD]
+    call.legs["left"].catch_up()
+    assert made.is_ahead(), "nothing of the left waits any more, but a part of the right does"
+    assert [leg.ahead for leg in call.legs.values()] == [MAX_AHEAD, MAX_AHEAD]
+
+
+def test_audio_that_waits_when_its_call_ends_goes_nowhere() -> None:
+    call = asr()[1]
+    intake = AudioIntake(call, ("main",), AudioForm("pcm_s16le", 16000))  # type: ignore[arg-type]
+    intake.receive(bytes(8 * MAX_AHEAD), 0.0)
+    call.end("api")
+    call.leg.catch_up()
+    assert not intake.advance() and call.leg.ahead == 0
+    call.ends.clear()
+    assert not intake.advance() and call.leg.ahead == 0, "nothing of it is left"
+
+
+@pytest.mark.parametrize("form", [AudioForm("pcm_s16le", 16000), AudioForm("mulaw", 8000)], ids=["wide", "narrow"])
+def test_audio_after_a_pause_of_the_client_is_placed_at_the_present(form: AudioForm) -> None:
+    """In the leg of a detector. What was sent at once and waits for the VAD has no pause in it."""
+    detector, call = Detector(stall_s=2.0), asr()[1]
+    leg = detector.open(form.codec, Endpointing(), transport="stream")
+    call.legs["main"] = leg  # type: ignore[assignment]
+    intake = AudioIntake(call, ("main",), form)  # type: ignore[arg-type]
+    data = encoded(form, seconds=1.024)
+
+    def settle(now: float) -> None:
+        while intake.advance():
+            leg.defer(now)
+            list(detector.step(now))
+        list(detector.step(now))
+
+    intake.receive(data, 0.0)
+    intake.receive(data, 5.0)
+    settle(5.0)
+    assert leg.position == 2 * 8192 and leg.read(0, leg.position) == 2 * data
+    settle(10.24)
+    intake.receive(data, 10.24)
+    settle(10.24)
+    assert leg.position == 81_920 and leg.read(81_920 - 8192, 81_920) == data
 
 
 def test_a_client_that_is_faster_than_the_engine_is_held_back() -> None:
