@@ -33,8 +33,6 @@ from typing import NamedTuple
 import coverage
 import pytest
 
-from lab import patience
-
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("config", "audio", "sip", "asr", "mediaworker")
 UNIT = "tests/unit"
@@ -277,6 +275,8 @@ def _failure(tree: Path, files: list[str], *under: str) -> str | None:
 
 
 def main() -> int:
+    from lab import patience  # not above: pytest imports this module as a plug-in, and rewrites the laboratory after it
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100, help="number of mutants")
     parser.add_argument("--seed", type=int, action="append", help="several times for several hundred (default: 1)")
