@@ -5,7 +5,8 @@ them, or waits for a server to be ready; when one dies, its utterances are place
 the answers for callers.
 
 Memory is bounded on both sides. Here, audio beyond `max_bytes` goes to disk, the newest first because it is sent last.
-There, no further utterance is sent while a process holds `max_bytes` of earlier ones.
+There, no further utterance is sent while a process holds `max_bytes` of earlier ones. Workers that share an engine
+server have a share each.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from asr.client.pending import OnAlignment, OnHypothesis, PendingUtterance, RecognizerCounters
 from asr.client.placement import Placement
 from asr.client.send_queue import SendQueue
+from asr.client.shares import Shares
 from asr.client.spill import Spill, SpillError, UtteranceAudio
 from asr.messages import Align, FinalRequest, PartialRequest
 from asr.utterance import Alignment, Hypothesis, Utterance
@@ -35,11 +37,11 @@ class OutstandingWork:
 
     def __init__(self, *, max_bytes: int, spill: Spill) -> None:
         self.counters = RecognizerCounters()
-        self.audio_bytes = 0
-        """The audio of open utterances, in memory and on disk."""
         self.queues: list[SendQueue] = []
         """One for each engine server."""
         self._max_bytes, self._spill = max_bytes, spill
+        self._audio = Shares()
+        """That of open utterances, in memory and on disk."""
         self._placement = Placement(self.queues)
         self._open: dict[str, PendingUtterance] = {}
         self._placed: dict[str, SendQueue] = {}
@@ -68,6 +70,11 @@ class OutstandingWork:
         self.forget_process(queue)
 
     @property
+    def audio_bytes(self) -> int:
+        """The audio of open utterances, in memory and on disk."""
+        return self._audio.total
+
+    @property
     def spilled_bytes(self) -> int:
         """Audio on disk."""
         return self._spill.used_bytes
@@ -93,7 +100,7 @@ class OutstandingWork:
         pending = self._open[utterance_id]
         if pending.failed is None:
             pending.audio.append(audio)
-            self.audio_bytes += len(audio)
+            self._audio.add(pending.utterance.source, len(audio))
             if (queue := self._placed.get(utterance_id)) is not None:
                 queue.count(pending)
                 queue.mark(utterance_id)
@@ -101,7 +108,7 @@ class OutstandingWork:
 
     def partial(self, utterance_id: str, revision: int) -> None:
         pending = self._open[utterance_id]
-        if self.audio_bytes > self._max_bytes:
+        if self._audio.exceeds(self._max_bytes, pending.utterance.source):
             self.counters.refused_partials += 1
             pending.revise(revision)
             pending.request = None
@@ -137,7 +144,7 @@ class OutstandingWork:
         self._request(pending, Align(utterance_id, revision, text, language, len(pending.audio)))
         if pending.failed is not None:
             self._give_up(pending, pending.failed)
-        elif self.audio_bytes > self._max_bytes:
+        elif self._audio.exceeds(self._max_bytes, pending.utterance.source):
             self.counters.refused_alignments += 1
             self._give_up(pending, "more audio waits for the engine than asr.max_backlog_mb allows")
 
@@ -249,12 +256,18 @@ class OutstandingWork:
 
     def _move_to_disk(self, pending: PendingUtterance) -> None:
         """Move its audio to disk while too much is in memory."""
-        while self.audio_bytes - self.spilled_bytes > self._max_bytes and pending.audio.movable:
+        source = pending.utterance.source
+        while (
+            self.audio_bytes - self.spilled_bytes > self._max_bytes
+            and self._audio.exceeds(self._max_bytes, source)
+            and pending.audio.movable
+        ):
             try:
                 pending.audio.move()
             except SpillError as error:
                 # Batch utterances are given up first, the oldest of them before others: no caller listens to them live.
-                batch = (other for other in self._open.values() if other.audio.on_disk and not other.utterance.live)
+                mine = (other for other in self._open.values() if other.utterance.source == source)
+                batch = (other for other in mine if other.audio.on_disk and not other.utterance.live)
                 self._lose(next(batch, pending), str(error))
 
     def _end(self, pending: PendingUtterance, *, tell: bool) -> None:
@@ -266,7 +279,7 @@ class OutstandingWork:
 
     def _drop(self, pending: PendingUtterance, *, tell: bool = True) -> None:
         """Drop its audio, sent or not."""
-        self.audio_bytes -= len(pending.audio)
+        self._audio.add(pending.utterance.source, -len(pending.audio))
         if (queue := self._placed.pop(pending.utterance.id, None)) is not None:
             queue.drop(pending, tell=tell)
         self._waiting.pop(pending.utterance.id, None)

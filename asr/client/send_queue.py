@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 
 from asr.client.pending import PendingUtterance
+from asr.client.shares import Shares
 from asr.client.spill import SpillError
 from asr.messages import CloseUtterance, Load, Release, ToEngine
 
@@ -18,7 +19,7 @@ SLOW_MS = 150
 
 
 class SendQueue:
-    """No further utterance is sent while the process holds `max_bytes` of earlier ones.
+    """No further utterance is sent while the process holds `max_bytes` of earlier ones, or the source's share of them.
 
     Args:
         shared: it is of an engine server that other workers use as well, and is told when a leg leaves it.
@@ -45,12 +46,12 @@ class SendQueue:
         self.files = 0
         """How many of the utterances are of files."""
         self._max_bytes, self._lose, self._shared = max_bytes, lose, shared
-        self._begun_bytes = 0
+        self._begun = Shares()
         """Audio of the utterances that the process has been sent."""
         self._unsent: OrderedDict[str, None] = OrderedDict()
         """Utterances with something to send."""
-        self._held: OrderedDict[str, None] = OrderedDict()
-        """Utterances that wait for room in the process."""
+        self._held: dict[str, OrderedDict[str, None]] = {}
+        """Source → its utterances that wait for room in the process."""
         self._closed: deque[str] = deque()
         """Utterances that the process still has to close."""
         self._left: deque[str] = deque()
@@ -92,14 +93,14 @@ class SendQueue:
 
     def mark(self, name: str) -> None:
         """The utterance may have something to send."""
-        if name not in self._held:
+        if name not in self._held.get(self.utterances[name].utterance.source, ()):
             self._unsent[name] = None
         self.wake()
 
     def count(self, pending: PendingUtterance) -> None:
         """All audio of an utterance that has been opened is at the process, or about to be."""
         if pending.opened:
-            self._begun_bytes += len(pending.audio) - pending.begun_bytes
+            self._begun.add(pending.utterance.source, len(pending.audio) - pending.begun_bytes)
             pending.begun_bytes = len(pending.audio)
 
     def drop(self, pending: PendingUtterance, *, tell: bool) -> None:
@@ -108,10 +109,13 @@ class SendQueue:
         if self.utterances.pop(name, None) is None:
             return
         self.files -= not pending.utterance.live
-        self._begun_bytes -= pending.begun_bytes
+        self._begun.add(pending.utterance.source, -pending.begun_bytes)
         pending.begun_bytes = 0
         self._unsent.pop(name, None)
-        self._held.pop(name, None)
+        if held := self._held.get(source := pending.utterance.source):
+            held.pop(name, None)
+            if not held:
+                del self._held[source]
         if tell and pending.opened:
             self._closed.append(name)
         pending.opened = False
@@ -125,7 +129,8 @@ class SendQueue:
         self._held.clear()
         self._closed.clear()
         self._left.clear()
-        self.working, self.in_company, self.available, self.files, self._begun_bytes = (), False, False, 0, 0
+        self._begun.clear()
+        self.working, self.in_company, self.available, self.files = (), False, False, 0
         self.load = Load()
         for pending in placed:
             pending.forget_process()
@@ -137,21 +142,28 @@ class SendQueue:
             return CloseUtterance(self._closed.popleft())
         if self._left:
             return Release(self._left.popleft())
-        room = self._begun_bytes < min(self._max_bytes, self.load.max_bytes or self._max_bytes)
-        if room and self._held:
-            self._unsent[self._held.popitem(last=False)[0]] = None
+        for source, held in self._held.items():
+            if self._has_room(source):
+                self._unsent[held.popitem(last=False)[0]] = None
+                if not held:
+                    del self._held[source]
+                break
         while self._unsent:
             name = next(iter(self._unsent))
             pending = self.utterances[name]
-            if not room and not pending.opened:
+            if not pending.opened and not self._has_room(source := pending.utterance.source):
                 del self._unsent[name]
-                self._held[name] = None
+                self._held.setdefault(source, OrderedDict())[name] = None
             elif (message := self._next_of(pending)) is not None:
                 self._unsent.move_to_end(name)
                 return message
             else:
                 self._unsent.pop(name, None)
         return None
+
+    def _has_room(self, source: str) -> bool:
+        """At the process, for one more utterance."""
+        return not self._begun.fills(min(self._max_bytes, self.load.max_bytes or self._max_bytes), source)
 
     def _next_of(self, pending: PendingUtterance) -> ToEngine | None:
         try:
