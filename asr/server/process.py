@@ -1,8 +1,9 @@
 """The inference process: `python -m asr.server.process REQUESTS ANSWERS`, descriptors of its ends of two socket pairs.
 
-A thread reads requests; the main thread owns engine and scheduler, does one bounded step at a time, and writes. The
-process ends when the requests do: its parent has ended it, or has died. An engine that hangs in a library holds that
-thread up too, so the kernel is asked to end the process with its parent as well.
+A thread reads requests; the main thread owns engine and scheduler, does one bounded step at a time, and writes. A media
+process that stands still does not hold the engine up: answers wait until it reads them. The process ends when the
+requests do: its parent has ended it, or has died. An engine that hangs in a library holds that thread up too, so the
+kernel is asked to end the process with its parent as well.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import select
 import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import structlog
@@ -43,18 +46,55 @@ from config.console import ConsoleRenderer
 from config.framing import Frames, encode
 
 RECEIVE_BYTES = 256 * 1024
+MAX_WAITING_BYTES = 16 * 1024 * 1024
+"""Of answers that the media process has not read; with more, the engine waits."""
+RETRY_S = 0.01
+"""How often answers that wait are tried again while there is nothing else to do."""
 Inbox = SimpleQueue[tuple[float, ToEngine]]
 """Messages, each with the time at which it came: what comes during a step has waited for the rest of it."""
 log = structlog.get_logger("asr.server.process")
+
+
+class Answers:
+    """To the media process, by its socket, which is made non-blocking."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self._channel = channel
+        self._waiting = bytearray()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the media process has not read all."""
+        return bool(self._waiting)
+
+    def send(self, message: FromEngine, *, last: bool = False) -> None:
+        """It is written when the media process has read what came before; `last`: wait for that."""
+        self._waiting += encode(message)
+        self.write(0 if last else MAX_WAITING_BYTES)
+
+    def write(self, most_left: int = MAX_WAITING_BYTES) -> None:
+        """As much as can be written, and until no more than `most_left` bytes are left. Ends this process when nobody
+        will read them."""
+        try:
+            while self._waiting:
+                try:
+                    del self._waiting[: self._channel.send(self._waiting)]
+                except BlockingIOError:
+                    if len(self._waiting) <= most_left:
+                        return
+                    select.select([], [self._channel], [])
+        except OSError:
+            os._exit(0)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Serve until the socket closes."""
     arguments = sys.argv[1:] if argv is None else argv
     end_with_parent()
-    with socket.socket(fileno=int(arguments[0])) as requests, socket.socket(fileno=int(arguments[1])) as answers:
+    with socket.socket(fileno=int(arguments[0])) as requests, socket.socket(fileno=int(arguments[1])) as channel:
         requests.setblocking(True)
-        answers.setblocking(True)
+        answers = Answers(channel)
         inbox: Inbox = SimpleQueue()
         threading.Thread(target=_read, args=(requests, inbox), name="reader", daemon=True).start()
         try:
@@ -78,7 +118,7 @@ def _read(channel: socket.socket, inbox: Inbox) -> None:
     os._exit(0)
 
 
-def _serve(channel: socket.socket, inbox: Inbox) -> None:
+def _serve(answers: Answers, inbox: Inbox) -> None:
     _, first = inbox.get()
     assert isinstance(first, Configure), "the first message configures"
     _configure_log(first)
@@ -87,45 +127,45 @@ def _serve(channel: socket.socket, inbox: Inbox) -> None:
         engine = plugin.create(first.asr, first.qwen)
         engine.warm_up()
     except (EngineUnusable, ConfigError) as error:
-        _send(channel, EngineFailed(str(error)))
+        answers.send(EngineFailed(str(error)), last=True)
         return
     except Exception as error:
         log.exception("the engine cannot be created", engine=first.engine)
-        _send(channel, EngineFailed(f"the engine {first.engine} cannot be created ({described(error)})"))
+        answers.send(EngineFailed(f"the engine {first.engine} cannot be created ({described(error)})"), last=True)
         return
     inference = Inference(engine, None if plugin.words else _aligner(first))
     # What there is now stays. Else a full collection would look at it again and again, for up to 0.2 s, in which every
     # answer waits.
     gc.collect()
     gc.freeze()
-    _send(channel, inference.ready())
+    answers.send(inference.ready())
     try:
-        _infer(channel, inbox, inference)
+        _infer(answers, inbox, inference)
     except Exception as error:
-        _send(channel, EngineCrashed(described(error)))
+        answers.send(EngineCrashed(described(error)), last=True)
         raise
 
 
-def _infer(channel: socket.socket, inbox: Inbox, inference: Inference) -> None:
+def _infer(answers: Answers, inbox: Inbox, inference: Inference) -> None:
     """Until the process ends."""
     touched: tuple[str, ...] = ()
     work = None
     while True:
         # With nothing to do, wait for a message; else take what has come between two steps.
-        for arrived_s, message in _drain(inbox, wait=work is None):
+        for arrived_s, message in _drain(inbox, answers, wait=work is None):
             if isinstance(message, Ping):
-                _send(channel, Pong())
+                answers.send(Pong())
             else:
                 inference.receive(message, arrived_s)
         work = inference.choose(time.monotonic())
         touches = (*inference.begun, *work.utterance_ids) if work is not None else ()
         if touches != touched:
             touched = touches
-            _send(channel, Working(touched))
+            answers.send(Working(touched))
         if work is None:
             continue
         for answer in inference.perform(work, time.monotonic()):
-            _send(channel, answer)
+            answers.send(answer)
 
 
 def _aligner(settings: Configure) -> Aligner | None:
@@ -142,18 +182,17 @@ def _aligner(settings: Configure) -> Aligner | None:
     return None
 
 
-def _drain(inbox: Inbox, *, wait: bool) -> Iterator[tuple[float, ToEngine]]:
+def _drain(inbox: Inbox, answers: Answers, *, wait: bool) -> Iterator[tuple[float, ToEngine]]:
+    """Messages that have come; `wait`: at least one."""
+    while wait and answers.waiting:
+        with suppress(Empty):
+            yield inbox.get(timeout=RETRY_S)
+            wait = False
+        answers.write()
     if wait:
         yield inbox.get()
     while not inbox.empty():
         yield inbox.get()
-
-
-def _send(channel: socket.socket, message: FromEngine) -> None:
-    try:
-        channel.sendall(encode(message))
-    except OSError:
-        os._exit(0)
 
 
 def _configure_log(settings: Configure) -> None:
