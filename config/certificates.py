@@ -9,6 +9,13 @@ from pathlib import Path
 from config.errors import ConfigError
 from config.sections.cluster import Cluster
 
+EXTENDED_KEY_USAGE = bytes.fromhex("0603551d25")
+"""The object identifier 2.5.29.37 in DER."""
+NO_ROLE = (
+    "cluster.tls_cert has no extended key usage, so that whoever has it can be a worker and an engine server; "
+    "the next release refuses it: docs/cluster.md says how to make one"
+)
+
 
 def load(context: ssl.SSLContext, section: str, cert: str, private_key: str) -> float:
     """Put the certificate of these files into the context, and return the Unix time at which it expires. Without
@@ -52,11 +59,7 @@ def expiry(pem: str) -> float:
     The standard library shows the fields of a peer's certificate only, so this walks to them (RFC 5280 section 4.1):
     Certificate, tbsCertificate, past version, serial number, algorithm and issuer to the end of validity.
     """
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    if begin not in pem or end not in pem[pem.index(begin) :]:
-        raise ValueError("no certificate in PEM form is in it")
-    first = pem[pem.index(begin) :]
-    der = ssl.PEM_cert_to_DER_cert(first[: first.index(end) + len(end)])
+    der = _first(pem)
     try:
         at = _enter(der, _enter(der, 0, 0x30), 0x30)
         if der[at] == 0xA0:
@@ -72,6 +75,20 @@ def expiry(pem: str) -> float:
         return datetime.strptime(year, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except (IndexError, ValueError):
         raise ValueError("it is not an X.509 certificate") from None
+
+
+def has_role(name: str) -> bool:
+    """Whether the first certificate of a PEM file says what it is for: as a client, which workers are, or as a server.
+    OpenSSL refuses it for the other (RFC 5280 section 4.2.1.12). Raises OSError, ValueError."""
+    return EXTENDED_KEY_USAGE in _first(Path(name).read_text(encoding="ascii", errors="replace"))
+
+
+def _first(pem: str) -> bytes:
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    if begin not in pem or end not in pem[pem.index(begin) :]:
+        raise ValueError("no certificate in PEM form is in it")
+    first = pem[pem.index(begin) :]
+    return ssl.PEM_cert_to_DER_cert(first[: first.index(end) + len(end)])
 
 
 def _header(der: bytes, at: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from asr.network.session import AnsweredFinal
 from asr.utterance import EngineStatus
 from config import ConfigError, Settings
 from config.addresses import parse_tcp
-from config.certificates import server_context
+from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
 from config.sections.section import Scope
 from mediaworker.http.app import HttpServer, create_operator_app
@@ -57,6 +57,8 @@ class EngineService:
         if cluster.tls_cert:
             context = server_context(cluster)
             self.certificate = Certificate("cluster", cluster, context)
+            if not has_role(cluster.tls_cert):
+                log.warning(NO_ROLE)
         self.listener = EngineListener(
             self.recognizer,
             parse_tcp(settings.asr.listen),

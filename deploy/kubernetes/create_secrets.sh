@@ -18,15 +18,16 @@ certificate() { # NAME DAYS [OPTION...]
     -subj "/CN=$1" -days "$2" -keyout "secrets/$1.key" -out "secrets/$1.crt" "${@:3}" 2>/dev/null
 }
 
-issue() { # NAME ALTERNATIVE-NAMES
+issue() { # NAME ALTERNATIVE-NAMES USES
   certificate "$1" 365 -CA secrets/authority.crt -CAkey secrets/authority.key \
-    -addext basicConstraints=critical,CA:FALSE -addext "subjectAltName=$2"
+    -addext basicConstraints=critical,CA:FALSE -addext "subjectAltName=$2" -addext "extendedKeyUsage=$3"
 }
 
 certificate authority 3650
-issue workers DNS:workers.mediaworker.svc
-issue engines DNS:engines.mediaworker.svc
-issue nats 'DNS:nats.mediaworker.svc,DNS:*.nats.mediaworker.svc'
+# Workers serve HTTPS with theirs as well, and NATS servers are clients of each other. An engine server is nobody's client.
+issue workers DNS:workers.mediaworker.svc serverAuth,clientAuth
+issue engines DNS:engines.mediaworker.svc serverAuth
+issue nats 'DNS:nats.mediaworker.svc,DNS:*.nats.mediaworker.svc' serverAuth,clientAuth
 
 for name in prometheus client; do
   [ -e "secrets/$name.secret" ] || openssl rand -hex 24 | tr -d '\n' > "secrets/$name.secret"

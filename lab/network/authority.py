@@ -25,12 +25,13 @@ class Authority:
         self.cert, self._key = folder / f"{name}.pem", folder / f"{name}.key"
         _openssl(["-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.cert)])
 
-    def issue(self, name: str, *alternatives: str, file: str = "") -> Pair:
-        """`alternatives`: as openssl writes them, `DNS:localhost`, `IP:127.0.0.1`."""
+    def issue(self, name: str, *alternatives: str, file: str = "", use: str = "") -> Pair:
+        """`alternatives`: as openssl writes them, `DNS:localhost`, `IP:127.0.0.1`; and so is `use`: `clientAuth`."""
         stem = file or f"{self._name}-{name}"
         pair = Pair(self._folder / f"{stem}.pem", self._folder / f"{stem}.key")
         signed = ["-CA", str(self.cert), "-CAkey", str(self._key), "-addext", "basicConstraints=critical,CA:FALSE"]
         names = ["-addext", f"subjectAltName={','.join(alternatives)}"] if alternatives else []
+        names += ["-addext", f"extendedKeyUsage={use}"] if use else []
         _openssl([*signed, *names, "-subj", f"/CN={name}", "-keyout", str(pair.key), "-out", str(pair.cert)])
         return pair
 

@@ -47,7 +47,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory, pki: tuple[Authority, Authority]) -> Iterator[Server]:
     """A server that wants certificates."""
-    own = pki[0].issue("engine", "DNS:localhost", "IP:127.0.0.1")
+    own = pki[0].issue("engine", "DNS:localhost", "IP:127.0.0.1", use="serverAuth")
     files = {"CERT": own.cert, "KEY": own.key, "CA": pki[0].cert}
     environ = LISTENER | {f"CLUSTER__TLS_{key}": str(path) for key, path in files.items()}
     with engine_server(tmp_path_factory.mktemp("locked"), LISTENER_PATH, **environ, CLUSTER__TOKEN="") as running:
@@ -164,12 +164,35 @@ async def test_a_wrong_token_is_a_reason_that_a_person_can_act_on(server: Server
 
 async def test_both_sides_show_a_certificate(locked: Server, pki: tuple[Authority, Authority]) -> None:
     own, _ = pki
-    worker = cluster(own.issue("worker"), own)
+    worker = cluster(own.issue("worker", use="clientAuth"), own)
     for name in ("localhost", "127.0.0.1"):
         async with client(shared(f"tcp://{name}:{locked.port}", cluster=worker)) as c:
             c.recognizer.keep_alive(True)
             await c.until(lambda c=c: ready(c) == 1)
             assert await finals(c, [say(c, "leg", 1)]) == [WORDS]
+
+
+async def test_a_certificate_is_a_workers_or_an_engine_servers(
+    locked: Server, pki: tuple[Authority, Authority], tmp_path: Path
+) -> None:
+    """By its extended key usage; what has none can be both for now, and both sides warn of it."""
+    own, _ = pki
+    names = ("DNS:localhost", "IP:127.0.0.1")
+    kinds = {use: own.issue(f"is-{use or 'anything'}", *names, use=use) for use in ("serverAuth", "clientAuth", "")}
+    context = ssl.create_default_context(cafile=str(own.cert))
+    context.load_cert_chain(kinds["serverAuth"].cert, kinds["serverAuth"].key)
+    assert await answered(locked, framing.encode(HELLO), context=context) == [], "an engine server is no worker"
+    until(lambda: "TLS: unsuitable certificate purpose" in locked.log.read_text())
+    for use, why in (("clientAuth", "unsuitable certificate purpose"), ("", "")):
+        files = {"CERT": kinds[use].cert, "KEY": kinds[use].key, "CA": own.cert}
+        environ = LISTENER | {f"CLUSTER__TLS_{key}": str(path) for key, path in files.items()}
+        (tmp_path / use).mkdir(exist_ok=True)
+        with engine_server(tmp_path / use, LISTENER_PATH, **environ, CLUSTER__TOKEN="") as running:
+            assert ("has no extended key usage" in running.log.read_text()) is not bool(use)
+            async with client(shared(running, cluster=cluster(kinds[""], own))) as c:
+                c.recognizer.keep_alive(True)
+                await c.until(lambda c=c: ready(c) or (c.recognizer.servers and c.recognizer.servers[0].last_end))
+                assert why in str(c.recognizer.servers[0].last_end) and bool(ready(c)) is not bool(use)
 
 
 async def test_nobody_without_a_certificate_is_answered(locked: Server, pki: tuple[Authority, Authority]) -> None:

@@ -131,7 +131,7 @@ partial_ms = 1000
 listen = "tcp://{machine.address}:9095"
 
 {_keys()}
-{_identity(machine, authority)}
+{_identity(machine, authority, "serverAuth")}
 """)
         return cls(machine, folder, [*COMMAND, "engine", "--config", folder / "mediaworker.toml"], _is_ready)
 
@@ -162,7 +162,7 @@ stream_url = "wss://{PROXY_ADDRESS}:8443/twilio/stream"
 level = "debug"
 
 {_keys()}
-{_identity(machine, authority)}
+{_identity(machine, authority, "clientAuth")}
 nats = [{urls}]
 nats_user = "mediaworker"
 nats_password = "{PASSWORD}"
@@ -231,8 +231,8 @@ def _keys() -> str:
     return f'[[auth.api_keys]]\nname = "everything"\nkey = "{KEY}"\nscopes = {scopes}\n'
 
 
-def _identity(machine: Machine, authority: Authority) -> str:
-    pair = authority.issue(machine.name, f"IP:{machine.address}")
+def _identity(machine: Machine, authority: Authority, use: str) -> str:
+    pair = authority.issue(machine.name, f"IP:{machine.address}", use=use)
     return f'[cluster]\ntls_cert = "{pair.cert}"\ntls_key = "{pair.key}"\ntls_ca = "{authority.cert}"'
 
 

@@ -19,7 +19,7 @@ from asr.client.servers.engine_server import EngineServer, Watcher
 from asr.client.servers.tasks import Tasks
 from asr.utterance import EngineStatus
 from config.addresses import bracketed, parse_tcp
-from config.certificates import client_context
+from config.certificates import NO_ROLE, client_context, has_role
 from config.settings import Settings
 
 RESOLVE_S = 10.0
@@ -91,6 +91,10 @@ class ServerPool:
     def start(self, idle_reason: str) -> None:
         self._idle_reason = idle_reason
         log.info("engine servers", reason=self.reason)
+        if certificate := self._settings.cluster.tls_cert:
+            with contextlib.suppress(OSError, ValueError):  # which each connection has as its reason
+                if not has_role(certificate):
+                    log.warning(NO_ROLE)
         self._tasks.start(self._resolve_again_and_again(), "asr-servers")
 
     async def stop(self) -> None:
