@@ -21,11 +21,9 @@ import torch
 from torch import Tensor
 
 from asr.engines.interface import Answer, Collect
-from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.execution import Direct, bucket, buckets, for_device
 from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.device.sizing import CAPTURED, MOST_REQUESTS, PARTIAL, SHARE
-from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import Shape
 from asr.engines.qwen.packed import PackedRow
 from asr.engines.qwen.session import QwenSession

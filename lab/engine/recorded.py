@@ -21,10 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.interface import Execution, Rows, Windows
 from asr.engines.qwen.device.plain import Plain
-from asr.engines.qwen.device.staging import Direct
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.interface import EngineError
 from asr.engines.qwen import session
-from asr.engines.qwen.device.staging import Direct
+from asr.engines.qwen.device.execution import Direct
 from asr.engines.qwen.encoder import Settling
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import BOTH_SIDES, FrontEnd, between_at_once, between_by_taps, normalise

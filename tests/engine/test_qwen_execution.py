@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from asr.engines.qwen import engine as engine_module
 from asr.engines.qwen.device import execution
-from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.execution import Direct, bucket, buckets, for_device
 from asr.engines.qwen.device.interface import Execution, Rows
 from asr.engines.qwen.device.plain import Plain
-from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
 from asr.server.scheduler import Lane, Request
@@ -86,7 +84,7 @@ def test_a_gpu_has_kernels_and_graphs_where_triton_is(
 ) -> None:
     monkeypatch.setattr(execution, "find_spec", lambda name: object() if triton else None)
     monkeypatch.setattr(execution, "Captured", lambda device: Recorded())
-    monkeypatch.setattr(execution, "staging", lambda device: Direct())
+    monkeypatch.setattr(execution, "Copying", lambda device: Direct())
     assert for_device(torch.device("cuda"), graphs=graphs).described == expected
     assert not torch.backends.cuda.cudnn_sdp_enabled(), "cuDNN is never chosen behind our back"
     torch.backends.cuda.enable_cudnn_sdp(True)

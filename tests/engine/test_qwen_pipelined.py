@@ -18,8 +18,7 @@ from torch import Tensor
 from asr import messages
 from asr.engines.interface import Collect
 from asr.engines.qwen import session
-from asr.engines.qwen.device.execution import for_device
-from asr.engines.qwen.device.staging import Direct
+from asr.engines.qwen.device.execution import Direct, for_device
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.pair import PairEngine
 from asr.server.inference import Inference

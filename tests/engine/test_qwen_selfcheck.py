@@ -14,11 +14,10 @@ from transformers.models.qwen3_asr import Qwen3ASRFeatureExtractor
 
 from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device import selfcheck
-from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.execution import Direct, Eager
 from asr.engines.qwen.device.interface import Execution, Graphs, Kernels, Rows, Windows
 from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.device.selfcheck import hear
-from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.engine import QwenEngine
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.server.scheduler import Lane, Request

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from asr import messages
 from asr.engines.qwen import session
-from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.execution import Copying, Eager
 from asr.engines.qwen.device.interface import Execution
-from asr.engines.qwen.device.staging import Copying
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.server.inference import Inference
 from asr.utterance import Utterance

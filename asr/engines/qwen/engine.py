@@ -10,9 +10,8 @@ import torch
 
 from asr.engines.interface import Answer, Capabilities, Collect, EngineError, EngineExhausted, first_line
 from asr.engines.qwen.device import memory, selfcheck
-from asr.engines.qwen.device.execution import for_device
+from asr.engines.qwen.device.execution import Direct, for_device
 from asr.engines.qwen.device.interface import PAGE, Execution
-from asr.engines.qwen.device.staging import Direct
 from asr.engines.qwen.encoder import Encoder, Settling
 from asr.engines.qwen.eviction import Victims
 from asr.engines.qwen.kv_cache import KvCache

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.execution import bucket, buckets
 from asr.engines.qwen.device.interface import Graphs, Kernels, Rows, Staging
 from asr.engines.qwen.kv_cache import KvCache
 from asr.engines.qwen.model.fused import TextLayers

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from asr.engines.interface import EngineUnusable, first_line
 from asr.engines.qwen.device import memory
-from asr.engines.qwen.device.graphs import Eager
+from asr.engines.qwen.device.execution import Eager
 from asr.engines.qwen.device.interface import Execution, Kernels, Rows, Windows
 from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.encoder import Encoder

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.execution import bucket, buckets
 from asr.engines.qwen.device.interface import Staging
 from asr.samples import decode
 from asr.utterance import Format

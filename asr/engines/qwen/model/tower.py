@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.engines.qwen.device.graphs import bucket, buckets
+from asr.engines.qwen.device.execution import bucket, buckets
 from asr.engines.qwen.device.interface import Graphs, Kernels, Staging, Windows
 from asr.engines.qwen.model.fused import AudioLayers
 from asr.engines.qwen.model.mel import normalise
