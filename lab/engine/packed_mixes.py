@@ -127,3 +127,20 @@ def between(kernels: Any, count: int, heads: Heads, dtype: torch.dtype, device: 
         compare("normalised", normal, plain.add_norm(summed.float(), None, weight.float(), 1e-6)[1])
     both = noise(count, 2 * 5 * width)
     compare("the gate", kernels.silu_mul(both.to(device)), plain.silu_mul(both.float()))
+    wide = noise(count, 5 * width) * torch.logspace(-3, 3, count)[:, None].to(dtype)
+    wide[0] = 0
+    for kind in (torch.int8, torch.float8_e4m3fn) if device == "cuda" else (torch.int8,):
+        found, scale = kernels.narrow(wide.to(device), kind, count + 3)
+        expected, scales = plain.narrow(wide, kind, 0)
+        assert len(found) == count + 3 and found.dtype is kind
+        compare("scales", scale, scales)
+        # Where a quotient is half way between two steps, its last bit decides.
+        away = (found[:count].cpu().float() - expected.float()).abs()
+        assert away.max() <= (1 if kind is torch.int8 else 32) and (away > 0).float().mean() < 0.01
+    product = torch.randint(-(10**4), 10**4, (count, 3 * width), generator=rng, dtype=torch.int32)
+    columns, bias = torch.rand(3 * width, generator=rng) / 100, torch.rand(3 * width, generator=rng)
+    for added in (bias, None):
+        given = None if added is None else added.to(device)
+        found = kernels.widen(product.to(device), scales.to(device), columns.to(device), given, dtype)
+        assert found.dtype is dtype
+        compare("of 8 bits", found, plain.widen(product, scales, columns, added, torch.float32).to(dtype))

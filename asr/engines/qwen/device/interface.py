@@ -12,11 +12,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 PAGE = 64
 """Positions in a page of keys and values."""
+
+LOUDEST = {torch.int8: 127.0, torch.float8_e4m3fn: torch.finfo(torch.float8_e4m3fn).max}
+"""What 8 bits hold."""
+QUIETEST = 1e-12
+"""A row of zeros has a scale, too."""
 
 # -- between the matrices ----------------------------------------------------------------------------------------------
 
@@ -82,6 +88,14 @@ class Kernels(Protocol):
 
     def silu_mul(self, both: Tensor) -> Tensor:
         """(positions, 2 * width), gates and what they let through → (positions, width)."""
+
+    def narrow(self, rows: Tensor, kind: torch.dtype, least: int) -> tuple[Tensor, Tensor]:
+        """(rows, width) → the same in 8 bits, at least `least` rows, those behind anything; and what each is to be
+        multiplied by, (rows), float32, so that its loudest is `LOUDEST`."""
+
+    def widen(self, product: Tensor, scale: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """`product`: (rows, width), int32, of what was narrow. `scale`: (rows) and `scales`: (width), float32, of the
+        one side and of the other; `bias`: (width), float32. → (rows, width) in `dtype`."""
 
 
 # -- starting work -----------------------------------------------------------------------------------------------------

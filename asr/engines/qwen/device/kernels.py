@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from asr.engines.qwen.device.interface import Rows, Windows
+from asr.engines.qwen.device.interface import LOUDEST, QUIETEST, Rows, Windows
 
 DECODING, MIXED = 16, 64
 """Queries times heads in a block, of rows of one position and of others."""
@@ -147,6 +147,40 @@ def _silu_mul(both, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ign
     tl.store(out + at * WIDTH + d, (gate / (1 + tl.exp(-gate)) * up).to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _narrow(  # type: ignore[no-untyped-def]
+    rows, out, scales, stride, loudest, quietest,
+    WIDTH: tl.constexpr, FILLED: tl.constexpr, ROUND: tl.constexpr,
+):  # fmt: skip
+    """Of one row: its loudest, and all of it in 8 bits."""
+    at = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, FILLED)
+    inside = d < WIDTH
+    x = tl.load(rows + at * stride + d, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(x), 0), quietest) / loudest
+    tl.store(scales + at, scale)
+    x = x / scale
+    if ROUND:
+        x = (
+            x + 12582912.0
+        ) - 12582912.0  # 1.5 * 2 ** 23: what is added to it is rounded to a whole number, half to even
+    tl.store(out + at * WIDTH + d, x.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _widen(  # type: ignore[no-untyped-def]
+    product, scale, scales, bias, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64)
+    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = d < WIDTH
+    x = tl.load(product + at * WIDTH + d, mask=inside, other=0).to(tl.float32)
+    x = x * tl.load(scale + at) * tl.load(scales + d, mask=inside, other=0.0)
+    if BIAS:
+        x += tl.load(bias + d, mask=inside, other=0.0)
+    tl.store(out + at * WIDTH + d, x.to(out.dtype.element_ty), mask=inside)
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Which block of queries belongs to whom, and where keys and values are."""
@@ -222,6 +256,26 @@ class Triton:
         count, width = both.shape[0], both.shape[1] // 2
         out = both.new_empty(count, width)
         _silu_mul[(count, -(-width // BLOCK))](both, out, width, BLOCK, num_warps=4)
+        return out
+
+    def narrow(self, rows: Tensor, kind: torch.dtype, least: int) -> tuple[Tensor, Tensor]:
+        count, width = rows.shape
+        assert rows.stride(1) == 1
+        out = rows.new_empty(max(count, least), width, dtype=kind)
+        scale = rows.new_empty(count, dtype=torch.float32)
+        _narrow[(count,)](
+            rows, out, scale, rows.stride(0), LOUDEST[kind], QUIETEST, width, triton.next_power_of_2(width),
+            kind is torch.int8, num_warps=4,
+        )  # fmt: skip
+        return out, scale
+
+    def widen(self, product: Tensor, scale: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        count, width = product.shape
+        assert product.is_contiguous()
+        out = product.new_empty(count, width, dtype=dtype)
+        _widen[(count, -(-width // BLOCK))](
+            product, scale, scales, scales if bias is None else bias, out, width, BLOCK, bias is not None, num_warps=4
+        )
         return out
 
 

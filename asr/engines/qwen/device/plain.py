@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asr.engines.qwen.device.interface import Rows, Windows
+from asr.engines.qwen.device.interface import LOUDEST, QUIETEST, Rows, Windows
 
 
 class Plain:
@@ -80,6 +80,21 @@ class Plain:
     def silu_mul(self, both: Tensor) -> Tensor:
         gate, up = both.chunk(2, -1)
         return functional.silu(gate) * up
+
+    def narrow(self, rows: Tensor, kind: torch.dtype, least: int) -> tuple[Tensor, Tensor]:
+        found, scale = narrow(rows, kind, LOUDEST[kind])
+        return functional.pad(found, (0, 0, 0, max(0, least - len(rows)))), scale
+
+    def widen(self, product: Tensor, scale: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        found = product * scale[:, None] * scales
+        return (found if bias is None else found + bias).to(dtype)
+
+
+def narrow(rows: Tensor, kind: torch.dtype, loudest: float) -> tuple[Tensor, Tensor]:
+    """(rows, width) → the same in 8 bits, and what each is to be multiplied by, (rows), float32."""
+    scale = rows.abs().amax(dim=1, keepdim=True).float().clamp_min(QUIETEST) / loudest
+    found = rows / scale
+    return (found.round_() if kind is torch.int8 else found).to(kind), scale[:, 0]
 
 
 def _heads_first(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from asr.engines.qwen.device.interface import Kernels, Rows, Windows
 from asr.engines.qwen.kv_cache import KvCache
+from asr.engines.qwen.model.quantise import use
 
 
 def fuse(model: Any) -> None:
@@ -56,6 +57,7 @@ class TextLayers:
         self.heads, self._fewer, self._width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self._eps = config.rms_norm_eps
         self._layers = list(text.layers)
+        use(self._layers, kernels)
         self._norms = [*(layer.input_layernorm.weight for layer in self._layers), text.norm.weight]
         self._cache, self._kernels = cache, kernels
         weight = text.embed_tokens.weight
@@ -98,6 +100,7 @@ class AudioLayers:
     def __init__(self, tower: Any, project: Any, kernels: Kernels) -> None:
         """Both the library's modules, fused."""
         self._tower, self._project, self._kernels = tower, project, kernels
+        use(tower.layers, kernels)
 
     def __call__(self, hidden: Tensor, windows: Windows) -> Tensor:
         """`hidden`: (tokens, width) of windows one after the other."""

@@ -2,7 +2,8 @@
 
 A row of weights has a scale of its own, found once; so has every row of activations, found on the spot. What is said
 of an utterance therefore does not depend on who else is in the step. No shape depends on data and nothing waits for
-the device, so all of it can be captured in a CUDA graph; and nothing has to be compiled.
+the device, so all of it can be captured in a CUDA graph. Beside the product there is a kernel before it, and for
+integers one behind it: `Kernels.narrow` and `Kernels.widen`.
 
 On torch alone: docs/performance.md says why not with torchao.
 """
@@ -10,6 +11,7 @@ On torch alone: docs/performance.md says why not with torchao.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -18,15 +20,13 @@ from torch.nn import functional
 from torch.nn.functional import ScalingType
 
 from asr.engines.interface import EngineUnusable, first_line
+from asr.engines.qwen.device.interface import LOUDEST, Kernels
+from asr.engines.qwen.device.plain import Plain, narrow
 
 Kind = Literal["int8", "fp8"]
 
-LOUDEST_INT8 = 127.0
-LOUDEST_FP8 = torch.finfo(torch.float8_e4m3fn).max
 NO_OVERFLOW = 64.0
 """Of weights, on a CPU that adds two products of 8 bits in 16: 2 × 255 × 64 fits, 2 × 255 × 127 is cut off."""
-QUIETEST = 1e-12
-"""A row of zeros has a scale, too."""
 GPU_ROWS = 32
 """At least: cuBLAS refuses 16 rows of integers and fewer."""
 MULTIPLE = 16
@@ -42,55 +42,57 @@ class Quantised(nn.Module, ABC):
     scale: Tensor
     """(out,), float32."""
     bias: Tensor | None
+    """(out,), float32."""
+    kernels: Kernels
+    """Those of the forward that it is in: see `use`."""
 
     def __init__(self, linear: nn.Linear, kind: torch.dtype, loudest: float) -> None:
         super().__init__()
-        scale, weight = _narrow(linear.weight.detach(), kind, loudest)
+        weight, scale = narrow(linear.weight.detach(), kind, loudest)
         self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale[:, 0])
+        self.register_buffer("scale", scale)
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().float())
+        self.kernels = Plain()
 
     def forward(self, input: Tensor) -> Tensor:
         out = self._multiply(input.reshape(-1, input.shape[-1]))
-        if self.bias is not None:
-            out = out + self.bias
-        return out.to(input.dtype).reshape(*input.shape[:-1], -1)
+        return out.reshape(*input.shape[:-1], -1)
 
     @abstractmethod
     def _multiply(self, rows: Tensor) -> Tensor: ...
 
 
 class Int8(Quantised):
-    def __init__(self, linear: nn.Linear, loudest: float = LOUDEST_INT8) -> None:
+    def __init__(self, linear: nn.Linear, loudest: float = LOUDEST[torch.int8]) -> None:
         super().__init__(linear, torch.int8, loudest)
         self.fewest_rows = GPU_ROWS if linear.weight.is_cuda else 0
 
     def _multiply(self, rows: Tensor) -> Tensor:
-        scale, narrow = _narrow(rows, torch.int8, LOUDEST_INT8)
-        count = len(rows)
-        if count < self.fewest_rows:
-            narrow = functional.pad(narrow, (0, 0, 0, self.fewest_rows - count))
-        return torch._int_mm(narrow, self.weight.t())[:count] * scale * self.scale
+        narrow, scale = self.kernels.narrow(rows, torch.int8, self.fewest_rows)
+        product = torch._int_mm(narrow, self.weight.t())[: len(rows)]
+        return self.kernels.widen(product, scale, self.scale, self.bias, rows.dtype)
 
 
 class Fp8(Quantised):
     def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear, torch.float8_e4m3fn, LOUDEST_FP8)
+        super().__init__(linear, torch.float8_e4m3fn, LOUDEST[torch.float8_e4m3fn])
 
     def _multiply(self, rows: Tensor) -> Tensor:
-        scale, narrow = _narrow(rows, torch.float8_e4m3fn, LOUDEST_FP8)
+        narrow, scale = self.kernels.narrow(rows, torch.float8_e4m3fn, 0)
         # Not every GPU can give anything but bfloat16 here.
-        return functional.scaled_mm(
-            narrow, self.weight.t(), scale, ScalingType.RowWise, self.scale[None], ScalingType.RowWise,
+        out = functional.scaled_mm(
+            narrow, self.weight.t(), scale[:, None], ScalingType.RowWise, self.scale[None], ScalingType.RowWise,
             output_dtype=torch.bfloat16,
         )  # fmt: skip
+        return (out if self.bias is None else out + self.bias).to(rows.dtype)
 
 
-def _narrow(rows: Tensor, kind: torch.dtype, loudest: float) -> tuple[Tensor, Tensor]:
-    """(rows, width) → scales (rows, 1) in float32, and the rows in 8 bits."""
-    scale = rows.abs().amax(dim=1, keepdim=True).float().clamp_min(QUIETEST) / loudest
-    narrow = rows / scale
-    return scale, (narrow.round_() if kind is torch.int8 else narrow).to(kind)
+def use(layers: Iterable[nn.Module], kernels: Kernels) -> None:
+    """In these layers, as far as they are quantised."""
+    for layer in layers:
+        for module in layer.modules():
+            if isinstance(module, Quantised):
+                module.kernels = kernels
 
 
 def quantise(model: Any, kind: Kind) -> None:
@@ -103,7 +105,7 @@ def quantise(model: Any, kind: Kind) -> None:
     """
     device = model.device
     check(kind, device)
-    loudest = LOUDEST_INT8 if adds_in_32_bits(device) else NO_OVERFLOW
+    loudest = LOUDEST[torch.int8] if adds_in_32_bits(device) else NO_OVERFLOW
     layers = [*model.model.audio_tower.layers, *model.model.language_model.layers]
     parents = [module for layer in layers for module in layer.modules()]
     for parent in parents:
