@@ -81,15 +81,18 @@ def add_parser(subparsers: Any) -> None:
         kind.add_argument("--no-baseline", action="store_true", help="leave out the usual design")
 
 
+_HOST = ("batch", "slots", "utterance_s", "context")
 _NOT_HOST = ("audio", "join", "clock", "threads", "partial_ms", "processes")
 _NOT_PROCESSES = ("join", "clock", "threads")
 _RANDOM = (
-    "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "window_s",
-    "start", "bound", "limit_s", "files", "slots", "batch", "batch_tokens",
+    "device", "dtype", "chip", "objective_final_ms", "objective_partial_ms", "utterance_s", "context", "partial_ms",
+    "window_s", "start", "bound", "limit_s", "files", "slots", "batch", "batch_tokens",
     "graphs", "quantise",
 )  # fmt: skip
 """Options that only --random-weights has."""
-_PREDICT = ("objective_final_ms", "objective_partial_ms", "utterance_s", "partial_ms", "start", "bound", "files")
+_PREDICT = (
+    "objective_final_ms", "objective_partial_ms", "utterance_s", "context", "partial_ms", "start", "bound", "files",
+)  # fmt: skip
 _NOT_PREDICT = (
     *(name for name in _RANDOM if name not in _PREDICT),
     "random_weights", "host", "calls", "audio", "join", "clock", "threads", "processes",
@@ -111,6 +114,9 @@ def _add_random(engine: argparse.ArgumentParser) -> None:
     group.add_argument("--objective-partial-ms", type=_positive, metavar="MS", help="p99 of partials (default 300)")
     group.add_argument(
         "--utterance-s", type=_utterance, metavar="S", help="mean length of an utterance, which vary (default 5)"
+    )
+    group.add_argument(
+        "--context", type=_number, metavar="N", help="words that each gives the engine beside what is said (default 0)"
     )
     group.add_argument(
         "--window-s",
@@ -199,8 +205,8 @@ def _positive(text: str) -> float:
 
 def _utterance(text: str) -> float:
     value = _positive(text)
-    if not 1 <= value <= 18:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 to 18 seconds")
+    if not 1 <= value <= 30:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 1 to 30 seconds")
     return value
 
 
@@ -235,7 +241,7 @@ def _engine(args: argparse.Namespace) -> int:
     elif args.predict:
         others, reason = _NOT_PREDICT, "does not go with --predict"
     elif args.host:
-        others = tuple(name for name in (*_RANDOM, *_NOT_HOST) if name not in ("batch", "slots"))
+        others = tuple(name for name in (*_RANDOM, *_NOT_HOST) if name not in _HOST)
         reason = "does not go with --host"
     elif args.random_weights is None:
         others, reason = (*_RANDOM, "threads"), "goes with --random-weights only"
@@ -369,11 +375,11 @@ def _scale(args: argparse.Namespace) -> int:
 def _host(args: argparse.Namespace) -> int:
     from benchmarks.engine import run as engine
 
-    rows = []
+    rows, options = [], {name: value for name in _HOST if (value := getattr(args, name)) is not None}
     for streams in args.calls or [1000]:
         print(f"{streams} streams for {args.seconds:g} s …", file=sys.stderr, flush=True)
         try:
-            rows.append(engine.host(streams, args.seconds, batch=args.batch or 128, slots=args.slots or 256))
+            rows.append(engine.host(streams=streams, seconds=args.seconds, **options))
         except engine.BenchError as error:
             print(f"mediaworker: {error}", file=sys.stderr)
             return 2

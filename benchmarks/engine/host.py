@@ -21,7 +21,7 @@ from torch import Tensor
 
 from asr.engines.interface import Answer
 from asr.engines.qwen.device.interface import Execution
-from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.engine import POSITIONS, Shape
 from asr.engines.qwen.model.loader import LoadedModel
 from asr.engines.qwen.model.mel import FrontEnd
 from asr.engines.qwen.packed import Packed, PackedRow
@@ -39,7 +39,6 @@ SEED = 1
 STEP_S, ROW_S = 0.001, 0.000133
 """Of a step, and of each of its rows: 18 ms for 128 rows of 0.6B, as computed for an H200."""
 SOUND_S = 120.0
-UTTERANCE_S = 5.0
 PARTIAL_MS = 500
 
 
@@ -49,6 +48,9 @@ class Options:
     batch: int = 128
     slots: int = 256
     seconds: float = 4.0
+    utterance_s: float = 5.0
+    context: int = 0
+    """Words that each gives the engine beside what is said."""
 
 
 class _Tower:
@@ -143,15 +145,15 @@ def measure(options: Options, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     loaded = build(TINY, folder, device="cpu", dtype=torch.float32)
     script = Script(words(loaded.tokenizer), loaded.ends[0], SEED)
-    engine = HostEngine(loaded, Shape(slots=options.slots, positions=512, batch=options.batch), script)
+    engine = HostEngine(loaded, Shape(slots=options.slots, positions=POSITIONS, batch=options.batch), script)
     spoken = steady(
-        babble(SOUND_S, SEED), streams=options.streams, seconds=UTTERANCE_S + options.seconds,
-        utterance_s=UTTERANCE_S, seed=SEED,
+        babble(SOUND_S, SEED), streams=options.streams, seconds=options.utterance_s + options.seconds,
+        utterance_s=options.utterance_s, seed=SEED,
     )  # fmt: skip
-    clock = _Counted(engine, UTTERANCE_S, UTTERANCE_S + options.seconds)
+    clock = _Counted(engine, options.utterance_s, options.utterance_s + options.seconds)
     load = Load(
-        engine, arrivals(spoken, partial_ms=PARTIAL_MS), repeat(b""), files=0, warm_s=UTTERANCE_S,
-        seconds=options.seconds, objective=Objective(), clock=clock,
+        engine, arrivals(spoken, partial_ms=PARTIAL_MS, context=options.context), repeat(b""), files=0,
+        warm_s=options.utterance_s, seconds=options.seconds, objective=Objective(), clock=clock,
     )  # fmt: skip
     load.run()
     tally = load.tally
@@ -161,6 +163,8 @@ def measure(options: Options, folder: Path) -> dict[str, Any]:
         "batch": options.batch,
         "slots": options.slots,
         "seconds": options.seconds,
+        "utterance_s": options.utterance_s,
+        "context": options.context,
         "answers": answers,
         "steps": load.spent.steps,
         "host_us_per_answer": per(1e6 * clock.used_s, answers),

@@ -32,6 +32,8 @@ STAGGER_S = 2.0
 BREATH_MS = 200
 """Between pieces that are said in one utterance: shorter than what ends it."""
 SILENCE = b"\xff"
+WORDS = "zero one two three four five six seven eight nine".split()
+"""Of a context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +111,21 @@ def plan(clips: Sequence[bytes], *, calls: int, seconds: float, seed: int, join:
     return sorted(spoken, key=lambda each: each.start_s)
 
 
-def arrivals(spoken: Sequence[Spoken], *, partial_ms: int) -> list[Arrival]:
-    """The messages of all legs, in the order of their times."""
-    found = [arrival for each in spoken for arrival in _messages(each, partial_ms)]
+def arrivals(spoken: Sequence[Spoken], *, partial_ms: int, context: int = 0) -> list[Arrival]:
+    """The messages of all legs, in the order of their times. `context`: words that each leg gives the engine with its
+    utterances, others than its neighbours."""
+    found = [arrival for each in spoken for arrival in _messages(each, partial_ms, context)]
     return sorted(found, key=lambda arrival: arrival.time_s)  # a stable sort: those of an utterance keep their order
 
 
-def _messages(spoken: Spoken, partial_ms: int) -> Iterator[Arrival]:
+def _messages(spoken: Spoken, partial_ms: int, context: int) -> Iterator[Arrival]:
     """As `mediaworker.calls.transcriber` sends them: audio in small pieces, partials while it goes on, then the
     final."""
     length_ms = len(spoken.codes) // CODES_PER_MS
     asks = set(range(spoken.lead_ms + FIRST_PARTIAL_MS, length_ms, partial_ms))
     sent = revision = 0
-    yield Arrival(spoken.start_s, messages.Open(Utterance(spoken.id, "PCMU")))
+    known = random.Random(spoken.id.partition("/")[0]).choices(WORDS, k=context)
+    yield Arrival(spoken.start_s, messages.Open(Utterance(spoken.id, "PCMU", context=" ".join(known))))
     for at_ms in sorted({*range(APPEND_MS, length_ms, APPEND_MS), *asks, length_ms}):
         time_s, end = spoken.start_s + at_ms / 1000, at_ms * CODES_PER_MS
         yield Arrival(time_s, messages.Append(spoken.id, sent, spoken.codes[sent:end]))
@@ -151,7 +155,7 @@ def steady(sound: bytes, *, streams: int, seconds: float, utterance_s: float, se
         mine = random.Random(f"{seed}/{stream}")
         start_s, number = mine.uniform(0, utterance_s), 0
         while start_s < seconds:
-            length = round(1000 * utterance_s * mine.uniform(*LENGTHS)) * CODES_PER_MS
+            length = min(LONGEST, round(1000 * utterance_s * mine.uniform(*LENGTHS)) * CODES_PER_MS)
             at = mine.randrange(len(sound) - length)
             each = Spoken(f"stream-{stream}/{number}", start_s, 0, sound[at : at + length])
             spoken.append(each)

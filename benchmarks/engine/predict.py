@@ -24,7 +24,7 @@ from asr.engines.interface import Answer, Collect
 from asr.engines.qwen.device.execution import Direct, bucket, buckets, for_device
 from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.device.sizing import CAPTURED, MOST_REQUESTS, PARTIAL, SHARE
-from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.engine import POSITIONS, Shape
 from asr.engines.qwen.packed import PackedRow
 from asr.engines.qwen.session import QwenSession
 from asr.server.scheduler import Request
@@ -42,7 +42,6 @@ from benchmarks.engine.weights import TINY, build, words
 
 SEED = 1
 SOUND_S, PIECE_S = 120.0, 20.0
-POSITIONS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,8 @@ class Options:
     files: int = 16
     seconds: float = 4.0
     utterance_s: float = 5.0
+    context: int = 0
+    """Words that each gives the engine beside what is said."""
     partial_ms: int = 500
     objective: Objective = field(default_factory=Objective)
     start: int = 64
@@ -173,9 +174,9 @@ def predict(options: Options, folder: Path, said: Callable[[str], None] = lambda
         )  # fmt: skip
         pieces: Iterator[bytes] = repeat(pieces_of)
         load = Load(
-            engine, arrivals(spoken, partial_ms=options.partial_ms), pieces, files=options.files,
-            warm_s=options.utterance_s, seconds=options.seconds, objective=options.objective, searching=True,
-            clock=_Virtual(engine),
+            engine, arrivals(spoken, partial_ms=options.partial_ms, context=options.context), pieces,
+            files=options.files, warm_s=options.utterance_s, seconds=options.seconds, objective=options.objective,
+            searching=True, clock=_Virtual(engine),
         )  # fmt: skip
         load.run()
         shares = {"host_share": engine.host_s / engine.now, "device_share": engine.busy_s / engine.now}
@@ -198,6 +199,7 @@ def predict(options: Options, folder: Path, said: Callable[[str], None] = lambda
         "streams": found.streams,
         "limit": limit,
         "utterance_s": options.utterance_s,
+        "context": options.context,
         "partial_ms": options.partial_ms,
         "objective": asdict(options.objective),
         "costs": asdict(costs),

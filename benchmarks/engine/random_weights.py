@@ -18,7 +18,7 @@ import torch
 
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.sizing import CAPTURED, PARTIAL
-from asr.engines.qwen.engine import Shape
+from asr.engines.qwen.engine import POSITIONS, Shape
 from asr.engines.qwen.model.fused import fuse
 from asr.engines.qwen.model.quantise import quantise
 from benchmarks.engine import limit
@@ -40,7 +40,6 @@ LOADED = 0.8
 """Of the streams that were found: what is looked at closely."""
 PIECE_S = 20.0
 """Of a file."""
-POSITIONS = 512
 """Of a slot: enough for a piece of a file."""
 SLOTS_SHARE = 0.5
 """Of the memory that is free on a GPU."""
@@ -58,6 +57,8 @@ class Options:
     objective: Objective = field(default_factory=Objective)
     seconds: float = 20.0
     utterance_s: float = 5.0
+    context: int = 0
+    """Words that each gives the engine beside what is said."""
     partial_ms: int = Asr().partial_ms
     window_s: float | None = None
     streams: tuple[int, ...] = ()
@@ -156,9 +157,9 @@ class Loads:
             self._sound, streams=streams, seconds=warm_s + seconds, utterance_s=options.utterance_s, seed=SEED
         )
         load = Load(
-            self.designs[design], arrivals(spoken, partial_ms=options.partial_ms), self._pieces(),
-            files=self.files if files else 0, warm_s=warm_s, seconds=seconds, objective=options.objective,
-            searching=searching, watch=watch, clock=Clock(cpu=options.clock == "cpu"),
+            self.designs[design], arrivals(spoken, partial_ms=options.partial_ms, context=options.context),
+            self._pieces(), files=self.files if files else 0, warm_s=warm_s, seconds=seconds,
+            objective=options.objective, searching=searching, watch=watch, clock=Clock(cpu=options.clock == "cpu"),
         )  # fmt: skip
         load.run()
         return load
@@ -248,6 +249,7 @@ class Loads:
             "objective": asdict(options.objective),
             "seconds": options.seconds,
             "utterance_s": options.utterance_s,
+            "context": options.context,
             "partial_ms": options.partial_ms,
             "driven_tokens_per_s": limit.TOKENS_PER_S,
             "shape": asdict(self.shape),

@@ -117,15 +117,15 @@ def random_weights(options: dict[str, Any], keep: Callable[[dict[str, Any]], Non
     return loads.measure(keep)
 
 
-def host(streams: int, seconds: float, *, batch: int, slots: int) -> dict[str, Any]:
-    """What the host does for so many streams. Raises BenchError."""
+def host(**options: Any) -> dict[str, Any]:
+    """What the host does for so many streams. `options`: fields of `engine.host.Options`. Raises BenchError."""
     if not MODEL.is_dir():
         raise BenchError(f"{MODEL} is not there, only a checkout has it: --host takes its tokenizer")
     try:
         from benchmarks.engine.host import Options, measure
     except ImportError:
         raise BenchError("the engine needs the extra `qwen`: pip install 'mediaworker[qwen]'") from None
-    return measure(Options(streams, batch, slots, seconds), MODEL)
+    return measure(Options(**options), MODEL)
 
 
 def predicted(**options: Any) -> dict[str, Any]:

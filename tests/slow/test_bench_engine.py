@@ -21,6 +21,7 @@ from benchmarks.engine.arrivals import Clock, Run, changed, figures, percentile
 from benchmarks.engine.meter import MeteredEngine
 from benchmarks.engine.native import UNFIXED_TOKENS, Refeed, Rollback
 from benchmarks.engine.plan import arrivals, cut, pieces, plan, utterances
+from benchmarks.engine.predict import Options, predict
 from lab.engine.qwen_models import TINY, generate, loaded_tiny, prompts
 from lab.house import ROOT
 from lab.worker.qwen import DIGITS
@@ -91,6 +92,14 @@ def test_audio_comes_as_it_is_spoken_and_the_final_last() -> None:
         assert isinstance(last, messages.FinalRequest) and last.commit and heard == each.codes
         assert asked[0] == each.lead_ms + 300
         assert {two - one for one, two in zip(asked[:-1], asked[1:-1], strict=False)} == {500}
+
+
+def test_each_leg_gives_a_context_of_its_own_with_all_its_utterances() -> None:
+    coming = arrivals(plan(CLIPS, calls=3, seconds=12, seed=1), partial_ms=500, context=400)
+    found = [each.message.utterance for each in coming if isinstance(each.message, messages.Open)]
+    contexts = {(each.id.partition("/")[0], each.context) for each in found}
+    assert len(found) > len(contexts) == 3 == len({context for _, context in contexts})
+    assert {len(context.split()) for _, context in contexts} == {400}
 
 
 def _about(message: messages.ToEngine) -> str:
@@ -265,3 +274,14 @@ def test_other_benchmarks_and_the_help_do_not_load_the_engine() -> None:
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("load", [{"utterance_s": 2.0}, {"utterance_s": 25.0}, {"context": 400}], ids=str)
+def test_a_step_costs_what_its_positions_cost(load: dict[str, Any]) -> None:
+    """Short and long utterances and long contexts: what is computed once is never computed again."""
+    plain, other = (
+        predict(Options("h200", "0.6B", files=1, seconds=1.0, start=8, bound=8, **each), TINY)["runs"][0]
+        for each in ({"utterance_s": 5.0}, load)
+    )
+    cost_ms = [each["step_ms"] / each["positions_per_forward"] for each in (plain, other)]
+    assert other["partials_answered"] == 1.0 and cost_ms[1] < 2 * cost_ms[0]
