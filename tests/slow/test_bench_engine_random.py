@@ -433,7 +433,7 @@ def test_what_does_not_go_together_is_said_in_a_line(
         ["--random-weights", "7B"],
         ["--random-weights", "tiny", "--model", "x"],
         ["--random-weights", "tiny", "--bound", "0"],
-        ["--random-weights", "tiny", "--utterance-s", "30"],
+        ["--random-weights", "tiny", "--utterance-s", "31"],
         ["--random-weights", "tiny", "--objective-final-ms", "-1"],
         ["--random-weights", "tiny", "--partial-ms", "10"],
         ["--random-weights", "tiny", "--chip", "Z80"],
