@@ -11,6 +11,7 @@ import asyncio
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -68,7 +69,8 @@ def main() -> int:
             seen = asyncio.run(cut_and_restart(folder / "cuts", cuts=args.cuts, restarts=restarts))
             print(f"\n{args.cuts} cuts, {restarts} restarts under a subscriber: {seen} events seen, in order, once")
     except AssertionError as error:
-        print(f"\nA promise was broken: {error}\nThe worker's folder is {folder}")
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        print(f"\nA promise was broken, in {where.name}, {where.line}: {error}\nThe worker's folder is {folder}")
         return 1
     return 0
 
