@@ -128,7 +128,7 @@ def test_a_long_utterance_is_cut_where_nobody_hears_it(engine: MoonshineEngine) 
 
 
 def test_partials_seldom_take_a_word_back(engine: MoonshineEngine, prompts: dict[str, str]) -> None:
-    names = [name for name in sorted(prompts) if 2 * R < len(speech(name)) < 8 * R][::16]
+    names = [name for name in sorted(prompts) if 2 * R < len(speech(name)) < 8 * R][::32]
     count = back = late = 0
     for name in names:
         *shown, _ = partials(engine, codes(speech(name)))
@@ -136,7 +136,7 @@ def test_partials_seldom_take_a_word_back(engine: MoonshineEngine, prompts: dict
             count += 1
             back += agreed(before.split(), after.split()) < len(before.split())
         late += not shown[-1]
-    assert count > 50 and back <= 0.03 * count, f"{back} of {count}"
+    assert count > 25 and back <= 0.03 * count, f"{back} of {count}"
     assert late <= 0.1 * len(names), "before the end something is shown"
 
 
