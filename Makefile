@@ -19,7 +19,7 @@ help:
 	@echo "                (ENGINE=tiny: digits, by Qwen3-ASR with a tiny model, word for word; installs what the tests need)"
 	@echo "make run     install and serve with the default configuration"
 	@echo "make check   install, look for mistakes and run the tests that need no process (80 CPU-seconds)"
-	@echo "make test    the same, and all other tests that a change has to pass (13 CPU-minutes)"
+	@echo "make test    the same, and all other tests that a change has to pass (12 CPU-minutes)"
 	@echo "make test-slow  kills, hostile peers, load and leaks (half an hour; SLOW='--turns 20' for 20 minutes of them, in turn)"
 	@echo "make coverage  the branches that the tests of make test take, against the floor in pyproject.toml"
 	@echo "make bench   the media path and the engine against the usual designs (minutes)"
