@@ -19,9 +19,6 @@ T = TypeVar("T")
 NAME = "TESTS_TIMEOUT_FACTOR"
 REFERENCE_S = 0.1
 """The time that `_work` takes on a quiet core of the machines on which the limits were written."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.25
-"""Before `until` looks again: what takes seconds is not asked for every few milliseconds, which costs a worker more
-than what is waited for."""
 
 
 def _work() -> float:
@@ -67,9 +64,8 @@ async def eventually(condition: Callable[[], object], timeout_s: float = 30) -> 
 
 def until(condition: Any, timeout_s: float = 30, what: str = "") -> Any:
     """As `eventually`, where there is no event loop: the first true value of `condition()`."""
-    deadline, pause_s = time.monotonic() + seconds(timeout_s), FIRST_PAUSE_S
+    deadline = time.monotonic() + seconds(timeout_s)
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s on a quiet machine: {what or condition}"
-        time.sleep(pause_s)
-        pause_s = min(LONGEST_PAUSE_S, 1.2 * pause_s)
+        time.sleep(0.05)
     return value
