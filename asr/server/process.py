@@ -184,13 +184,12 @@ def _aligner(settings: Configure) -> Aligner | None:
 
 def _drain(inbox: Inbox, answers: Answers, *, wait: bool) -> Iterator[tuple[float, ToEngine]]:
     """Messages that have come; `wait`: at least one."""
-    while wait and answers.waiting:
+    answers.write()
+    while wait:
         with suppress(Empty):
-            yield inbox.get(timeout=RETRY_S)
+            yield inbox.get(timeout=RETRY_S if answers.waiting else None)
             wait = False
         answers.write()
-    if wait:
-        yield inbox.get()
     while not inbox.empty():
         yield inbox.get()
 

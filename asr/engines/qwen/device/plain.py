@@ -83,7 +83,9 @@ class Plain:
 
     def narrow(self, rows: Tensor, kind: torch.dtype, least: int) -> tuple[Tensor, Tensor]:
         found, scale = narrow(rows, kind, LOUDEST[kind])
-        return functional.pad(found, (0, 0, 0, max(0, least - len(rows)))), scale
+        if len(rows) < least:
+            found = functional.pad(found, (0, 0, 0, least - len(rows)))
+        return found, scale
 
     def widen(self, product: Tensor, scale: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         found = product * scale[:, None] * scales

@@ -68,8 +68,8 @@ class Int8(Quantised):
         self.fewest_rows = GPU_ROWS if linear.weight.is_cuda else 0
 
     def _multiply(self, rows: Tensor) -> Tensor:
-        narrow, scale = self.kernels.narrow(rows, torch.int8, self.fewest_rows)
-        product = torch._int_mm(narrow, self.weight.t())[: len(rows)]
+        small, scale = self.kernels.narrow(rows, torch.int8, self.fewest_rows)
+        product = torch._int_mm(small, self.weight.t())[: len(rows)]
         return self.kernels.widen(product, scale, self.scale, self.bias, rows.dtype)
 
 
@@ -78,10 +78,10 @@ class Fp8(Quantised):
         super().__init__(linear, torch.float8_e4m3fn, LOUDEST[torch.float8_e4m3fn])
 
     def _multiply(self, rows: Tensor) -> Tensor:
-        narrow, scale = self.kernels.narrow(rows, torch.float8_e4m3fn, 0)
+        small, scale = self.kernels.narrow(rows, torch.float8_e4m3fn, 0)
         # Not every GPU can give anything but bfloat16 here.
         out = functional.scaled_mm(
-            narrow, self.weight.t(), scale[:, None], ScalingType.RowWise, self.scale[None], ScalingType.RowWise,
+            small, self.weight.t(), scale[:, None], ScalingType.RowWise, self.scale[None], ScalingType.RowWise,
             output_dtype=torch.bfloat16,
         )  # fmt: skip
         return (out if self.bias is None else out + self.bias).to(rows.dtype)
