@@ -96,6 +96,8 @@ class JobFiles:
             left = consumer.num_pending or 0
             while left > 0:
                 messages = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
+                if not messages:  # the consumer has gone with its server, or has sent them to nobody
+                    raise TimeoutError
                 left -= len(messages)
                 for message in messages:
                     yield message

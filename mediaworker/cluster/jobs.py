@@ -1,9 +1,10 @@
 """The jobs of all workers: any of them runs, shows, cancels and erases each.
 
 A job's record is a key in a bucket of JetStream, and a change is taken only on top of the latest one, so that of two
-workers one has the job. Its stretches are keys of another bucket, and its upload is in an object store. Every worker
-keeps the records of all in its own store of jobs, which is otherwise as that of a worker alone; jobs that it had before
-it joined are published when it does.
+workers one has the job; several servers of NATS 2.9 may take two changes at once, and the later one counts. Its
+stretches are keys of another bucket, and its upload is in an object store. Every worker keeps the records of all in its
+own store of jobs, which is otherwise as that of a worker alone; jobs that it had before it joined are published when it
+does.
 """
 
 from __future__ import annotations
@@ -162,8 +163,13 @@ class ClusterJobStore(JobStore):
     async def release(self, job_id: str) -> None:
         job = self.open.get(job_id)
         if job is not None and job.state == "running" and self.owns(job):
-            with contextlib.suppress(StoreError, Elsewhere):
-                await self.put(replace(job, state="queued"))
+            job = replace(job, state="queued")
+            try:
+                await self.put(job)
+            except StoreError as error:  # others go on believing that it runs here, so it waits for this worker
+                self.open[job_id], self.trouble = job, str(error)
+            except Elsewhere:
+                pass
 
     async def find(self, job_id: str) -> Job | None:
         """One that another worker has just taken may not have been read yet: the bucket has it."""
@@ -214,12 +220,15 @@ class ClusterJobStore(JobStore):
 
     async def take_over(self, worker: str) -> None:
         """It is gone: what it ran goes on wherever there is room, and what it was to post is posted here."""
-        for job in [each for each in self.open.values() if each.worker == worker and each.state != "queued"]:
+        for job_id in tuple(self.open):
+            job = self.open.get(job_id)
+            if job is None or job.worker != worker or job.state == "queued":
+                continue
             with contextlib.suppress(StoreError, Elsewhere):
                 await self.put(replace(job, state="queued") if job.active else job)
                 self.taken_over += 1
-                log.warning("job taken over: its worker is gone", job=job.id, worker=worker)
-                self.on_change(job.id)
+                log.warning("job taken over: its worker is gone", job=job_id, worker=worker)
+                self.on_change(job_id)
 
     # -- the bucket of records -----------------------------------------------------------------------------------------
 
@@ -284,20 +293,21 @@ class ClusterJobStore(JobStore):
                 self._revisions[job_id] = max(revision, self._revisions.get(job_id, 0))
 
     async def _take(self, job: Job) -> None:
-        """As it was written. Raises StoreError."""
-        if self._complete.is_set() and self.owns(job):
-            return  # whoever has written it here goes on with it
+        """As it was written; by this worker too, which may not have heard that it was. Raises StoreError."""
         before = self.open.get(job.id)
-        if job.over:
-            self.open.pop(job.id, None)
-        else:
-            self.open[job.id] = job
-        self._not_here.discard(job.id)
-        if before is None or before.state != job.state or job.over:
-            stored = await self.read(lambda database: database.job(job.id))
-            if stored != job:
-                await self.read(lambda database: database.put(job))
-        self.on_change(job.id)
+        try:
+            if before is None or before.state != job.state or job.over:
+                stored = await self.read(lambda database: database.job(job.id))
+                if stored != job:
+                    await self.read(lambda database: database.put(job))
+        finally:
+            # Together: what runs here never sees the record of another worker and goes on.
+            if job.over:
+                self.open.pop(job.id, None)
+            else:
+                self.open[job.id] = job
+            self._not_here.discard(job.id)
+            self.on_change(job.id)
 
     async def _forget(self, job_id: str) -> None:
         """Raises StoreError."""

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -69,6 +70,7 @@ class JobService:
         self._turns: dict[str, int] = {}
         self._running: dict[str, tuple[asyncio.Task[None], JobRun]] = {}
         self._cancelling: dict[str, asyncio.Task[Job | None]] = {}
+        self._releasing: dict[str, asyncio.Task[None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -94,7 +96,7 @@ class JobService:
         tasks = [task for task, _ in self._running.values()]
         running = tuple(self._running)
         await end_tasks(*tasks, self._sweeper, self._watcher)
-        await asyncio.gather(*self._cancelling.values(), return_exceptions=True)
+        await asyncio.gather(*self._cancelling.values(), *self._releasing.values(), return_exceptions=True)
         for job_id in running:
             await self.store.release(job_id)
         await self.webhooks.stop()
@@ -195,8 +197,9 @@ class JobService:
         ):
             self._turns[job.owner] = max(self._turns.values(), default=0) + 1
             run = JobRun(job.id, self.store, self._files, patience_s=limits.retry_hours * 3600)
-            task = asyncio.get_running_loop().create_task(self._run(job.id, run), name=f"job {job.id}")
+            task = asyncio.get_running_loop().create_task(run.go(), name=f"job {job.id}")
             self._running[job.id] = (task, run)
+            task.add_done_callback(partial(self._ended, job.id))
         self._notifier.collect()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -204,12 +207,25 @@ class JobService:
         if (next_s := queue.next_s(queued, now_s)) is not None:
             self._alarm = asyncio.get_running_loop().call_later(max(0.05, next_s - now_s), self._advance)
 
-    async def _run(self, job_id: str, run: JobRun) -> None:
-        try:
-            await run.go()
-        finally:
-            del self._running[job_id]
-            asyncio.get_running_loop().call_soon(self._advance)
+    def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
+        """Also called for a task that was cancelled before it began."""
+        del self._running[job_id]
+        self._release_stray(job_id)
+        self._advance()
+
+    def _release_stray(self, job_id: str) -> None:
+        """By its record it runs here, and it does not: its run was cancelled while the record was being written."""
+        job = self.store.open.get(job_id)
+        if job is None or job.state != "running" or not self.store.owns(job) or self._stopping:
+            return
+        if job_id not in self._running.keys() | self._cancelling.keys() | self._releasing.keys():
+            task = asyncio.get_running_loop().create_task(self.store.release(job_id), name=f"release {job_id}")
+            self._releasing[job_id] = task
+            task.add_done_callback(partial(self._released, job_id))
+
+    def _released(self, job_id: str, task: asyncio.Task[None]) -> None:
+        del self._releasing[job_id]
+        self._advance()
 
     async def _cancel(self, job_id: str) -> Job | None:
         try:
@@ -236,6 +252,7 @@ class JobService:
         task, _ = self._running.get(job_id, (None, None))
         if task is not None and (job is None or not job.active or not self.store.owns(job)):
             task.cancel()
+        self._release_stray(job_id)
         self._advance()
 
     async def _sweep(self) -> None:

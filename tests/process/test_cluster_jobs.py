@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import nats as nats_client
 import pytest
+from msgspec.structs import replace
 from uuid_utils import uuid7
 
 from config.load import parse
@@ -164,6 +166,34 @@ async def test_a_job_that_another_worker_takes_at_once_is_accepted(
 
 async def _nothing() -> None:
     pass
+
+
+async def test_a_job_goes_on_when_two_workers_have_written_that_they_run_it(
+    pair: list[Worker], server: NatsServer, media: Path, limit: Limit
+) -> None:
+    """Three servers of NATS 2.9 let two workers that begin a job at once both write on top of the same record
+    (nats-server issue 4320). Each may read that the other has the job before it hears that it has it itself."""
+    limit.set(0)
+    client = await nats_client.connect(server.url)
+    try:
+        bucket = await client.jetstream().key_value("MEDIAWORKER_JOBS")
+        with asked(*pair) as (a, b):
+            records = []
+            for _ in pair:
+                job_id = made(await asyncio.to_thread(upload, a, media / "short.wav"))
+                await asyncio.to_thread(until, lambda by=a, job_id=job_id: shown(by, job_id)["status"] == "running")
+                records.append(msgspec.json.decode((await bucket.get(job_id)).value or b"", type=Job))
+            workers = {record.worker for record in records}
+            assert len(workers) == 2
+            for record in records:
+                for runner in sorted(workers, key=lambda each, record=record: each == record.worker):
+                    await bucket.put(record.id, msgspec.json.encode(replace(record, worker=runner)))
+            limit.lift()
+            for job in await asyncio.to_thread(jobs, b):
+                assert (await asyncio.to_thread(ended, b, job["id"]))["status"] == "completed"
+                assert a.delete(f"/v1/jobs/{job['id']}").status_code == 204
+    finally:
+        await client.close()
 
 
 async def test_a_question_to_nats_can_be_cancelled_at_any_time(server: NatsServer) -> None:

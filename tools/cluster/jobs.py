@@ -62,10 +62,7 @@ class Jobs:
         """Wait for all of them. Raises AssertionError when one fails, or does not end."""
         async with self._client() as client:
             for each in self.ids:
-                try:
-                    self.results.append(await self._result(client, each))
-                except TimeoutError:
-                    raise AssertionError(f"job {each} has not ended within {WITHIN_S:g} s") from None
+                self.results.append(await self._result(client, each))
 
     def repeated(self, workers: Iterable[Worker]) -> tuple[int, int]:
         """-> segments that were recognised, and how many of them more than once, by the workers' logs."""
@@ -75,14 +72,18 @@ class Jobs:
         return len(times), sum(count - 1 for count in times.values())
 
     async def _result(self, client: httpx.AsyncClient, job_id: str) -> Any:
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    job = (await client.get(f"/v1/jobs/{job_id}")).json()
-                    if job.get("status") == "completed":
-                        return (await client.get(f"/v1/jobs/{job_id}/result?format=json")).json()
-                    assert job.get("status") not in ("failed", "cancelled"), job
-                await asyncio.sleep(0.5)
+        job: Any = None
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                while True:
+                    with contextlib.suppress(httpx.TransportError):
+                        job = (await client.get(f"/v1/jobs/{job_id}")).json()
+                        if job.get("status") == "completed":
+                            return (await client.get(f"/v1/jobs/{job_id}/result?format=json")).json()
+                        assert job.get("status") not in ("failed", "cancelled"), job
+                    await asyncio.sleep(0.5)
+        except TimeoutError:
+            raise AssertionError(f"job {job_id} has not ended within {WITHIN_S:g} s: {job}") from None
 
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
