@@ -29,13 +29,12 @@ from asr.engines.qwen.session import QwenSession
 from asr.server.scheduler import Request
 from benchmarks.engine.arrivals import Clock, per
 from benchmarks.engine.driven import DrivenEngine
-from benchmarks.engine.load import Load
+from benchmarks.engine.load import SEED, steady_load
 from benchmarks.engine.objective import Objective
-from benchmarks.engine.plan import arrivals, babble, steady
+from benchmarks.engine.plan import babble
 from benchmarks.engine.script import Script
 from benchmarks.engine.weights import TINY, build, words
 
-SEED = 1
 STEP_S, ROW_S = 0.001, 0.000133
 """Of a step, and of each of its rows: 18 ms for 128 rows of 0.6B, as computed for an H200."""
 SOUND_S = 120.0
@@ -146,14 +145,10 @@ def measure(options: Options, folder: Path) -> dict[str, Any]:
     loaded = build(TINY, folder, device="cpu", dtype=torch.float32)
     script = Script(words(loaded.tokenizer), loaded.ends[0], SEED)
     engine = HostEngine(loaded, Shape(slots=options.slots, positions=POSITIONS, batch=options.batch), script)
-    spoken = steady(
-        babble(SOUND_S, SEED), streams=options.streams, seconds=options.utterance_s + options.seconds,
-        utterance_s=options.utterance_s, seed=SEED,
-    )  # fmt: skip
     clock = _Counted(engine, options.utterance_s, options.utterance_s + options.seconds)
-    load = Load(
-        engine, arrivals(spoken, partial_ms=PARTIAL_MS, context=options.context), repeat(b""), files=0,
-        warm_s=options.utterance_s, seconds=options.seconds, objective=Objective(), clock=clock,
+    load = steady_load(
+        engine, babble(SOUND_S, SEED), repeat(b""), streams=options.streams, files=0, utterance_s=options.utterance_s,
+        seconds=options.seconds, partial_ms=PARTIAL_MS, context=options.context, objective=Objective(), clock=clock,
     )  # fmt: skip
     load.run()
     tally = load.tally

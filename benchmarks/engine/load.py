@@ -19,8 +19,9 @@ from asr.utterance import Hypothesis, Utterance
 from benchmarks.engine.arrivals import Clock, Tally, lanes, per, percentile
 from benchmarks.engine.driven import Driven, Spending
 from benchmarks.engine.objective import PERCENT, Objective
-from benchmarks.engine.plan import CODES_PER_MS, Arrival
+from benchmarks.engine.plan import CODES_PER_MS, Arrival, arrivals, steady
 
+SEED = 1
 PATIENCE_S = 30.0
 """For answers after the time that counts."""
 
@@ -262,3 +263,16 @@ class Load:
             "step_share": per(spent.step_s, time_s),
             "intake_share": per(spent.intake_s, time_s),
         }
+
+
+def steady_load(
+    engine: Driven, sound: bytes, pieces: Iterator[bytes], *, streams: int, files: int, utterance_s: float,
+    seconds: float, partial_ms: int, context: int, objective: Objective, **more: Any,
+) -> Load:  # fmt: skip
+    """So many people who say `sound` without a pause; what they say first, an utterance of each, does not count.
+    `context`: words that each gives the engine beside what is said; `more`: of `Load`."""
+    spoken = steady(sound, streams=streams, seconds=utterance_s + seconds, utterance_s=utterance_s, seed=SEED)
+    return Load(
+        engine, arrivals(spoken, partial_ms=partial_ms, context=context), pieces, files=files, warm_s=utterance_s,
+        seconds=seconds, objective=objective, **more,
+    )  # fmt: skip

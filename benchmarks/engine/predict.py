@@ -10,7 +10,7 @@ Imports torch: loaded only when the engine is measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import repeat
@@ -32,15 +32,14 @@ from benchmarks.engine.arrivals import Clock
 from benchmarks.engine.costs import COSTS, Costs
 from benchmarks.engine.host import HostEngine
 from benchmarks.engine.limit import CHIPS, PUBLISHED, Dimensions, streams_with_finals
-from benchmarks.engine.load import Load
+from benchmarks.engine.load import SEED, Load, steady_load
 from benchmarks.engine.objective import Objective
-from benchmarks.engine.plan import arrivals, babble, steady
+from benchmarks.engine.plan import babble
 from benchmarks.engine.presets import MEMORY_GIB, weights_bytes
 from benchmarks.engine.script import Script
 from benchmarks.engine.search import Found, search
 from benchmarks.engine.weights import TINY, build, words
 
-SEED = 1
 SOUND_S, PIECE_S = 120.0, 20.0
 
 
@@ -168,15 +167,10 @@ def predict(options: Options, folder: Path, said: Callable[[str], None] = lambda
 
     def run(streams: int) -> Load:
         engine = Predicted(loaded, shape, script, costs, model)
-        spoken = steady(
-            sound, streams=streams, seconds=options.utterance_s + options.seconds, utterance_s=options.utterance_s,
-            seed=SEED,
-        )  # fmt: skip
-        pieces: Iterator[bytes] = repeat(pieces_of)
-        load = Load(
-            engine, arrivals(spoken, partial_ms=options.partial_ms, context=options.context), pieces,
-            files=options.files, warm_s=options.utterance_s, seconds=options.seconds, objective=options.objective,
-            searching=True, clock=_Virtual(engine),
+        load = steady_load(
+            engine, sound, repeat(pieces_of), streams=streams, files=options.files, utterance_s=options.utterance_s,
+            seconds=options.seconds, partial_ms=options.partial_ms, context=options.context,
+            objective=options.objective, searching=True, clock=_Virtual(engine),
         )  # fmt: skip
         load.run()
         shares = {"host_share": engine.host_s / engine.now, "device_share": engine.busy_s / engine.now}

@@ -26,21 +26,19 @@ from benchmarks.engine.arrivals import ANSWERED, Clock
 from benchmarks.engine.device import FIELDS, GpuWatch, free_bytes, peak_mb
 from benchmarks.engine.driven import Driven, DrivenEngine, DrivenRefeed, DrivenRollback
 from benchmarks.engine.limit import CHIPS, Chip, Dimensions, chip_of
-from benchmarks.engine.load import Load
+from benchmarks.engine.load import SEED, Load, steady_load
 from benchmarks.engine.objective import Objective
-from benchmarks.engine.plan import CODES_PER_MS, arrivals, babble, steady
+from benchmarks.engine.plan import CODES_PER_MS, babble
 from benchmarks.engine.script import Script
 from benchmarks.engine.search import Found, search
 from benchmarks.engine.weights import build, dimensions, words
 from config.settings import Asr, Qwen
 
 ENGINE = "engine"
-SEED = 1
 LOADED = 0.8
 """Of the streams that were found: what is looked at closely."""
 PIECE_S = 20.0
 """Of a file."""
-"""Of a slot: enough for a piece of a file."""
 SLOTS_SHARE = 0.5
 """Of the memory that is free on a GPU."""
 SOUND_S = 120.0
@@ -152,13 +150,9 @@ class Loads:
         watch: GpuWatch | None = None,
     ) -> Load:  # fmt: skip
         options = self.options
-        warm_s = options.utterance_s
-        spoken = steady(
-            self._sound, streams=streams, seconds=warm_s + seconds, utterance_s=options.utterance_s, seed=SEED
-        )
-        load = Load(
-            self.designs[design], arrivals(spoken, partial_ms=options.partial_ms, context=options.context),
-            self._pieces(), files=self.files if files else 0, warm_s=warm_s, seconds=seconds,
+        load = steady_load(
+            self.designs[design], self._sound, self._pieces(), streams=streams, files=self.files if files else 0,
+            utterance_s=options.utterance_s, seconds=seconds, partial_ms=options.partial_ms, context=options.context,
             objective=options.objective, searching=searching, watch=watch, clock=Clock(cpu=options.clock == "cpu"),
         )  # fmt: skip
         load.run()

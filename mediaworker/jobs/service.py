@@ -219,6 +219,7 @@ class JobService:
         if job is None or job.state != "running" or not self.store.owns(job) or self._stopping:
             return
         if job_id not in self._running.keys() | self._cancelling.keys() | self._releasing.keys():
+            log.info("a job is left to whoever has room: nothing here works on it", job=job_id)
             task = asyncio.get_running_loop().create_task(self.store.release(job_id), name=f"release {job_id}")
             self._releasing[job_id] = task
             task.add_done_callback(partial(self._released, job_id))
