@@ -27,7 +27,8 @@ from sip.pjsip.accounts import Account, account_config
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.stack import Stack, TlsFiles
 from sip.protocol.message import SipMessage
-from sip.protocol.offer_answer import NegotiatedStream, accept_answer, make_offer
+from sip.protocol.offer_answer import NegotiatedStream, accept_answer
+from sip.protocol.own_description import make_offer
 from sip.protocol.sdp import SessionDescription
 
 _FAREWELL_S = 2.0
@@ -268,8 +269,8 @@ class _Outgoing(pj.Call):  # type: ignore[misc]
     @guarded
     def onCallSdpCreated(self, prm: Any) -> None:
         template = SessionDescription.parse(prm.sdp.wholeSdp)
-        offer = make_offer((self._codec,), self._port, address=self._address, origin=template.origin)
-        prm.sdp.wholeSdp = str(offer)
+        self._offer = make_offer((self._codec,), self._port, address=self._address, origin=template.origin)
+        prm.sdp.wholeSdp = str(self._offer)
 
     @guarded
     def onCallTsxState(self, prm: Any) -> None:
@@ -281,7 +282,7 @@ class _Outgoing(pj.Call):  # type: ignore[misc]
 
     def _answer(self, body: str) -> None:
         try:
-            (stream, *_) = accept_answer(SessionDescription.parse(body), (self._codec,), family_of(self._address))
+            (stream, *_) = accept_answer(self._offer, SessionDescription.parse(body), (self._codec,))
         except PeerError as error:
             self.answered.set_exception(CallFailed(488, str(error)))
         else:

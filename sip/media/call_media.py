@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from audio.codecs.codec import Codec
@@ -11,7 +11,8 @@ from config.addresses import Family, family_of
 from sip.media.rtp_socket import RtpSocket
 from sip.protocol import srtp
 from sip.protocol.negotiation import Streams
-from sip.protocol.offer_answer import NegotiatedStream, make_answer, make_offer
+from sip.protocol.offer_answer import NegotiatedStream
+from sip.protocol.own_description import make_answer, make_offer
 from sip.protocol.sdp import Direction, SessionDescription
 
 _Place = tuple[int, Family]
@@ -54,7 +55,7 @@ class CallMedia:
         self._sockets: dict[_Place, RtpSocket] = {}
         self._keys: dict[tuple[int, srtp.Crypto], srtp.Crypto] = {}
         """By the index of the m-line and the peer's key: ours for it."""
-        self._started_sendrecv = False
+        self._started_sendrecv = self._listens_only = False
 
     @property
     def family(self) -> Family:
@@ -71,17 +72,29 @@ class CallMedia:
         family = self.family
         self._sockets[0, family] = self._host.open_socket(family)
 
-    def offer(self, codecs: Sequence[Codec], template: SessionDescription) -> SessionDescription:
-        """Our offer, with the codecs that are in use first. `template` has PJSIP's origin line."""
-        current = tuple(stream.codec for stream in self.streams)
-        ordered = current + tuple(codec for codec in codecs if codec not in current)
+    def first_offer(
+        self, codecs: Sequence[Codec], template: SessionDescription, *, encrypted: bool
+    ) -> SessionDescription:
+        """Our offer when nothing is agreed. `template` has PJSIP's origin line."""
         socket = next(iter(self._sockets.values()))
         address, port = socket.mapped or (self._address(self.family, socket.source), socket.port)
         socket.expect_another(True)
-        return make_offer(ordered, port, address=address, origin=template.origin)
+        key = srtp.Crypto.fresh() if encrypted else None
+        return make_offer(codecs, port, address=address, origin=template.origin, key=key)
 
-    def answer(self, offer: SessionDescription, streams: Streams, template: SessionDescription) -> SessionDescription:
-        """Our answer to an offer of which these streams are wanted. `template` has PJSIP's origin line."""
+    def next_offer(
+        self, last: SessionDescription, streams: Streams, codecs: Sequence[Codec], template: SessionDescription
+    ) -> SessionDescription:
+        """Our offer of what is agreed, with both directions again where the peer holds (RFC 6337 section 5.3). `last`:
+        our description in force."""
+        wanted = Direction.RECVONLY if self._listens_only else Direction.SENDRECV
+        return self.answer(last, tuple(replace(each, direction=wanted) for each in streams), template, also=codecs)
+
+    def answer(
+        self, offer: SessionDescription, streams: Streams, template: SessionDescription, *, also: Sequence[Codec] = ()
+    ) -> SessionDescription:
+        """Our answer to an offer of which these streams are wanted. `template` has PJSIP's origin line; `also`: see
+        `make_answer`."""
         sockets = {stream.index: self._socket(stream) for stream in streams}
         ports = {index: socket.mapped[1] if socket.mapped else socket.port for index, socket in sockets.items()}
         reports = {
@@ -100,10 +113,17 @@ class CallMedia:
             keys={stream.index: self._own_key(stream.index, stream.crypto) for stream in streams if stream.crypto},
             elsewhere={index: other for index, other in addresses.items() if other != address},
             reports=reports,
+            also=also,
         )
         for socket in sockets.values():  # its audio may be here before the answer has been seen to go out
             socket.expect_another(True)
         return own
+
+    def keep_keys(self, offer: SessionDescription, streams: Streams) -> None:
+        """These streams answer this offer of ours: the keys in it are ours for theirs."""
+        for stream in streams:
+            if stream.crypto and (own := srtp.choose([offer.media[stream.index].attribute("crypto") or ""])):
+                self._keys[stream.index, stream.crypto] = own
 
     def expect_no_other(self) -> None:
         """No description on its way changes what comes to the sockets."""
@@ -114,6 +134,8 @@ class CallMedia:
         """These streams are agreed; `ahead` are those of answers on their way, which keep their sockets and keys."""
         if not self.streams:
             self._started_sendrecv = any(stream.direction is Direction.SENDRECV for stream in streams)
+            # A peer that holds by the null address has said nothing of the other direction.
+            self._listens_only = all(each.direction is Direction.RECVONLY and each.remote for each in streams)
         kept = streams + ahead
         for place in self._sockets.keys() - {(stream.index, stream.family) for stream in kept}:
             self._sockets[place].drain()

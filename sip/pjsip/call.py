@@ -19,7 +19,16 @@ from sip.pjsip.liveness import UNKNOWN_CALL
 from sip.protocol import siprec
 from sip.protocol.message import SipMessage, address_uri, tag_of
 from sip.protocol.negotiation import DescriptionEvent, DescriptionState, Negotiation, OwnDescription, Streams
-from sip.protocol.offer_answer import SrtpUse, audio_lines, moved, negotiate, same_media
+from sip.protocol.offer_answer import (
+    NegotiatedStream,
+    SrtpUse,
+    accept_answer,
+    audio_lines,
+    match_answer,
+    moved,
+    negotiate,
+    same_media,
+)
 from sip.protocol.sdp import SessionDescription
 from sip.protocol.trace import mask_message
 
@@ -114,12 +123,7 @@ class SipCall:
     @property
     def awaits_answer(self) -> bool:
         """An offer of ours has gone out in a 2xx, whose ACK brings the answer."""
-        return self._negotiation.awaits_answer
-
-    @property
-    def family(self) -> Family:
-        """Of what we offer."""
-        return self._media.family
+        return self._negotiation.offered is not None
 
     def hangup(self, code: int = 0, *, reason: str = "local") -> None:
         """BYE, or a final response when the call is not answered yet: `code`, else 603. Idempotent.
@@ -136,8 +140,6 @@ class SipCall:
         """Bind sockets for what the INVITE offers. Raises NotAcceptable or PortsExhausted."""
         self._dialog = dialog
         if offer is None:
-            if self._host.srtp == "mandatory":  # what the ACK would bring is not shown to us
-                raise NotAcceptable("an INVITE without an offer cannot agree on keys")
             self._media.reserve_for_offer()
             return
         streams = self._negotiation.agreed = self._negotiate(offer)
@@ -176,14 +178,18 @@ class SipCall:
 
     def describe(self, offer_text: str, template: SessionDescription) -> SessionDescription:
         """Our SDP for `offer_text`, or our offer when it is empty. `template` has PJSIP's origin line."""
+        host, negotiation = self._host, self._negotiation
         if not offer_text:
-            own = self._media.offer(self._host.codecs, template)
-            self._negotiation.make_offer(own)
+            if negotiation.last is not None:
+                own = self._media.next_offer(negotiation.last, negotiation.agreed, host.codecs, template)
+            else:
+                own = self._media.first_offer(host.codecs, template, encrypted=host.srtp == "mandatory")
+            negotiation.make_offer(own)
             return own
         offer = SessionDescription.parse(offer_text)
         streams = self._negotiate(offer)
         own = self._media.answer(offer, streams, template)
-        self._negotiation.make_answer(own, streams)
+        negotiation.make_answer(own, streams)
         return own
 
     def check(self, offer_text: str) -> int:
@@ -229,14 +235,25 @@ class SipCall:
         self._negotiation.refuse()
         self._media.expect_no_other()
 
-    def on_media(self, streams: Streams) -> None:
-        """PJSIP's media is up. When the ACK brought the answer to our own offer, these are its streams."""
-        if self._ended or not self._negotiation.close_offers():
+    def match_answer(self, answer: SessionDescription) -> list[NegotiatedStream | NotAcceptable]:
+        """What the lines of an answer to our offer come to. Raises SdpError."""
+        offer = self._negotiation.offered
+        assert offer is not None, "none is awaited"
+        return match_answer(offer, answer, self._host.codecs)
+
+    def on_answer(self, streams: Streams | None) -> None:
+        """The ACK has brought the answer to our own offer; None: it had none, and what was agreed stays."""
+        if self._ended or (offer := self._negotiation.close_offers()) is None:
             return
         first = not self.streams
-        if not streams:
+        if streams is not None:
+            self._negotiation.last = offer
+            self._media.keep_keys(offer, streams)
+        if streams is None and first:
             self.hangup(reason="failed")
-        elif streams != self._negotiation.agreed:
+        elif streams is None or streams == self._negotiation.agreed:
+            self._media.expect_no_other()
+        else:
             self._commit(streams)
             (self._host.on_media_ready if first else self._host.on_media_changed)(self)
 
@@ -244,9 +261,10 @@ class SipCall:
         """The peer has answered an offer of what is agreed: where it listens may be new, and whether it holds."""
         if not body or self._ended:
             return
-        agreed = self._negotiation.agreed
+        agreed, last = self._negotiation.agreed, self._negotiation.last
+        assert last is not None, "it has been agreed"
         try:
-            streams = moved(agreed, self._negotiate(SessionDescription.parse(body)))
+            streams = moved(agreed, accept_answer(last, SessionDescription.parse(body), self._host.codecs))
         except PeerError as error:  # the audio may go on as it was
             log.warning("the answer to a refresh is left out", reason=str(error), external_id=self.call_id)
             return

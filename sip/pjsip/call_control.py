@@ -40,6 +40,7 @@ from sip.protocol.in_dialog import DialogRequests
 from sip.protocol.message import SipMessage
 from sip.protocol.offer_answer import audio_lines
 from sip.protocol.offer_check import check as check_body
+from sip.protocol.offer_check import judge
 from sip.protocol.sdp import Direction, SessionDescription
 from sip.request_filter import RequestHead
 
@@ -224,11 +225,13 @@ class CallControl:
         if not call.awaits_answer:
             return ()  # what it has for a body is nothing to us
         try:
-            return check_body(packet, self.codecs, use="off", families=(call.family,))
+            closed, streams = judge(packet, call.match_answer)
         except PeerError:
             # PJSIP is less particular, and nobody can be told by a status.
             self._loop.call_soon(partial(call.hangup, reason="failed"))
             raise
+        self._loop.call_soon(call.on_answer, streams)
+        return closed
 
     def on_rejected(self, status: int) -> None:
         self.counters.invites += 1

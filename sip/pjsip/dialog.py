@@ -9,16 +9,13 @@ from typing import Any
 import pjsua2 as pj
 import structlog
 
-from audio.codecs.codec import Codec
-from config.addresses import ANYWHERE, Family, family_of, split_address
 from sip.admission import RETRY_AFTER_S
 from sip.errors import SipError
 from sip.pjsip.call import SipCall
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.liveness import UNKNOWN_CALL
 from sip.protocol.message import SipMessage, dtmf_info
-from sip.protocol.offer_answer import TELEPHONE_EVENT, NegotiatedStream
-from sip.protocol.sdp import Direction, SessionDescription
+from sip.protocol.sdp import SessionDescription
 
 log = structlog.get_logger("sip")
 
@@ -26,14 +23,6 @@ _CAUSE = re.compile(r"cause\s*=\s*([0-9]{3})")
 """In the Reason header (RFC 3326) that PJSIP gives a BYE of its own."""
 
 Later = Callable[..., object]
-
-NOWHERE = ("0.0.0.1", "100::1")
-"""What PJSIP, as it is built here, takes a name in SDP for."""
-_DIRECTIONS = {
-    pj.PJMEDIA_DIR_ENCODING: Direction.SENDONLY,
-    pj.PJMEDIA_DIR_DECODING: Direction.RECVONLY,
-    pj.PJMEDIA_DIR_ENCODING_DECODING: Direction.SENDRECV,
-}
 
 
 class Dialog(pj.Call):  # type: ignore[misc]
@@ -123,11 +112,6 @@ class Dialog(pj.Call):  # type: ignore[misc]
             prm.statusCode = 200
 
     @guarded
-    def onCallMediaState(self, prm: Any) -> None:
-        if self.call is not None:
-            self._later(self.call.on_media, self._streams(self.call.family))
-
-    @guarded
     def onCallTsxState(self, prm: Any) -> None:
         event = prm.e.body.tsxState
         if self.call is None:
@@ -187,36 +171,3 @@ class Dialog(pj.Call):  # type: ignore[misc]
     def onCallReplaceRequest(self, prm: Any) -> None:
         # Replaces (RFC 3891): a third party that takes over a running call.
         prm.statusCode = 603
-
-    def _streams(self, family: Family) -> tuple[NegotiatedStream, ...]:
-        """What PJSIP negotiated, for the case that the peer's answer came in an ACK, which no callback shows."""
-        streams: list[NegotiatedStream] = []
-        call_info = self.getInfo()  # the vector lives in it
-        for media in call_info.media:
-            if media.type != pj.PJMEDIA_TYPE_AUDIO or media.dir == pj.PJMEDIA_DIR_NONE:
-                continue
-            try:
-                info = self.getStreamInfo(media.index)
-            except pj.Error:  # negotiated, and without a stream all the same
-                continue
-            address, port = split_address(info.remoteRtpAddress)
-            direction = _DIRECTIONS[media.dir]
-            unknown = address in (*ANYWHERE.values(), *NOWHERE) or family_of(address) != family
-            remote = None if unknown else (address, port)
-            if (codec := Codec.__members__.get(info.codecName.upper())) is None:
-                continue  # an answer may give the payload type of a codec to telephone-event
-            streams.append(
-                NegotiatedStream(
-                    media.index,
-                    "",
-                    codec,
-                    info.rxPt,
-                    TELEPHONE_EVENT[codec.clock_rate_hz],
-                    direction,
-                    remote,
-                    not direction.sends,
-                    event_clock_hz=codec.clock_rate_hz,
-                    family=family,
-                )
-            )
-        return tuple(streams)

@@ -67,13 +67,15 @@ class Negotiation:
 
     def __init__(self) -> None:
         self.agreed: Streams = ()
+        self.last: SessionDescription | None = None
+        """Our description that is in force: an answer that has gone out, or an offer that was answered."""
         self._open: list[OwnDescription] = []
         """Those that are not closed, the oldest first."""
 
     @property
-    def awaits_answer(self) -> bool:
-        """An offer of ours has gone out in a 2xx, whose ACK brings the answer."""
-        return any(each.state in _AWAITING for each in self._open)
+    def offered(self) -> SessionDescription | None:
+        """Our offer that has gone out in a 2xx, whose ACK brings the answer."""
+        return next((each.session for each in reversed(self._open) if each.state in _AWAITING), None)
 
     @property
     def ahead(self) -> Streams:
@@ -98,14 +100,16 @@ class Negotiation:
         for each in [each for each in self._open if each.state in _MADE]:
             self.move(each, _E.REFUSED)
 
-    def close_offers(self) -> bool:
-        """The answer to our offer is there; False when there is no such offer."""
+    def close_offers(self) -> SessionDescription | None:
+        """The answer to our offer is there, or will not come. -> the offer; None when there is none."""
         offers = [each for each in self._open if each.state is _S.OFFER_OPEN]
         for each in offers:
             self.move(each, _E.ANSWERED)
-        return bool(offers)
+        return offers[-1].session if offers else None
 
     def move(self, description: OwnDescription, event: DescriptionEvent) -> DescriptionState:
+        if description.state is _S.ANSWER_LEAVING and event is _E.SENT:
+            self.last = description.session
         description.state = _NEXT[description.state, event]
         if description.state is _S.CLOSED:
             self._open.remove(description)

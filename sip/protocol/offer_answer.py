@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from audio.codecs.codec import Codec
 from config.addresses import Family, canonical, family_of
-from sip.errors import NotAcceptable
+from sip.errors import NotAcceptable, SdpError
 from sip.protocol import srtp
 from sip.protocol.sdp import (
-    Attribute,
     ConnectionLine,
     Direction,
     MediaDescription,
-    Origin,
     RtpFormat,
     SessionDescription,
 )
-
-TELEPHONE_EVENT = {8000: 101, 48000: 100}
-"""Payload types of telephone-event in our own offers, by clock."""
 
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _RTCP = re.compile(r"(\d{1,5})(?: +IN +(IP4|IP6) +(\S+))?")
@@ -36,8 +31,6 @@ SrtpUse = Literal["off", "optional", "mandatory"]
 _STEPS = (304, 302, 306, 301, 305)
 """Warning codes (RFC 3261 section 20.43), as a line is judged: its kind, transport, keys, address, codec."""
 _NO_AUDIO = "no audio line is open"
-_WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
-"""What an Opus sender is to know of us (RFC 7587 section 6.1): more is not heard, and the network may lose packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +83,14 @@ def negotiate(
     # The same audio may be offered twice, encrypted and not: then encrypted.
     usable = sorted(needed or fitting, key=lambda stream: stream.crypto is None)[:streams]
     if not usable:
-        refusals = [line for line in found if isinstance(line, NotAcceptable)]
-        # Of the line that came closest to being used.
-        raise max(refusals, key=lambda refusal: _STEPS.index(refusal.warning), default=NotAcceptable(_NO_AUDIO, 304))
+        raise refusal(found)
     return tuple(sorted(usable, key=lambda stream: stream.index))
+
+
+def refusal(lines: Sequence[NegotiatedStream | NotAcceptable]) -> NotAcceptable:
+    """That of the line which came closest to being used."""
+    refusals = [line for line in lines if isinstance(line, NotAcceptable)]
+    return max(refusals, key=lambda each: _STEPS.index(each.warning), default=NotAcceptable(_NO_AUDIO, 304))
 
 
 def match_lines(
@@ -103,63 +100,40 @@ def match_lines(
     use: SrtpUse = "optional",
     families: Sequence[Family] = ("IP4",),
 ) -> list[NegotiatedStream | NotAcceptable]:
-    """What each m-line of an offer or an answer comes to: a stream, or the reason why it cannot be used."""
+    """What each m-line of an offer comes to: a stream, or the reason why it cannot be used."""
     found: list[NegotiatedStream | NotAcceptable] = []
     for index, media in enumerate(offer.media):
         try:
             found.append(_match(offer, index, media, codecs, use, families))
-        except NotAcceptable as refusal:
-            found.append(refusal)
+        except NotAcceptable as refused:
+            found.append(refused)
     return found
 
 
-def make_answer(
-    offer: SessionDescription,
-    streams: Sequence[NegotiatedStream],
-    ports: Mapping[int, int],
-    *,
-    address: str,
-    origin: Origin,
-    keys: Mapping[int, srtp.Crypto] = {},
-    elsewhere: Mapping[int, str] = {},
-    reports: Mapping[int, int] = {},
-) -> SessionDescription:
-    """The answer to `offer`; `ports` and `keys` map the index of an accepted m-line to our RTP port and our key.
-
-    `address` is ours for all of them, but for those that have one in `elsewhere`; `reports` has our RTCP ports where
-    they are not the ones above.
-    """
-    by_index = {stream.index: stream for stream in streams}
-    media = tuple(
-        _accepted(line, by_index[index], ports[index], keys.get(index), elsewhere.get(index, ""), reports.get(index, 0))
-        if index in by_index
-        else _refused(line)
-        for index, line in enumerate(offer.media)
-    )
-    return _description(address, origin, media)
-
-
-def make_offer(codecs: Sequence[Codec], port: int, *, address: str, origin: Origin) -> SessionDescription:
-    """One audio stream with `codecs` in order of preference, and telephone-event."""
-    clocks = sorted({codec.clock_rate_hz for codec in codecs})
-    formats = tuple(map(str, [codec.payload_type for codec in codecs] + [TELEPHONE_EVENT[clock] for clock in clocks]))
-    attributes = [attribute for codec in codecs for attribute in _described(codec, codec.payload_type)]
-    attributes += [attribute for clock in clocks for attribute in _telephone_event(TELEPHONE_EVENT[clock], clock)]
-    attributes += [("ptime", "20"), ("sendrecv", None)]
-    media = MediaDescription("audio", port, "RTP/AVP", formats, attributes=tuple(attributes))
-    return _description(address, origin, (media,))
+def match_answer(
+    offer: SessionDescription, answer: SessionDescription, codecs: Sequence[Codec]
+) -> list[NegotiatedStream | NotAcceptable]:
+    """What each m-line of an answer to an offer of ours comes to. Raises SdpError when it has others."""
+    if len(answer.media) != len(offer.media):
+        raise SdpError(f"an answer of {len(answer.media)} media lines to an offer of {len(offer.media)}")
+    found: list[NegotiatedStream | NotAcceptable] = []
+    for index, (ours, theirs) in enumerate(zip(offer.media, answer.media, strict=True)):
+        try:
+            found.append(_answered(offer, index, ours, answer, theirs, codecs))
+        except NotAcceptable as refused:
+            found.append(refused)
+    return found
 
 
 def accept_answer(
-    answer: SessionDescription, codecs: Sequence[Codec], family: Family = "IP4"
+    offer: SessionDescription, answer: SessionDescription, codecs: Sequence[Codec]
 ) -> tuple[NegotiatedStream, ...]:
-    """The streams of a peer's answer to `make_offer`. Raises NotAcceptable when it refused them all."""
-    return negotiate(answer, codecs, families=(family,))
-
-
-def _description(address: str, origin: Origin, media: tuple[MediaDescription, ...]) -> SessionDescription:
-    connection = ConnectionLine(address, family_of(address))
-    return SessionDescription(replace(origin, address=address, family=connection.family), media, connection)
+    """The streams of a peer's answer. Raises NotAcceptable when it has refused them all, SdpError as `match_answer`."""
+    found = match_answer(offer, answer, codecs)
+    streams = tuple(line for line in found if isinstance(line, NegotiatedStream))
+    if not streams:
+        raise refusal(found)
+    return streams
 
 
 def _match(
@@ -215,6 +189,43 @@ def _match(
     )
 
 
+def _answered(
+    offer: SessionDescription,
+    index: int,
+    ours: MediaDescription,
+    answer: SessionDescription,
+    theirs: MediaDescription,
+    codecs: Sequence[Codec],
+) -> NegotiatedStream:
+    """Raises NotAcceptable."""
+    connection = offer.connection_of(ours)
+    assert connection is not None, "ours has one"
+    secure, family = ours.protocol in _SECURE, family_of(connection.address)
+    stream = _match(answer, index, theirs, codecs, "mandatory" if secure else "off", (family,)) if ours.port else None
+    if stream is None:
+        raise NotAcceptable(_NO_AUDIO, 304)
+    # One was offered: its tag says nothing that is not known (RFC 4568 section 5.1.2), and peers forget it.
+    own = srtp.choose([ours.attribute("crypto") or ""])
+    if stream.crypto is not None and (own is None or own.suite != stream.crypto.suite):
+        raise NotAcceptable("the encrypted audio has another suite than was offered", 306)
+    formats = ours.rtp_formats()
+    # The peer sends what we have offered under our numbers (RFC 3264 section 5.1).
+    coded = next((each for each in formats if _codec(each, (stream.codec,)) is not None), None)
+    if coded is None:
+        raise NotAcceptable("a codec that was not offered", 305)
+    events = _events(formats, stream.codec)
+    offered, direction = offer.direction_of(ours), stream.direction
+    return replace(
+        stream,
+        label=ours.attribute("label") or "",
+        payload_type=coded.payload_type,
+        telephone_event=events.payload_type if events is not None else None,
+        event_clock_hz=events.clock_hz if events is not None else 8000,
+        direction=Direction.of(offered.sends and direction.sends, offered.receives and direction.receives),
+        rtcp_mux=stream.rtcp_mux and ours.attribute("rtcp-mux") is not None,
+    )
+
+
 def _codec(rtp_format: RtpFormat, codecs: Sequence[Codec]) -> Codec | None:
     return next(
         (
@@ -222,13 +233,13 @@ def _codec(rtp_format: RtpFormat, codecs: Sequence[Codec]) -> Codec | None:
             for codec in codecs
             if codec.rtp_name.upper() == rtp_format.encoding
             and codec.clock_rate_hz == rtp_format.clock_hz
-            and rtp_format.channels in (1, _channels(codec))
+            and rtp_format.channels in (1, channels_of(codec))
         ),
         None,
     )
 
 
-def _channels(codec: Codec) -> int:
+def channels_of(codec: Codec) -> int:
     """In the rtpmap: Opus says two whatever is sent (RFC 7587 section 7)."""
     return 2 if codec is Codec.OPUS else 1
 
@@ -261,49 +272,6 @@ def _control(connection: ConnectionLine, media: MediaDescription) -> tuple[str, 
     if named is None or named[2] not in (None, connection.family):
         return _remote(connection, media.port + 1)
     return _remote(replace(connection, address=named[3]) if named[3] else connection, int(named[1]))
-
-
-def _accepted(
-    offered: MediaDescription,
-    stream: NegotiatedStream,
-    port: int,
-    key: srtp.Crypto | None,
-    elsewhere: str,
-    report_port: int,
-) -> MediaDescription:
-    formats = [str(stream.payload_type)]
-    attributes = _described(stream.codec, stream.payload_type)
-    if stream.telephone_event is not None:
-        formats.append(str(stream.telephone_event))
-        attributes += _telephone_event(stream.telephone_event, stream.event_clock_hz)
-    attributes.append(("ptime", "20"))
-    if stream.label:
-        attributes.append(("label", stream.label))
-    if stream.rtcp_mux:
-        attributes.append(("rtcp-mux", None))
-    elif report_port:
-        attributes.append(("rtcp", str(report_port)))
-    if key is not None:
-        attributes.append(("crypto", str(key)))
-    attributes.append((stream.direction.value, None))
-    connection = ConnectionLine(elsewhere, family_of(elsewhere)) if elsewhere else None
-    return MediaDescription("audio", port, offered.protocol, tuple(formats), connection, tuple(attributes))
-
-
-def _refused(offered: MediaDescription) -> MediaDescription:
-    """Port 0 (RFC 3264 section 6). The formats stay: the grammar wants at least one."""
-    return MediaDescription(offered.kind, 0, offered.protocol, offered.formats)
-
-
-def _described(codec: Codec, payload_type: int) -> list[Attribute]:
-    mapped = f"{payload_type} {codec.rtp_name}/{codec.clock_rate_hz}"
-    if codec is Codec.OPUS:
-        return [("rtpmap", f"{mapped}/{_channels(codec)}"), ("fmtp", f"{payload_type} {_WANTED}")]
-    return [("rtpmap", mapped)]
-
-
-def _telephone_event(payload_type: int, clock_hz: int) -> list[Attribute]:
-    return [("rtpmap", f"{payload_type} telephone-event/{clock_hz}"), ("fmtp", f"{payload_type} 0-15")]
 
 
 def moved(agreed: Sequence[NegotiatedStream], answered: Sequence[NegotiatedStream]) -> tuple[NegotiatedStream, ...]:

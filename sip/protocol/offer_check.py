@@ -8,13 +8,14 @@ them: it never begins with a transport that it cannot bring up, and our answer r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from audio.codecs.codec import Codec
 from config.addresses import Family
 from sip.errors import NotAcceptable, PeerError, SdpError, UnsupportedBody
 from sip.protocol.message import BLANK_LINE, SipMessage, locate_part
-from sip.protocol.offer_answer import SrtpUse, match_lines, negotiate
+from sip.protocol.offer_answer import NegotiatedStream, SrtpUse, match_lines, refusal
 from sip.protocol.sdp import SessionDescription
 from sip.protocol.siprec import CONTENT_TYPES
 
@@ -33,6 +34,7 @@ FIRST_UNASSIGNED = 35
 """Payload types below it are those of codecs (RFC 3551 section 6), and PJSIP goes by them."""
 MAX_KEYS = 32
 """`a=crypto` of a line: an offer has one for each suite that the peer knows."""
+Line = NegotiatedStream | NotAcceptable
 _ONCE = ("content-type", "content-length", "content-encoding")
 _PORT = re.compile(r"^m=[ \t]*\S+[ \t]+([0-9]+)", re.MULTILINE)
 
@@ -51,23 +53,32 @@ def check(
     Raises:
         PeerError: the request cannot be accepted for its body; the error has the status and headers of the response.
     """
+    return judge(packet, partial(match_lines, codecs=codecs, use=use, families=families))[0]
+
+
+def judge(
+    packet: bytes, match: Callable[[SessionDescription], Sequence[Line]]
+) -> tuple[tuple[slice, ...], tuple[NegotiatedStream, ...] | None]:
+    """As `check`, with the streams that the description comes to, None without one. `match`: what each line is."""
     where = described(packet)
     if where is None:
-        return ()
+        return (), None
     text = packet.decode("latin-1")  # an index is that of a byte
-    offer = SessionDescription.parse(text[where])
-    _bound(offer, where.stop - where.start)
-    lines = match_lines(offer, codecs, use=use, families=families)
-    if all(isinstance(line, NotAcceptable) for line in lines):
-        negotiate(offer, codecs, use=use, families=families)  # raises the reason
+    found = SessionDescription.parse(text[where])
+    _bound(found, where.stop - where.start)
+    lines = match(found)
+    streams = tuple(line for line in lines if isinstance(line, NegotiatedStream))
+    if not streams:
+        raise refusal(lines)
     ports = list(_PORT.finditer(text, where.start, where.stop))
     if len(ports) != len(lines):
         raise SdpError("a media line with white space other than blanks")
-    return tuple(
+    closed = (
         slice(port.start(1), port.end(1))
         for port, line in zip(ports, lines, strict=True)
         if isinstance(line, NotAcceptable)
     )
+    return tuple(closed), streams
 
 
 def described(packet: bytes) -> slice | None:

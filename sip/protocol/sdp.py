@@ -45,6 +45,10 @@ class Direction(Enum):
     RECVONLY = "recvonly"
     INACTIVE = "inactive"
 
+    @classmethod
+    def of(cls, sends: bool, receives: bool) -> Direction:
+        return next(each for each in cls if (each.sends, each.receives) == (sends, receives))
+
     @property
     def sends(self) -> bool:
         return self in (Direction.SENDRECV, Direction.SENDONLY)

@@ -62,6 +62,11 @@ class Crypto:
     def __repr__(self) -> str:
         return f"Crypto({self.tag}, {self.suite!r}, ***)"
 
+    @classmethod
+    def fresh(cls) -> Crypto:
+        """For an offer of ours."""
+        return cls(1, SUITES[0], secrets.token_bytes(KEY_BYTES))
+
     def own(self) -> Crypto:
         """What this side answers to it: the same suite and tag, and a key of its own."""
         return Crypto(self.tag, self.suite, secrets.token_bytes(KEY_BYTES))

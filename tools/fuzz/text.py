@@ -35,7 +35,8 @@ from sip.protocol import offer_check, trace
 from sip.protocol import siprec as metadata
 from sip.protocol.digest import Challenger, same_target
 from sip.protocol.message import SipMessage, address_uri, dtmf_info
-from sip.protocol.offer_answer import NegotiatedStream, make_answer, match_lines, negotiate
+from sip.protocol.offer_answer import NegotiatedStream, match_lines, negotiate
+from sip.protocol.own_description import make_answer
 from sip.protocol.sdp import Origin, SessionDescription
 from tools.fuzz.sdp_samples import SAMPLES
 

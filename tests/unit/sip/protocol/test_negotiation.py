@@ -19,7 +19,7 @@ def streams(port: int) -> tuple[NegotiatedStream, ...]:
 def test_an_answer_is_ahead_until_it_has_gone_out() -> None:
     negotiation = Negotiation()
     negotiation.make_answer(SESSION, streams(1))
-    assert negotiation.ahead == streams(1) and not negotiation.awaits_answer
+    assert negotiation.ahead == streams(1) and negotiation.offered is None
     own = negotiation.respond()
     assert own is not None and negotiation.respond() is None and negotiation.ahead == streams(1)
     assert negotiation.move(own, DescriptionEvent.SENT) is DescriptionState.CLOSED
@@ -49,12 +49,12 @@ def test_an_offer_of_ours_is_open_until_its_answer_is_there() -> None:
     negotiation = Negotiation()
     assert not negotiation.close_offers()
     negotiation.make_offer(SESSION)
-    assert not negotiation.awaits_answer
+    assert negotiation.offered is None
     own = negotiation.respond()
-    assert own is not None and negotiation.awaits_answer and not negotiation.close_offers()
+    assert own is not None and negotiation.offered and not negotiation.close_offers()
     assert negotiation.move(own, DescriptionEvent.SENT) is DescriptionState.OFFER_OPEN
-    assert negotiation.awaits_answer and negotiation.close_offers()
-    assert not negotiation.awaits_answer and not negotiation.close_offers()
+    assert negotiation.offered and negotiation.close_offers()
+    assert negotiation.offered is None and not negotiation.close_offers()
 
 
 def test_what_did_not_go_out_as_it_was_made_is_forgotten() -> None:
@@ -63,6 +63,6 @@ def test_what_did_not_go_out_as_it_was_made_is_forgotten() -> None:
     own = negotiation.respond()
     assert own is not None
     negotiation.move(own, DescriptionEvent.NOT_SENT)
-    assert not negotiation.awaits_answer
+    assert negotiation.offered is None
     with pytest.raises(KeyError):
         negotiation.move(own, DescriptionEvent.ANSWERED)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from audio.codecs.codec import Codec
 from sip.errors import NotAcceptable, PeerError, SdpError
 from sip.protocol.message import SipMessage, address_uri, dtmf_info, tag_of
-from sip.protocol.offer_answer import accept_answer, make_answer, make_offer, moved, negotiate
+from sip.protocol.offer_answer import accept_answer, moved, negotiate
+from sip.protocol.own_description import make_answer, make_offer
 from sip.protocol.sdp import ConnectionLine, Direction, MediaDescription, Origin, SessionDescription
 from sip.protocol.trace import mask_message
 
@@ -312,7 +313,7 @@ def test_an_answer_to_our_offer_is_understood(ours: list[Codec], theirs: list[Co
     assert SessionDescription.parse(str(first)) == first
     streams = negotiate(first, theirs)
     answer = make_answer(first, streams, {0: 20000}, address="192.0.2.2", origin=ORIGIN)
-    (taken,) = accept_answer(SessionDescription.parse(str(answer)), ours)
+    (taken,) = accept_answer(first, SessionDescription.parse(str(answer)), ours)
     assert taken.codec is streams[0].codec is ours[0]
     assert taken.remote == ("192.0.2.2", 20000)
 
@@ -400,10 +401,10 @@ def test_a_refresh_moves_nothing_to_the_other_family() -> None:
 def test_what_we_offer_over_ipv6() -> None:
     first = make_offer(ALL, 10000, address="2001:db8::1", origin=ORIGIN)
     assert (first.origin, first.connection) == (ORIGIN6, ConnectionLine("2001:db8::1", "IP6"))
-    (taken,) = accept_answer(offer6("m=audio 4000 RTP/AVP 0"), ALL, "IP6")
+    (taken,) = accept_answer(first, offer6("m=audio 4000 RTP/AVP 0"), ALL)
     assert taken.family == "IP6"
     with pytest.raises(NotAcceptable):
-        accept_answer(offer("m=audio 4000 RTP/AVP 0"), ALL, "IP6")
+        accept_answer(first, offer("m=audio 4000 RTP/AVP 0"), ALL)
 
 
 # Messages

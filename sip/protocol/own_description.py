@@ -1,0 +1,130 @@
+"""Our own descriptions: offers and answers (RFC 3264) for telephone audio. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from audio.codecs.codec import Codec
+from config.addresses import family_of
+from sip.protocol import srtp
+from sip.protocol.offer_answer import NegotiatedStream, channels_of
+from sip.protocol.sdp import Attribute, ConnectionLine, MediaDescription, Origin, SessionDescription
+
+TELEPHONE_EVENT = {8000: 101, 48000: 100}
+"""Payload types of telephone-event in our own offers, by clock."""
+_DYNAMIC = range(96, 128)
+_WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
+"""What an Opus sender is to know of us (RFC 7587 section 6.1): more is not heard, and the network may lose packets."""
+
+
+def make_answer(
+    offer: SessionDescription,
+    streams: Sequence[NegotiatedStream],
+    ports: Mapping[int, int],
+    *,
+    address: str,
+    origin: Origin,
+    keys: Mapping[int, srtp.Crypto] = {},
+    elsewhere: Mapping[int, str] = {},
+    reports: Mapping[int, int] = {},
+    also: Sequence[Codec] = (),
+) -> SessionDescription:
+    """The answer to `offer`; `ports` and `keys` map the index of an accepted m-line to our RTP port and our key.
+
+    `address` is ours for all of them, but for those that have one in `elsewhere`; `reports` has our RTCP ports where
+    they are not the ones above.
+
+    It is also the next offer of what is agreed (RFC 3264 section 8), where `offer` is our own last description: the
+    lines keep their places, payload types, transports and labels. Then `also` are offered behind what is in use.
+    """
+    by_index = {stream.index: stream for stream in streams}
+    media = tuple(
+        _accepted(
+            line, by_index[index], ports[index], keys.get(index), elsewhere.get(index, ""), reports.get(index, 0), also
+        )
+        if index in by_index
+        else _refused(line)
+        for index, line in enumerate(offer.media)
+    )
+    return _description(address, origin, media)
+
+
+def make_offer(
+    codecs: Sequence[Codec], port: int, *, address: str, origin: Origin, key: srtp.Crypto | None = None
+) -> SessionDescription:
+    """One audio stream with `codecs` in order of preference, and telephone-event; encrypted with our key, if given."""
+    formats, attributes = _formats(codecs, {}, {}, {codec.clock_rate_hz for codec in codecs})
+    attributes += [("ptime", "20"), *([("crypto", str(key))] if key is not None else []), ("sendrecv", None)]
+    protocol = "RTP/AVP" if key is None else "RTP/SAVP"
+    media = MediaDescription("audio", port, protocol, formats, attributes=tuple(attributes))
+    return _description(address, origin, (media,))
+
+
+def _description(address: str, origin: Origin, media: tuple[MediaDescription, ...]) -> SessionDescription:
+    connection = ConnectionLine(address, family_of(address))
+    return SessionDescription(replace(origin, address=address, family=connection.family), media, connection)
+
+
+def _accepted(
+    offered: MediaDescription,
+    stream: NegotiatedStream,
+    port: int,
+    key: srtp.Crypto | None,
+    elsewhere: str,
+    report_port: int,
+    also: Sequence[Codec],
+) -> MediaDescription:
+    events = {} if stream.telephone_event is None else {stream.event_clock_hz: stream.telephone_event}
+    codecs = (stream.codec, *(each for each in also if each is not stream.codec))
+    clocks = {codec.clock_rate_hz for codec in also} - events.keys()
+    formats, attributes = _formats(codecs, {stream.codec: stream.payload_type}, events, clocks)
+    attributes.append(("ptime", "20"))
+    if stream.label:
+        attributes.append(("label", stream.label))
+    if stream.rtcp_mux:
+        attributes.append(("rtcp-mux", None))
+    elif report_port:
+        attributes.append(("rtcp", str(report_port)))
+    if key is not None:
+        attributes.append(("crypto", str(key)))
+    attributes.append((stream.direction.value, None))
+    connection = ConnectionLine(elsewhere, family_of(elsewhere)) if elsewhere else None
+    return MediaDescription("audio", port, offered.protocol, formats, connection, tuple(attributes))
+
+
+def _formats(
+    codecs: Sequence[Codec], types: Mapping[Codec, int], events: Mapping[int, int], clocks: Collection[int]
+) -> tuple[tuple[str, ...], list[Attribute]]:
+    """Of a line: `codecs` in order of preference, then telephone-event by clock; what describes them.
+
+    `types`, `events`: payload types that are in use, by codec and by clock; `clocks`: of further telephone-events.
+    """
+    taken = {*types.values(), *events.values()}
+
+    def free(wanted: int) -> int:
+        found = wanted if wanted not in taken else next(number for number in _DYNAMIC if number not in taken)
+        taken.add(found)
+        return found
+
+    coded = {codec: types[codec] if codec in types else free(codec.payload_type) for codec in codecs}
+    told = dict(sorted((dict(events) | {clock: free(TELEPHONE_EVENT[clock]) for clock in sorted(clocks)}).items()))
+    attributes = [attribute for codec, number in coded.items() for attribute in _described(codec, number)]
+    attributes += [attribute for clock, number in told.items() for attribute in _telephone_event(number, clock)]
+    return tuple(map(str, (*coded.values(), *told.values()))), attributes
+
+
+def _refused(offered: MediaDescription) -> MediaDescription:
+    """Port 0 (RFC 3264 section 6). The formats stay: the grammar wants at least one."""
+    return MediaDescription(offered.kind, 0, offered.protocol, offered.formats)
+
+
+def _described(codec: Codec, payload_type: int) -> list[Attribute]:
+    mapped = f"{payload_type} {codec.rtp_name}/{codec.clock_rate_hz}"
+    if codec is Codec.OPUS:
+        return [("rtpmap", f"{mapped}/{channels_of(codec)}"), ("fmtp", f"{payload_type} {_WANTED}")]
+    return [("rtpmap", mapped)]
+
+
+def _telephone_event(payload_type: int, clock_hz: int) -> list[Attribute]:
+    return [("rtpmap", f"{payload_type} telephone-event/{clock_hz}"), ("fmtp", f"{payload_type} 0-15")]
