@@ -91,6 +91,7 @@ def parse(text: str) -> Metadata:
     root = _document(text)
     mode = next((_text(child) for child in root if _name(child) in ("datamode", "datatype")), "")
     metadata = Metadata(complete=mode.lower() != "partial")
+    left, there = set[str](), set[str]()
     for element in root:
         match _name(element):
             case "participant":
@@ -104,8 +105,10 @@ def parse(text: str) -> Metadata:
                 metadata.sessions[_id(element, "session")] = _child(element, "sipsessionid")
             case "participantstreamassoc":
                 _association(_id(element, "participant"), element, metadata)
-            case "participantsessionassoc" if _gone(element):
-                metadata.participants[_id(element, "participant")] = None
+            case "participantsessionassoc":
+                (left if _gone(element) else there).add(_id(element, "participant"))
+    # Who leaves one session for another in one document is still there.
+    metadata.participants |= dict.fromkeys(left - there)
     if max(len(metadata.participants), len(metadata.streams), len(metadata.sends)) > MAX_ITEMS:
         raise MetadataError(f"more than {MAX_ITEMS} participants or streams")
     return metadata

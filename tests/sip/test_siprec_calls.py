@@ -17,7 +17,7 @@ from lab.patience import until
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Body, Expect, Pause, Send, Step, mixed, offer, scenario
-from lab.sip.siprec import ANSWERED, REQUIRE, ROLES, SRC, both, ended, line, metadata, talking
+from lab.sip.siprec import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, ended, line, metadata, talking
 from lab.worker.peers import Worker, worker
 from lab.worker.qwen import QWEN, SAID, file
 from lab.worker.reload import configured
@@ -115,6 +115,44 @@ async def test_updates_say_who_speaks_now(running: Worker, tmp_path: Path) -> No
         ("leg.updated", "1", "customer", "Beatrice"),
     ]
     assert running.metric("mediaworker_sip_metadata_errors_total") == errors + 1
+    for sender in media:
+        sender.close()
+
+
+HOLDS_METADATA = metadata().text.replace("<send>s2</send>", "<recv>s1</recv>")
+MOVES = "<disassociate-time>2026-01-01T00:00:00Z</disassociate-time>"
+ABSENCES = {
+    "one of two holds": HOLDS_METADATA,
+    "both hold": HOLDS_METADATA.replace("<send>s1</send>", ""),
+    "one has left": metadata({"1": PEOPLE["1"]}).text,
+    "all have left": metadata({}).text,
+    "from one session to another": metadata().text.replace(
+        "</recording>",
+        f"<session session_id='r'/><participantsessionassoc participant_id='b' session_id='r'/>"
+        f"<participantsessionassoc participant_id='b' session_id='q'>{MOVES}</participantsessionassoc></recording>",
+    ),
+    "a stream for another": metadata()
+    .text.replace("stream_id='s2'", "stream_id='t2'")
+    .replace("<send>s2</send>", "<send>t2</send>"),
+}
+
+
+@pytest.mark.parametrize("mode", ["complete", "partial"])
+async def test_who_is_not_named_has_not_gone(running: Worker, tmp_path: Path, mode: str) -> None:
+    """As Cisco's and others' recording clients say hold, resume, transfer and leaving: with whole documents."""
+    media = [RtpSender(), RtpSender()]
+    documents = (text.replace("<datamode>complete", f"<datamode>{mode}") for text in ABSENCES.values())
+    events = await story(
+        running,
+        Sipp(tmp_path),
+        Send("INVITE", mixed(both(media), metadata()), REQUIRE, has=ANSWERED),
+        Pause(50),
+        *(Send("UPDATE", Body("application/rs-metadata+xml", text), lacks=("m=audio",)) for text in documents),
+        Pause(50),
+        Send("BYE"),
+    )
+    assert shown(events, "leg.updated") == []
+    assert [(leg["role"], leg["name"]) for leg in events[0]["legs"]] == [("customer", "Bea"), ("agent", "Ann")]
     for sender in media:
         sender.close()
 

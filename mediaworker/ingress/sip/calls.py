@@ -16,6 +16,7 @@ from mediaworker.ingress.sip.headers import calling_uri, custom_headers, overrid
 from mediaworker.ingress.sip.siprec import speaker
 from sip.media.call_media import MediaStream
 from sip.pjsip.call import SipCall
+from sip.protocol.siprec import Participant
 
 log = structlog.get_logger()
 
@@ -97,12 +98,16 @@ class SipIngress:
         if call is None or sip.recording is None:
             return
         for name, stream in _named(sip).items():
-            if name in call.members:
-                role, shown = self._speaker(sip, stream)
+            # Nobody is named while somebody holds or has left; what was said is theirs all the same.
+            if name in call.members and (speakers := self._speakers(sip, stream)):
+                role, shown = speaker(self._settings().siprec, speakers, stream.label)
                 call.describe(name, role=role, name=shown)
 
     def _leg(self, sip: SipCall, name: str, stream: MediaStream) -> LegSpec:
-        role, shown = self._speaker(sip, stream)
+        role: Role = "unknown"
+        shown = ""
+        if sip.recording is not None:
+            role, shown = speaker(self._settings().siprec, self._speakers(sip, stream), stream.label)
         return LegSpec(
             leg=name,
             codec=stream.codec,
@@ -115,13 +120,12 @@ class SipIngress:
             event_clock_hz=stream.event_clock_hz,
         )
 
-    def _speaker(self, sip: SipCall, stream: MediaStream) -> tuple[Role, str]:
+    def _speakers(self, sip: SipCall, stream: MediaStream) -> tuple[Participant, ...]:
         if sip.recording is None:
-            return "unknown", ""
+            return ()
         place = sip.streams.index(stream)
         skipped = sum(index < stream.index for index in sip.mixed)
-        speakers = sip.recording.speakers(stream.label, place + skipped, unmixed_place=place, of=len(sip.streams))
-        return speaker(self._settings().siprec, speakers, stream.label)
+        return sip.recording.speakers(stream.label, place + skipped, unmixed_place=place, of=len(sip.streams))
 
     def _hold(self, sip: SipCall, call: Call) -> None:
         if sip.recording is None:

@@ -205,6 +205,27 @@ def test_an_update_changes_what_it_names() -> None:
     assert names(made, "96") == [] and names(made, "1") == ["Ann"], "a complete one stands for itself"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_from_one_session_to_another_in_one_document(order: int) -> None:
+    """As a transfer is told: what ends and what begins stand together, in any order."""
+    gone = "<disassociate-time>2010-12-16T23:45:07Z</disassociate-time>"
+    parts = [
+        f"<participantsessionassoc participant_id='ann' session_id='1'>{gone}</participantsessionassoc>",
+        "<participantsessionassoc participant_id='ann' session_id='2'/>",
+        f"<participantsessionassoc participant_id='bob' session_id='1'>{gone}</participantsessionassoc>",
+    ]
+    made = document(people("ann", "bob"), streams("1", "2"), sends(ann="1", bob="2"))
+    made.update(partial("".join(parts[::order])))
+    assert (names(made, "1"), names(made, "2")) == (["ann"], [])
+    parts = [
+        f"<participantstreamassoc participant_id='ann'><send>s1</send>{gone}</participantstreamassoc>",
+        "<participantstreamassoc participant_id='ann'><send>s3</send></participantstreamassoc>",
+        streams("3"),
+    ]
+    made.update(partial("".join(parts[::order])))
+    assert (names(made, "1"), names(made, "3")) == ([], ["ann"])
+
+
 @pytest.mark.parametrize(
     "text",
     [
