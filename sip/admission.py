@@ -38,7 +38,7 @@ from sip.request_filter import (
 
 log = structlog.get_logger("sip")
 
-CheckBody = Callable[[RequestHead, bytes], tuple[slice, ...]]
+CheckBody = Callable[[RequestHead, bytes], str | None]
 """Checks what a request offers or answers, as `sip.protocol.offer_check.check` does."""
 CheckInDialog = Callable[[RequestHead, int, Callable[[], str]], int]
 """(request, CSeq, text) → the verdict on a request within a dialog: a status, `PASS` or `DROP`."""
@@ -125,7 +125,7 @@ class Admission:
         if status != PASS or request.method not in METHODS:
             return FilterVerdict(status)
         try:
-            return FilterVerdict(PASS, closed=self._body(request, packet()))
+            return FilterVerdict(PASS, description=self._body(request, packet()))
         except PeerError as error:
             if request.method == "ACK":
                 return FilterVerdict(PASS)  # nobody answers it

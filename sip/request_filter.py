@@ -27,8 +27,9 @@ class FilterVerdict:
     """`PASS`, `DROP`, or the status to answer with."""
     headers: tuple[tuple[str, str], ...] = ()
     """Of the answer."""
-    closed: tuple[slice, ...] = ()
-    """Bytes of a request that passes, to be overwritten with the digit 0: ports of media lines that are not used."""
+    description: str | None = None
+    """What PJSIP is shown of the session description in a request that passes; empty: there is none. None: whatever
+    there is, nobody acts on it."""
 
 
 UNTRUSTED_PER_S, UNTRUSTED_BURST = 0.2, 10

@@ -213,25 +213,25 @@ class CallControl:
             return 486
         return self._handler.can_accept()
 
-    def _check_body(self, request: RequestHead, packet: bytes) -> tuple[slice, ...]:
+    def _check_body(self, request: RequestHead, packet: bytes) -> str | None:
         """Of what begins a call, or belongs to one: to anything else PJSIP says 481."""
         if not request.to_tag:
             return check_body(packet, self.codecs, use=self.srtp, families=self.families)
         call = self._in_dialog.find(request, packet.decode(errors="replace"))
         if call is None:
-            return ()
+            return None
         if request.method != "ACK":
             return check_body(packet, self.codecs, use=self.srtp, families=self.families)
         if not call.awaits_answer:
-            return ()  # what it has for a body is nothing to us
+            return None  # what it has for a body is nothing to us
         try:
-            closed, streams = judge(packet, call.match_answer)
+            answer = judge(packet, call.match_answer)
         except PeerError:
             # PJSIP is less particular, and nobody can be told by a status.
             self._loop.call_soon(partial(call.hangup, reason="failed"))
             raise
-        self._loop.call_soon(call.on_answer, streams)
-        return closed
+        self._loop.call_soon(call.on_answer, None if answer is None else answer.streams)
+        return "" if answer is None else answer.shown
 
     def on_rejected(self, status: int) -> None:
         self.counters.invites += 1

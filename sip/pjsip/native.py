@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_long, c_void_p
+from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_void_p
 from enum import IntEnum
 from typing import Any
 
@@ -17,12 +17,12 @@ import _pjsua2
 
 from sip.admission import Admission
 from sip.errors import SipError
-from sip.protocol.offer_check import METHODS, is_described
 from sip.request_filter import DROP, PASS, FilterVerdict, RequestHead
 
-INTERFACE = 1
+INTERFACE = 2
 """MEDIAWORKER_INTERFACE of the C file."""
 _ADDRESS_BYTES = 64
+_TEXT_BYTES = 65536
 
 
 class _Field(IntEnum):
@@ -47,8 +47,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mediaworker_poll_descriptor": (c_int, ()),
     "mediaworker_filter_start": (c_int, (_OnRequest, _OnResponse)),
     "mediaworker_answer": (c_int, (c_void_p, c_int, c_int, POINTER(c_char_p), POINTER(c_char_p))),
-    "mediaworker_description": (c_int, (c_void_p, POINTER(c_long))),
-    "mediaworker_zero": (c_int, (c_void_p, c_int, c_int)),
+    "mediaworker_describe": (c_int, (c_void_p, c_char_p)),
+    "mediaworker_negotiate": (c_int, (c_char_p, c_char_p, c_int, c_char_p, c_int)),
     "mediaworker_names_start": (c_int, (_OnName,)),
     "mediaworker_found": (None, (c_void_p, c_int, POINTER(c_char_p))),
     "mediaworker_peer": (c_int, (c_void_p, c_char_p, c_int, POINTER(c_int))),
@@ -116,7 +116,7 @@ class RequestModule:
             )
             verdict = self._admission.check(head, cseq, packet)
             if verdict.status == PASS:
-                verdict = _compare(verdict, handle, method, text(_Field.CSEQ_METHOD), packet)
+                verdict = _compare(verdict, handle, method, text(_Field.CSEQ_METHOD))
         except Exception:
             verdict = FilterVerdict(self._admission.on_error())
         if verdict.status not in (PASS, DROP) and method != "ACK":  # nobody answers an ACK
@@ -138,25 +138,16 @@ def _bytes(address: int | None, length: int) -> bytes:
     return ctypes.string_at(address, length) if address and length > 0 else b""
 
 
-def _compare(
-    verdict: FilterVerdict, handle: int, method: str, cseq_method: str, packet: Callable[[], bytes]
-) -> FilterVerdict:
-    """The verdict on a request that may pass, unless PJSIP reads something else in it than was judged."""
+def _compare(verdict: FilterVerdict, handle: int, method: str, cseq_method: str) -> FilterVerdict:
+    """The verdict on a request that may pass, unless PJSIP reads something else in it than was judged: it is shown the
+    description that was judged."""
     if method != cseq_method:
         return FilterVerdict(400)  # RFC 3261 section 8.1.1.5: PJSIP goes by either, as it happens
-    if method in METHODS and method != "ACK" and not is_described(packet(), _description(handle)):
-        return FilterVerdict(400)
-    for closed in verdict.closed:
-        status = library.mediaworker_zero(handle, closed.start, closed.stop)
-        assert status == 0, "a port beyond the end of its message"
+    if (shown := verdict.description) is not None:
+        found = library.mediaworker_describe(handle, shown.encode("latin-1") if shown else None)
+        if bool(found) != bool(shown) and method != "ACK":  # nobody answers an ACK
+            return FilterVerdict(400)
     return verdict
-
-
-def _description(handle: int) -> slice | None:
-    """Where PJSIP finds a session description in a request; None when it finds none."""
-    offset = c_long()
-    length = library.mediaworker_description(handle, byref(offset))
-    return slice(offset.value, offset.value + length) if length else None
 
 
 def answer(handle: int, verdict: FilterVerdict) -> None:
@@ -197,3 +188,16 @@ def peer_of(transport: int) -> tuple[str, int, bool]:
 def close_transport(transport: int) -> None:
     """Close a connection whose end PJSIP has not yet reported."""
     library.mediaworker_close(transport)
+
+
+def negotiated(offer: str, answer: str, *, local: str) -> str:
+    """What PJSIP comes to with two descriptions, for tests: the `local` one, "offer" or "answer", as it would use it.
+
+    Raises SipError.
+    """
+    out = ctypes.create_string_buffer(_TEXT_BYTES)
+    texts = (each.encode("latin-1") for each in (offer, answer))
+    length = library.mediaworker_negotiate(*texts, int(local == "answer"), out, _TEXT_BYTES)
+    if length < 0:
+        raise SipError(f"PJSIP does not agree (status {-length})")
+    return out.raw[:length].decode("latin-1")

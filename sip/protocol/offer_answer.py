@@ -24,6 +24,10 @@ from sip.protocol.sdp import (
     SessionDescription,
 )
 
+EVENTS = "TELEPHONE-EVENT"
+LAST_CODEC, FIRST_DYNAMIC = 34, 96
+"""Payload types up to the first are those of codecs (RFC 3551 section 6). Below the second PJSIP goes by the number,
+whatever an rtpmap says: it knows no codec between the two, and no telephone-event."""
 _PROTOCOLS = ("RTP/AVP", "RTP/AVPF")
 _RTCP = re.compile(r"(\d{1,5})(?: +IN +(IP4|IP6) +(\S+))?")
 _SECURE = ("RTP/SAVP", "RTP/SAVPF")
@@ -113,11 +117,12 @@ def match_lines(
 def match_answer(
     offer: SessionDescription, answer: SessionDescription, codecs: Sequence[Codec]
 ) -> list[NegotiatedStream | NotAcceptable]:
-    """What each m-line of an answer to an offer of ours comes to. Raises SdpError when it has others."""
-    if len(answer.media) != len(offer.media):
+    """What each m-line of an offer of ours comes to with its answer; lines that were not offered are left out. Raises
+    SdpError when some are missing."""
+    if len(answer.media) < len(offer.media):
         raise SdpError(f"an answer of {len(answer.media)} media lines to an offer of {len(offer.media)}")
     found: list[NegotiatedStream | NotAcceptable] = []
-    for index, (ours, theirs) in enumerate(zip(offer.media, answer.media, strict=True)):
+    for index, (ours, theirs) in enumerate(zip(offer.media, answer.media, strict=False)):
         try:
             found.append(_answered(offer, index, ours, answer, theirs, codecs))
         except NotAcceptable as refused:
@@ -231,7 +236,8 @@ def _codec(rtp_format: RtpFormat, codecs: Sequence[Codec]) -> Codec | None:
         (
             codec
             for codec in codecs
-            if codec.rtp_name.upper() == rtp_format.encoding
+            if not LAST_CODEC < rtp_format.payload_type < FIRST_DYNAMIC
+            and codec.rtp_name.upper() == rtp_format.encoding
             and codec.clock_rate_hz == rtp_format.clock_hz
             and rtp_format.channels in (1, channels_of(codec))
         ),
@@ -246,7 +252,8 @@ def channels_of(codec: Codec) -> int:
 
 def _events(formats: Sequence[RtpFormat], codec: Codec) -> RtpFormat | None:
     """Digits by the clock of the audio (RFC 4733 section 2.1), or, beside Opus, by the one that all others have."""
-    found = {f.clock_hz: f for f in reversed(formats) if f.encoding == "TELEPHONE-EVENT"}
+    told = (f for f in reversed(formats) if f.encoding == EVENTS and f.payload_type >= FIRST_DYNAMIC)
+    found = {f.clock_hz: f for f in told}
     return found.get(codec.clock_rate_hz) or found.get(8000)
 
 

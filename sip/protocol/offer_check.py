@@ -1,21 +1,23 @@
-"""The session description in a request, judged before PJSIP sees it. No I/O.
+"""The session description in a request, judged before PJSIP sees it, and shown to it as it was understood. No I/O.
 
-PJSIP finds out late, with a call half set up, that it cannot use what is offered. So a request whose description has no
-line for us is refused here, and lines that are not for us are closed (port 0, RFC 3264 section 6) before PJSIP reads
-them: it never begins with a transport that it cannot bring up, and our answer refuses those lines.
+PJSIP finds out late, with a call half set up, that it cannot use what is offered; and it reads descriptions in ways of
+its own, so that it may take another format than we do. So a request whose description has no line for us is refused
+here, and PJSIP is shown a description made anew: lines that are not for us are closed (port 0, RFC 3264 section 6), and
+the others have the formats that are used, described as our own description has them. There is one reading of an offer.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from audio.codecs.codec import Codec
 from config.addresses import Family
-from sip.errors import NotAcceptable, PeerError, SdpError, UnsupportedBody
+from sip.errors import NotAcceptable, PeerError, UnsupportedBody
 from sip.protocol.message import BLANK_LINE, SipMessage, locate_part
 from sip.protocol.offer_answer import NegotiatedStream, SrtpUse, match_lines, refusal
+from sip.protocol.own_description import as_understood
 from sip.protocol.sdp import SessionDescription
 from sip.protocol.siprec import CONTENT_TYPES
 
@@ -29,14 +31,19 @@ MAX_ATTRIBUTES = 256
 """Of a line or of the session (PJMEDIA_MAX_SDP_ATTR of the build)."""
 MAX_FORMAT = 256
 """Characters of one format of a line: a number, or a name."""
-EVENTS = "TELEPHONE-EVENT"
-FIRST_UNASSIGNED = 35
-"""Payload types below it are those of codecs (RFC 3551 section 6), and PJSIP goes by them."""
 MAX_KEYS = 32
 """`a=crypto` of a line: an offer has one for each suite that the peer knows."""
 Line = NegotiatedStream | NotAcceptable
 _ONCE = ("content-type", "content-length", "content-encoding")
-_PORT = re.compile(r"^m=[ \t]*\S+[ \t]+([0-9]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A description, as it was understood."""
+
+    streams: tuple[NegotiatedStream, ...]
+    shown: str
+    """What PJSIP is shown of it."""
 
 
 def check(
@@ -45,40 +52,32 @@ def check(
     *,
     use: SrtpUse = "optional",
     families: Sequence[Family] = ("IP4",),
-) -> tuple[slice, ...]:
-    """Where in the packet, a request with one of `METHODS`, the ports lie that must be overwritten with zeros.
+) -> str:
+    """What PJSIP is shown of the offer in a request with one of `METHODS`; empty without one.
 
-    Without a body there are none. What only brings metadata of a recording within a dialog is left alone.
+    What only brings metadata of a recording within a dialog is left alone.
 
     Raises:
         PeerError: the request cannot be accepted for its body; the error has the status and headers of the response.
     """
-    return judge(packet, partial(match_lines, codecs=codecs, use=use, families=families))[0]
+    found = judge(packet, partial(match_lines, codecs=codecs, use=use, families=families))
+    return "" if found is None else found.shown
 
 
-def judge(
-    packet: bytes, match: Callable[[SessionDescription], Sequence[Line]]
-) -> tuple[tuple[slice, ...], tuple[NegotiatedStream, ...] | None]:
-    """As `check`, with the streams that the description comes to, None without one. `match`: what each line is."""
+def judge(packet: bytes, match: Callable[[SessionDescription], Sequence[Line]]) -> Judged | None:
+    """As `check`; None without a description. `match`: what each line comes to."""
     where = described(packet)
     if where is None:
-        return (), None
-    text = packet.decode("latin-1")  # an index is that of a byte
-    found = SessionDescription.parse(text[where])
+        return None
+    found = SessionDescription.parse(packet[where].decode("latin-1"))
     _bound(found, where.stop - where.start)
     lines = match(found)
     streams = tuple(line for line in lines if isinstance(line, NegotiatedStream))
     if not streams:
         raise refusal(lines)
-    ports = list(_PORT.finditer(text, where.start, where.stop))
-    if len(ports) != len(lines):
-        raise SdpError("a media line with white space other than blanks")
-    closed = (
-        slice(port.start(1), port.end(1))
-        for port, line in zip(ports, lines, strict=True)
-        if isinstance(line, NotAcceptable)
-    )
-    return tuple(closed), streams
+    shown = str(as_understood(replace(found, media=found.media[: len(lines)]), streams))
+    _bound(found, len(shown))
+    return Judged(streams, shown)
 
 
 def described(packet: bytes) -> slice | None:
@@ -105,20 +104,6 @@ def described(packet: bytes) -> slice | None:
     return slice(start + part.start, start + part.stop)
 
 
-def is_described(packet: bytes, found: slice | None) -> bool:
-    """Whether the description that PJSIP has found in a request is the one that was judged here.
-
-    Whoever makes the two see different ones gets past `check`.
-    """
-    if found is None:
-        return True
-    try:
-        where = described(packet)
-    except PeerError:
-        return False
-    return where is not None and where.start == found.start and packet[where].rstrip() == packet[found].rstrip()
-
-
 def _bound(offer: SessionDescription, size: int) -> None:
     """Raises NotAcceptable for more than PJSIP takes, or anybody has."""
     if size > MAX_BYTES:
@@ -127,9 +112,6 @@ def _bound(offer: SessionDescription, size: int) -> None:
         raise NotAcceptable(f"more than {MAX_LINES} media lines")
     if any(len(each) > MAX_FORMAT for media in offer.media for each in media.formats):
         raise NotAcceptable(f"a format of more than {MAX_FORMAT} characters")
-    events = [each.payload_type for media in offer.media for each in media.rtp_formats() if each.encoding == EVENTS]
-    if any(each < FIRST_UNASSIGNED for each in events):
-        raise NotAcceptable("telephone-event with the payload type of a codec", 305)
     for attributes in (offer.attributes, *(media.attributes for media in offer.media)):
         if len(attributes) > MAX_ATTRIBUTES:
             raise NotAcceptable(f"more than {MAX_ATTRIBUTES} attributes of one line")

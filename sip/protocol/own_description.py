@@ -9,11 +9,14 @@ from audio.codecs.codec import Codec
 from config.addresses import family_of
 from sip.protocol import srtp
 from sip.protocol.offer_answer import NegotiatedStream, channels_of
-from sip.protocol.sdp import Attribute, ConnectionLine, MediaDescription, Origin, SessionDescription
+from sip.protocol.sdp import Attribute, ConnectionLine, Direction, MediaDescription, Origin, SessionDescription
 
 TELEPHONE_EVENT = {8000: 101, 48000: 100}
 """Payload types of telephone-event in our own offers, by clock."""
 _DYNAMIC = range(96, 128)
+_ANYBODY = Origin("-", "1", "1", "127.0.0.1")
+_READ = frozenset(("label", "rtcp", "rtcp-mux", "crypto", *(each.value for each in Direction)))
+"""Attributes of a peer's description that are acted on, beside those of its formats."""
 _WANTED = "maxplaybackrate=16000;stereo=0;useinbandfec=1"
 """What an Opus sender is to know of us (RFC 7587 section 6.1): more is not heard, and the network may lose packets."""
 
@@ -59,6 +62,30 @@ def make_offer(
     protocol = "RTP/AVP" if key is None else "RTP/SAVP"
     media = MediaDescription("audio", port, protocol, formats, attributes=tuple(attributes))
     return _description(address, origin, (media,))
+
+
+def as_understood(theirs: SessionDescription, streams: Sequence[NegotiatedStream]) -> SessionDescription:
+    """A peer's description with nothing in it but these streams, for a parser that might understand another one."""
+    by_index = {stream.index: stream for stream in streams}
+    media = []
+    for index, line in enumerate(theirs.media):
+        stream = by_index.get(index)
+        if stream is None:
+            media.append(_refused(line))
+            continue
+        events = {} if stream.telephone_event is None else {stream.event_clock_hz: stream.telephone_event}
+        formats, attributes = _formats((stream.codec,), {stream.codec: stream.payload_type}, events, ())
+        attributes += [each for each in line.attributes if each[0] in _READ]
+        at = line.connection and _host(line.connection)
+        media.append(MediaDescription("audio", line.port, line.protocol, formats, at, tuple(attributes)))
+    session = tuple(each for each in theirs.attributes if each[0] in _READ)
+    at = theirs.connection and _host(theirs.connection)
+    return SessionDescription(_ANYBODY, tuple(media), at, attributes=session)
+
+
+def _host(connection: ConnectionLine) -> ConnectionLine:
+    """Without the rest that is for multicast."""
+    return replace(connection, address=connection.address.split("/")[0])
 
 
 def _description(address: str, origin: Origin, media: tuple[MediaDescription, ...]) -> SessionDescription:

@@ -28,6 +28,8 @@ _SHAPES = {
 }
 """RFC 8866 sections 5.8, 5.9 and 5.14: in a line without its separator, or with another one, a parser that is less
 strict takes the next line for a part of it, or a part of it for the whole."""
+_TOKEN = re.compile(r"[!#-'*+.0-9A-Z^-~-]+")
+"""RFC 8866 section 9."""
 _RTPMAP = re.compile(r"([0-9]{1,3}) +([^/ ]+)/([0-9]{1,6})(?:/([0-9]{1,2}))?")
 
 # RFC 3551 table 4: what a payload type means without an rtpmap.
@@ -73,11 +75,11 @@ class ConnectionLine:
     @classmethod
     def parse(cls, value: str) -> ConnectionLine:
         match value.split():
-            case ["IN", ("IP4" | "IP6") as family, address]:
+            case ["IN", ("IP4" | "IP6") as family, address] if address[0] != "/":
                 return cls(address, family)
-            case ["IN", _, _]:
+            case ["IN", kind, _] if kind not in ("IP4", "IP6"):
                 raise NotAcceptable("an address of a kind that is not known here", 301)
-            case [_, _, _]:
+            case [network, _, _] if network != "IN":
                 raise NotAcceptable("a network of a kind that is not known here", 300)
         raise SdpError(f"bad connection: {value[:80]!r}")
 
@@ -106,6 +108,8 @@ class Origin:
         match value.split():
             case [username, session_id, version, "IN", ("IP4" | "IP6") as family, address]:
                 return cls(username, session_id, version, address, family)
+            case [session_id, version, "IN", ("IP4" | "IP6") as family, address]:  # without a user, as some send it
+                return cls("-", session_id, version, address, family)
         raise SdpError(f"bad origin: {value[:80]!r}")
 
     def __str__(self) -> str:
@@ -140,7 +144,7 @@ class MediaDescription:
     def parse(cls, value: str) -> MediaDescription:
         """From the value of the `m=` line alone."""
         parts = value.split()
-        if len(parts) < 4:
+        if len(parts) < 4 or not all(map(_TOKEN.fullmatch, (parts[0], *parts[2].split("/"), *parts[3:]))):
             raise SdpError(f"bad media line: {value[:80]!r}")
         port, _, count = parts[1].partition("/")
         return cls(parts[0], _number(port, 65535), parts[2], tuple(parts[3:]), port_count=_number(count or "1", 65535))

@@ -73,16 +73,44 @@ def _protocols() -> list[Sample]:
     found = []
     for protocol in PROTOCOLS:
         line = f"m=audio 40002 {protocol} 0"
-        alone = FINE if protocol in SPOKEN else NOT_HERE
+        alone = FINE if protocol in SPOKEN else NOT_HERE if all(protocol.split("/")) else BAD
         beside = FINE if protocol.strip("/") == protocol else EITHER
         found += [
             Sample(f"{protocol} alone", described(line), alone),
             Sample(f"{protocol} with a fingerprint", described(line, *FINGERPRINT), alone),
-            Sample(f"{protocol} with keys", described(line, CRYPTO), FINE if protocol in SRTP + SPOKEN else NOT_HERE),
+            Sample(f"{protocol} with keys", described(line, CRYPTO), FINE if protocol in SRTP else alone),
             Sample(f"{protocol} before a plain line", described(line, *FINGERPRINT, PLAIN), beside),
             Sample(f"{protocol} behind a plain line", described(PLAIN, line, *FINGERPRINT, CRYPTO), beside),
         ]
     return found
+
+
+def _twice_understood() -> list[Sample]:
+    """What two parsers may take for different things."""
+    lines = {
+        "digits of another clock first": ("0 101 96", "101 telephone-event/16000", "96 telephone-event/8000"),
+        "digits of another clock last": ("0 96 101", "101 telephone-event/16000", "96 telephone-event/8000"),
+        "digits twice": ("8 101 96", "101 telephone-event/8000", "96 telephone-event/8000"),
+        "digits at a number of RTCP": ("0 72", "72 telephone-event/8000"),
+        "digits at an unassigned number": ("0 35", "35 telephone-event/8000"),
+        "digits at the number of a codec": ("0 10", "10 telephone-event/8000"),
+        "a codec at an unassigned number first": ("45 0", "45 PCMA/8000"),
+        "a codec and digits at unassigned numbers": ("95 8 94", "95 PCMU/8000", "94 telephone-event/8000"),
+        "Opus of one channel first": ("111 0", "111 opus/48000/1"),
+        "Opus without channels first": ("111 8", "111 opus/48000"),
+        "a codec by its number and its name": ("97 0", "97 PCMU/8000"),
+        "two names for a number": ("97", "97 AMR/8000", "97 PCMA/8000"),
+    }
+    found = [
+        Sample(name, described(f"m=audio 40000 RTP/AVP {formats}", *(f"a=rtpmap:{each}" for each in rtpmaps)), FINE)
+        for name, (formats, *rtpmaps) in lines.items()
+    ]
+    whole = described(PLAIN)
+    found.append(
+        Sample("a codec at an unassigned number", described("m=audio 4 RTP/AVP 45", "a=rtpmap:45 PCMA/8000"), NOT_HERE)
+    )
+    heads = {"no name": ("s=-\r\n", ""), "an empty name": ("s=-", "s="), "no user": ("o=- 1 1 ", "o=1 1 ")}
+    return [*found, *(Sample(name, whole.replace(*change), FINE) for name, change in heads.items())]
 
 
 def _media() -> list[Sample]:
@@ -181,7 +209,8 @@ def _odd() -> list[Sample]:
         Sample("two hundred keys for nothing", described(PLAIN, *[CRYPTO] * 200), EITHER),
         Sample("a bandwidth without a colon", described(PLAIN, "b=sendonly", PLAIN), BAD),
         Sample("a bandwidth without a colon before video", described(PLAIN, "b=AS", "m=video 40002 RTP/AVP 31"), BAD),
-        Sample("digits as PCMU", described("m=audio 40000 RTP/AVP 0 8", "a=rtpmap:0 telephone-event/8000"), NOT_HERE),
+        *_twice_understood(),
+        Sample("digits as PCMU", described("m=audio 40000 RTP/AVP 0 8", "a=rtpmap:0 telephone-event/8000"), FINE),
         Sample("a tab in a transport", described(PLAIN, "m=message 0 TCP/TL\t/MSRP *"), BAD),
         Sample("a bandwidth without a number", described(PLAIN, "b=AS:x"), BAD),
         Sample("times without a blank", described(PLAIN, PLAIN).replace("t=0 0", "t=0!0"), BAD),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
@@ -15,6 +16,7 @@ from starlette.datastructures import QueryParams
 
 from audio.codecs.codec import Codec
 from config import Endpointing
+from config.addresses import Family
 from config.settings import ApiKey, Secret, Sip
 from mediaworker.events.schema import EventError
 from mediaworker.events.subscription import Cursor
@@ -30,12 +32,13 @@ from mediaworker.ingress.sip.headers import MAX_HEADERS, calling_uri, custom_hea
 from mediaworker.ingress.twilio.webhook import StreamTwiml, verify
 from mediaworker.replay import pcap
 from mediaworker.replay.datagrams import DatagramCounters, datagrams
-from sip.errors import NotAcceptable, PeerError
+from sip.errors import PeerError
+from sip.pjsip import native
 from sip.protocol import offer_check, trace
 from sip.protocol import siprec as metadata
 from sip.protocol.digest import Challenger, same_target
 from sip.protocol.message import SipMessage, address_uri, dtmf_info
-from sip.protocol.offer_answer import NegotiatedStream, match_lines, negotiate
+from sip.protocol.offer_answer import NegotiatedStream, match_answer, match_lines, negotiate, same_media
 from sip.protocol.own_description import make_answer
 from sip.protocol.sdp import Origin, SessionDescription
 from tools.fuzz.sdp_samples import SAMPLES
@@ -87,32 +90,38 @@ def sdp(data: bytes) -> None:
     assert SessionDescription.parse(str(answer)).media[streams[0].index].port == 10000
 
 
+native.library.pj_log_set_level(0)
+FAMILIES: tuple[Family, ...] = ("IP4", "IP6")
+
+
 def offer(data: bytes) -> None:
-    """A whole request: what is closed are ports, and what is left of it comes to the same."""
+    """A whole request: what PJSIP is shown comes to the same here, and PJSIP agrees to what we answer."""
+    match = partial(match_lines, codecs=CODECS, families=FAMILIES)
     try:
-        closed = offer_check.check(data, CODECS, families=("IP4", "IP6"))
+        judged = offer_check.judge(data, match)
     except PeerError as error:
         assert 400 <= error.status < 500 and all(value.isprintable() for _, value in error.headers)
         return
-    left = bytearray(data)
-    for port in closed:
-        assert data[port].isdigit() and 0 <= port.start < port.stop <= len(data)
-        left[port] = b"0" * (port.stop - port.start)
-    if not closed:
+    if judged is None:
         return
-    again = offer_check.check(bytes(left), CODECS, families=("IP4", "IP6"))
-    assert again == closed
-    before, after = (SipMessage.parse(each.decode("latin-1")) for each in (data, bytes(left)))
-    if before.header("content-length").isdigit():
-        return  # it may cut the description short
-    streams = [
-        match_lines(SessionDescription.parse(message.part("application/sdp")), CODECS, families=("IP4", "IP6"))
-        for message in (before, after)
-    ]
-    assert [line for line in streams[0] if isinstance(line, NegotiatedStream)] == [
-        line for line in streams[1] if isinstance(line, NegotiatedStream)
-    ]
-    assert sum(isinstance(line, NotAcceptable) for line in streams[1]) == len(closed)
+    shown = SessionDescription.parse(judged.shown)
+    streams = tuple(line for line in match(shown) if isinstance(line, NegotiatedStream))
+    assert streams == judged.streams and str(shown) == judged.shown
+    ports = {stream.index: 10000 + 2 * stream.index for stream in streams}
+    keys = {stream.index: stream.crypto.own() for stream in streams if stream.crypto}
+    ours = partial(make_answer, shown, streams, ports, address="192.0.2.2", origin=Origin("-", "1", "2", "192.0.2.2"))
+    own = ours(keys=keys)
+    assert same_media(own, SessionDescription.parse(native.negotiated(judged.shown, str(own), local="answer")))
+    own = ours(keys=keys, also=CODECS)  # the next offer, which the same description answers
+    try:
+        answered = offer_check.judge(data, partial(match_answer, own, codecs=CODECS))
+    except PeerError:
+        return
+    assert answered is not None
+    agreed = SessionDescription.parse(native.negotiated(str(own), answered.shown, local="offer"))
+    for stream in answered.streams:
+        line = agreed.media[stream.index]
+        assert line.port == ports[stream.index] and line.formats[0] == str(stream.payload_type)
 
 
 def offer_seeds() -> list[bytes]:

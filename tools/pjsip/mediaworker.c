@@ -15,7 +15,7 @@
 #include <pjsua-lib/pjsua.h>
 #include <pjsua-lib/pjsua_internal.h>
 
-#define MEDIAWORKER_INTERFACE 1
+#define MEDIAWORKER_INTERFACE 2
 
 
 /* The version of this interface. */
@@ -137,30 +137,82 @@ int mediaworker_answer(pjsip_rx_data *request, int status, int count,
 }
 
 /*
- * Where PJSIP finds a session description in a request: returns its length and
- * sets its offset in the message; returns 0 when PJSIP finds none.
+ * Whether PJSIP finds a session description in a request, 1 or 0. If it does,
+ * it is shown this one instead (NULL: what there is).
  */
-int mediaworker_description(pjsip_rx_data *request, long *offset)
+int mediaworker_describe(pjsip_rx_data *request, const char *text)
 {
     pjsip_msg_body *body = request->msg_info.msg->body;
+    pjsip_multipart_part *part;
     const pjsip_sdp_info *found;
+    pj_str_t copy;
 
     if (body == NULL)
         return 0;
     found = pjsip_get_sdp_info(request->tp_info.pool, body, NULL, NULL);
     if (found->body.ptr == NULL || found->body.slen <= 0)
         return 0;
-    *offset = (long)(found->body.ptr - request->msg_info.msg_buf);
-    return (int)found->body.slen;
+    if (text == NULL)
+        return 1;
+    if (body->data != found->body.ptr) {
+        part = pjsip_multipart_get_first_part(body);
+        while (part && (!part->body || part->body->data != found->body.ptr))
+            part = pjsip_multipart_get_next_part(body, part);
+        if (part == NULL)
+            return 0;
+        body = part->body;
+    }
+    pj_strdup2_with_null(request->tp_info.pool, &copy, text);
+    body->data = copy.ptr;
+    body->len = (unsigned)copy.slen;
+    return 1;
 }
 
-/* Overwrite these bytes of a request with the digit 0, before PJSIP reads on. */
-int mediaworker_zero(pjsip_rx_data *request, int start, int stop)
+/*
+ * For tests: what PJSIP makes of two descriptions, the offer and its answer, of
+ * which one (`ours`: 0 the offer, 1 the answer) is local. Writes the local one
+ * as PJSIP would use it; returns its length, or a negative status.
+ */
+int mediaworker_negotiate(const char *offer, const char *answer, int ours,
+                          char *out, int size)
 {
-    if (start < 0 || stop < start || stop > request->msg_info.len)
-        return PJ_EINVAL;
-    pj_memset(request->msg_info.msg_buf + start, '0', stop - start);
-    return PJ_SUCCESS;
+    static pj_caching_pool caching;
+    pj_pool_t *pool;
+    pj_str_t texts[2];
+    pjmedia_sdp_session *sessions[2];
+    const pjmedia_sdp_session *active;
+    pjmedia_sdp_neg *neg;
+    int i, result = PJ_SUCCESS;
+
+    if (caching.factory.policy.block_alloc == NULL) {
+        if ((result = pj_init()) != PJ_SUCCESS)
+            return -result;
+        pj_caching_pool_init(&caching, NULL, 0);
+    }
+    pool = pj_pool_create(&caching.factory, "negotiate", 16000, 16000, NULL);
+    for (i = 0; i < 2 && result == PJ_SUCCESS; ++i) {
+        pj_strdup2_with_null(pool, &texts[i], i ? answer : offer);
+        result = pjmedia_sdp_parse(pool, texts[i].ptr, texts[i].slen,
+                                   &sessions[i]);
+        if (result == PJ_SUCCESS)
+            result = pjmedia_sdp_validate(sessions[i]);
+    }
+    if (result == PJ_SUCCESS && ours) {
+        result = pjmedia_sdp_neg_create_w_remote_offer(pool, sessions[1],
+                                                       sessions[0], &neg);
+    } else if (result == PJ_SUCCESS) {
+        result = pjmedia_sdp_neg_create_w_local_offer(pool, sessions[0], &neg);
+        if (result == PJ_SUCCESS)
+            result = pjmedia_sdp_neg_set_remote_answer(pool, neg, sessions[1]);
+    }
+    if (result == PJ_SUCCESS)
+        result = pjmedia_sdp_neg_negotiate(pool, neg, 0);
+    if (result == PJ_SUCCESS)
+        result = pjmedia_sdp_neg_get_active_local(neg, &active);
+    result = result == PJ_SUCCESS ? pjmedia_sdp_print(active, out, size)
+                                  : -result;
+    pj_pool_release(pool);
+    return result;
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from audio.codecs.codec import Codec
@@ -64,12 +66,10 @@ def test_lines_that_cannot_be_used_are_closed_beside_one_that_can(lines: tuple[s
         packet(parts + "--b--\r\n", 'multipart/mixed; boundary="b"'),
         packet(body + "m=audio 40012 UDP/TLS 0", "application/sdp", f"Content-Length: {len(body)}"),
     ):
-        closed = offer_check.check(data, CODECS)
-        assert [data[each].decode() for each in closed] == ports
-        left = bytearray(data)
-        for each in closed:
-            left[each] = b"0" * (each.stop - each.start)
-        assert offer_check.check(bytes(left), CODECS) == closed, "which is the same again"
+        shown = SessionDescription.parse(offer_check.check(data, CODECS))
+        asked = SessionDescription.parse(body).media
+        assert [str(line.port) for line, seen in zip(asked, shown.media, strict=True) if not seen.port] == ports
+        assert offer_check.check(packet(str(shown)), CODECS) == str(shown), "which is the same again"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_refusal_says_why(lines: tuple[str, ...], use: SrtpUse, warning: int) 
 
 def test_what_is_no_description() -> None:
     assert (
-        offer_check.check(packet(""), CODECS) == () == offer_check.check(b"INVITE sip:1 SIP/2.0\r\nTo: <sip:1>", CODECS)
+        offer_check.check(packet(""), CODECS) == "" == offer_check.check(b"INVITE sip:1 SIP/2.0\r\nTo: <sip:1>", CODECS)
     )
     for data in (
         packet("hello", "text/plain"),
@@ -111,7 +111,7 @@ def test_what_is_no_description() -> None:
     ):
         error = refusal(data)
         assert error.status == 415 and dict(error.headers)["Accept"].startswith("application/sdp")
-    assert offer_check.check(packet("<a/>", "application/rs-metadata+xml", to="<sip:1>;tag=2"), CODECS) == ()
+    assert offer_check.check(packet("<a/>", "application/rs-metadata+xml", to="<sip:1>;tag=2"), CODECS) == ""
     for body in ("hello", "v=0\r\n", described("m=audio x RTP/AVP 0"), described("m=audio\x0b40000 RTP/AVP 0")):
         assert refusal(packet(body)).status == 400
 
@@ -124,18 +124,39 @@ def test_a_port_that_is_none_is_no_address_of_control() -> None:
     assert stream.control is None and stream.remote == ("127.0.0.1", 65535)
 
 
-def test_pjsip_must_have_found_the_description_that_was_judged() -> None:
-    data = packet(described(PLAIN))
-    where = offer_check.described(data)
-    assert where is not None and data[where] == described(PLAIN).encode()
-    assert offer_check.is_described(data, where) is True
-    assert offer_check.is_described(data, slice(where.start, where.stop - 2)) is True, "only white space is left out"
-    assert offer_check.is_described(data, slice(where.start + 2, where.stop)) is False
-    assert offer_check.is_described(data, slice(where.start, where.stop - 20)) is False
-    assert offer_check.is_described(data, None) is True, "PJSIP has found none"
-    assert offer_check.is_described(packet(""), where) is False and offer_check.described(packet("")) is None
-    twice = packet(described(PLAIN), "application/sdp", "Content-Type: text/plain")
-    assert offer_check.is_described(twice, where) is False
+@pytest.mark.parametrize(
+    ("lines", "formats", "rtpmaps"),
+    [
+        (("m=audio 4 RTP/AVP 0 101 96", "a=rtpmap:101 telephone-event/16000", "a=rtpmap:96 telephone-event/8000"),
+         ("0", "96"), ["0 PCMU/8000", "96 telephone-event/8000"]),
+        (("m=audio 4 RTP/AVP 0 72 97", "a=rtpmap:72 telephone-event/8000", "a=rtpmap:97 telephone-event/8000"),
+         ("0", "97"), ["0 PCMU/8000", "97 telephone-event/8000"]),
+        (("m=audio 4 RTP/AVP 35 8", "a=rtpmap:35 PCMU/8000", "a=fmtp:8 x"), ("8",), ["8 PCMA/8000"]),
+        (("m=audio 4 RTP/AVP 120 0", "a=rtpmap:120 opus/48000/1"), ("120",), ["120 opus/48000/2"]),
+        (("m=audio 4 RTP/AVP 8 10", "a=rtpmap:10 telephone-event/8000"), ("8",), ["8 PCMA/8000"]),
+        (("m=audio 4 RTP/AVP 18 8 34 0",), ("8",), ["8 PCMA/8000"]),
+        (("m=audio 4 RTP/AVP 97 98", "a=rtpmap:97 AMR-WB/16000", "a=rtpmap:98 pcmu/8000/1"), ("98",), ["98 PCMU/8000"]),
+    ],
+)  # fmt: skip
+def test_pjsip_is_shown_what_is_used_and_nothing_else(
+    lines: tuple[str, ...], formats: tuple[str, ...], rtpmaps: list[str]
+) -> None:
+    others = ("a=label:1", "a=sendonly", "a=rtcp:9")
+    (line,) = SessionDescription.parse(offer_check.check(packet(described(*lines, *others)), list(Codec))).media
+    assert line.formats == formats
+    assert [value for name, value in line.attributes if name == "rtpmap"] == rtpmaps
+    assert [f"a={name}" + (f":{value}" if value else "") for name, value in line.attributes][-3:] == list(others)
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"), [("o=- 1 1", "s="), ("o=1 1", "s=-"), ("o=1 1", ""), ("o=a 1 1", "s= "), ("o=-  1  1", "s=x")]
+)
+def test_heads_that_some_send(origin: str, name: str) -> None:
+    """Without a user, without a name (RFC 8866 sections 5.2 and 5.3 want both): PJSIP gets both."""
+    head = ("v=0", f"{origin} IN IP4 192.0.2.1", *([name] if name else []), "c=IN IP4 192.0.2.1", "t=0 0")
+    shown = offer_check.check(packet("\r\n".join((*head, PLAIN, ""))), CODECS)
+    lines = shown.splitlines()
+    assert re.fullmatch(r"o=- 1 1 IN IP4 127.0.0.1", lines[1]) and lines[2] == "s=-"
 
 
 @pytest.mark.parametrize(
