@@ -146,7 +146,7 @@ async def _read(bucket: KeyValue, key: str) -> Holder:
         entry = await bucket.get(key)
     except KeyNotFoundError:
         return Holder()
-    return Holder((entry.value or b"").decode(), entry.revision or 0)
+    return Holder((entry.value or b"").decode(errors="replace"), entry.revision or 0)
 
 
 async def _all_left(accounts: Sequence[RegisteredAccount]) -> None:

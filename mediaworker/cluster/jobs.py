@@ -28,7 +28,7 @@ from mediaworker.cluster.job_files import JobFiles, asking, patiently
 from mediaworker.cluster.reader import StreamReader
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
-from mediaworker.jobs.record import Job, State
+from mediaworker.jobs.record import Job, State, is_job_id
 from mediaworker.jobs.sources import SourceError
 from mediaworker.jobs.store import Elsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
@@ -43,12 +43,20 @@ log = structlog.get_logger("cluster")
 _job, _encoder = msgspec.json.Decoder(Job), msgspec.json.Encoder()
 
 
+def _record(key: str, payload: bytes) -> Job:
+    """Whoever writes to NATS may write anything: an id is also the name of a file. Raises ValueError."""
+    job = _job.decode(payload)
+    if job.id != key or not is_job_id(key):
+        raise ValueError("its id is another one than its key, or none")
+    return job
+
+
 class ClusterJobStore(JobStore):
     """See the module. `join` once NATS is there, and each time it is there again; until then no job is taken."""
 
     def __init__(self, connection: NatsConnection, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.taken_over = 0
+        self.taken_over = self.unreadable = 0
         self._connection, self._own = connection, ""
         self._files = JobFiles(connection, self.sources)
         self._revisions: dict[str, int] = {}
@@ -179,7 +187,7 @@ class ClusterJobStore(JobStore):
             bucket = await self._connection.bucket(RECORDS)
             try:
                 entry = await bucket.get(job_id)
-                job = _job.decode(entry.value or b"")
+                job = _record(job_id, entry.value or b"")
             except (KeyNotFoundError, InvalidKeyError, ValueError):
                 return None
         await self._learn(job_id, entry.revision or 0, job)
@@ -259,7 +267,10 @@ class ClusterJobStore(JobStore):
             entry = await bucket.get(job.id)
         except KeyNotFoundError:
             raise Elsewhere from None
-        current = _job.decode(entry.value or b"")
+        try:
+            current = _record(job.id, entry.value or b"")
+        except ValueError:
+            return False, entry.revision or 0  # nobody can go by it, and this worker knows the job
         if entry.value == payload or current.worker == self._own or (job.state == "cancelled" and current.active):
             return entry.value == payload, entry.revision or 0
         raise Elsewhere
@@ -277,11 +288,14 @@ class ClusterJobStore(JobStore):
         job_id, revision = message.subject.rpartition(".")[2], metadata.sequence.stream
         erased = message.headers is not None and "KV-Operation" in message.headers
         try:
-            await self._learn(job_id, revision, None if erased else _job.decode(message.data))
+            if not is_job_id(job_id):
+                raise ValueError("its key is no id of a job")
+            await self._learn(job_id, revision, None if erased else _record(job_id, message.data))
         except StoreError as error:
             self.trouble = str(error)
-        except ValueError:
-            log.error("a job of another worker cannot be read", job=job_id)
+        except ValueError as error:
+            self.unreadable += 1
+            log.error("a record of a job is left out", key=job_id[:100], reason=str(error)[:200])
         if metadata.num_pending == 0 and not self._complete.is_set():
             self._reconcile_soon()
 

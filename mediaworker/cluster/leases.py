@@ -14,12 +14,12 @@ import time
 
 import structlog
 from nats.js.api import Header
-from nats.js.errors import BadRequestError, KeyNotFoundError
+from nats.js.errors import BadRequestError, InvalidKeyError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
 from config.tasks import end_tasks
 from mediaworker.cluster.accounts import ClusterAccounts
-from mediaworker.cluster.connection import TROUBLE, NatsConnection
+from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 from mediaworker.cluster.cursors import closer_of
 from mediaworker.cluster.events import ClusterEvents
 from mediaworker.cluster.jobs import ClusterJobStore
@@ -95,7 +95,7 @@ class Leases:
     async def _is_gone(self, bucket: KeyValue, worker: str) -> bool:
         try:
             revision = (await bucket.get(worker)).revision or 0
-        except KeyNotFoundError:
+        except (KeyNotFoundError, InvalidKeyError):  # no worker has such a name
             revision = 0
         sign = revision, self._events.latest_message(worker)
         before = self._seen.get(worker)
@@ -106,7 +106,12 @@ class Leases:
 
     async def _close_calls(self, worker: str) -> None:
         for record in self._events.calls_of(worker):
-            if await self._close(worker, record.call_id):
+            try:
+                closed = await self._close(worker, record.call_id)
+            except (*TROUBLE, StoreError) as error:  # the next time, perhaps; it keeps no other call from its end
+                log.info("a call is not ended yet", call_id=record.call_id, reason=why(error))
+                continue
+            if closed:
                 self.closed_calls += 1
                 log.warning("call ended: its worker is gone", call_id=record.call_id, worker=worker)
 

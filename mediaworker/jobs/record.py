@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from mediaworker.files.options import Options
 
 State = Literal["queued", "running", "completed", "failed", "cancelled"]
 ACTIVE: tuple[State, ...] = ("queued", "running")
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,6 +83,11 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     def over(self) -> bool:
         """It has ended, and nobody waits to be told."""
         return not self.active and (self.webhook is None or self.webhook.state != "waiting")
+
+
+def is_job_id(text: str) -> bool:
+    """A UUID as it is written (RFC 9562 section 4): nothing that could be a path."""
+    return _UUID.fullmatch(text) is not None
 
 
 def public(job: Job) -> dict[str, Any]:

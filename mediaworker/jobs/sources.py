@@ -41,19 +41,20 @@ class Sources:
 
     def incoming(self, job_id: str) -> IncomingFile:
         """Raises OSError."""
-        return IncomingFile(self._folder, min_free_bytes=self._min_free, path=self._folder / f"{job_id}{PART}")
+        return IncomingFile(self._folder, min_free_bytes=self._min_free, path=_place(self._folder, job_id, PART))
 
     def keep(self, job: Job) -> None:
         """All of its upload has come: a power cut does not take it any more. Raises OSError."""
         make_directory(self._requests)
-        write_file(self._requests / job.id, _encoder.encode(job))
-        os.replace(self._folder / f"{job.id}{PART}", self._folder / job.id)
+        write_file(_place(self._requests, job.id), _encoder.encode(job))
+        os.replace(_place(self._folder, job.id, PART), _place(self._folder, job.id))
         sync_directory(self._folder)
 
     def drop(self, job_id: str) -> None:
         """Raises OSError."""
         # The request first: an upload without it is nobody's job any more.
-        for path in (self._requests / job_id, self._folder / job_id, self._folder / f"{job_id}{PART}"):
+        places = _place(self._requests, job_id), _place(self._folder, job_id), _place(self._folder, job_id, PART)
+        for path in places:
             path.unlink(missing_ok=True)
 
     def uploads(self) -> set[str]:
@@ -63,8 +64,8 @@ class Sources:
     def requested(self, job_id: str) -> Job | None:
         """The job as it was made, when it can be made again of what is on the disk. Raises OSError."""
         try:
-            job = _decoder.decode((self._requests / job_id).read_bytes())
-            whole = (self._folder / job_id).stat().st_size == job.source.bytes
+            job = _decoder.decode(_place(self._requests, job_id).read_bytes())
+            whole = _place(self._folder, job_id).stat().st_size == job.source.bytes
         except (FileNotFoundError, ValueError):
             return None
         return job if job.id == job_id and job.state == "queued" and whole else None
@@ -83,7 +84,7 @@ class Sources:
         left = 0
         for job_id in job_ids:
             with contextlib.suppress(FileNotFoundError):
-                if (self._folder / job_id).stat().st_mtime < before_s:
+                if _place(self._folder, job_id).stat().st_mtime < before_s:
                     self.drop(job_id)
                 else:
                     left += 1
@@ -104,7 +105,7 @@ class Sources:
         """A descriptor. Raises SourceError."""
         if not job.source.path:
             try:
-                return os.open(self._folder / job.id, os.O_RDONLY | os.O_CLOEXEC)
+                return os.open(_place(self._folder, job.id), os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
                 raise SourceError(f"the upload is gone ({error.strerror})") from None
         descriptor = self._under(job.source.path)
@@ -142,6 +143,13 @@ class Sources:
             raise SourceError(f"the file cannot be read ({error.strerror})") from None
         finally:
             os.close(found)
+
+
+def _place(folder: Path, job_id: str, suffix: str = "") -> Path:
+    """Raises ValueError for an id that leads out of the folder."""
+    if job_id in ("", ".", "..") or "/" in job_id or "\0" in job_id:
+        raise ValueError(f"{job_id[:100]!r} is no id of a job")
+    return folder / f"{job_id}{suffix}"
 
 
 def _files(folder: Path) -> list[Path]:

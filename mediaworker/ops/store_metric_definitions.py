@@ -121,6 +121,11 @@ def add_cluster(metrics: MetricsRegistry, member: ClusterMember) -> None:
         "Counts jobs that this worker has taken from one that was gone, for any worker to go on with.",
         lambda: member.jobs.taken_over,
     )
+    metrics.counter(
+        "cluster_unreadable_jobs",
+        "Counts records of jobs in NATS that were left out because they cannot be read or are not what their key says.",
+        lambda: member.jobs.unreadable,
+    )
     metrics.counters("cluster_outbox", member.outbox.counters)
     metrics.counters("cluster_mirror", member.mirror.counters)
 

@@ -196,6 +196,52 @@ async def test_a_job_goes_on_when_two_workers_have_written_that_they_run_it(
         await client.close()
 
 
+def left_out(running: list[Worker]) -> float:
+    return sum(each.metric("mediaworker_cluster_unreadable_jobs_total") for each in running)
+
+
+async def test_what_strangers_write_into_the_bucket_costs_nothing(
+    pair: list[Worker], server: NatsServer, media: Path, tmp_path: Path
+) -> None:
+    """An id is the name of a file, and a worker's name a key: neither leads anywhere, and the rest goes on."""
+    precious = tmp_path / "precious.txt"
+    precious.write_text("not a job's")
+    with asked(*pair) as (a, b):
+        job_id = made(await asyncio.to_thread(upload, a, media / "short.wav"))
+        assert (await asyncio.to_thread(ended, a, job_id))["status"] == "completed"
+        before = left_out(pair)
+        client = await nats_client.connect(server.url)
+        try:
+            js = client.jetstream()
+            entry = await (await js.key_value("MEDIAWORKER_JOBS")).get(job_id)
+            record = msgspec.json.decode(entry.value or b"", type=Job)
+            other, path = str(uuid7()), str(precious)
+            evil = {
+                other: replace(record, id=path, state="completed"),
+                str(uuid7()): replace(record, id="../../precious.txt", state="queued"),
+                "no-uuid": replace(record, id="no-uuid", state="queued"),
+                path: replace(record, id=path, state="completed"),
+                str(uuid7()): None,
+            }
+            for key, each in evil.items():
+                await js.publish(f"$KV.MEDIAWORKER_JOBS.{key}", b"{" if each is None else msgspec.json.encode(each))
+            await js.publish(f"$KV.MEDIAWORKER_JOBS.{path}", b"", headers={"KV-Operation": "PURGE"})
+            # Run by a worker whose name is no key, which counts as gone: its job is taken over, and ends.
+            stray = str(uuid7())
+            gone = replace(record, id=stray, state="running", worker="a b/../c", chunks=0, done_s=0.0)
+            await js.publish(f"$KV.MEDIAWORKER_JOBS.{stray}", msgspec.json.encode(gone))
+        finally:
+            await client.close()
+        count = len(evil) + 1
+        await asyncio.to_thread(until, lambda: left_out(pair) == before + 2 * count)
+        job = await asyncio.to_thread(ended, b, stray)
+        assert (job["status"], job["error"]["code"]) == ("failed", "source"), "its upload is nowhere"
+        assert precious.read_text() == "not a job's"
+        assert [each["id"] for each in await asyncio.to_thread(jobs, a)] == [stray, job_id]
+        for each in (stray, job_id):
+            assert a.delete(f"/v1/jobs/{each}").status_code == 204
+
+
 async def test_a_question_to_nats_can_be_cancelled_at_any_time(server: NatsServer) -> None:
     """With the client as it is, every third of these is lost."""
     client, pause_s, cancelled = CancellableClient(), random.Random(1), 0
