@@ -103,3 +103,14 @@ def parse_tcp(text: str) -> tuple[str, int]:
     if scheme != "tcp" or not host or any(each in host for each in "/?#@ ") or not 0 < port < 65536:
         raise ValueError(f"expected tcp://HOST:PORT: {text[:80]!r}")
     return host, port
+
+
+def is_loopback(host: str) -> bool:
+    """`localhost`, or an address of this machine's loopback (IPv4-mapped IPv6 too)."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

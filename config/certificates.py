@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -122,6 +123,25 @@ def server_context(settings: Cluster) -> ssl.SSLContext:
 def client_context(settings: Cluster) -> ssl.SSLContext:
     """The caller's side, which also checks that the certificate is for the name that was called. Raises ConfigError."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, settings)
+
+
+def renew(context: ssl.SSLContext, settings: Cluster) -> None:
+    """Put what the files have now into a caller's context that is in use. Raises ConfigError, and has changed nothing
+    then."""
+    client_context(settings)
+    load(context, "cluster", settings.tls_cert, settings.tls_key)
+    load_authorities(context, "cluster.tls_ca", settings.tls_ca)
+
+
+def on_handshake(context: ssl.SSLContext, done: Callable[[], None]) -> None:
+    """Call `done` whenever a handshake with this context has succeeded."""
+
+    class Noting(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            done()
+
+    context.sslobject_class = Noting
 
 
 def _context(protocol: int, settings: Cluster) -> ssl.SSLContext:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
-from config.addresses import parse_tcp
+from config.addresses import is_loopback, parse_tcp
 from config.settings import Settings
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
@@ -52,14 +50,3 @@ def needs_certificates(settings: Settings) -> tuple[str, str] | None:
         if not settings.cluster.token:
             return "cluster.token", f"is required with {key} = {text!r}, or the certificates of [cluster]"
     return None
-
-
-def is_loopback(host: str) -> bool:
-    """`localhost`, or an address of this machine's loopback (IPv4-mapped IPv6 too)."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -23,7 +23,7 @@ import websockets
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from config.listen import is_loopback
+from config.addresses import is_loopback
 from mediaworker.events import schema
 from mediaworker.events.frame import decode
 from mediaworker.events.schema import CallRecord, Event

@@ -22,6 +22,7 @@ from config.addresses import parse_tcp
 from config.certificates import NO_ROLE, has_role, server_context
 from config.listen import LOOPBACK
 from config.sections.section import Scope
+from config.tasks import troubles
 from mediaworker.http.app import HttpServer, create_operator_app
 from mediaworker.http.auth import Access
 from mediaworker.http.context import authorize
@@ -132,7 +133,7 @@ class EngineService:
         """See `mediaworker.http.context.OperatorContext`."""
         listener = self.listener
         return self._reasons(), {
-            "warnings": list(self.recognizer.warnings),
+            "warnings": [*self.recognizer.warnings, *troubles(stuck=False)],
             "engine": dict(engine_status(self.recognizer)),
             "workers": listener.workers,
             "legs": listener.legs,
@@ -147,6 +148,8 @@ class EngineService:
         recognizer = self.recognizer
         if (trouble := recognizer.trouble) is not None:
             return [trouble]
+        if stuck := troubles(stuck=True):
+            return stuck
         if recognizer.preloads and recognizer.state in (EngineStatus.IDLE, EngineStatus.WARMING_UP):
             return ["the recognition engine is loading its model"]
         return ["it is about to end"] if self.listener.draining else []

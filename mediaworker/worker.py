@@ -308,6 +308,7 @@ class Worker:
         self.retention.settings = settings.retention
         if self.cluster is not None:
             self.cluster.retention.settings = settings.retention
+            self.cluster.connection.use(settings.cluster)
         self.recognizer.use(settings)
         if self.sip is not None:
             self.sip.allow(settings.sip.allow)

@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import structlog
 
@@ -33,6 +34,7 @@ from asr.utterance import EngineStatus
 from config import framing
 from config.addresses import bound_tcp
 from config.log_rate_limit import LogRateLimit
+from config.tasks import again_and_again
 
 MAX_GREETING, MAX_WORKERS = 64, 1000
 """Connections that have not greeted yet, and workers."""
@@ -92,7 +94,9 @@ class EngineListener:
         """Raises OSError when the port is not to be had."""
         self._socket = bound_tcp(*self._address)
         self.port = self._socket.getsockname()[1]
-        self._accepting = self._tasks.start(self._accept(self._socket), "asr-listener")
+        self._accepting = self._tasks.start(
+            again_and_again(partial(self._accept, self._socket), "asr-listener"), "asr-listener"
+        )
         self._tell_again()
 
     async def drain(self, within_s: float) -> None:

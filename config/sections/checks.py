@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from config.addresses import parse_tcp
+from config.addresses import is_loopback, parse_tcp
 from config.errors import ConfigError
 
 
@@ -66,6 +66,8 @@ def check_nats(key: str, text: str) -> None:
         fits = False
     if not fits:
         raise ConfigError(key, text, "expected nats://HOST:PORT or tls://HOST:PORT")
+    if url.scheme == "nats" and not is_loopback(url.hostname or ""):
+        raise ConfigError(key, text, "is another machine: what is said in calls goes there, so it takes tls://")
 
 
 def check_tcp(key: str, text: str) -> None:

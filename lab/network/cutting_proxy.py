@@ -11,8 +11,11 @@ import struct
 class CuttingProxy:
     """`target` may change while it runs; without one, connections are refused as by a worker that is away."""
 
-    def __init__(self) -> None:
-        self.target: int | None = None
+    def __init__(self, target: int | None = None, *, listens: bool = False) -> None:
+        """`listens`: it keeps what clients say."""
+        self.target = target
+        self.said: list[bytearray] | None = [] if listens else None
+        """In each connection."""
         self.port = 0
         self.connections = 0
         self.answers = asyncio.Event()
@@ -56,7 +59,13 @@ class CuttingProxy:
         pair = (writer, onward)
         self._writers.update(pair)
         try:
-            await asyncio.gather(_pass_on(reader, onward), _pass_on(there, writer, self.answers))
+            said = bytearray()
+            if self.said is not None:
+                self.said.append(said)
+            await asyncio.gather(
+                _pass_on(reader, onward, said=None if self.said is None else said),
+                _pass_on(there, writer, self.answers),
+            )
         finally:
             self._writers.difference_update(pair)
             for each in pair:
@@ -64,10 +73,16 @@ class CuttingProxy:
 
 
 async def _pass_on(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: asyncio.Event | None = None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    opened: asyncio.Event | None = None,
+    *,
+    said: bytearray | None = None,
 ) -> None:
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(4096):
+            if said is not None:
+                said += data
             if opened is not None:
                 await opened.wait()
             writer.write(data)

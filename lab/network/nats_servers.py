@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +40,8 @@ class NatsServer:
 
 
 @contextlib.contextmanager
-def nats(folder: Path, count: int = 1) -> Iterator[list[NatsServer]]:
-    """So many servers, which form a cluster if there are several."""
+def nats(folder: Path, count: int = 1, options: Sequence[str] = ()) -> Iterator[list[NatsServer]]:
+    """So many servers, which form a cluster if there are several. `options`: further ones of the command line."""
     program = shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin")
     assert program, "apt install nats-server"
     clients, routes = ports(count), ports(count)
@@ -50,6 +50,7 @@ def nats(folder: Path, count: int = 1) -> Iterator[list[NatsServer]]:
         place = folder / f"nats-{number}"
         place.mkdir(parents=True)
         command = [program, "-a", "127.0.0.1", "-p", str(client), "-js", "-sd", str(place / "data"), "-n", f"n{number}"]
+        command += options
         if count > 1:
             others = ",".join(f"nats://127.0.0.1:{each}" for each in routes)
             command += ["--cluster_name", "tests", "--cluster", f"nats://127.0.0.1:{route}", "--routes", others]

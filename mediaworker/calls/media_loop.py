@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from audio import ALL, Detector, Shard
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.calls.call import Call
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.ops.latency import LatencyParts
@@ -59,7 +59,7 @@ class MediaLoop:
         self.lags_s: deque[float] = deque(maxlen=4096)
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="media")
+        self._task = lasting(self._run, "media")
 
     async def stop(self) -> None:
         await end_tasks(self._task)

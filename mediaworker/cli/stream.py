@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
 from audio.codecs.g711 import ulaw_encode
-from config.listen import is_loopback
+from config.addresses import is_loopback
 from mediaworker.cli import trust
 from mediaworker.cli.play import PlayError, load_pcm
 from mediaworker.cli.terminal import print_error

@@ -20,9 +20,10 @@ from nats.js.errors import APIError, BadRequestError, BucketNotFoundError, NotFo
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
-from config.certificates import client_context
+from config.certificates import client_context, on_handshake, renew
+from config.errors import ConfigError
 from config.settings import Cluster
-from config.tasks import cancellable, end_tasks
+from config.tasks import cancellable, end_tasks, lasting
 
 RETRY_S = 1.0
 ANSWER_S = 5.0
@@ -30,6 +31,7 @@ ANSWER_S = 5.0
 CONNECT_S = 3.0
 PING_S = 2
 """A server that leaves two pings unanswered is given up."""
+PLAIN = "the server does not encrypt, and tls:// asks for that"
 DUPLICATES_S = 600.0
 """For so long JetStream remembers the ids of messages: one that is published again is no double."""
 log = structlog.get_logger("cluster")
@@ -64,6 +66,9 @@ class NatsConnection:
         self.stream = f"{settings.name.upper()}_EVENTS"
         self.reconnects = 0
         self._settings, self._worker, self._on_ready = settings, worker, on_ready
+        self._context: ssl.SSLContext | None = None
+        self._shaken = self._proven = False
+        """A TLS handshake has succeeded; and the password was sent behind one."""
         self._client: Client | None = None
         self._js: JetStreamContext | None = None
         self._task: asyncio.Task[None] | None = None
@@ -83,8 +88,13 @@ class NatsConnection:
         assert self._js is not None
         return self._js
 
+    def use(self, settings: Cluster) -> None:
+        """Certificates are read again for the next connection. Raises ConfigError."""
+        if self._context is not None:
+            renew(self._context, settings)
+
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="cluster-nats")
+        self._task = lasting(self._run, "cluster-nats")
 
     async def stop(self) -> None:
         await end_tasks(self._task)
@@ -175,9 +185,13 @@ class NatsConnection:
 
         async def changed() -> None:
             self.reconnects += 1
+            if self._plain:
+                self._client = None
+                await client.close()
             self._again.set()
 
         async def lost() -> None:
+            self._shaken = self._proven = False
             self._tell("the connection to NATS was lost")
 
         problems: list[str] = []
@@ -187,13 +201,17 @@ class NatsConnection:
             log.debug("nats", error=str(error))
 
         try:
-            context = client_context(settings) if settings.tls_cert else None
+            if self._wants_tls and self._context is None:
+                self._context = client_context(settings)
+                on_handshake(self._context, self._on_handshake)
+            self._shaken = self._proven = False
             async with asyncio.timeout(CONNECT_S):
                 await client.connect(
                     list(settings.nats),
                     name=self._worker,
-                    tls=context if context is not None and self._encrypted else None,
-                    user=settings.nats_user or None,
+                    tls=self._context,
+                    tls_handshake_first=self._wants_tls and settings.nats_tls_first,
+                    user=self._user if settings.nats_user else None,
                     password=str.__str__(settings.nats_password) or None,
                     no_echo=True,  # its own partials need not come back
                     allow_reconnect=True,
@@ -206,15 +224,35 @@ class NatsConnection:
                     disconnected_cb=lost,
                     error_cb=failed,
                 )
+        except ConfigError as error:  # a certificate that is just being renewed may be half written
+            raise ClusterUnreachable(str(error)) from None
         except (nats.errors.Error, OSError, ssl.SSLError, TimeoutError) as error:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 await client.close()
             raise ClusterUnreachable(f"cluster.nats cannot be reached: {(problems or [why(error)])[0]}") from None
+        if self._plain:
+            await client.close()
+            raise ClusterUnreachable(f"cluster.nats: {PLAIN}")
         self._client, self._js = client, client.jetstream(timeout=ANSWER_S)
 
     @property
-    def _encrypted(self) -> bool:
+    def _wants_tls(self) -> bool:
         return any(url.startswith("tls://") for url in self._settings.nats)
+
+    @property
+    def _plain(self) -> bool:
+        """The connection that has just been made is not encrypted, and ought to be."""
+        return self._wants_tls and not (self._shaken or self._proven)
+
+    def _on_handshake(self) -> None:
+        self._shaken = True
+
+    def _user(self) -> str:
+        """Asked for by the client in each connection, right before it sends the password. Raises nats.errors.Error."""
+        if self._wants_tls and not self._shaken:
+            raise nats.errors.Error(PLAIN)
+        self._shaken, self._proven = False, True
+        return self._settings.nats_user
 
     async def _use(self) -> None:
         await self._on_ready()

@@ -17,7 +17,7 @@ from nats.js.api import Header
 from nats.js.errors import BadRequestError, InvalidKeyError, KeyNotFoundError
 from nats.js.kv import KeyValue
 
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.cluster.accounts import ClusterAccounts
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 from mediaworker.cluster.cursors import closer_of
@@ -50,7 +50,7 @@ class Leases:
 
     def start(self) -> None:
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="cluster-leases")
+            self._task = lasting(self._run, "cluster-leases")
 
     async def stop(self) -> None:
         await end_tasks(self._task)

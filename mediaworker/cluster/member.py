@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import structlog
+from nats.aio.client import Client
 
 from config import Settings
 from mediaworker.calls.registry import CallRegistry
@@ -53,7 +54,8 @@ class ClusterMember:
         self.outbox.on_written = own_events.on_written
         self.retention = RetentionTask(self.events, settings.retention)
         self._stream_id = ""
-        self._listens = False
+        self._listening: Client | None = None
+        """The client by which this worker takes commands: after a connection that was refused there is another one."""
 
     def feed(self) -> StoredEvents:
         """What subscribers follow: this worker's own events until the cluster has been reached."""
@@ -92,10 +94,9 @@ class ClusterMember:
             await self.outbox.start()
         except StoreError as error:
             raise ClusterUnreachable(f"data_dir: {error}") from None
-        if not self._listens:
-            self._listens = True
-            subject = self.connection.subject("worker", self.events.own)
-            await self.connection.client.subscribe(subject, cb=self.directory.answer)
+        if (client := self.connection.client) is not self._listening:
+            await client.subscribe(self.connection.subject("worker", self.events.own), cb=self.directory.answer)
+            self._listening = client
         self.mirror.start()
         self.jobs.join(self.events.own)
         self.leases.start()

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
+from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from config.counters import counter
@@ -43,7 +43,8 @@ class Mirror:
         self._reader = StreamReader(
             connection, connection.stream, begin=self._begin, begun=self._on_begun, take=self._take
         )
-        self._partials: Subscription | None = None
+        self._listening: Client | None = None
+        """As in `ClusterMember`, for partials."""
 
     def start(self) -> None:
         """At the start, and after each loss of the connection."""
@@ -54,8 +55,9 @@ class Mirror:
 
     async def _begin(self) -> ConsumerConfig:
         connection = self._connection
-        if self._partials is None:
-            self._partials = await connection.client.subscribe(connection.subject("partials", "*"), cb=self._on_partial)
+        if (client := connection.client) is not self._listening:
+            await client.subscribe(connection.subject("partials", "*"), cb=self._on_partial)
+            self._listening = client
         info = await connection.js.stream_info(connection.stream)
         first = max(self._events.next_message, info.state.first_seq)
         if self._events.next_message < info.state.first_seq:

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from config.counters import counter
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
 from mediaworker.events.hub import EventHub
@@ -118,6 +119,8 @@ class Outbox:
         self._some_transient = asyncio.Event()
         self._inbox = ""
         """Where JetStream answers. (`JetStreamContext.publish_async` does the same; this costs half as much.)"""
+        self._listening: Client | None = None
+        """Whose inbox that is."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -137,12 +140,12 @@ class Outbox:
             return
         self._store_id = self._hub.cursor.store_id
         self._place = FeedPlace(await self._keeper.load() or 0, OPEN)
-        create = asyncio.get_running_loop().create_task
+        place = self._place
         self._tasks = [
-            create(self._read(), name="cluster-outbox"),
-            create(self._publish_again(), name="cluster-outbox: again"),
-            create(self._publish_transient(), name="cluster-partials"),
-            create(self._keeper.save_often(self._place), name="cluster-place"),
+            lasting(self._read, "cluster-outbox"),
+            lasting(self._publish_again, "cluster-outbox: again"),
+            lasting(self._publish_transient, "cluster-partials"),
+            lasting(lambda: self._keeper.save_often(place), "cluster-place"),
         ]
         self._hub.on_shown.append(self._take_transient)
         self._hub.ended_calls.on_erased.append(self._forget)
@@ -250,10 +253,10 @@ class Outbox:
 
     async def _send_one(self, message: Message) -> None:
         client, call_id = self._connection.client, message.call_id
-        if not self._inbox:
+        if client is not self._listening:
             inbox = client.new_inbox()
             await client.subscribe(f"{inbox}.*.*", cb=self._on_answer)
-            self._inbox = inbox
+            self._inbox, self._listening = inbox, client
         headers = {"Nats-Msg-Id": f"{self._store_id}:{message.rows}"}
         if self._traces is not None and (traceparent := self._traces.parent(call_id)):
             headers[TRACEPARENT] = traceparent

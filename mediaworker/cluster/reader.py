@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.errors import NotJSMessageError
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
 
 HEARTBEAT_S = 1.0
@@ -56,7 +56,7 @@ class StreamReader:
     def start(self) -> None:
         """At the start, and after each loss of the connection."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"cluster-read {self._stream}")
+            self._task = lasting(self._run, f"cluster-read {self._stream}")
         self._broken.set()
 
     async def stop(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from config.settings import Retention as RetentionSettings
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.events.ended_calls import EXPIRE_PAUSE_S
 from mediaworker.events.frame import timestamp
 from mediaworker.events.store import StoreError
@@ -49,7 +49,7 @@ class RetentionTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
+        self._task = lasting(self._run, "retention")
 
     async def stop(self) -> None:
         await end_tasks(self._task)

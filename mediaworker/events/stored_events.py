@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from config import Settings
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.events.call_record import HISTORY
 from mediaworker.events.database import Database
 from mediaworker.events.ended_calls import EndedCalls
@@ -64,7 +64,7 @@ class StoredEvents:
 
     def _look_after(self) -> None:
         """Of the store, until `stop`."""
-        self._watch_task = asyncio.get_running_loop().create_task(self._watch(), name="events-watch")
+        self._watch_task = lasting(self._watch, "events-watch")
 
     async def stop(self) -> None:
         """Write what is there, end every subscription (1001), close the store."""

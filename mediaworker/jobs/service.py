@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from config import Settings
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
@@ -83,9 +83,8 @@ class JobService:
         except StoreError as error:
             log.error("there are no jobs: their store cannot be opened", reason=str(error))
         self.webhooks.start()
-        create = asyncio.get_running_loop().create_task
-        self._sweeper = create(self._sweep(), name="jobs-sweeper")
-        self._watcher = create(self._watch(), name="jobs-watch")
+        self._sweeper = lasting(self._sweep, "jobs-sweeper")
+        self._watcher = lasting(self._watch, "jobs-watch")
         self._advance()
 
     async def pause(self) -> None:

@@ -17,6 +17,7 @@ from asr.client.recognizer import Recognizer
 from asr.engines.runtime import Runtime
 from asr.utterance import EngineStatus
 from audio import Detector
+from config.tasks import faults
 from mediaworker.calls.media_loop import MediaLoop
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.events.hub import EventHub
@@ -55,6 +56,8 @@ def add_process(metrics: MetricsRegistry, started_s: float, ready: Callable[[], 
         lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
     )
     metrics.gauge("ready", "Is 1 while /readyz answers with 200.", ready)
+    what = "Counts failures of tasks that last as long as the process, by task; each was begun again."
+    metrics.counter("task_faults", what, lambda: faults, "task")
 
 
 def add_configuration(

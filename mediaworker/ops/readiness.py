@@ -11,6 +11,7 @@ import structlog
 from asr.client.recognizer import Recognizer
 from asr.utterance import EngineStatus
 from config import Settings
+from config.tasks import troubles
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.jobs.service import JobService
 
@@ -50,7 +51,7 @@ class Readiness:
 
     def reasons(self) -> list[str]:
         """Reasons why no call can be taken now; the trouble of the event store is one as well."""
-        reasons = self.unfit()
+        reasons = [*self.unfit(), *troubles(stuck=True)]
         for registration in self.sip.registrations if self.sip is not None else ():
             if registration.state not in ("registered", "standby"):
                 what = " ".join(part for part in (str(registration.code or ""), registration.reason) if part)
@@ -62,7 +63,7 @@ class Readiness:
         lacking = self._recognizer.lacking
         found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
         found += self._recognizer.warnings
-        return [*found, *self._unknown_languages(), *self._jobs.warnings]
+        return [*found, *self._unknown_languages(), *self._jobs.warnings, *troubles(stuck=False)]
 
     def engine_status(self) -> Mapping[str, Any]:
         """See the function of this name."""

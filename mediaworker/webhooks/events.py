@@ -15,7 +15,7 @@ import structlog
 
 from config import ConfigError, Settings
 from config.settings import EventWebhook
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
 from mediaworker.events.frame import decode
 from mediaworker.events.hub import EventHub
@@ -99,10 +99,10 @@ class EventFeed:
         self._place = FeedPlace(here.row if saved is None else saved, WAITING)
         await self._keeper.save(self._place.done_row)
         self.outbox.start()
-        create = asyncio.get_running_loop().create_task
+        place = self._place
         self._tasks = [
-            create(self._read(), name=f"webhook {self.name}: read"),
-            create(self._keeper.save_often(self._place), name=f"webhook {self.name}: remember"),
+            lasting(self._read, f"webhook {self.name}: read"),
+            lasting(lambda: self._keeper.save_often(place), f"webhook {self.name}: remember"),
         ]
 
     async def stop(self) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 import structlog
 
 from config.settings import Secret
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from mediaworker.webhooks.lanes import Lanes, OutgoingMessage
 from mediaworker.webhooks.post import Poster, Refusal, wait_s
 
@@ -64,7 +64,7 @@ class WebhookOutbox:
         self._sender: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._sender = asyncio.get_running_loop().create_task(self._send(), name=f"{self._name}: send")
+        self._sender = lasting(self._send, f"{self._name}: send")
 
     async def stop(self) -> None:
         """Send nothing more. What waits for another try is the feed's to bring again."""

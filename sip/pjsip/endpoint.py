@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -13,7 +14,7 @@ from config import Settings
 from config.access_list import LOOPBACK, AccessList
 from config.addresses import LOCALHOST, bracketed
 from config.settings import Sip
-from config.tasks import end_tasks
+from config.tasks import end_tasks, lasting
 from sip.errors import SipError
 from sip.handler import SipHandler
 from sip.media.own_addresses import OwnAddresses
@@ -140,9 +141,11 @@ class SipEndpoint:
         except SipError:
             self._stack.destroy()
             raise
-        self._tasks = [asyncio.create_task(account.follow(self._access)) for account in self._accounts]
+        self._tasks = [
+            lasting(partial(each.follow, self._access), f"sip account {each.name}") for each in self._accounts
+        ]
         reports = bool(self.control.cname)
-        self._tasks.append(asyncio.create_task(self.nat.follow(self.control.ports, reports=reports)))
+        self._tasks.append(lasting(partial(self.nat.follow, self.control.ports, reports=reports), "stun"))
         self.control.start()
         log.info(
             "SIP is listening",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import structlog
 
@@ -18,6 +19,7 @@ from asr.engines.devices import has_gpu
 from asr.engines.plugin import find
 from asr.engines.selection import missing, select, select_words
 from config.settings import Settings
+from config.tasks import again_and_again
 
 log = structlog.get_logger("asr")
 
@@ -89,7 +91,10 @@ class LocalPool:
         elif self._timing.reason:
             log.warning("no times of words", reason=self._timing.reason)
         for server in self.all:
-            self._tasks.start(server.run(idle_reason), f"asr-server-{server.name}")
+            self._tasks.start(
+                again_and_again(partial(server.run, idle_reason), f"inference process {server.name}"),
+                f"asr-server-{server.name}",
+            )
 
     async def stop(self) -> None:
         await self._tasks.stop()

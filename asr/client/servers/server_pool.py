@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from functools import partial
 
 import structlog
 
@@ -21,6 +22,7 @@ from asr.utterance import EngineStatus
 from config.addresses import bracketed, parse_tcp
 from config.certificates import NO_ROLE, client_context, has_role
 from config.settings import Settings
+from config.tasks import again_and_again
 
 RESOLVE_S = 10.0
 """How often names are resolved again while the servers are wanted."""
@@ -95,7 +97,7 @@ class ServerPool:
             with contextlib.suppress(OSError, ValueError):  # which each connection has as its reason
                 if not has_role(certificate):
                     log.warning(NO_ROLE)
-        self._tasks.start(self._resolve_again_and_again(), "asr-servers")
+        self._tasks.start(again_and_again(self._resolve_again_and_again, "asr-servers"), "asr-servers")
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -172,7 +174,8 @@ class ServerPool:
             self._watcher,
             Reconnects(),
         )
-        self._running[address] = self._tasks.start(server.run(self._idle_reason), f"asr-server-{server.name}")
+        run = again_and_again(partial(server.run, self._idle_reason), f"engine server {server.name}")
+        self._running[address] = self._tasks.start(run, f"asr-server-{server.name}")
         if self._wanted.is_set():
             server.want()
 

@@ -100,3 +100,49 @@ async def test_whoever_is_cancelled_meanwhile_waits_all_the_same() -> None:
     with pytest.raises(asyncio.CancelledError):
         await ending
     assert cleaned == ["all"] and task.done()
+
+
+async def test_what_lasts_goes_on_after_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault is counted and told, first as a warning, then as a reason not to be ready."""
+    monkeypatch.setattr(tasks, "LEAST_S", 0.001)
+    begun, second, over = 0, asyncio.Event(), asyncio.Event()
+
+    async def faulty() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 2:
+            await second.wait()
+        if begun == 4:
+            raise asyncio.CancelledError  # a library's own: nobody has asked this task to end
+        if begun < 6:
+            raise RecursionError("nested too deeply")
+        over.set()
+        await asyncio.sleep(60)
+
+    before = tasks.faults["faulty"]
+    task = tasks.lasting(faulty, "faulty")
+    async with timeout(5):
+        while begun < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    (told,) = tasks.troubles(stuck=False)
+    assert "faulty has failed" in told and "nested" not in told, "the text of an error may be a stranger's"
+    second.set()
+    async with timeout(5):
+        await over.wait()
+    assert tasks.faults["faulty"] == before + 5
+    assert [tasks.troubles(stuck=False), len(tasks.troubles(stuck=True))] == [[], 1]
+    monkeypatch.setattr(tasks, "SOUND_S", 0.0)
+    assert not tasks.troubles(stuck=True), "it has been sound for long enough"
+    await tasks.end_tasks(task)
+    assert task.cancelled()
+
+
+async def test_what_ends_by_itself_is_not_begun_again() -> None:
+    begun = 0
+
+    async def brief() -> None:
+        nonlocal begun
+        begun += 1
+
+    await tasks.lasting(brief, "brief")
+    assert begun == 1 and not tasks.troubles(stuck=False)
