@@ -21,7 +21,7 @@ from audio.endpointing.batch import BatchEndpointer
 from audio.endpointing.table import SILENT_WINDOWS, Limits
 from audio.leg import Leg
 from audio.leg_audio import LegAudio
-from audio.leg_table import NEVER, LegTable
+from audio.leg_table import LegTable
 from audio.ring import ROWS
 from audio.rtp.clock import RATE_HZ
 from audio.rtp.fast_path import Datagrams, receive
@@ -93,12 +93,14 @@ class Detector:
         telephone_event: int | None = None,
         payload_type: int | None = None,
         event_clock_hz: int = RATE_HZ,
+        stall_s: float = 0.0,
     ) -> Leg:
         """A new leg, waiting for its first audio, `start` or `anchor`.
 
         `telephone_event`, `event_clock_hz`: payload type and clock negotiated for RFC 4733 digits; `payload_type`: the
-        codec's, when it is not the static one. Raises ValueError for L16 over RTP and Opus over anything else, and
-        `audio.vad.weights.WeightsError` when the VAD's weights are not installed.
+        codec's, when it is not the static one; `stall_s`: a stream that sends nothing is waited for at least that long.
+        Raises ValueError for L16 over RTP and Opus over anything else, and `audio.vad.weights.WeightsError` when the
+        VAD's weights are not installed.
         """
         codec.check(transport)
         if self._vad is None:
@@ -112,7 +114,7 @@ class Detector:
             utterance=self.endpointer,
             keyed=self._keyed,
             jitter_s=self.jitter_s,
-            stall_s=self.stall_s,
+            stall_s=max(self.stall_s, stall_s),
         )
         leg.describe(codec, telephone_event, payload_type, event_clock_hz)
         self._legs[leg.index] = leg
@@ -310,7 +312,7 @@ class Detector:
             return
         assert self.endpointer.idle(leg.index), "an utterance keeps the profile it has begun with"
         self.endpointer.limit(leg.index, Limits.of(endpointing))
-        leg.due.stall_s = self.stall_s if endpointing.enter else NEVER
+        leg.due.wait(endless=not endpointing.enter)
 
     def change(
         self,

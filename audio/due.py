@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from audio.chunks import ChunkClock
-from audio.leg_table import Cell, LegRow
+from audio.leg_table import NEVER, Cell, LegRow
 from audio.ring import WINDOW
 from audio.rtp.clock import RATE_HZ, RtpClock
 from audio.timeline import LegTimeline
@@ -21,7 +21,7 @@ Transport = Literal["rtp", "stream"]
 class DueTime:
     """Keeps `received` and `base_s` of a leg's row up to date. Until the first `update` the leg waits for ever."""
 
-    __slots__ = ("_chunks", "_clock", "_jitter_s", "_timeline", "_transport", "place", "stall_s")
+    __slots__ = ("_chunks", "_clock", "_jitter_s", "_patience_s", "_timeline", "_transport", "place", "stall_s")
 
     _consumed = Cell[int]("consumed")
     _received = Cell[int]("received")
@@ -34,8 +34,12 @@ class DueTime:
         """`jitter_s`: how long a window waits for what is missing of it once later audio has come."""
         self._transport, self._jitter_s, self.place = transport, jitter_s, place
         self._timeline, self._clock, self._chunks = timeline, clock, chunks
-        self.stall_s = stall_s
+        self.stall_s = self._patience_s = stall_s
         """How long a stream that sends nothing is waited for; infinity: until its next chunk."""
+
+    def wait(self, *, endless: bool) -> None:
+        """From its next chunk on, wait for a stream that sends nothing without end, or as long as at the beginning."""
+        self.stall_s = NEVER if endless else self._patience_s
 
     def update(self) -> None:
         """Something has come, or has been given up."""

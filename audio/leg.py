@@ -41,7 +41,7 @@ class Leg:
     """Made by `Detector.open`. Positions are 8 kHz samples since its sample 0, for 16 kHz codecs as well."""
 
     __slots__ = (
-        "_chunks", "_clock", "_closed_at", "_keyed", "_overlaps", "_payload_type", "_refusing", "_timeline",
+        "_chunks", "_clock", "_closed_at", "_keyed", "_overlaps", "_overdue", "_payload_type", "_refusing", "_timeline",
         "_timestamp", "_utterance", "audio", "digits", "due", "event_clock_hz", "index", "key", "late", "malformed",
         "place", "refused", "rtcp", "telephone_event", "transport", "wrong_payload",
     )  # fmt: skip
@@ -80,7 +80,7 @@ class Leg:
         """Packets or chunks that arrived after their window had been consumed as silence."""
         self.refused = 0
         """Positions refused because they would have overwritten audio that is still to be consumed."""
-        self.malformed = self.wrong_payload = self.rtcp = self._overlaps = 0
+        self.malformed = self.wrong_payload = self.rtcp = self._overlaps = self._overdue = 0
 
     def __repr__(self) -> str:
         return f"<Leg {self.index} {self.codec.name} {self.transport}>"
@@ -247,14 +247,14 @@ class Leg:
             self.due.update()
 
     def resume(self, size: int, now: float) -> None:
-        """A live sender has paused for longer than `stall_s` and has now sent `size` positions. They are placed at the
-        present, although the leg lags behind the clock by that wait; the pause is silence."""
-        if self.closed or not self._chunks.packets or now - self._chunks.arrival_s < self.due.stall_s:
-            return
-        assert self._clock.origin_s is not None
-        here = min(round((now - self._clock.origin_s) * RATE_HZ) - size, self.position + AHEAD // 2)
-        if here > max(self._timeline.end, self.position):
-            self._timeline.claim(here, here, self.position, lost=False)
+        """What a live sender sends now, `size` positions, is of the present if it has paused for `stall_s` or more."""
+        if self._clock.origin_s is not None and now - self._chunks.arrival_s >= self.due.stall_s:
+            self.pass_over(min(round((now - self._clock.origin_s) * RATE_HZ) - size, self.position + AHEAD // 2))
+
+    def pass_over(self, position: int) -> None:
+        """The stream's sender has sent nothing of this leg up to `position` and will not: it is silence."""
+        if not self.closed and self._chunks.packets and position > max(self._timeline.end, self.position):
+            self._timeline.claim(position, position, self.position, lost=False)
             self.due.update()
 
     def _receive_chunk(self, position: int | None, size: int, payload: bytes, now: float) -> None:
@@ -291,10 +291,9 @@ class Leg:
             return
         parts = self._timeline.claim(position, stop, floor, lost=lost or self._refusing)
         self._refusing = False
-        if stop <= floor:
+        if stop <= floor or (not parts and self._timeline.lost(position, stop)):
             self.late += 1
-        elif not parts and self._timeline.lost(position, stop):
-            self.late += 1
+            self._overdue += size * (stop <= floor and self.transport == "stream")
         elif not parts:
             self._overlaps += 1
         if not isinstance(payload, bytes):
@@ -343,6 +342,11 @@ class Leg:
         """
         return self._timeline.lost(start, end)
 
+    def overdue(self) -> int:
+        """How many positions of a stream have come too late since the last call."""
+        overdue, self._overdue = self._overdue, 0
+        return overdue
+
     @property
     def end(self) -> int:
         """The position after the latest received one."""
@@ -388,11 +392,7 @@ class Leg:
     @property
     def reception_report(self) -> tuple[int, int, int, int] | None:
         """SSRC, latest sequence number, packets lost, jitter (RTP clock) of the believed stream; None before it."""
-        clock = self._clock
-        if clock.ssrc < 0:
-            return None
-        jitter = int(clock.jitter * (self.codec.clock_rate_hz // RATE_HZ))
-        return clock.ssrc, (clock.next_sequence - 1) & 0xFFFF, clock.lost, jitter
+        return self._clock.report(self.codec.clock_rate_hz)
 
     @property
     def jitter_ms(self) -> float:

@@ -105,6 +105,12 @@ class RtpClock:
         self.duplicates = self.discarded = self.ssrc_changes = self.jumps = 0
         self.restart()
 
+    def report(self, clock_rate_hz: int) -> tuple[int, int, int, int] | None:
+        """SSRC, latest sequence number, packets lost, jitter in that RTP clock; None before a stream is believed."""
+        if self.ssrc < 0:
+            return None
+        return self.ssrc, (self.next_sequence - 1) & 0xFFFF, self.lost, int(self.jitter * (clock_rate_hz // RATE_HZ))
+
     def restart(self) -> None:
         """Believe the next packet, whatever it says: a new media description is in force."""
         self.ssrc = -1

@@ -64,7 +64,8 @@ class Media(Section, frozen=True, kw_only=True):
     """This PEM file contains the certificate's private key; if it is empty, the key is expected in the file of
     `media.tls_cert`."""
     silence_after_s: Seconds = 2.0
-    """A leg on a TCP transport that sends nothing for this many seconds is continued as silence."""
+    """A leg on a TCP transport that sends nothing for this many seconds is continued as silence. A Twilio stream on
+    which nothing comes at all is waited for 15 seconds at least, because Twilio sends silence too."""
     start_timeout_s: Seconds = 5.0
     """A media connection that has not introduced itself after this many seconds is closed."""
     max_message_bytes: Positive = 65536

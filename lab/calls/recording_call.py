@@ -15,6 +15,8 @@ class RecordedLeg:
     def __init__(self) -> None:
         self.anchored_s: float | None = None
         self.chunks: list[tuple[int, bytes, float]] = []
+        self.passed: list[int] = []
+        """Up to where the sender has left it out."""
         self.consumed: int | None = None
         """Set by a test that plays the VAD; else everything that arrived is consumed at once."""
 
@@ -34,6 +36,9 @@ class RecordedLeg:
         assert position is not None and position >= 0
         assert isinstance(payload, bytes)
         self.chunks.append((position, payload, now))
+
+    def pass_over(self, position: int) -> None:
+        self.passed.append(position)
 
     def timeline(self) -> bytes:
         audio = bytearray(b"\xff" * self.end)

@@ -27,6 +27,8 @@ class LegSpec:
     """The negotiated payload type of `codec`; None: its static one."""
     event_clock_hz: int = 8000
     """The RTP clock rate of `telephone_event`."""
+    stall_s: float = 0.0
+    """How long a stream that sends nothing is waited for at least; 0: as the settings say."""
 
 
 @dataclass(slots=True)

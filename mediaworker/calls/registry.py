@@ -223,6 +223,7 @@ class CallRegistry:
             telephone_event=spec.telephone_event,
             payload_type=spec.payload_type,
             event_clock_hz=spec.event_clock_hz,
+            stall_s=spec.stall_s,
         )
         role = plan.roles.get(spec.leg, spec.role)
         transcriber = LegTranscriber(

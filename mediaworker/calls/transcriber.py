@@ -238,7 +238,8 @@ class LegTranscriber:
                 window_end_s=origin_s + self.leg.position / rate_hz,
                 now_s=self._clock(),
             )
-        utterance.lost_ms = self.leg.lost(utterance.audio_start, detection.audio_end) // POSITIONS_PER_MS
+        lost = self.leg.lost(utterance.audio_start, detection.audio_end) + self.leg.overdue()
+        utterance.lost_ms = lost // POSITIONS_PER_MS
         self.segments.append((utterance.start_ms, utterance.end_ms))
         at_ms = self._call_ms(self.leg.position)
         self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms))

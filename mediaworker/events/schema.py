@@ -144,7 +144,7 @@ class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
     text: Text
     stable_chars: int
     language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
-    lost_ms: Annotated[int, Meta(description="Audio that was sent and did not come in time, as sequence numbers show")]
+    lost_ms: Annotated[int, Meta(description="Audio that was sent and did not come in time, by numbers or positions")]
     latency_ms: Annotated[int, Meta(description="From the true end of speech to this event")]
     reason: SpeechReason
     error: Annotated[str | None, Meta(description="Why there is no text, with reason `failed`")] = None

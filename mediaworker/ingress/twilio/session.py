@@ -35,6 +35,10 @@ MAX_JUMP = MAX_AHEAD
 """A chunk this far past both the clock and the audio before it has a wrong timestamp."""
 SILENT_S = 60.0
 """How long a stream may send nothing: Twilio sends 50 messages a second, in silence and on hold too."""
+STALL_S = 15.0
+"""So a stream that sends nothing is the network's doing, and what was said meanwhile comes when it goes on."""
+ABSENT = 2 * 8000
+"""How far one track may be behind the other, which goes on: then nothing is sent of it, and it is silent."""
 LINGER_S = 5.0
 """How long Twilio may take to close after `stop`."""
 OWN_PARAMETERS = "mw_"
@@ -73,6 +77,8 @@ class _Track:
     """The position after the furthest chunk."""
     clear_to: int = MAX_AHEAD
     """Up to here the track was not ahead of the VAD at the last check; the VAD only advances."""
+    arrived_s: float = 0.0
+    """When its latest chunk came."""
 
 
 class TwilioSession:
@@ -184,7 +190,7 @@ class TwilioSession:
             call = self._open_call(
                 source="twilio",
                 legs=[
-                    LegSpec(leg=track, codec=Codec.PCMU, role=ROLES[track], label=track, transport="stream")
+                    LegSpec(track, Codec.PCMU, ROLES[track], label=track, transport="stream", stall_s=STALL_S)
                     for track in tracks
                 ],
                 external_id=start.call_sid,
@@ -255,7 +261,11 @@ class TwilioSession:
             track.end = end
             if end > track.clear_to:
                 self._maybe_ahead = True
+        track.arrived_s = now
         track.leg.receive_chunk(position, media.payload, now)
+        for other in self._tracks.values():
+            if other.end < end - ABSENT and other.arrived_s < now - ABSENT / 8000:
+                other.leg.pass_over(end - ABSENT)
 
     def _digit(self, message: messages.DtmfMessage, now: float) -> None:
         if message.stream_sid != self._stream_sid:

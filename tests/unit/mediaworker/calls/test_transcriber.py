@@ -170,6 +170,20 @@ def test_a_ready_guess_is_the_final_when_the_endpoint_fires() -> None:
     assert stage.engine.closed == [final.utterance_id]
 
 
+def test_audio_that_came_after_the_endpoint_of_a_stall_is_told_as_lost_by_the_next_final() -> None:
+    stage = Stage(np.concatenate([WORDS, WORDS, WORDS]), at_once=True).play(1.0)
+    stall_s = 5.0
+    stage.now += stall_s
+    for detections in stage.detector.step(stage.now):
+        for detection in detections:
+            stage.transcriber.on_detection(detection)
+    assert len(stage.of(events.TranscriptFinal)) == 1, "the stall ended the utterance"
+    stage.play()
+    first, *later = stage.of(events.TranscriptFinal)
+    assert first.lost_ms == 0 and later
+    assert sum(final.lost_ms for final in later) == stage.leg.late * 20 > 2000
+
+
 def test_a_late_guess_is_the_final_when_it_comes() -> None:
     stage = Stage(WORDS)
     request = stage.play_until("guess")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from random import Random
 from typing import get_args
 
 import msgspec
@@ -18,7 +19,16 @@ from lab.house import ROOT
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.outbox import CloseConnection
 from mediaworker.ingress.twilio import messages
-from mediaworker.ingress.twilio.session import LINGER_S, SILENT_S, TABLE, TwilioPolicy, TwilioSession, TwilioState
+from mediaworker.ingress.twilio.session import (
+    ABSENT,
+    LINGER_S,
+    SILENT_S,
+    STALL_S,
+    TABLE,
+    TwilioPolicy,
+    TwilioSession,
+    TwilioState,
+)
 
 CORPUS = ROOT / "tests/data" / "twilio"
 SID = "MZ18ad3ab5a668481ce02b83e7395059f0"
@@ -379,13 +389,17 @@ class DetectedCall(RecordedCall):
     def __init__(self, arguments, detector):
         super().__init__(arguments)
         self.legs = {
-            spec.leg: detector.open(spec.codec, Endpointing(), transport=spec.transport) for spec in arguments["legs"]
+            spec.leg: detector.open(spec.codec, Endpointing(), transport=spec.transport, stall_s=spec.stall_s)
+            for spec in arguments["legs"]
         }
 
 
-def detected(texts, *, detector, step_s=0.01):
-    """The call after these messages and the silence behind them, with a VAD step every 32 ms."""
-    calls = []
+def detected(texts, *, detector, step_s=0.01, stalls=None, after_s=STALL_S + 5):
+    """The call after these messages and the silence behind them, with a VAD step every 32 ms.
+
+    `stalls`: index of a message → how many seconds it and those behind it are late; they catch up at once.
+    """
+    calls, late_until = [], 0.0
 
     def open_call(**arguments):
         calls.append(DetectedCall(arguments, detector))
@@ -393,14 +407,23 @@ def detected(texts, *, detector, step_s=0.01):
 
     session = new_session(open_call, now=50.0)
     now = next_step_s = 50.0
-    for text in texts:
+    for index, text in enumerate(texts):
+        due = 50.0 + index * step_s
+        late_until = max(late_until, due + (stalls or {}).get(index, 0))
+        now = max(due, late_until)
+        while next_step_s < now:
+            for _ in detector.step(next_step_s):
+                pass
+            next_step_s += 0.032
+        while session.is_ahead():
+            assert any(detector.step(now)) or not session.is_ahead(), "the shell stops reading only while there is work"
         session.receive(text, now)
         now += step_s
         while next_step_s <= now:
             for _ in detector.step(next_step_s):
                 pass
             next_step_s += 0.032
-    while next_step_s < now + 5.0:
+    while next_step_s < now + after_s:
         for _ in detector.step(next_step_s):
             pass
         next_step_s += 0.032
@@ -436,6 +459,59 @@ def test_a_missing_chunk_is_silence_of_its_length_and_counted():
     sent = sent_payload("missing.jsonl", "outbound")
     assert outbound.read(5 * 160, 12 * 160) == b"".join(sent[timestamp] for timestamp in sorted(sent))
     assert outbound.lost(0, 12 * 160) == 0, "it began later; nothing was lost"
+    close_all(call, detector)
+
+
+def both_tracks(chunks):
+    """A stream of 20 ms chunks, in pairs, and the audio of its legs."""
+    random = Random(3)
+    sent = {track: [bytes(random.choices(range(0x70), k=160)) for _ in range(chunks)] for track in TRACKS}
+    texts = [media(20 * number, sent[track][number], track) for number in range(chunks) for track in TRACKS]
+    return [start(), *texts], {track: b"".join(parts) for track, parts in sent.items()}
+
+
+TRACKS = ("inbound", "outbound")
+
+
+@pytest.mark.parametrize("stalls", [{80: 2.5}, {80: 8.0}, {81: 14.0}, {40: 3.0, 90: 6.0, 91: 12.0}], ids=str)
+def test_what_a_stalled_connection_brings_late_is_not_lost(stalls):
+    """TCP sends again what the network lost: seconds later, and then all at once."""
+    detector = Detector()
+    texts, sent = both_tracks(400)
+    call = detected(texts, detector=detector, stalls=stalls)
+    for track, leg in call.legs.items():
+        assert (leg.late, leg.lost(0, leg.position)) == (0, 0)
+        assert leg.read(0, 400 * 160) == sent[track]
+    close_all(call, detector)
+
+
+def test_what_comes_after_the_longest_stall_is_told_as_lost():
+    detector = Detector()
+    texts, sent = both_tracks(300)
+    call = detected(texts, detector=detector, stalls={80: 17.0})
+    inbound = call.legs["inbound"]
+    assert inbound.late > 0 and inbound.overdue() == inbound.late * 160 and inbound.overdue() == 0
+    close_all(call, detector)
+
+
+@pytest.mark.parametrize("silent", TRACKS)
+def test_a_track_of_which_nothing_is_sent_while_the_other_goes_on_is_silent(silent):
+    """Two seconds later, although a connection that stalls is waited for longer; and it is placed right when it is
+    sent again."""
+    detector = Detector()
+    texts, sent = both_tracks(400)
+    gone = {text for text in texts[101:601] if f'"{silent}"' in text}
+    kept = [text for text in texts if text not in gone]
+    call = detected(kept[:401], detector=detector, step_s=0.02, after_s=0.0)
+    leg, other = (call.legs[track] for track in (silent, TRACKS[silent == "inbound"]))
+    assert other.position - leg.position <= ABSENT + 3 * 256 < other.position
+    close_all(call, detector)
+    call = detected(kept, detector=detector, step_s=0.013)
+    leg = call.legs[silent]
+    assert leg.read(0, 50 * 160) == sent[silent][: 50 * 160]
+    assert leg.read(50 * 160, 300 * 160) == b"\xff" * 250 * 160
+    assert leg.read(300 * 160, 400 * 160) == sent[silent][300 * 160 :]
+    assert leg.lost(50 * 160, 300 * 160 - ABSENT) == 0, "what was passed over was never sent"
     close_all(call, detector)
 
 
