@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -42,6 +43,15 @@ def load(context: ssl.SSLContext, section: str, cert: str, private_key: str) -> 
     except ValueError as error:
         raise ConfigError(key, name, str(error)) from None
     return expires_s
+
+
+def system_authorities() -> ssl.SSLContext | None:
+    """A client's context with this machine's authorities or those of SSL_CERT_FILE and SSL_CERT_DIR; None: none."""
+    paths = ssl.get_default_verify_paths()
+    asked = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
+    if not asked and not paths.cafile and not (paths.capath and any(Path(paths.capath).iterdir())):
+        return None
+    return ssl.create_default_context()
 
 
 def load_authorities(context: ssl.SSLContext, key: str, name: str) -> None:

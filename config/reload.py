@@ -55,8 +55,12 @@ RELOADABLE = (
     "jobs.parallel_per_key",
     "jobs.max_queued_per_key",
     "jobs.keep_days",
+    "jobs.webhook_secret",
+    "jobs.webhook_secret_next",
 )
 """Keys, or sections with all their keys. What concerns calls holds for those that begin afterwards."""
+NAMED = ("webhooks",)
+"""Lists whose items may change while their names stay the same."""
 SWITCHES = {
     "http": ("tls_cert", "tls_key"),
     "media": ("tls_cert", "tls_key"),
@@ -104,7 +108,8 @@ def _merge(path: str, old: Any, new: Any, changed: list[str], waiting: list[str]
         return type(old)(**values)
     if old == new:
         return old
-    if any(path == key or path.startswith(f"{key}.") for key in RELOADABLE):
+    same = path in NAMED and [item.name for item in old] == [item.name for item in new]
+    if same or any(path == key or path.startswith(f"{key}.") for key in RELOADABLE):
         changed.append(path)
         return new
     waiting.append(path)

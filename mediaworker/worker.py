@@ -107,7 +107,7 @@ class Worker:
         self.files = FileService(settings, self.recognizer, in_work=self._files_changed)
         self.cluster = self._join_cluster(settings)
         self.jobs = JobService(settings, self.files, store=self.cluster.jobs if self.cluster is not None else None)
-        self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs)
+        self.readiness = Readiness(settings, self.calls, self.recognizer, self.jobs, self.webhooks)
         self.page_sessions, self.auth_failures = PageSessions(), AuthFailures()
         self._throttle = Throttle()
         self.media = MediaLoop(
@@ -287,7 +287,8 @@ class Worker:
             certificate.check(files)
         if why := self.recognizer.unknown(settings.asr.language):
             raise ConfigError("asr.language", settings.asr.language, why)
-        self.recognizer.check(settings)
+        for part in (self.recognizer, self.jobs, self.webhooks):
+            part.check(settings)
 
     def use(self, settings: Settings, changed: Collection[str]) -> None:
         """Take over settings that `check` has passed; the names of the changed ones are in `changed`.
@@ -301,9 +302,9 @@ class Worker:
             self.sip.renew_certificate()
             if "sip.users" in changed:
                 self.sip.set_users(settings.sip)
-        for part in (self.calls, self.streams, self.asterisk, self.audiosocket):
+        for part in (self.calls, self.streams, self.asterisk, self.audiosocket, self.jobs, self.webhooks):
             part.use(settings)
-        for holder in (self.api, self.files, self.jobs, self.readiness, self):
+        for holder in (self.api, self.files, self.readiness, self):
             holder.settings = settings
         self.retention.settings = settings.retention
         if self.cluster is not None:

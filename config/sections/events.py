@@ -31,10 +31,13 @@ class EventWebhook(Section, frozen=True, kw_only=True):
     secret: Secret
     """Each request is signed with this secret (Standard Webhooks), which has at least 24 characters, or is `whsec_`
     followed by base64 of at least 24 bytes."""
+    secret_next: Secret = Secret("")
+    """Requests carry a signature with this second secret as well, so that the secret can be rotated."""
     types: tuple[str, ...] = ()
     """Only events of these durable types are posted; if the list is empty, all of them are."""
     retry_hours: Annotated[float, Meta(ge=0)] = 24.0
-    """An event is retried for this many hours; then it is given up, and the next event of the call follows."""
+    """An event is retried for this many hours; then it is given up, and the next event of the call follows. An event
+    that the receiver refuses as such (400, 405, 406, 411, 413, 414, 415, 422, 431) is given up after four tries."""
 
 
 class Retention(Section, frozen=True, kw_only=True):

@@ -49,6 +49,8 @@ class Jobs(Section, frozen=True, kw_only=True):
     webhook_secret: Secret = Secret("")
     """Webhooks of finished jobs are signed with this secret (Standard Webhooks), and cannot be requested without it. It
     has at least 24 characters, or is `whsec_` followed by base64 of at least 24 bytes."""
+    webhook_secret_next: Secret = Secret("")
+    """Webhooks carry a signature with this second secret as well, so that the secret can be rotated."""
     webhook_allow: tuple[str, ...] = ()
     """Webhooks of jobs may go to these addresses or networks (CIDR) although they are not public: `["10.1.2.0/24"]`.
     All other URLs that lead to loopback, a private network or a cloud's metadata service are refused."""

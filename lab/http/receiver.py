@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,7 +23,15 @@ class Receiver(ThreadingHTTPServer):
     def __init__(self, *script: int | str, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.script = list(script)
+        self.judge: Callable[[dict[str, Any]], int | str] | None = None
+        """Answers by what is said, in place of the script."""
+        self.retry_after = ""
+        """Said with each 429 and 503."""
         self.came: list[tuple[dict[str, str], bytes, str]] = []
+        self.times_s: list[float] = []
+        """When, by the monotonic clock."""
+        self.peers: set[int] = set()
+        """The ports that requests have come from."""
         self.over = threading.Event()
 
     @property
@@ -38,20 +47,32 @@ class Receiver(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Receiver
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one piece: in two, the second waits 40 ms for an acknowledgement
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        says = self.server.script[min(len(self.server.came), len(self.server.script) - 1)]
+        server = self.server
+        says = server.script[min(len(server.came), len(server.script) - 1)]
+        if server.judge is not None:
+            says = server.judge(json.loads(body))
+        server.times_s.append(time.monotonic())
+        server.peers.add(self.client_address[1])
         self.server.came.append(({name.lower(): value for name, value in self.headers.items()}, body, self.path))
         if says == "silence":
             self.server.over.wait(30)
         if isinstance(says, str):
+            self.close_connection = True
             self.connection.close()
             return
         self.send_response(says)
         self.send_header("Location", f"{self.server.url}/elsewhere")
-        self.send_header("Content-Length", "0")
+        if self.server.retry_after and says in (429, 503):
+            self.send_header("Retry-After", self.server.retry_after)
+        text = b"" if says == 204 else b"it is so" if says < 300 else b"it is not so"
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
+        self.wfile.write(text)
 
     do_GET = do_POST
 

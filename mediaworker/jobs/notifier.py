@@ -9,6 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from config import ConfigError, Settings
+from config.settings import Secret
 from mediaworker.events.frame import timestamp
 from mediaworker.jobs.record import Job, Webhook, public
 from mediaworker.jobs.store import JobStore
@@ -24,9 +25,10 @@ log = structlog.get_logger()
 
 def check(settings: Settings) -> None:
     """Raises ConfigError."""
-    secret = settings.jobs.webhook_secret
-    if secret and (wrong := wrong_with_secret(secret)):
-        raise ConfigError("jobs.webhook_secret", None, wrong)
+    jobs = settings.jobs
+    for name, secret in (("webhook_secret", jobs.webhook_secret), ("webhook_secret_next", jobs.webhook_secret_next)):
+        if secret and (wrong := wrong_with_secret(secret)):
+            raise ConfigError(f"jobs.{name}", None, wrong)
     Targets(settings.jobs.webhook_allow).close()
 
 
@@ -43,12 +45,16 @@ class JobNotifier:
         self.outbox = WebhookOutbox(
             "job webhooks",
             Poster(Targets(jobs.webhook_allow)),
-            jobs.webhook_secret,
+            _secrets(settings),
             parallel=AT_ONCE,
             retry_s=jobs.retry_hours * 3600,
             clock=store.clock,
             on_attempt=self._on_attempt,
         )
+
+    def use(self, settings: Settings) -> None:
+        """At a reload that `check` has passed."""
+        self.outbox.secrets = _secrets(settings)
 
     def collect(self) -> None:
         """Put the jobs that have ended since the last time into the outbox."""
@@ -82,3 +88,7 @@ def body(job: Job) -> str:
     assert job.ended_s is not None
     message = {"type": f"job.{job.state}", "timestamp": timestamp(job.ended_s), "data": public(job)}
     return msgspec.json.encode(message).decode()
+
+
+def _secrets(settings: Settings) -> tuple[Secret, ...]:
+    return tuple(secret for secret in (settings.jobs.webhook_secret, settings.jobs.webhook_secret_next) if secret)

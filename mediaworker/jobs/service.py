@@ -21,7 +21,7 @@ from config.tasks import end_tasks, lasting
 from mediaworker.files.segments import FileSegment
 from mediaworker.files.service import FileService
 from mediaworker.jobs import queue
-from mediaworker.jobs.notifier import JobNotifier
+from mediaworker.jobs.notifier import JobNotifier, check
 from mediaworker.jobs.record import Job
 from mediaworker.jobs.run import JobRun, waiting
 from mediaworker.jobs.sources import Sources
@@ -75,6 +75,15 @@ class JobService:
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
+
+    def check(self, settings: Settings) -> None:
+        """Raises ConfigError where a reload could not take these settings."""
+        check(settings)
+
+    def use(self, settings: Settings) -> None:
+        """At a reload that `check` has passed."""
+        self.settings = settings
+        self._notifier.use(settings)
 
     async def start(self) -> None:
         """Jobs go on where they were. A store that cannot be opened keeps nobody from calling: it is tried again."""

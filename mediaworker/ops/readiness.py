@@ -14,6 +14,7 @@ from config import Settings
 from config.tasks import troubles
 from mediaworker.calls.registry import CallRefused, CallRegistry
 from mediaworker.jobs.service import JobService
+from mediaworker.webhooks.events import EventWebhooks
 
 if TYPE_CHECKING:
     from sip.pjsip.endpoint import SipEndpoint
@@ -22,11 +23,18 @@ log = structlog.get_logger()
 
 
 class Readiness:
-    def __init__(self, settings: Settings, calls: CallRegistry, recognizer: Recognizer, jobs: JobService) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        calls: CallRegistry,
+        recognizer: Recognizer,
+        jobs: JobService,
+        webhooks: EventWebhooks,
+    ) -> None:
         self.settings = settings
         self.sip: SipEndpoint | None = None
         """Set once the endpoint is made, which asks for `unfit` itself."""
-        self._calls, self._recognizer, self._jobs = calls, recognizer, jobs
+        self._calls, self._recognizer, self._jobs, self._webhooks = calls, recognizer, jobs, webhooks
 
     def refusal(self) -> CallRefused | None:
         """Why an INVITE would be refused now, or None."""
@@ -63,7 +71,8 @@ class Readiness:
         lacking = self._recognizer.lacking
         found = [f"the engine is loaded and would not start again: {lacking}"] if lacking is not None else []
         found += self._recognizer.warnings
-        return [*found, *self._unknown_languages(), *self._jobs.warnings, *troubles(stuck=False)]
+        found += [*self._unknown_languages(), *self._jobs.warnings, *self._webhooks.warnings]
+        return [*found, *troubles(stuck=False)]
 
     def engine_status(self) -> Mapping[str, Any]:
         """See the function of this name."""

@@ -14,7 +14,7 @@ from datetime import datetime
 import structlog
 
 from config import ConfigError, Settings
-from config.settings import EventWebhook
+from config.settings import EventWebhook, Secret
 from config.tasks import end_tasks, lasting
 from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
 from mediaworker.events.frame import decode
@@ -28,10 +28,13 @@ from mediaworker.webhooks.post import Poster, wrong_with_secret, wrong_with_url
 
 DURABLE = frozenset(tag_of(kind) for kind in BODIES if kind.DURABLE)
 """What a webhook may ask for."""
-WAITING = 512
-"""Events in memory. Beyond it the store keeps them, and they are read again when there is room."""
+WAITING, WAITING_CHARS = 16384, 1 << 24
+"""Events in memory, and their size: calls whose events are refused hold others up only beyond it. The store keeps them,
+and they are read again when there is room."""
 PARALLEL = 16
 """Calls whose events are posted at once: a receiver that does not answer holds each up for seconds."""
+LATE_S = 300.0
+"""A webhook that is so far behind is told in `readyz`."""
 STOP_S = 3.0
 PAUSE_S = 1.0
 log = structlog.get_logger()
@@ -47,10 +50,16 @@ def check(settings: Settings) -> None:
         names.add(hook.name)
         if wrong := wrong_with_url(hook.url):
             raise ConfigError(f"{key}.url", hook.url, wrong)
-        if wrong := wrong_with_secret(hook.secret):
-            raise ConfigError(f"{key}.secret", None, wrong)
+        for name, secret in (("secret", hook.secret), ("secret_next", hook.secret_next)):
+            if (secret or name == "secret") and (wrong := wrong_with_secret(secret)):
+                raise ConfigError(f"{key}.{name}", None, wrong)
         if unknown := set(hook.types) - DURABLE:
             raise ConfigError(f"{key}.types", min(unknown), f"expected some of {', '.join(sorted(DURABLE))}")
+
+
+def secrets(hook: EventWebhook) -> tuple[Secret, ...]:
+    """Those that sign."""
+    return tuple(secret for secret in (hook.secret, hook.secret_next) if secret)
 
 
 class EventFeed:
@@ -66,12 +75,15 @@ class EventFeed:
         self.outbox = WebhookOutbox(
             f"webhook {self.name}",
             Poster(),
-            settings.secret,
+            secrets(settings),
             parallel=PARALLEL,
             retry_s=settings.retry_hours * 3600,
             clock=clock,
             on_attempt=self._on_attempt,
         )
+        self.refused = ""
+        """Why the receiver has not taken the latest event that it has not taken; empty: it has taken one since."""
+        self._chars = 0
         self._store_id = ""
         self._keeper = PlaceKeeper(hub, f"webhook {self.name}")
         self._room = asyncio.Event()
@@ -87,6 +99,23 @@ class EventFeed:
         """The age of the oldest event that has not been taken."""
         oldest_s = self._place.oldest_s
         return 0.0 if oldest_s is None else max(0.0, self._clock() - oldest_s)
+
+    @property
+    def warning(self) -> str | None:
+        """That events have not been taken for long, and why."""
+        if self.lag_s < LATE_S:
+            return None
+        why = f": {self.refused}" if self.refused else ""
+        return f"webhook {self.name} is {self.lag_s:.0f} s behind, {self.waiting} events wait{why}"
+
+    @property
+    def _full(self) -> bool:
+        return self._place.full or self._chars >= WAITING_CHARS
+
+    def use(self, settings: EventWebhook) -> None:
+        """At a reload; for what has been read, only secrets and patience are new."""
+        self._settings, self._types = settings, frozenset(settings.types)
+        self.outbox.secrets, self.outbox.retry_s = secrets(settings), settings.retry_hours * 3600
 
     async def start(self) -> None:
         """Raises StoreError. A webhook that is new begins with what happens from now on."""
@@ -121,7 +150,7 @@ class EventFeed:
     def _forget(self, call_id: str) -> None:
         """The call has been erased: no more of it is sent."""
         for message in self.outbox.forget(call_id):
-            self._place.done(message.row)
+            self._done(message)
         self._room.set()
 
     # -- from the hub -------------------------------------------------------------------------------------------------
@@ -144,11 +173,11 @@ class EventFeed:
         try:
             async for frame in subscription:
                 self._on_frame(frame)
-                if self._place.full:
+                if self._full:
                     break
         finally:
             subscription.close()
-        while self._place.full:
+        while self._full:
             self._room.clear()
             await self._room.wait()
 
@@ -167,6 +196,7 @@ class EventFeed:
             self._room.set()
             return
         self._place.add(row, time_s)
+        self._chars += len(frame)
         message_id = f"evt_{self._store_id}_{row}"
         self.outbox.add(OutgoingMessage(message_id, event.call_id, self._settings.url, lambda: frame, row=row))
 
@@ -183,9 +213,14 @@ class EventFeed:
             log.error("webhook event given up", webhook=self.name, call_id=message.lane, error=attempt.error)
         elif attempt.state == "waiting" and message.tries == 1:
             log.warning("webhook", webhook=self.name, call_id=message.lane, error=attempt.error)
+        self.refused = attempt.error
         if attempt.state != "waiting":
-            self._place.done(message.row)
+            self._done(message)
         self._room.set()
+
+    def _done(self, message: OutgoingMessage) -> None:
+        self._place.done(message.row)
+        self._chars -= len(message.body())
 
 
 class EventWebhooks:
@@ -194,6 +229,21 @@ class EventWebhooks:
     def __init__(self, hub: EventHub, settings: Settings) -> None:
         check(settings)
         self.feeds = tuple(EventFeed(hub, hook) for hook in settings.webhooks)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of webhooks that are far behind."""
+        return [feed.warning for feed in self.feeds if feed.warning is not None]
+
+    def check(self, settings: Settings) -> None:
+        """Raises ConfigError where a reload could not take these settings."""
+        check(settings)
+
+    def use(self, settings: Settings) -> None:
+        """At a reload that `check` has passed. Which webhooks there are changes with a start only."""
+        hooks = {hook.name: hook for hook in settings.webhooks}
+        for feed in self.feeds:
+            feed.use(hooks[feed.name])
 
     async def start(self) -> None:
         """Raises StoreError."""

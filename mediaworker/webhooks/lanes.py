@@ -52,9 +52,10 @@ class Lanes:
         self._lanes.setdefault(message.lane, _Lane(due_s)).messages.append(message)
 
     def ready(self, now_s: float, count: int) -> Iterator[OutgoingMessage]:
-        """At most `count` to send now, longest due first; each is out until it is `done` or `again`."""
+        """At most `count` to send now, those that were never refused first, then longest due first; each is out until
+        it is `done` or `again`."""
         free = (lane for lane in self._lanes.values() if not lane.busy and lane.due_s <= now_s)
-        for lane in heapq.nsmallest(count, free, key=lambda lane: lane.due_s):
+        for lane in heapq.nsmallest(count, free, key=lambda lane: (lane.messages[0].tries > 0, lane.due_s)):
             lane.busy = True
             yield lane.messages[0]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -20,6 +21,8 @@ from config.tasks import end_tasks, lasting
 from mediaworker.webhooks.lanes import Lanes, OutgoingMessage
 from mediaworker.webhooks.post import Poster, Refusal, wait_s
 
+UNTAKEABLE_TRIES = 4
+"""A message that is refused as such is put aside after some 2.5 minutes: whoever sent it is told, and the next goes."""
 log = structlog.get_logger()
 
 
@@ -37,6 +40,7 @@ class WebhookOutbox:
     """See the module. `close` when nothing is to be sent any more.
 
     Args:
+        secrets: each try is signed with each of them; may be set anew, as `retry_s` may.
         parallel: lanes that are posted to at once: a host that does not answer holds each up for seconds.
         retry_s: for so long a message is tried again.
         clock: Unix time.
@@ -47,7 +51,7 @@ class WebhookOutbox:
         self,
         name: str,
         poster: Poster,
-        secret: Secret,
+        secrets: Sequence[Secret],
         *,
         parallel: int,
         retry_s: float,
@@ -56,8 +60,11 @@ class WebhookOutbox:
     ) -> None:
         self.lanes = Lanes()
         self.delivered = self.tries = self.given_up = 0
-        self._name, self._poster, self._secret = name, poster, secret
-        self._parallel, self._retry_s, self._clock, self._on_attempt = parallel, retry_s, clock, on_attempt
+        self.secrets, self.retry_s = secrets, retry_s
+        self._name, self._poster = name, poster
+        self._parallel, self._clock, self._on_attempt = parallel, clock, on_attempt
+        self._held: dict[str, float] = {}
+        """Hosts that have asked for a pause of everything, and its end."""
         self._changed = asyncio.Event()
         self._posts: dict[str | None, asyncio.Task[None]] = {}
         """By lane."""
@@ -92,15 +99,18 @@ class WebhookOutbox:
         message.tries += 1
         message.since_s = message.since_s or now_s
         try:
-            refusal = await self._poster.post(message.url, self._secret, message.id, message.body(), now_s)
+            refusal = await self._poster.post(message.url, self.secrets, message.id, message.body(), now_s)
         except Exception as error:  # ours: the lane's other messages must go on all the same
             log.exception("webhook failed", webhook=self._name)
             refusal = Refusal(repr(error))
         if refusal is None:
             self.delivered += 1
             return Attempt("delivered")
-        next_s = self._clock() + wait_s(message.tries)
-        if refusal.gone or next_s > message.since_s + self._retry_s:
+        next_s = self._clock() + wait_s(message.tries, refusal.after_s)
+        if refusal.throttled:
+            self._held[_host(message)] = next_s
+        useless = refusal.gone or (refusal.untakeable and message.tries >= UNTAKEABLE_TRIES)
+        if useless or next_s > message.since_s + self.retry_s:
             self.given_up += 1
             return Attempt("failed", error=refusal.reason)
         return Attempt("waiting", next_s, refusal.reason)
@@ -109,7 +119,11 @@ class WebhookOutbox:
         while True:
             self._changed.clear()
             now_s = self._clock()
+            self._held = {host: end_s for host, end_s in self._held.items() if end_s > now_s}
             for message in self.lanes.ready(now_s, self._parallel - len(self._posts)):
+                if (end_s := self._held.get(_host(message))) is not None and end_s > now_s:
+                    self.lanes.again(message, end_s)
+                    continue
                 task = asyncio.create_task(self._post(message), name=f"{self._name}: {message.id}")
                 self._posts[message.lane] = task
                 task.add_done_callback(lambda task, lane=message.lane: self._ended(lane, task))  # type: ignore[misc]
@@ -130,3 +144,7 @@ class WebhookOutbox:
         if self._posts.get(lane) is task:
             del self._posts[lane]
         self._changed.set()
+
+
+def _host(message: OutgoingMessage) -> str:
+    return urlsplit(message.url).netloc

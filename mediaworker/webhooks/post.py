@@ -1,7 +1,8 @@
 """One signed POST, as Standard Webhooks says (standardwebhooks.com), and how long to wait before the next try.
 
 `webhook-id` is the same in every try, so that a receiver can tell a repetition; `webhook-timestamp` and
-`webhook-signature` are of the try. Redirects are not followed: a body goes where it was asked to go.
+`webhook-signature` are of the try, with a signature for each secret. Redirects are not followed: a body goes where it
+was asked to go. Certificates are checked against the system's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import asyncio
 import base64
 import contextlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from config.certificates import system_authorities
 from config.settings import Secret
 from mediaworker.webhooks.targets import Targets
 
@@ -25,6 +29,16 @@ TIMEOUT_S = 15.0
 WAITS_S: tuple[float, ...] = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 """Behind the first tries; then every hour."""
 JITTER = 0.1
+MAX_AFTER_S = 3600.0
+"""A receiver that asks for a longer pause is asked again after an hour all the same."""
+UNTAKEABLE = frozenset((400, 405, 406, 411, 413, 414, 415, 422, 431))
+"""What is wrong with the message itself, which no wait will change."""
+TOO_MANY_REQUESTS = 429
+"""Is said to the sender and not of one message: the pause that comes with it is for all."""
+BODY_BYTES, BODY_S = 65536, 1.0
+"""So much of an answer's body is read, for so long, that its connection can be used again."""
+KEEP_S = 3.0
+"""An idle connection is closed before the receiver does it, often after 5 s, just as the next message is sent."""
 MAX_URL_CHARS = 2000
 PREFIX = "whsec_"
 """Before a secret that is base64."""
@@ -60,9 +74,24 @@ def _key(secret: Secret) -> str:
     return plain if plain.startswith(PREFIX) else PREFIX + base64.b64encode(plain.encode()).decode()
 
 
-def wait_s(tries: int) -> float:
-    """After so many tries without success."""
-    return WAITS_S[min(tries, len(WAITS_S)) - 1] * (1 + JITTER * random.random())
+def wait_s(tries: int, after_s: float | None = None) -> float:
+    """After so many tries without success; `after_s`: the pause that the receiver has asked for."""
+    pause_s = WAITS_S[min(tries, len(WAITS_S)) - 1] if after_s is None else max(1.0, after_s)
+    return pause_s * (1 + JITTER * random.random())
+
+
+def retry_after_s(header: str, now_s: float) -> float | None:
+    """The pause of `Retry-After` (RFC 9110 section 10.2.3): seconds or a date, at most MAX_AFTER_S; None: neither."""
+    try:
+        wait = float(int(header)) if header.isascii() and header.isdigit() else _date_s(header) - now_s
+    except (ValueError, OverflowError):
+        return None
+    return min(max(0.0, wait), MAX_AFTER_S)
+
+
+def _date_s(text: str) -> float:
+    at = parsedate_to_datetime(text)
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +101,19 @@ class Refusal:
     reason: str
     gone: bool = False
     """For ever: there is nobody behind this URL any more (410)."""
+    untakeable: bool = False
+    """The message is refused as such: the same message again hardly ever helps."""
+    after_s: float | None = None
+    """The pause that the receiver has asked for."""
+    throttled: bool = False
+    """The pause is for everything that is sent there."""
 
 
 class Poster:
     """Posts. `close` when nothing is to be sent any more.
 
-    `targets` holds URLs that a user gave to addresses that may be connected to; None: anywhere, as the operator says.
+    `targets` holds URLs that a user gave to addresses that may be connected to; None: anywhere, as the operator says,
+    and through the proxy of HTTPS_PROXY and HTTP_PROXY, except to the hosts of NO_PROXY.
     """
 
     def __init__(self, targets: Targets | None = None) -> None:
@@ -90,8 +126,10 @@ class Poster:
         if self._targets is not None:
             self._targets.close()
 
-    async def post(self, url: str, secret: Secret, message_id: str, body: str, now_s: float) -> Refusal | None:
-        """One try, signed with the secret. None: it has been taken."""
+    async def post(
+        self, url: str, secrets: Sequence[Secret], message_id: str, body: str, now_s: float
+    ) -> Refusal | None:
+        """One try, signed with each secret. None: it has been taken."""
         import httpx
         from standardwebhooks.webhooks import Webhook as Signer
 
@@ -100,30 +138,41 @@ class Poster:
             "content-type": "application/json",
             "webhook-id": message_id,
             "webhook-timestamp": str(int(now_s)),
-            "webhook-signature": Signer(_key(secret)).sign(message_id, at, body),
+            "webhook-signature": " ".join(Signer(_key(secret)).sign(message_id, at, body) for secret in secrets),
         }
         self._client = self._client or self._new_client()
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                status = await self._send(self._client, httpx.URL(url), headers, body.encode())
+                status, after = await self._send(self._client, httpx.URL(url), headers, body.encode())
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # TimeoutError is an OSError
             return Refusal(f"{type(error).__name__}: {error}".rstrip(": "))
-        return None if 200 <= status < 300 else Refusal(f"HTTP {status}", gone=status == 410)
+        if 200 <= status < 300:
+            return None
+        after_s = retry_after_s(after, now_s)
+        throttled = after_s is not None and status == TOO_MANY_REQUESTS
+        return Refusal(f"HTTP {status}", status == 410, status in UNTAKEABLE, after_s, throttled)
 
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
 
         # Whoever posts says how much at once: waiting for a place is no try.
-        limits, timeout = httpx.Limits(max_connections=None), httpx.Timeout(TIMEOUT_S)
+        limits, timeout = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_S), httpx.Timeout(TIMEOUT_S)
         if self._targets is not None:
             # A connection to a checked address is not used again: it would be for every name that has this address,
             # whatever name its certificate was checked for. One address that does not answer leaves time for the next.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
             timeout = httpx.Timeout(TIMEOUT_S, connect=TIMEOUT_S / 3)
-        return httpx.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False, limits=limits)
+        # A proxy would be connected to in place of a checked address.
+        proxied = self._targets is None
+        verify = system_authorities() or True
+        return httpx.AsyncClient(
+            timeout=timeout, follow_redirects=False, trust_env=proxied, limits=limits, verify=verify
+        )
 
-    async def _send(self, client: httpx.AsyncClient, url: httpx.URL, headers: dict[str, str], body: bytes) -> int:
-        """The status that was answered. Tries the addresses that may be connected to one after the other."""
+    async def _send(
+        self, client: httpx.AsyncClient, url: httpx.URL, headers: dict[str, str], body: bytes
+    ) -> tuple[int, str]:
+        """Status and Retry-After of the answer. Tries the addresses that may be connected to one after the other."""
         import httpx
 
         if self._targets is None:
@@ -140,7 +189,15 @@ class Poster:
 
     async def _request(
         self, client: httpx.AsyncClient, url: httpx.URL, headers: dict[str, str], body: bytes, name: str = ""
-    ) -> int:
-        extensions = {"sni_hostname": name} if name else None
+    ) -> tuple[int, str]:
+        import httpx
+
+        extensions, size = {"sni_hostname": name} if name else None, 0
         async with client.stream("POST", url, content=body, headers=headers, extensions=extensions) as answer:
-            return answer.status_code
+            with contextlib.suppress(TimeoutError, httpx.HTTPError):  # the status has come, and counts
+                async with asyncio.timeout(BODY_S):
+                    async for part in answer.aiter_raw():
+                        size += len(part)
+                        if size > BODY_BYTES:
+                            break
+            return answer.status_code, answer.headers.get("retry-after", "")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import random
+import re
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from standardwebhooks.webhooks import Webhook as Verifier
+from standardwebhooks.webhooks import WebhookVerificationError
 
 from config.settings import EventWebhook, Secret
 from lab.engine.listener import LISTENER, LISTENER_PATH
@@ -142,6 +148,110 @@ async def test_what_is_refused_for_ever_or_for_too_long_is_given_up(tmp_path: Pa
             say(hub, "c1", 1)
             await true(lambda: feed.outbox.given_up == 2)
             assert [event["type"] for event in told(receiver)].count("call.started") > 1
+
+
+async def test_a_message_that_is_refused_as_such_is_given_up_soon_and_its_call_goes_on(tmp_path: Path) -> None:
+    with receiving(200) as receiver:
+        receiver.judge = lambda event: 422 if event["type"] == "dtmf" else 200
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
+            hub.publish("c1", 0, started())
+            say(hub, "c1", 2)
+            hub.publish("c1", 500, final("u1", "hello"))
+            await true(lambda: feed.outbox.delivered == 2)
+            kinds = [event["type"] for event in told(receiver)]
+            assert kinds == ["call.started", *["dtmf"] * 8, "transcript.final"]
+            assert feed.outbox.given_up == 2 and not feed.waiting
+
+
+async def test_calls_that_are_refused_for_hours_hold_no_other_call_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a thousand, of which each has all its tries still before it."""
+    monkeypatch.setattr(posting, "WAITS_S", (3600.0,))
+    with receiving(200) as receiver:
+        receiver.judge = lambda event: 500 if event["call_id"].startswith("bad") else 200
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
+            for call in range(1100):
+                hub.publish(f"bad{call}", 0, started())
+            await true(lambda: feed.outbox.tries == 1100, 60)
+            hub.publish("good", 0, started())
+            say(hub, "good", 20)
+            await true(lambda: feed.outbox.delivered == 21)
+            assert feed.waiting == 1100 and feed.outbox.given_up == 0
+
+
+async def test_what_was_never_refused_goes_before_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posting, "WAITS_S", (0.01,))
+    with receiving(200) as receiver:
+        receiver.judge = lambda event: 500 if event["call_id"].startswith("bad") else 200
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
+            for call in range(60):
+                hub.publish(f"bad{call}", 0, started())
+            await true(lambda: feed.outbox.tries > 200, 60)
+            hub.publish("good", 0, started())
+            say(hub, "good", 20)
+            await true(lambda: feed.outbox.delivered == 21)
+            assert feed.outbox.given_up == 0
+
+
+async def test_a_receiver_that_asks_for_a_pause_gets_it_for_all_calls(tmp_path: Path) -> None:
+    with receiving(429, 200) as receiver:
+        receiver.retry_after = "1"
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
+            hub.publish("c1", 0, started())
+            await true(lambda: receiver.came and feed.refused)
+            hub.publish("c2", 0, started())
+            await true(lambda: feed.outbox.delivered == 2)
+            first, *later = receiver.times_s
+            assert feed.outbox.tries == 3 and min(later) >= first + 1.0
+
+
+async def test_one_connection_serves_one_call_after_the_other(tmp_path: Path) -> None:
+    with receiving(200) as receiver:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
+            hub.publish("c1", 0, started())
+            say(hub, "c1", 30)
+            await true(lambda: feed.outbox.delivered == 31)
+            assert len(receiver.peers) == 1
+
+
+async def test_a_webhook_that_is_far_behind_says_so_and_why(tmp_path: Path) -> None:
+    now_s = 0.0
+    with receiving(503) as receiver:
+        async with running_hub(tmp_path) as hub:
+            feed = EventFeed(hub, hook(receiver), clock=lambda: time.time() + now_s)
+            await feed.start()
+            hub.publish("c1", 0, started())
+            await true(lambda: feed.refused)
+            assert feed.warning is None
+            now_s = 400.0
+            assert re.fullmatch(r"webhook crm is 40\d s behind, 1 events wait: HTTP 503", feed.warning or "")
+            receiver.judge = lambda event: 200
+            await true(lambda: feed.outbox.delivered)
+            assert feed.warning is None
+            await feed.stop()
+
+
+async def test_the_secret_is_rotated_by_a_second_one_while_the_worker_runs(tmp_path: Path) -> None:
+    old, new = SECRET, "whsec_" + base64.b64encode(bytes(range(32))).decode()
+    with receiving(200) as receiver:
+        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
+            for number, secrets in enumerate(({"secret": old}, {"secret": old, "secret_next": new}, {"secret": new})):
+                feed.use(replace(hook(receiver), **{name: Secret(text) for name, text in secrets.items()}))
+                hub.publish(f"c{number}", 0, started())
+                await true(lambda: feed.outbox.delivered == number + 1)  # noqa: B023
+            verified = [
+                [good for good in (old, new) if _verifies(good, body, headers)] for headers, body, _ in receiver.came
+            ]
+            assert verified == [[old], [old, new], [new]]
+
+
+def _verifies(secret: str, body: bytes, headers: dict[str, str]) -> bool:
+    try:
+        Verifier(secret).verify(body, headers)
+    except WebhookVerificationError:
+        return False
+    return True
 
 
 async def test_it_goes_on_after_a_restart_where_it_was(tmp_path: Path) -> None:

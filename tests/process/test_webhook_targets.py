@@ -22,7 +22,7 @@ from mediaworker.webhooks.targets import Targets
 async def post(url: str, *allow: str) -> Refusal | None:
     poster = Poster(Targets(allow))
     try:
-        return await poster.post(url, Secret(SECRET), "id", "{}", 1_700_000_000.0)
+        return await poster.post(url, [Secret(SECRET)], "id", "{}", 1_700_000_000.0)
     finally:
         await poster.close()
 
@@ -85,10 +85,36 @@ async def test_the_certificate_is_held_to_the_name(tmp_path: Path, monkeypatch: 
     assert refusal is not None and "CERTIFICATE_VERIFY_FAILED" in refusal.reason
 
 
+async def test_a_private_authority_of_the_environment_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_targets, "_look_up", lambda host, port: ["127.0.0.1"])
+    monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path).cert))
+    with tls_server(tmp_path, []) as port:
+        assert await post(f"https://hooks.example:{port}/", "127.0.0.1") is None
+    poster, name = Poster(), "localhost"
+    with tls_server(tmp_path, [], name) as port:
+        assert await poster.post(f"https://{name}:{port}/", [Secret(SECRET)], "id", "{}", 1_700_000_000.0) is None
+    await poster.close()
+
+
+async def test_the_operators_urls_are_reached_through_the_proxy_and_a_users_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with receiving(200) as proxy, receiving(200) as receiver:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.server_port}")
+        poster = Poster()
+        assert await poster.post("http://crm.example/told", [Secret(SECRET)], "id", "{}", 1_700_000_000.0) is None
+        await poster.close()
+        assert [path for _, _, path in proxy.came] == ["http://crm.example/told"]
+        assert await post(receiver.url, "127.0.0.0/8") is None
+        assert len(receiver.came) == len(proxy.came) == 1
+
+
 @contextlib.contextmanager
-def tls_server(folder: Path, names: list[str | None]) -> Iterator[int]:
-    """Takes one connection, with a certificate that nobody believes, and notes the name that it is asked for."""
-    pair = Authority(folder).issue("hooks.example")
+def tls_server(folder: Path, names: list[str | None], host: str = "hooks.example") -> Iterator[int]:
+    """Takes one connection, with a certificate of its own authority, and notes the name that it is asked for."""
+    pair = Authority(folder).issue(host)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.cert, pair.key)
     context.sni_callback = lambda sock, name, ctx: names.append(name)
@@ -98,7 +124,11 @@ def tls_server(folder: Path, names: list[str | None]) -> Iterator[int]:
         def serve() -> None:
             taken, _ = listener.accept()
             with taken, contextlib.suppress(OSError):
-                context.wrap_socket(taken, server_side=True)
+                with context.wrap_socket(taken, server_side=True) as line:
+                    asked = b""
+                    while not asked.endswith(b"\r\n\r\n{}") and (part := line.recv(65536)):
+                        asked += part
+                    line.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
 
         thread = threading.Thread(target=serve)
         thread.start()

@@ -15,6 +15,7 @@ from asr.engines.interface import EngineUnusable, described
 from asr.engines.openai import wire
 from asr.server.scheduler import Lane
 from asr.utterance import Utterance
+from config.certificates import system_authorities
 from config.settings import Asr
 
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -59,7 +60,10 @@ class Client:
     async def _find(self) -> str:
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=self._parallel)
-        self._http = httpx.AsyncClient(headers=headers, limits=limits, timeout=httpx.Timeout(self._timeout_s))
+        timeout = httpx.Timeout(self._timeout_s)
+        self._http = httpx.AsyncClient(
+            headers=headers, limits=limits, timeout=timeout, verify=system_authorities() or True
+        )
         try:
             answer = await self._http.get(f"{self._url}/models")
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -40,6 +40,16 @@ def test_a_port_does_not_change_its_protocol_while_it_is_open() -> None:
     assert merge(tls, moved).changed == ("http.tls_cert",)
 
 
+def test_named_webhooks_change_at_once_and_a_new_one_waits() -> None:
+    def hooks(**secrets: str) -> Settings:
+        return parse({"webhooks": [{"name": n, "url": "http://h/", "secret": s} for n, s in secrets.items()]})
+
+    old = hooks(crm="a" * 24, bi="b" * 24)
+    assert merge(old, hooks(crm="c" * 24, bi="b" * 24)).changed == ("webhooks",)
+    for new in (hooks(crm="a" * 24), hooks(bi="b" * 24, crm="a" * 24), hooks(crm="a" * 24, bi="b" * 24, more="c" * 24)):
+        assert merge(old, new).waiting == ("webhooks",) and merge(old, new).settings == old
+
+
 def other(value: Any) -> Any:
     """A value of the same kind that is not this one, where that is simple."""
     match value:
