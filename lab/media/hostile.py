@@ -344,11 +344,11 @@ def _timestamps(samples: Samples) -> Iterator[Hostile]:
     half = shares // 2
     far = [step + (1_000_000_000 if number >= half else 0) for number, step in enumerate(steps)]
     yield _bytes("honest.mkv", "fine", matroska(samples, steps))
-    yield _bytes("jumps-a-million-seconds.mkv", "partial", matroska(samples, far))
-    yield _bytes("jumps-back.mkv", "partial", matroska(samples, steps[half:] + steps[:half]))
-    yield _bytes("runs-backwards.mkv", "partial", matroska(samples, steps[::-1]))
-    yield _bytes("stands-still.mkv", "partial", matroska(samples, [0] * shares))
-    yield _bytes("end-of-time.mkv", "partial", matroska(samples, [*steps[:-1], 2**63 - 1]))
+    yield _bytes("jumps-a-million-seconds.mkv", "fine", matroska(samples, far))
+    yield _bytes("jumps-back.mkv", "fine", matroska(samples, steps[half:] + steps[:half]))
+    yield _bytes("runs-backwards.mkv", "fine", matroska(samples, steps[::-1]))
+    yield _bytes("stands-still.mkv", "fine", matroska(samples, [0] * shares))
+    yield _bytes("end-of-time.mkv", "fine", matroska(samples, [*steps[:-1], 2**63 - 1]))
     yield _bytes("header-beyond-its-track.mkv", "partial", matroska(samples, steps, claimed=200_000_000))
     yield _bytes("unknown-codec.mkv", "refused", matroska(samples, steps, b"A_NOTHING"))
 

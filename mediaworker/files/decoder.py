@@ -145,7 +145,7 @@ def _read(parent: Parent, begin: Begin, source: BinaryIO, name: str, vad: Silero
                 parent.send(Progress(position_s))
         for channel, scanner in enumerate(scanners):
             send_chunks(channel, scanner.finish())
-        parent.send(Ended(scanners[0].position * 2 / RATE_HZ, media.damaged))
+        parent.send(Ended(scanners[0].position * 2 / RATE_HZ, media.damaged, media.jumps))
     except MediaError as error:
         parent.send(Failed(error.fault, error.reason))
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mediaworker.calls.sound import RAW
 from mediaworker.files.messages import Channels, Fault
-from mediaworker.files.timeline import SourceTimeline
+from mediaworker.files.timeline import SourceFrame, SourceTimeline
 
 RATE_HZ = 16000
 MAX_CHANNELS = 64
@@ -70,7 +70,7 @@ class MediaFile:
             raise MediaError("channels", f"the audio has {count} channels; 1 to {MAX_CHANNELS} can be read")
         self.channels: int = count if channels == "split" else 1
         self._start_s = (self._container.start_time or 0) / av.time_base
-        self._timeline = SourceTimeline(longest_gap_s=max_s)
+        self._timeline: SourceTimeline[Any] = SourceTimeline(longest_gap_s=max_s, channels=count)
         self._convert: _Converter | None = None
 
     def blocks(self) -> Iterator[NDArray[np.int16]]:
@@ -78,11 +78,20 @@ class MediaFile:
         heard = False
         for frame in self._frames():
             heard = True
-            yield from self._placed(frame)
+            time_s = None if frame.pts is None else float(frame.pts * frame.time_base) - self._start_s
+            for silence, placed in self._timeline.place(SourceFrame(frame, time_s, frame.samples, frame.sample_rate)):
+                yield from self._placed(placed, silence)
+        for silence, placed in self._timeline.finish():
+            yield from self._placed(placed, silence)
         if not heard:
             raise MediaError("unreadable", f"none of the audio could be decoded ({self.codec} in {self.container})")
         if self._convert is not None:
             yield from self._convert.flush()
+
+    @property
+    def jumps(self) -> int:
+        """Times that the clock of the file was wrong or was set back."""
+        return self._timeline.jumps
 
     def close(self) -> None:
         self._container.close()
@@ -106,24 +115,20 @@ class MediaFile:
             except (av.error.FFmpegError, ValueError):
                 self.damaged += 1
 
-    def _placed(self, frame: Any) -> Iterator[NDArray[np.int16]]:
+    def _placed(self, frame: Any, silence: int) -> Iterator[NDArray[np.int16]]:
         kind = (frame.format.name, frame.layout.name, frame.layout.nb_channels, frame.sample_rate)
         if self._convert is None or self._convert.kind != kind:
             if self._convert is not None:
                 yield from self._convert.flush()
             self._convert = _Converter(kind, self.channels)
         convert, rate_hz = self._convert, frame.sample_rate
-        time_s = None if frame.pts is None else float(frame.pts * frame.time_base) - self._start_s
-        place = self._timeline.place(time_s, frame.samples, rate_hz)
         if self._timeline.position_s > self._max_s:
             self._too_long(self._timeline.position_s)
-        left = place.silence
-        while left:
-            piece = min(left, round(SILENCE_S * rate_hz))
+        while silence:
+            piece = min(silence, round(SILENCE_S * rate_hz))
             yield from convert.feed(np.zeros((self.channels, piece), np.float32))
-            left -= piece
-        if place.skip < frame.samples:
-            yield from convert.feed(convert.samples(frame)[:, place.skip :])
+            silence -= piece
+        yield from convert.feed(convert.samples(frame))
 
     def _too_long(self, seconds: float) -> NoReturn:
         allowed = self._max_s / 3600

@@ -70,6 +70,8 @@ class Ended(FramedMessage, frozen=True):
     duration_s: float
     damaged: int
     """Packets that could not be decoded: silence in their place."""
+    jumps: int = 0
+    """Times that the clock of the file was wrong or was set back."""
 
 
 class Failed(FramedMessage, frozen=True):

@@ -64,6 +64,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """Stretches of speech that are finished."""
     failed_chunks: int = 0
     damaged: int = 0
+    jumps: int = 0
     code: str = ""
     error: str = ""
     """Why it failed, or what it waits for."""
@@ -115,8 +116,12 @@ def public(job: Job) -> dict[str, Any]:
     }
     if job.source.path:
         found["file"]["path"] = job.source.path
-    if job.failed_chunks or job.damaged:
-        found["warnings"] = {"failed_segments": job.failed_chunks, "damaged_packets": job.damaged}
+    if job.failed_chunks or job.damaged or job.jumps:
+        found["warnings"] = {
+            "failed_segments": job.failed_chunks,
+            "damaged_packets": job.damaged,
+            "clock_jumps": job.jumps,
+        }
     if job.error:
         found["error"] = {"code": job.code, "message": job.error}
     if job.webhook is not None:

@@ -110,6 +110,7 @@ class JobRun:
                 duration_s=ended.duration_s,
                 done_s=ended.duration_s,
                 damaged=ended.damaged,
+                jumps=ended.jumps,
                 channels=opened.channels,
             )
         await store.end(job, "completed")

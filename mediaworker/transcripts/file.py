@@ -42,6 +42,8 @@ class FileTranscript:
     speakers: Sequence[str] = ()
     damaged: int = 0
     """Packets that could not be decoded."""
+    jumps: int = 0
+    """Times that the file's clock was wrong or was set back."""
 
     @property
     def warnings(self) -> list[str]:
@@ -51,7 +53,16 @@ class FileTranscript:
             found.append(f"{failed} of {len(self.segments)} stretches of speech could not be recognised")
         if self.damaged:
             found.append(f"the file is damaged or cut off: silence stands for {self.damaged} packets")
+        if self.jumps:
+            found.append(
+                f"the file's clock jumped {self.jumps} times: what follows may have other times than in a player"
+            )
         return found
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that the file holds was decoded and recognised."""
+        return not self.damaged and all(segment.error is None for segment in self.segments)
 
     def speaker(self, segment: FileSegment) -> str:
         """Empty when there is one channel and nobody has named it."""

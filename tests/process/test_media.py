@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import socket
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
+import av
+import av.error
 import numpy as np
 import pytest
 
@@ -285,8 +289,8 @@ async def test_a_file_may_not_be_longer_than_is_allowed(tmp_path: Path) -> None:
     assert refused.value.fault == "too_long" and "0.1 h are allowed" in refused.value.reason
 
 
-def test_what_is_there_twice_is_heard_once(tmp_path: Path) -> None:
-    """Matroska blocks whose times overlap, and a hole between two others."""
+def test_a_hole_is_silence_and_what_has_no_room_is_heard_all_the_same(tmp_path: Path) -> None:
+    """Matroska blocks whose times overlap, and a hole between two others, which is shorter by what had no room."""
     tone = (3000 * np.sin(np.arange(RATE_HZ) * 0.3)).astype(np.int16)
     path = tmp_path / "odd.mka"
     path.write_bytes(hostile_media.matroska(np.tile(tone, 4), starts_ms=[0, 1000, 1500, 4000]))
@@ -294,4 +298,75 @@ def test_what_is_there_twice_is_heard_once(tmp_path: Path) -> None:
     loud = np.flatnonzero(np.abs(found.astype(int)) > 100)
     assert len(found) == pytest.approx(5 * RATE_HZ, abs=RATE_HZ // 10)
     gaps = [int(b - a) for a, b in pairwise(loud.tolist()) if b - a > 1000]
-    assert gaps == [pytest.approx(1.5 * RATE_HZ, abs=RATE_HZ // 10)]
+    assert gaps == [pytest.approx(1.0 * RATE_HZ, abs=RATE_HZ // 10)]
+
+
+JOINED: dict[str, tuple[str, int]] = {
+    "aac": ("aac", 44100),
+    "amr": ("libopencore_amrnb", 8000),
+    "flac": ("flac", 44100),
+    "mka": ("libopus", 48000),
+    "mp2": ("mp2", 48000),
+    "mp3": ("libmp3lame", 44100),
+    "mpg": ("mp2", 48000),
+    "oga": ("flac", 44100),
+    "ogg": ("libopus", 48000),
+    "ts": ("aac", 48000),
+    "webm": ("libopus", 48000),
+}
+"""Suffix → codec and rate of recordings that somebody may write one behind the other."""
+LENGTHS_S = (6.0, 3.3, 12.1, 0.7)
+
+
+def counted(data: bytes) -> tuple[float, int]:
+    """Seconds of audio that FFmpeg decodes, whatever its timestamps say, and packets that it could not."""
+    container, seconds, damaged = av.open(io.BytesIO(data)), 0.0, 0
+    with container:
+        for packet in container.demux(container.streams.best("audio")):
+            try:
+                seconds += sum(frame.samples / frame.sample_rate for frame in packet.decode())
+            except av.error.EOFError:
+                break
+            except av.error.FFmpegError:
+                damaged += 1
+    return seconds, damaged
+
+
+@pytest.mark.parametrize("suffix", JOINED)
+def test_recordings_one_behind_the_other_are_heard_to_the_end(suffix: str, tmp_path: Path) -> None:
+    codec, rate = JOINED[suffix]
+    parts = []
+    for number, seconds in enumerate(LENGTHS_S):
+        tone = (8000 * np.sin(np.arange(int(seconds * RATE_HZ)) * 0.05)).astype(np.int16)
+        material.encode(tmp_path / f"{number}.{suffix}", tone, codec, rate)
+        parts.append((tmp_path / f"{number}.{suffix}").read_bytes())
+    path, random = tmp_path / f"joined.{suffix}", Random(7)
+    for _ in range(8):
+        path.write_bytes(b"".join(random.choices(parts, k=random.randint(2, 4))))
+        seconds, damaged = counted(path.read_bytes())
+        assert seconds - 0.001 <= decoded(path).shape[1] / RATE_HZ <= seconds + 0.001 + 0.06 * damaged
+
+
+@pytest.mark.parametrize(
+    "name", ["jumps-a-million-seconds", "jumps-back", "runs-backwards", "stands-still", "end-of-time"]
+)
+async def test_whatever_a_clock_says_all_is_heard_and_it_is_told(name: str, tmp_path: Path) -> None:
+    (hostile,) = [each for each in hostile_media.corpus(tmp_path) if each.name == f"{name}.mkv"]
+    hostile.make(tmp_path / hostile.name)
+    _, _, ended = await read(tmp_path / hostile.name)
+    assert ended.duration_s == pytest.approx(hostile_media.SECONDS, abs=0.1) and ended.damaged == 0
+    # A clock that stands still only leaves no room, and a time beyond all numbers is none for FFmpeg.
+    assert (ended.jumps > 0) == (name not in ("stands-still", "end-of-time"))
+
+
+@pytest.mark.parametrize("bit", [8, 12, 15, 21])
+async def test_one_wrong_bit_in_the_time_of_a_cluster_moves_nothing_behind_it(bit: int, tmp_path: Path) -> None:
+    samples, table = hostile_media.recording()
+    starts = [round(number * 1000 * hostile_media.SECONDS / 60) for number in range(60)]
+    found = []
+    for name, flips in (("honest", 0), ("wrong", 1 << bit)):
+        path = tmp_path / f"{name}.mkv"
+        path.write_bytes(hostile_media.matroska(samples, [*starts[:20], starts[20] ^ flips, *starts[21:]]))
+        chunks, _, ended = await read(path)
+        found.append(([(chunk.start, chunk.end) for chunk in chunks], round(ended.duration_s, 1)))
+    assert table and found[0] == found[1]

@@ -138,7 +138,8 @@ class Batch:
                 self._write(file, transcript)
                 partial.done()
         for warning in transcript.warnings:
-            self._worse(INCOMPLETE, f"{file.path}: {warning}")
+            line = f"{file.path}: {warning}"
+            self._say(line) if transcript.whole else self._worse(INCOMPLETE, line)
 
     async def _recognise(
         self, file: _File, descriptor: int, service: FileService, partial: PartialFile
@@ -158,6 +159,7 @@ class Batch:
                 channels=opened.channels,
                 speakers=self._options.speakers,
                 damaged=ended.damaged,
+                jumps=ended.jumps,
             )
 
     # -- results ----------------------------------------------------------------------------------------------------

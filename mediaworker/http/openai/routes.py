@@ -210,6 +210,7 @@ class TranscriptionAnswer:
             channels=opened.channels if opened is not None else 1,
             speakers=self._form.options.speakers,
             damaged=ended.damaged if ended is not None else 0,
+            jumps=ended.jumps if ended is not None else 0,
         )
 
     def _longer(self, whole: str, said: FileSegment) -> str:

@@ -232,6 +232,7 @@ def _render(job: Job, segments: list[Any], format: Format) -> str:
         channels=job.channels,
         speakers=job.options.speakers,
         damaged=job.damaged,
+        jumps=job.jumps,
     )
     return render(transcript, format, granularities=("segment", "word"))
 

@@ -30,10 +30,12 @@ def test_all_that_may_be_there() -> None:
     assert found["file"] == {"name": "a.wav", "bytes": 1, "path": "/srv/a.wav"}
     assert found["started_at"] == "2023-11-14T22:13:21.000Z" and found["ended_at"] == "2023-11-14T22:13:22.000Z"
     assert found["progress"] == {"done_s": 2.0, "duration_s": 3.0, "ratio": 0.6667, "segments": 4}
-    assert found["warnings"] == {"failed_segments": 1, "damaged_packets": 0}
+    assert found["warnings"] == {"failed_segments": 1, "damaged_packets": 0, "clock_jumps": 0}
     assert found["error"] == {"code": "crashed", "message": "it died"}
     assert found["webhook"] == {"url": "https://x.example", "status": "waiting", "attempts": 2}
-    assert public(msgspec.structs.replace(JOB, damaged=2))["warnings"] == {"failed_segments": 0, "damaged_packets": 2}
+    for changed in ({"damaged_packets": 2, "clock_jumps": 0}, {"damaged_packets": 0, "clock_jumps": 3}):
+        other = msgspec.structs.replace(JOB, damaged=changed["damaged_packets"], jumps=changed["clock_jumps"])
+        assert public(other)["warnings"] == {"failed_segments": 0, **changed}
     assert msgspec.json.decode(body(job)) == {
         "type": "job.failed", "timestamp": "2023-11-14T22:13:22.000Z", "data": found,
     }  # fmt: skip
