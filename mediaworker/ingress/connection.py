@@ -29,14 +29,22 @@ from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import is_direct
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
-from mediaworker.ingress.runner import PROBLEM, OnMessages, Throttle, refusal_body, refusal_headers, run_session
+from mediaworker.ingress.runner import (
+    MESSAGE_BYTES,
+    PROBLEM,
+    OnMessages,
+    Throttle,
+    refusal_body,
+    refusal_headers,
+    run_session,
+)
 
 log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
 """How long the peer may take for its part of a close; a peer that reads nothing has twice as long."""
-QUEUED_MESSAGES = 64
-"""Messages that were read and wait for the session: 640 ms of a two-track stream. Beyond it the socket is not read."""
+READ_AGAIN_BYTES = 1 << 17
+"""So much has to be taken before the socket is read again."""
 MAX_FRAGMENTS = 4096
 """Frames of one message. Empty ones would count towards no limit of bytes."""
 WRITE_BYTES = 1 << 15
@@ -90,6 +98,8 @@ class MediaConnection(asyncio.Protocol):
         self._writable.set()
         self._messages: deque[tuple[bool, bytes]] = deque()
         """(is text, payload) of messages that wait for the session."""
+        self._waiting_bytes = 0
+        """Theirs."""
         self._fragments: list[bytes] = []
         self._is_text = False
         """Whether the message in `_fragments` is text."""
@@ -166,7 +176,7 @@ class MediaConnection(asyncio.Protocol):
         if not self._messages or self._given_up:
             return None
         is_text, data = self._messages.popleft()
-        self._update_reading()
+        self._wait_for(-len(data) - MESSAGE_BYTES)
         if not is_text or self._text_as_bytes:
             return data
         try:
@@ -255,10 +265,11 @@ class MediaConnection(asyncio.Protocol):
             self._is_text = frame.opcode is Opcode.TEXT
         self._fragments.append(bytes(frame.data))
         if frame.fin:
-            self._messages.append((self._is_text, b"".join(self._fragments)))
+            data = b"".join(self._fragments)
+            self._messages.append((self._is_text, data))
             self._fragments.clear()
             self._arrived.set()
-            self._update_reading()
+            self._wait_for(len(data) + MESSAGE_BYTES)
         elif len(self._fragments) > MAX_FRAGMENTS:
             self._fail(1009, "too many fragments")
 
@@ -272,7 +283,7 @@ class MediaConnection(asyncio.Protocol):
         if self._given_up:
             self._messages.clear()
             self._fragments.clear()
-            self._update_reading()
+            self._wait_for(-self._waiting_bytes)
 
     def _flush(self) -> None:
         """Send what the library has to say, and bound the wait for the end if that was the last of it."""
@@ -294,11 +305,16 @@ class MediaConnection(asyncio.Protocol):
             self._timer.cancel()
         self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self.transport.abort)
 
+    def _wait_for(self, more: int) -> None:
+        """So many more bytes of messages wait for the session, or fewer."""
+        self._waiting_bytes += more
+        self._owner.throttle.waiting_bytes += more
+        self._update_reading()
+
     def _update_reading(self) -> None:
         """Pause or resume the transport: the one place that decides which it is."""
-        waiting = len(self._messages)
-        full = waiting > (QUEUED_MESSAGES // 4 if self._reading_paused else QUEUED_MESSAGES)
-        pause = full or not self._writable.is_set() or self in self._owner.batched
+        waiting = self._waiting_bytes + (READ_AGAIN_BYTES if self._reading_paused else 0)
+        pause = self._owner.throttle.is_full(waiting) or not self._writable.is_set() or self in self._owner.batched
         if pause != self._reading_paused and not self.transport.is_closing():
             self._reading_paused = pause
             (self.transport.pause_reading if pause else self.transport.resume_reading)()
@@ -323,6 +339,9 @@ class MediaConnection(asyncio.Protocol):
             await self.close(1011, "internal error")
         else:
             await self.close()
+        finally:
+            self._messages.clear()
+            self._wait_for(-self._waiting_bytes)
 
     async def _answer(self, path: str, request: Request) -> tuple[Response, SessionFactory | None]:
         """The response to an upgrade, and what opens the session when it is 101."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Protocol
@@ -17,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from config.tasks import end_tasks
 from mediaworker.calls.registry import CallRefused
 from mediaworker.ingress.access import delay_answer, is_direct_asgi
 from mediaworker.ingress.interfaces import MediaEndpoint, MediaSession, Upgrade
@@ -26,6 +28,12 @@ log = structlog.get_logger()
 
 PROBLEM = "application/problem+json"
 RETRY_AFTER_S = 5
+WAITING_BYTES, WAITING_BYTES_OF_ALL, WAITING_BYTES_ALWAYS = 1 << 26, 1 << 28, 1 << 18
+"""Messages that were read and wait for their session: so much of one connection, and so much of all together, but for
+what each may always have. Beyond it the socket is not read. It is half an hour of audio at 16 kHz: a client that sends
+a file at once closes when its pings, which come behind, are not answered within twenty seconds."""
+MESSAGE_BYTES = 128
+"""What a message takes besides its payload."""
 
 
 def refusal_body(status: int, detail: str) -> bytes:
@@ -63,7 +71,13 @@ class Throttle:
         """How many sessions are held back now."""
         self.holds = 0
         """How often a session was held back."""
+        self.waiting_bytes = 0
+        """Of the messages of all connections that wait for their sessions."""
         self._stepped: asyncio.Future[None] | None = None
+
+    def is_full(self, waiting: int) -> bool:
+        """Whether a connection of which so many bytes wait is not read now."""
+        return waiting > WAITING_BYTES or (waiting > WAITING_BYTES_ALWAYS and self.waiting_bytes > WAITING_BYTES_OF_ALL)
 
     def release(self) -> None:
         if self._stepped is not None:
@@ -177,19 +191,52 @@ class _SessionRun:
 
 
 class _StarletteSocket:
-    def __init__(self, websocket: WebSocket, max_bytes: int) -> None:
-        self._websocket, self._max_bytes = websocket, max_bytes
+    """What comes is read by `read`, which has to run, so that the framework sees the pings behind it."""
+
+    def __init__(self, websocket: WebSocket, max_bytes: int, throttle: Throttle) -> None:
+        self._websocket, self._max_bytes, self._throttle = websocket, max_bytes, throttle
+        self._messages: deque[str | bytes] = deque()
+        self._waiting_bytes = 0
+        self._over = False
+        self._changed = asyncio.Event()
+
+    async def read(self) -> None:
+        """Until the connection is over."""
+        try:
+            while not self._over and (message := await self._websocket.receive())["type"] != "websocket.disconnect":
+                data: str | bytes | None = message.get("text")
+                if data is None:
+                    data = message.get("bytes") or b""
+                if len(data) > self._max_bytes:
+                    await self.close(1009, "message too big")
+                elif not self._over:
+                    self._messages.append(data)
+                    self._wait_for(len(data) + MESSAGE_BYTES)
+                while self._throttle.is_full(self._waiting_bytes):
+                    self._changed.clear()
+                    await self._changed.wait()
+        finally:
+            self._over = True
+            self._changed.set()
+
+    def forget(self) -> None:
+        """Nobody takes what waits."""
+        self._messages.clear()
+        self._wait_for(-self._waiting_bytes)
+
+    def _wait_for(self, more: int) -> None:
+        self._waiting_bytes += more
+        self._throttle.waiting_bytes += more
+        self._changed.set()
 
     async def receive(self) -> str | bytes | None:
-        message = await self._websocket.receive()
-        if message["type"] == "websocket.disconnect":
+        while not self._messages and not self._over:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._messages:
             return None
-        data: str | bytes | None = message.get("text")
-        if data is None:
-            data = message.get("bytes") or b""
-        if len(data) > self._max_bytes:
-            await self.close(1009, "message too big")
-            return None
+        data = self._messages.popleft()
+        self._wait_for(-len(data) - MESSAGE_BYTES)
         return data
 
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
@@ -202,6 +249,8 @@ class _StarletteSocket:
             pass  # the next receive returns None
 
     async def close(self, code: int, reason: str) -> None:
+        self._over = True
+        self.forget()
         try:
             await self._websocket.close(code, reason)
         except (RuntimeError, WebSocketDisconnect):
@@ -239,4 +288,10 @@ async def _serve_starlette(websocket: WebSocket, endpoint: MediaEndpoint, thrott
     offered = websocket.scope.get("subprotocols", ())
     await websocket.accept(next((name for name in offered if name in endpoint.subprotocols), None))
     now = asyncio.get_running_loop().time()
-    await run_session(opens(now), _StarletteSocket(websocket, max_bytes), throttle)
+    socket = _StarletteSocket(websocket, max_bytes, throttle)
+    reading = asyncio.create_task(socket.read())
+    try:
+        await run_session(opens(now), socket, throttle)
+    finally:
+        socket.forget()
+        await end_tasks(reading)

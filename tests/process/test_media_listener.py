@@ -516,7 +516,7 @@ async def test_a_client_ahead_of_the_vad_is_read_no_further_until_it_has_caught_
         await blasting
     assert leg.timeline() == b"".join(bytes([index % 256]) * 160 for index in range(total))
     assert desk.calls[0].ends == ["hangup"]
-    assert throttle.held == 0
+    assert throttle.held == throttle.waiting_bytes == 0
 
 
 async def test_stop_does_not_wait_for_a_client_that_is_held_back():
@@ -533,7 +533,7 @@ async def test_stop_does_not_wait_for_a_client_that_is_held_back():
             desk.calls[0].hangup()  # what a drain does first
             throttle.release()
     assert desk.calls[0].ends == ["api"]
-    assert throttle.held == 0
+    assert throttle.held == throttle.waiting_bytes == 0
 
 
 def test_on_uvloop():

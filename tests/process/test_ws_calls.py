@@ -148,6 +148,21 @@ def first_words() -> tuple[bytes, bytes]:
     return CODES[:cut], CODES[cut:]
 
 
+@pytest.mark.parametrize("port", PORTS)
+async def test_a_ping_does_not_wait_for_the_minutes_of_audio_before_it(running: Worker, port: str) -> None:
+    """Clients that get no pong for twenty seconds close, and those that send a file at once have much before it."""
+    async with connect(url(running, "asr", port), max_size=None) as socket:
+        await socket.send(json.dumps(config("pcm_s16le", 16000)))
+        call_id = json.loads(await socket.recv())["call_id"]
+        for _ in range(300):  # ten minutes, read at eight times real time
+            await socket.send(bytes(1 << 16))
+        for _ in range(2):
+            await asyncio.wait_for(await socket.ping(), seconds(10))
+        await asyncio.to_thread(running.hang_up, call_id)
+        await read(socket)
+        assert socket.close_code == 1000, "what still waited was given up with the call"
+
+
 async def test_flush_gives_the_final_at_once_and_the_session_goes_on(running: Worker) -> None:
     one, two = first_words()
     async with connect(url(running, "asr"), compression=None) as socket:
