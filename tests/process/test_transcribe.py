@@ -180,6 +180,24 @@ def test_one_bad_file_does_not_spoil_the_others(folder: Path, tmp_path: Path, he
     assert (tmp_path / "out" / "message-1.txt").read_text() == heard[1]
 
 
+def test_names_of_all_kinds_are_read_and_have_results(folder: Path, tmp_path: Path, heard: list[str]) -> None:
+    """Bytes that are no UTF-8, a name as long as a name may be, and a pipe, beside a file as others are."""
+    named, out = tmp_path / "in", tmp_path / "out"
+    named.mkdir()
+    for name in (os.fsdecode(b"caf\xe9.wav"), "r" * 251 + ".wav", "ü" * 125 + ".wav"):
+        os.link(folder / "message-0.wav", named / name)
+    os.mkfifo(named / "pipe")
+    with subprocess.Popen(["cp", str(folder / "message-1.wav"), str(named / "pipe")]):
+        done = transcribe(*map(str, sorted(named.iterdir())), str(folder / "message-1.wav"), "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    found = {os.fsencode(path.name): path.read_text() for path in out.iterdir()}
+    assert sorted(map(len, found)) == [8, 8, 13, 243, 244]
+    for name, text in found.items():
+        assert text == heard[name in (b"pipe.txt", b"message-1.txt")], name
+    again = transcribe(str(named / ("r" * 251 + ".wav")), "-o", str(out))
+    assert again.returncode == 0 and len(list(out.iterdir())) == 5, "the same name again"
+
+
 def test_what_a_damaged_file_still_says(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "noise.mp3").write_bytes(hostile_media.noisy((folder / "message-2.mp3").read_bytes()))
     done = transcribe(str(tmp_path / "noise.mp3"), "-o", str(tmp_path))

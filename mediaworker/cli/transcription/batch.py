@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import stat
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from tqdm import tqdm
@@ -119,10 +122,10 @@ class Batch:
     async def _transcribe(self, file: _File, service: FileService) -> None:
         """Raises FileRefused, EngineUnavailable, OSError."""
         try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            opened = await asyncio.to_thread(_open, file.path)  # a pipe waits for its writer
         except OSError as error:
             raise FileRefused("unreadable", error.strerror or "cannot be opened") from None
-        with os.fdopen(descriptor, "rb") as source:
+        with opened as source:
             if not self._force and self._complete(file, source.fileno()):
                 return
             if self._folder is not None:
@@ -144,8 +147,9 @@ class Batch:
     async def _recognise(
         self, file: _File, descriptor: int, service: FileService, partial: PartialFile
     ) -> FileTranscript:
-        stream, known = str(file.path), dict(partial.known)
-        with service.transcription(descriptor, file.path.name, self._options, stream=stream, known=known) as work:
+        # What is no UTF-8 in a name cannot be told to other processes.
+        name, stream, known = printable(file.path.name), printable(str(file.path)), dict(partial.known)
+        with service.transcription(descriptor, name, self._options, stream=stream, known=known) as work:
             async with aclosing(work.segments()) as found:
                 async for segment in found:
                     partial.add(segment)
@@ -181,7 +185,7 @@ class Batch:
         found = os.fstat(descriptor)
         engine = service.recognizer.engine
         model = self._settings.asr.model if engine == "qwen" else engine
-        heading = Heading(str(file.path.absolute()), found.st_size, found.st_mtime_ns, model, self._options)
+        heading = Heading(printable(str(file.path.absolute())), found.st_size, found.st_mtime_ns, model, self._options)
         name = self._name(file) if self._folder is not None else None
         return PartialFile(name.with_name(f".{name.name}.partial") if name is not None else None, heading)
 
@@ -252,3 +256,22 @@ class Batch:
         self._say(line)
         # A file that could not be read says more than a stretch that could not.
         self._outcome = outcome if self._outcome == DONE else min(self._outcome, outcome)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Seekable, as FFmpeg has to go back in most formats: of a pipe all that comes. Raises OSError."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb")
+    kind = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(kind):
+        return file
+    with file:
+        if not stat.S_ISFIFO(kind):
+            raise OSError(0, "it is no file")
+        spool = tempfile.TemporaryFile()
+        try:
+            shutil.copyfileobj(file, spool, 1 << 20)
+            spool.seek(0)
+        except BaseException:
+            spool.close()
+            raise
+        return spool

@@ -2,14 +2,19 @@
 
 A relative path keeps its folders (`a/x.wav` becomes `DIR/a/x.txt`); an absolute path, or one that leads out of the
 current folder, keeps its last part (`/srv/x.wav` and `../x.wav` become `DIR/x.txt`). So the same file has the same
-result whatever else is on the command line, and another run finds what is finished.
+result whatever else is on the command line, and another run finds what is finished. A name that leaves no room for the
+suffixes in the 255 bytes of a file system ends with a mark of its own instead of its last letters.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
+
+MAX_BYTES = 240
+"""Of a name without suffixes: the longest are those of `.NAME.json.part`."""
 
 
 class Clash(Exception):
@@ -21,7 +26,15 @@ def result_name(path: PurePath) -> PurePath:
     plain = PurePath(os.path.normpath(path))
     if plain.is_absolute() or ".." in plain.parts:
         plain = PurePath(plain.name)
-    return plain.with_name(plain.stem)
+    return plain.with_name(_short(plain.stem))
+
+
+def _short(name: str) -> str:
+    data = os.fsencode(name)
+    if len(data) <= MAX_BYTES:
+        return name
+    mark = hashlib.sha256(data).hexdigest()[:8]
+    return f"{data[: MAX_BYTES - len(mark) - 1].decode('utf-8', 'ignore')}~{mark}"
 
 
 def target(folder: Path, path: PurePath, format: str) -> Path:
