@@ -136,7 +136,10 @@ class MediaFile:
 
 
 class _Converter:
-    """Frames of one kind to int16 at 16 kHz: mixed down by FFmpeg's weights, resampled once."""
+    """Frames of one kind to int16 at 16 kHz, resampled once.
+
+    They are mixed down by FFmpeg's weights where the file says what each channel is; else each counts the same.
+    """
 
     def __init__(self, kind: tuple[str, str, int, int], channels: int) -> None:
         self.kind = kind
@@ -145,8 +148,12 @@ class _Converter:
         if not 1 <= self._count <= MAX_CHANNELS or not 1 <= rate_hz <= 768000:
             raise MediaError("unreadable", f"{self._count} channels at {rate_hz} Hz cannot be read")
         mono = channels == 1 and self._count > 1
-        self._mix = av.AudioResampler(format="fltp", layout="mono" if mono else None)
-        self._gain = _gain(kind[1], self._count) if mono else np.float32(1.0)
+        gain = _gain(kind[1], self._count) if mono else None
+        named, self._equal = gain is not None, mono and gain is None
+        # Packed: PyAV reads beyond what is there of frames with eight planes or more.
+        self._mix = av.AudioResampler(format="flt", layout="mono" if named else None)
+        self._columns = 1 if named else self._count
+        self._gain = np.float32(1.0) if gain is None else gain
         self._resample: Any = None
         if rate_hz != RATE_HZ:
             self._resample = soxr.ResampleStream(rate_hz, RATE_HZ, channels, dtype="float32", quality="HQ")
@@ -155,7 +162,10 @@ class _Converter:
         """(channels, n), of the frame's rate."""
         frame.pts = None
         (mixed,) = self._mix.resample(frame)
-        samples: Floats = np.nan_to_num(mixed.to_ndarray(), posinf=0.0, neginf=0.0)
+        packed: Floats = np.nan_to_num(mixed.to_ndarray(), posinf=0.0, neginf=0.0)
+        samples: Floats = packed.reshape(-1, self._columns).T
+        if self._equal:
+            samples = samples.mean(axis=0, keepdims=True)
         if len(samples) < self._channels:  # fewer channels than the file began with
             samples = np.concatenate([samples, np.zeros((self._channels - len(samples), samples.shape[1]), np.float32)])
         return samples[: self._channels] * self._gain
@@ -175,11 +185,19 @@ class _Converter:
             self._resample = None
 
 
-def _gain(layout: str, channels: int) -> np.float32:
-    """What keeps a mix within full scale. FFmpeg's weights in floats add up to more than one: 1.4 for stereo."""
+def _gain(layout: str, channels: int) -> np.float32 | None:
+    """What keeps a mix within full scale. FFmpeg's weights in floats add up to more than one: 1.4 for stereo.
+
+    None: the layout says how many channels there are and not where they belong, or FFmpeg has no weights for it.
+    """
+    if layout.endswith(" channels") or layout.startswith("ambisonic"):
+        return None
     ones = av.AudioFrame.from_ndarray(np.ones((1, 1024 * channels), np.float32), format="flt", layout=layout)
     ones.sample_rate = RATE_HZ
-    (mixed,) = av.AudioResampler(format="fltp", layout="mono").resample(ones)
+    try:
+        (mixed,) = av.AudioResampler(format="fltp", layout="mono").resample(ones)
+    except av.error.ArgumentError:
+        return None
     return np.float32(1.0 / max(1.0, float(mixed.to_ndarray()[0, 512])))
 
 

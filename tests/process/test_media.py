@@ -7,6 +7,8 @@ import contextlib
 import io
 import os
 import socket
+import subprocess
+import wave
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -122,6 +124,31 @@ def test_a_mix_of_the_loudest_is_not_clipped(layout: str, channels: int, tmp_pat
     material.encode(path, np.tile(tone, (channels, 1)), "pcm_s16le", layout=layout)
     (mixed,) = decoded(path)
     assert np.abs(mixed.astype(int) - tone).max() <= 0.02 * 32_767
+
+
+@pytest.mark.parametrize("channels", [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 16, 24, 63, 64])
+def test_of_channels_without_a_name_each_counts(channels: int, tmp_path: Path) -> None:
+    """FFmpeg guesses where six of them belong, and leaves out what it takes for a subwoofer."""
+    path = tmp_path / "many.wav"
+    for loud in {0, 1, 3 % channels, channels - 1}:
+        samples = np.zeros((RATE_HZ // 10, channels), "<i2")
+        samples[:, loud] = 16_000
+        with wave.open(str(path), "wb") as file:
+            file.setparams((channels, 2, RATE_HZ, 0, "NONE", ""))
+            file.writeframes(samples.tobytes())
+        assert decoded(path)[0, 500] == pytest.approx(16_000 / channels, abs=1)
+        apart = decoded(path, "split")[:, 500]
+        assert apart.tolist() == [16_000 * (number == loud) for number in range(channels)]
+
+
+@pytest.mark.parametrize("channels", [4, 16])
+def test_ambisonic_opus_is_heard(channels: int, tmp_path: Path) -> None:
+    path, codes = tmp_path / "room.ogg", "|".join(f"c{number}=c0" for number in range(channels))
+    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", "sine=frequency=440:duration=1:sample_rate=48000"]
+    command += ["-af", f"pan={channels}c|{codes}", "-c:a", "libopus", "-mapping_family", "2", str(path)]
+    subprocess.run(command, check=True)
+    (mixed,) = decoded(path)
+    assert len(mixed) == pytest.approx(RATE_HZ, abs=RATE_HZ // 50) and np.abs(mixed.astype(int)).mean() > 500
 
 
 async def test_each_channel_has_its_own_stretches(tmp_path: Path) -> None:

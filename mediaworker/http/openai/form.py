@@ -58,8 +58,9 @@ def parse(fields: Fields, can: Can) -> TranscriptionForm:
     granularities = tuple(_many(fields, "timestamp_granularities"))
     if unknown := [each for each in granularities if each not in GRANULARITIES]:
         raise _bad("timestamp_granularities", f"must be one of {', '.join(GRANULARITIES)}, not {unknown[0]!r}")
-    if granularities and format != "verbose_json":
-        raise _bad("timestamp_granularities", "can only be combined with response_format=verbose_json")
+    # Clients send `segment`, the default, with any format.
+    if "word" in granularities and format != "verbose_json":
+        raise _bad("timestamp_granularities", "words can only be combined with response_format=verbose_json")
     if "word" in granularities and not can.words:
         raise _bad("timestamp_granularities", "this worker does not time words (asr.word_timestamps is off)")
     if "logprobs" in _many(fields, "include"):

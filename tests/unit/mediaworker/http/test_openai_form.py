@@ -107,6 +107,12 @@ def test_messages_name_the_field_and_read_well(fields: dict[str, str], message: 
     assert raised.value.error["message"] == message
 
 
+@pytest.mark.parametrize("format", ["json", "text", "srt", "vtt", "verbose_json", "diarized_json"])
+def test_segments_may_be_asked_for_with_any_format(format: str) -> None:
+    asked = form(response_format=format, **{"timestamp_granularities[]": "segment"})
+    assert asked == form(response_format=format)
+
+
 @pytest.mark.parametrize("name", ["gpt-4o-mini-transcribe-2025-12-15", "whisper-2", "gpt-6-transcribe", "tiny"])
 def test_names_of_models_that_transcribe_are_taken(name: str) -> None:
     assert form(model=name).format == "json"
@@ -120,7 +126,7 @@ def test_names_of_models_that_transcribe_are_taken(name: str) -> None:
             "response_format: must be one of json, text, srt, vtt, verbose_json, diarized_json",
         ),
         ({"timestamp_granularities": "char"}, "timestamp_granularities: must be one of word, segment, not 'char'"),
-        ({"timestamp_granularities": "word"}, "timestamp_granularities: can only be combined with response_format=ver"),
+        ({"timestamp_granularities": "word"}, "timestamp_granularities: words can only be combined with response_form"),
         ({"temperature": "hot"}, "temperature: must be a number from 0 to 1"),
         ({"temperature": "-0.1"}, "temperature: must be a number from 0 to 1"),
         ({"prompt": "x" * 8001}, "prompt: must be at most 8000 characters long"),
