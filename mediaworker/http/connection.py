@@ -84,6 +84,8 @@ class GuardedConnection(asyncio.Protocol):
         """None: it is not a WebSocket."""
         self._refused = self._unanswered = False
         """Whether we have closed it with an answer of our own, and whether uvicorn's ping has not been answered."""
+        self.lingering = False
+        """uvicorn has closed it, and the rest of an answered request is still read and dropped."""
         self._receiving = False
         self._inner_paused = self._held = self._paused = False
         """Whether uvicorn wants no more to be read, whether we want that, and what the transport was told."""
@@ -117,7 +119,9 @@ class GuardedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._inner is None or self.transport.is_closing():
             return
-        if self._fragments is None:
+        if self.lingering:
+            self._linger(data)
+        elif self._fragments is None:
             try:
                 self._deliver(self._watch.receive(data, self._loop.time()))
             except BadRequest as bad:
@@ -180,6 +184,11 @@ class GuardedConnection(asyncio.Protocol):
         if self._unanswered:  # by whoever does not answer pings: to close would wait until what is left has been sent
             self._guard.counters.slow_readers += self._unread_since is not None
             self.transport.abort()
+        elif self._fragments is None and self._watch.unread and not self.lingering and not self._refused:
+            self.lingering, self._inner_paused = True, False
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self._update_reading()
         else:
             self.transport.close()
 
@@ -229,8 +238,17 @@ class GuardedConnection(asyncio.Protocol):
                 self._receiving = False
         self._update_reading()
 
+    def _linger(self, data: bytes) -> None:
+        """Read the rest of a request that has been answered by the last answer here, for the peer to see that."""
+        try:
+            self._watch.receive(data, self._loop.time())
+        except BadRequest:
+            self.transport.close()
+        if self._watch.floods or not self._watch.unread:
+            self.transport.close()
+
     def _update_reading(self) -> None:
-        pipelined = self._fragments is None and bool(self._watch.later)
+        pipelined = self._fragments is None and bool(self._watch.later) and not self.lingering
         paused = self._inner_paused or self._held or pipelined
         if paused == self._paused or self.transport.is_closing():
             return
@@ -272,7 +290,7 @@ class WatchedTransport(asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        return self._connection.lingering or self._transport.is_closing()
 
     def close(self) -> None:
         self._connection.close()

@@ -12,8 +12,12 @@ import h11
 
 MIN_RATE = 1000
 """Bytes a second: a body that comes more slowly than that, after `stall_s` of grace, is not waited for."""
-UNREAD_BYTES, UNREAD_S = 262144, 2.0
-"""How much of a body that nobody wants is still read after its answer, so that the peer gets to see the answer."""
+UNREAD_BYTES, UNREAD_S, UNREAD_SILENT_S = 1 << 28, 30.0, 5.0
+"""How much of a body that nobody wants is still read after its answer, for how long, and how long if nothing comes. A
+connection that is closed with something unread is reset, which destroys the answer on its way to a peer that reads it
+only when it has sent everything."""
+UNREAD_CHUNKED_BYTES = 1 << 23
+"""Of a body that does not say how long it is, which may have no end."""
 MAX_HEAD = 16384
 DETAIL = {
     426: "an upgrade takes HTTP/1.1 (for nginx: proxy_http_version 1.1)",
@@ -37,8 +41,8 @@ class RequestWatch:
     def __init__(self, now: float, *, header_timeout_s: float, stall_s: float) -> None:
         self._header_timeout_s, self._stall_s = header_timeout_s, stall_s
         self._parser = h11.Connection(h11.SERVER, MAX_HEAD)
-        self._whole = False
-        """All of the request has been received."""
+        self._whole = self._measured = False
+        """All of the request has been received; its body says how long it is."""
         self._answered = False
         self.answer_begun = False
         self.later = b""
@@ -49,11 +53,18 @@ class RequestWatch:
         """Bytes of the body so far."""
         self._unwanted: int | None = None
         """Bytes of the body that came after the answer; None while there is no answer."""
+        self._unread_until = 0.0
+
+    @property
+    def unread(self) -> bool:
+        """Whether the body of the request is still coming."""
+        return self._parser.their_state is h11.SEND_BODY
 
     @property
     def floods(self) -> bool:
         """More of a body has come after its answer than is read for the peer's sake."""
-        return self._unwanted is not None and self._unwanted > UNREAD_BYTES
+        most = UNREAD_BYTES if self._measured else UNREAD_CHUNKED_BYTES
+        return self._unwanted is not None and self._unwanted > most
 
     def receive(self, data: bytes, now: float) -> bytes:
         """The part of the data that the server may see now. Raises BadRequest."""
@@ -103,6 +114,7 @@ class RequestWatch:
                 raise BadRequest(error.error_status_hint) from None
             if isinstance(event, h11.Request):
                 _check(event)
+                self._measured = any(name == b"content-length" for name, _ in event.headers)
             elif isinstance(event, h11.EndOfMessage):
                 self._whole, self.later = True, self._parser.trailing_data[0]
                 return data[: len(data) - len(self.later)]
@@ -127,10 +139,12 @@ class RequestWatch:
         self._received += count
         if not self._answered:
             self._deadline = self._body_since + self._stall_s + self._received / MIN_RATE
-        elif self._unwanted is None:
-            self._unwanted, self._deadline = 0, now + UNREAD_S
+            return
+        if self._unwanted is None:
+            self._unwanted, self._unread_until = 0, now + UNREAD_S
         else:
             self._unwanted += count
+        self._deadline = min(now + UNREAD_SILENT_S, self._unread_until)
 
 
 def _check(request: h11.Request) -> None:

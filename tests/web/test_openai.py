@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from lab.http import documented
 from lab.media import hostile as hostile_media
 from lab.media import material
 from lab.patience import seconds, until
-from lab.worker.peers import TINY, Worker, worker
+from lab.worker.peers import ROOT, TINY, Worker, worker
 from mediaworker.files.service import FileService
 from mediaworker.http.openai.errors import OpenAIError
 from mediaworker.http.openai.form import Can, parse
@@ -62,6 +63,13 @@ def running(tmp_path_factory: pytest.TempPathFactory, limited: Limit) -> Iterato
 def client(running: Worker) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{running.url}/v1", api_key="batch-key-1", max_retries=0) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Path:
+    done = subprocess.run([ROOT / "tools" / "install_node.sh", sys.executable], capture_output=True, text=True)
+    assert done.returncode == 0, f"tools/install_node.sh: {done.stderr}"
+    return Path(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +250,36 @@ def test_too_large(client: OpenAI) -> None:
     big = ("big.wav", b"RIFF" + bytes(5 * 1024 * 1024))
     told = error(openai.APIStatusError, lambda: client.audio.transcriptions.create(model="whisper-1", file=big))
     assert "4 MB" in told["message"] and told["param"] == "file"
+
+
+REFUSED = """
+const [url, size, key] = process.argv.slice(2), answers = [];
+for (let number = 0; number < 6; number++) {
+  const form = new FormData();
+  form.append("model", "whisper-1");
+  form.append("file", new Blob([new Uint8Array(Number(size))]), "big.wav");
+  const headers = { authorization: `Bearer ${key}` };
+  const answer = await fetch(url, { method: "POST", body: form, headers }).catch((error) => error.cause);
+  answers.push(answer.status ?? answer.code);
+}
+console.log(JSON.stringify(answers));
+"""
+
+
+@pytest.mark.parametrize("size", [300_000, 8_000_000, 80_000_000])
+def test_a_refusal_before_the_end_of_an_upload_is_seen(running: Worker, nodes: Path, size: int) -> None:
+    """By a client that reads while it sends, and by one that reads when it has sent everything."""
+    url = f"{running.url}/v1/audio/transcriptions"
+    expected = 413 if size > 4 << 20 else 400
+    for key, status in (("batch-key-1", expected), ("wrong", 401)):
+        command = [nodes / "24" / "node", "--input-type=module", "-e", REFUSED, "-", url, str(size), key]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(120))
+        assert json.loads(done.stdout) == [status] * 6, done.stderr
+        head, foot = ("--b\r\nContent-Disposition: form-data; name=file; filename=a.wav\r\n\r\n", "\r\n--b--\r\n")
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "multipart/form-data; boundary=b"}
+        with httpx.Client(timeout=seconds(60)) as plain:
+            answer = plain.post(url, content=head.encode() + bytes(size) + foot.encode(), headers=headers)
+        assert answer.status_code == status
 
 
 def test_broken_files(client: OpenAI, tmp_path: Path) -> None:

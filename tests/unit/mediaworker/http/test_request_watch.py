@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
+from mediaworker.http import request_watch
 from mediaworker.http.fragments import FragmentCounter
-from mediaworker.http.request_watch import UNREAD_BYTES, BadRequest, RequestWatch
+from mediaworker.http.request_watch import BadRequest, RequestWatch
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
@@ -39,14 +40,29 @@ def test_a_body_has_its_grace_and_a_least_rate() -> None:
     assert (watch.overdue(102.9), watch.overdue(103.0)) == ("", "late"), "while we do not read, the peer is not slow"
 
 
-def test_a_body_behind_its_answer_is_read_for_a_while() -> None:
+def test_a_body_behind_its_answer_is_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_watch, "UNREAD_BYTES", 1000)
     watch = watching()
     watch.receive(POST.replace(b"4", b"9999999"), 1.0)
     assert watch.answered(1.5) == b""
-    assert (watch.overdue(3.4), watch.overdue(3.5)) == ("", "silent")
-    watch.receive(b"x" * UNREAD_BYTES, 2.0)
+    assert (watch.overdue(6.4), watch.overdue(6.5)) == ("", "silent")
+    for second in range(4, 32, 4):
+        watch.receive(b"x", float(second))
+    assert (watch.overdue(31.4), watch.overdue(31.5)) == ("", "silent"), "however steadily it comes"
+    watch.receive(b"x" * 993, 2.0)
     assert not watch.floods
     watch.receive(b"x", 2.0)
+    assert watch.floods
+
+
+def test_of_a_body_that_may_have_no_end_less_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_watch, "UNREAD_CHUNKED_BYTES", 100)
+    watch = watching()
+    watch.receive(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 1.0)
+    assert watch.answered(1.0) == b"" and watch.unread
+    watch.receive(b"5e\r\n" + b"x" * 94 + b"\r\n", 1.0)
+    assert not watch.floods
+    watch.receive(b"1\r\nx\r\n", 1.0)
     assert watch.floods
 
 
