@@ -180,20 +180,6 @@ async def test_calls_that_are_refused_for_hours_hold_no_other_call_up(
             assert feed.waiting == 1100 and feed.outbox.given_up == 0
 
 
-async def test_what_was_never_refused_goes_before_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posting, "WAITS_S", (0.01,))
-    with receiving(200) as receiver:
-        receiver.judge = lambda event: 500 if event["call_id"].startswith("bad") else 200
-        async with running_hub(tmp_path) as hub, delivering(hub, hook(receiver)) as feed:
-            for call in range(60):
-                hub.publish(f"bad{call}", 0, started())
-            await true(lambda: feed.outbox.tries > 200, 60)
-            hub.publish("good", 0, started())
-            say(hub, "good", 20)
-            await true(lambda: feed.outbox.delivered == 21)
-            assert feed.outbox.given_up == 0
-
-
 async def test_a_receiver_that_asks_for_a_pause_gets_it_for_all_calls(tmp_path: Path) -> None:
     with receiving(429, 200) as receiver:
         receiver.retry_after = "1"

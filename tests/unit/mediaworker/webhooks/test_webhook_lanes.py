@@ -50,6 +50,16 @@ def test_lanes_send_each_in_order_and_know_how_far_all_is_done(
         assert mine == sorted(mine)
 
 
+def test_what_was_never_refused_goes_before_what_was() -> None:
+    """However long the others are overdue: a receiver that refuses a thousand calls slowly takes those of now first."""
+    lanes = Lanes()
+    for number in range(20):
+        lanes.add(OutgoingMessage(f"old{number}", f"old{number}", "", str, tries=1 + number % 3), float(number))
+    lanes.add(OutgoingMessage("new", "new", "", str), 50.0)
+    assert [message.id for message in lanes.ready(40.0, 1)] == ["old0"]
+    assert [message.id for message in lanes.ready(60.0, 3)] == ["new", "old1", "old2"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "key"),
     [
