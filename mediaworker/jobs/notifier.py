@@ -9,13 +9,12 @@ import structlog
 from msgspec.structs import replace
 
 from config import ConfigError, Settings
-from config.settings import Secret
 from mediaworker.events.frame import timestamp
 from mediaworker.jobs.record import Job, Webhook, public
 from mediaworker.jobs.store import JobStore
 from mediaworker.webhooks.lanes import OutgoingMessage
 from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
-from mediaworker.webhooks.post import Poster, wrong_with_secret
+from mediaworker.webhooks.post import Poster, signing, wrong_with_secret
 from mediaworker.webhooks.targets import Targets
 
 AT_ONCE = 64
@@ -45,7 +44,7 @@ class JobNotifier:
         self.outbox = WebhookOutbox(
             "job webhooks",
             Poster(Targets(jobs.webhook_allow)),
-            _secrets(settings),
+            signing(jobs.webhook_secret, jobs.webhook_secret_next),
             parallel=AT_ONCE,
             retry_s=jobs.retry_hours * 3600,
             clock=store.clock,
@@ -54,7 +53,7 @@ class JobNotifier:
 
     def use(self, settings: Settings) -> None:
         """At a reload that `check` has passed."""
-        self.outbox.secrets = _secrets(settings)
+        self.outbox.secrets = signing(settings.jobs.webhook_secret, settings.jobs.webhook_secret_next)
 
     def collect(self) -> None:
         """Put the jobs that have ended since the last time into the outbox."""
@@ -88,7 +87,3 @@ def body(job: Job) -> str:
     assert job.ended_s is not None
     message = {"type": f"job.{job.state}", "timestamp": timestamp(job.ended_s), "data": public(job)}
     return msgspec.json.encode(message).decode()
-
-
-def _secrets(settings: Settings) -> tuple[Secret, ...]:
-    return tuple(secret for secret in (settings.jobs.webhook_secret, settings.jobs.webhook_secret_next) if secret)

@@ -14,7 +14,7 @@ from datetime import datetime
 import structlog
 
 from config import ConfigError, Settings
-from config.settings import EventWebhook, Secret
+from config.settings import EventWebhook
 from config.tasks import end_tasks, lasting
 from mediaworker.events.feed_place import FeedPlace, PlaceKeeper
 from mediaworker.events.frame import decode
@@ -24,7 +24,7 @@ from mediaworker.events.store import StoreError
 from mediaworker.events.subscription import Cursor, ResumeError, SubscriptionClosed
 from mediaworker.webhooks.lanes import OutgoingMessage
 from mediaworker.webhooks.outbox import Attempt, WebhookOutbox
-from mediaworker.webhooks.post import Poster, wrong_with_secret, wrong_with_url
+from mediaworker.webhooks.post import Poster, signing, wrong_with_secret, wrong_with_url
 
 DURABLE = frozenset(tag_of(kind) for kind in BODIES if kind.DURABLE)
 """What a webhook may ask for."""
@@ -57,11 +57,6 @@ def check(settings: Settings) -> None:
             raise ConfigError(f"{key}.types", min(unknown), f"expected some of {', '.join(sorted(DURABLE))}")
 
 
-def secrets(hook: EventWebhook) -> tuple[Secret, ...]:
-    """Those that sign."""
-    return tuple(secret for secret in (hook.secret, hook.secret_next) if secret)
-
-
 class EventFeed:
     """One webhook. `start` after the hub, `stop` before it. `clock` gives Unix time in seconds."""
 
@@ -75,7 +70,7 @@ class EventFeed:
         self.outbox = WebhookOutbox(
             f"webhook {self.name}",
             Poster(),
-            secrets(settings),
+            signing(settings.secret, settings.secret_next),
             parallel=PARALLEL,
             retry_s=settings.retry_hours * 3600,
             clock=clock,
@@ -115,7 +110,8 @@ class EventFeed:
     def use(self, settings: EventWebhook) -> None:
         """At a reload; for what has been read, only secrets and patience are new."""
         self._settings, self._types = settings, frozenset(settings.types)
-        self.outbox.secrets, self.outbox.retry_s = secrets(settings), settings.retry_hours * 3600
+        self.outbox.secrets = signing(settings.secret, settings.secret_next)
+        self.outbox.retry_s = settings.retry_hours * 3600
 
     async def start(self) -> None:
         """Raises StoreError. A webhook that is new begins with what happens from now on."""

@@ -121,7 +121,7 @@ class WebhookOutbox:
             now_s = self._clock()
             self._held = {host: end_s for host, end_s in self._held.items() if end_s > now_s}
             for message in self.lanes.ready(now_s, self._parallel - len(self._posts)):
-                if (end_s := self._held.get(_host(message))) is not None and end_s > now_s:
+                if (end_s := self._held.get(_host(message))) is not None:
                     self.lanes.again(message, end_s)
                     continue
                 task = asyncio.create_task(self._post(message), name=f"{self._name}: {message.id}")

@@ -74,6 +74,11 @@ def _key(secret: Secret) -> str:
     return plain if plain.startswith(PREFIX) else PREFIX + base64.b64encode(plain.encode()).decode()
 
 
+def signing(*secrets: Secret) -> tuple[Secret, ...]:
+    """Those of them that are set."""
+    return tuple(secret for secret in secrets if secret)
+
+
 def wait_s(tries: int, after_s: float | None = None) -> float:
     """After so many tries without success; `after_s`: the pause that the receiver has asked for."""
     pause_s = WAITS_S[min(tries, len(WAITS_S)) - 1] if after_s is None else max(1.0, after_s)
