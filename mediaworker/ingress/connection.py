@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -30,8 +29,8 @@ from mediaworker.ingress.access import is_direct
 from mediaworker.ingress.frames import split
 from mediaworker.ingress.interfaces import MediaEndpoint, SessionFactory, Upgrade
 from mediaworker.ingress.runner import (
-    MESSAGE_BYTES,
     PROBLEM,
+    Backlog,
     OnMessages,
     Throttle,
     refusal_body,
@@ -96,10 +95,8 @@ class MediaConnection(asyncio.Protocol):
         self._closing = self._reading_paused = False
         self._lost, self._arrived, self._writable = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._writable.set()
-        self._messages: deque[tuple[bool, bytes]] = deque()
+        self._messages = Backlog[tuple[bool, bytes]](owner.throttle)
         """(is text, payload) of messages that wait for the session."""
-        self._waiting_bytes = 0
-        """Theirs."""
         self._fragments: list[bytes] = []
         self._is_text = False
         """Whether the message in `_fragments` is text."""
@@ -176,7 +173,7 @@ class MediaConnection(asyncio.Protocol):
         if not self._messages or self._given_up:
             return None
         is_text, data = self._messages.popleft()
-        self._wait_for(-len(data) - MESSAGE_BYTES)
+        self._update_reading()
         if not is_text or self._text_as_bytes:
             return data
         try:
@@ -266,10 +263,10 @@ class MediaConnection(asyncio.Protocol):
         self._fragments.append(bytes(frame.data))
         if frame.fin:
             data = b"".join(self._fragments)
-            self._messages.append((self._is_text, data))
+            self._messages.append((self._is_text, data), len(data))
             self._fragments.clear()
             self._arrived.set()
-            self._wait_for(len(data) + MESSAGE_BYTES)
+            self._update_reading()
         elif len(self._fragments) > MAX_FRAGMENTS:
             self._fail(1009, "too many fragments")
 
@@ -283,7 +280,7 @@ class MediaConnection(asyncio.Protocol):
         if self._given_up:
             self._messages.clear()
             self._fragments.clear()
-            self._wait_for(-self._waiting_bytes)
+            self._update_reading()
 
     def _flush(self) -> None:
         """Send what the library has to say, and bound the wait for the end if that was the last of it."""
@@ -305,16 +302,10 @@ class MediaConnection(asyncio.Protocol):
             self._timer.cancel()
         self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self.transport.abort)
 
-    def _wait_for(self, more: int) -> None:
-        """So many more bytes of messages wait for the session, or fewer."""
-        self._waiting_bytes += more
-        self._owner.throttle.waiting_bytes += more
-        self._update_reading()
-
     def _update_reading(self) -> None:
         """Pause or resume the transport: the one place that decides which it is."""
-        waiting = self._waiting_bytes + (READ_AGAIN_BYTES if self._reading_paused else 0)
-        pause = self._owner.throttle.is_full(waiting) or not self._writable.is_set() or self in self._owner.batched
+        full = self._messages.full(READ_AGAIN_BYTES if self._reading_paused else 0)
+        pause = full or not self._writable.is_set() or self in self._owner.batched
         if pause != self._reading_paused and not self.transport.is_closing():
             self._reading_paused = pause
             (self.transport.pause_reading if pause else self.transport.resume_reading)()
@@ -341,7 +332,6 @@ class MediaConnection(asyncio.Protocol):
             await self.close()
         finally:
             self._messages.clear()
-            self._wait_for(-self._waiting_bytes)
 
     async def _answer(self, path: str, request: Request) -> tuple[Response, SessionFactory | None]:
         """The response to an upgrade, and what opens the session when it is 101."""

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -26,6 +26,7 @@ from mediaworker.ingress.outbox import CloseConnection
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 PROBLEM = "application/problem+json"
 RETRY_AFTER_S = 5
 WAITING_BYTES, WAITING_BYTES_OF_ALL, WAITING_BYTES_ALWAYS = 1 << 26, 1 << 28, 1 << 18
@@ -100,6 +101,41 @@ class Throttle:
 async def run_session(session: MediaSession, socket: MediaSocket, throttle: Throttle) -> None:
     """Run a session until its connection is gone. Whatever happens, `session.connection_lost` is called."""
     await _SessionRun(session, socket, throttle).run()
+
+
+class Backlog(Generic[T]):
+    """Messages of one connection that were read and wait for its session, counted with those of all others."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+        self._messages: deque[tuple[T, int]] = deque()
+        """Each with its bytes."""
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def append(self, message: T, size: int) -> None:
+        """`size`: bytes of its payload."""
+        self._messages.append((message, size + MESSAGE_BYTES))
+        self._count(size + MESSAGE_BYTES)
+
+    def popleft(self) -> T:
+        message, size = self._messages.popleft()
+        self._count(-size)
+        return message
+
+    def clear(self) -> None:
+        self._messages.clear()
+        self._count(-self._bytes)
+
+    def full(self, room: int = 0) -> bool:
+        """Whether no more is to be read now, or not before there is so much room."""
+        return self._throttle.is_full(self._bytes + room)
+
+    def _count(self, more: int) -> None:
+        self._bytes += more
+        self._throttle.waiting_bytes += more
 
 
 class _SessionRun:
@@ -194,9 +230,8 @@ class _StarletteSocket:
     """What comes is read by `read`, which has to run, so that the framework sees the pings behind it."""
 
     def __init__(self, websocket: WebSocket, max_bytes: int, throttle: Throttle) -> None:
-        self._websocket, self._max_bytes, self._throttle = websocket, max_bytes, throttle
-        self._messages: deque[str | bytes] = deque()
-        self._waiting_bytes = 0
+        self._websocket, self._max_bytes = websocket, max_bytes
+        self._messages = Backlog[str | bytes](throttle)
         self._over = False
         self._changed = asyncio.Event()
 
@@ -210,9 +245,9 @@ class _StarletteSocket:
                 if len(data) > self._max_bytes:
                     await self.close(1009, "message too big")
                 elif not self._over:
-                    self._messages.append(data)
-                    self._wait_for(len(data) + MESSAGE_BYTES)
-                while self._throttle.is_full(self._waiting_bytes):
+                    self._messages.append(data, len(data))
+                    self._changed.set()
+                while self._messages.full():
                     self._changed.clear()
                     await self._changed.wait()
         finally:
@@ -222,11 +257,6 @@ class _StarletteSocket:
     def forget(self) -> None:
         """Nobody takes what waits."""
         self._messages.clear()
-        self._wait_for(-self._waiting_bytes)
-
-    def _wait_for(self, more: int) -> None:
-        self._waiting_bytes += more
-        self._throttle.waiting_bytes += more
         self._changed.set()
 
     async def receive(self) -> str | bytes | None:
@@ -236,7 +266,7 @@ class _StarletteSocket:
         if not self._messages:
             return None
         data = self._messages.popleft()
-        self._wait_for(-len(data) - MESSAGE_BYTES)
+        self._changed.set()
         return data
 
     def enable_batch_reads(self, on_messages: OnMessages, is_ahead: Callable[[], bool]) -> None:
