@@ -70,6 +70,8 @@ class NatsConnection:
         self._shaken = self._proven = False
         """A TLS handshake has succeeded; and the password was sent behind one."""
         self._client: Client | None = None
+        self._listening: set[str] = set()
+        """Subjects that this client has subscribed to: after a connection that was refused there is another one."""
         self._js: JetStreamContext | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
@@ -87,6 +89,13 @@ class NatsConnection:
         self.client  # noqa: B018 - raises
         assert self._js is not None
         return self._js
+
+    async def listen(self, subject: str, answer: Callable[[Msg], Awaitable[None]]) -> None:
+        """Have `answer` called for each message; nothing happens where the client listens already."""
+        if subject not in self._listening:
+            listening = self._listening
+            await self.client.subscribe(subject, cb=answer)
+            listening.add(subject)
 
     def use(self, settings: Cluster) -> None:
         """Certificates are read again for the next connection. Raises ConfigError."""
@@ -233,7 +242,7 @@ class NatsConnection:
         if self._plain:
             await client.close()
             raise ClusterUnreachable(f"cluster.nats: {PLAIN}")
-        self._client, self._js = client, client.jetstream(timeout=ANSWER_S)
+        self._client, self._js, self._listening = client, client.jetstream(timeout=ANSWER_S), set()
 
     @property
     def _wants_tls(self) -> bool:

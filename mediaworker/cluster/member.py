@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import structlog
-from nats.aio.client import Client
 
 from config import Settings
 from mediaworker.calls.registry import CallRegistry
@@ -54,8 +53,6 @@ class ClusterMember:
         self.outbox.on_written = own_events.on_written
         self.retention = RetentionTask(self.events, settings.retention)
         self._stream_id = ""
-        self._listening: Client | None = None
-        """The client by which this worker takes commands: after a connection that was refused there is another one."""
 
     def feed(self) -> StoredEvents:
         """What subscribers follow: this worker's own events until the cluster has been reached."""
@@ -94,9 +91,7 @@ class ClusterMember:
             await self.outbox.start()
         except StoreError as error:
             raise ClusterUnreachable(f"data_dir: {error}") from None
-        if (client := self.connection.client) is not self._listening:
-            await client.subscribe(self.connection.subject("worker", self.events.own), cb=self.directory.answer)
-            self._listening = client
+        await self.connection.listen(self.connection.subject("worker", self.events.own), self.directory.answer)
         self.mirror.start()
         self.jobs.join(self.events.own)
         self.leases.start()

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
@@ -43,8 +42,6 @@ class Mirror:
         self._reader = StreamReader(
             connection, connection.stream, begin=self._begin, begun=self._on_begun, take=self._take
         )
-        self._listening: Client | None = None
-        """As in `ClusterMember`, for partials."""
 
     def start(self) -> None:
         """At the start, and after each loss of the connection."""
@@ -55,9 +52,7 @@ class Mirror:
 
     async def _begin(self) -> ConsumerConfig:
         connection = self._connection
-        if (client := connection.client) is not self._listening:
-            await client.subscribe(connection.subject("partials", "*"), cb=self._on_partial)
-            self._listening = client
+        await connection.listen(connection.subject("partials", "*"), self._on_partial)
         info = await connection.js.stream_info(connection.stream)
         first = max(self._events.next_message, info.state.first_seq)
         if self._events.next_message < info.state.first_seq:

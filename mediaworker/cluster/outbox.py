@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from config.counters import counter
@@ -119,8 +118,6 @@ class Outbox:
         self._some_transient = asyncio.Event()
         self._inbox = ""
         """Where JetStream answers. (`JetStreamContext.publish_async` does the same; this costs half as much.)"""
-        self._listening: Client | None = None
-        """Whose inbox that is."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -253,10 +250,8 @@ class Outbox:
 
     async def _send_one(self, message: Message) -> None:
         client, call_id = self._connection.client, message.call_id
-        if client is not self._listening:
-            inbox = client.new_inbox()
-            await client.subscribe(f"{inbox}.*.*", cb=self._on_answer)
-            self._inbox, self._listening = inbox, client
+        self._inbox = self._inbox or client.new_inbox()
+        await self._connection.listen(f"{self._inbox}.*.*", self._on_answer)
         headers = {"Nats-Msg-Id": f"{self._store_id}:{message.rows}"}
         if self._traces is not None and (traceparent := self._traces.parent(call_id)):
             headers[TRACEPARENT] = traceparent
