@@ -141,8 +141,7 @@ class Batch:
                 self._write(file, transcript)
                 partial.done()
         for warning in transcript.warnings:
-            line = f"{file.path}: {warning}"
-            self._say(line) if transcript.whole else self._worse(INCOMPLETE, line)
+            self._worse(DONE if transcript.whole else INCOMPLETE, f"{file.path}: {warning}")
 
     async def _recognise(
         self, file: _File, descriptor: int, service: FileService, partial: PartialFile
@@ -255,7 +254,7 @@ class Batch:
     def _worse(self, outcome: int, line: str) -> None:
         self._say(line)
         # A file that could not be read says more than a stretch that could not.
-        self._outcome = outcome if self._outcome == DONE else min(self._outcome, outcome)
+        self._outcome = min(filter(None, (self._outcome, outcome)), default=DONE)
 
 
 def _open(path: Path) -> BinaryIO:
