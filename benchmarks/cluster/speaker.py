@@ -48,7 +48,7 @@ async def joined(nats: str, folder: str, hub: EventHub, replicas: int = 1, *, co
 
 async def main(nats: str, calls: int, seconds: float, replicas: int = 1, *, copies: bool = True) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        own = settings("nats://unused:1", folder)
+        own = settings("nats://127.0.0.1:1", folder)
         configure(own.log)
         hub = EventHub(own, EventStore(Path(folder)))
         await hub.start()
