@@ -21,6 +21,7 @@ from asr.engines.qwen.device.execution import Captured, for_device
 from asr.engines.qwen.device.interface import Execution
 from asr.engines.qwen.engine import QwenEngine, Shape
 from asr.engines.qwen.model.loader import load
+from asr.engines.qwen.model.quantise import Kind
 from asr.server.inference import Inference
 from asr.server.scheduler import Lane, Request
 from asr.utterance import Utterance
@@ -232,6 +233,23 @@ def test_a_configured_engine_uses_the_gpu() -> None:
     assert runtime.device.startswith("cuda") and runtime.graphs and runtime.self_check == "passed"
     assert runtime.warnings == () and runtime.batch >= 32 and 2 * runtime.slots_bytes < runtime.memory_bytes
     assert made.shape.captured_positions >= 75 * runtime.batch  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_words_are_nearly_the_same_in_8_bits(kind: Kind, recordings: list[bytes]) -> None:
+    made = build(Asr(model=str(TINY)), Qwen(experimental=(kind,)))
+    made.warm_up()
+    assert made.runtime().graphs and made.runtime().self_check == "passed"
+    texts = [[read_by(each, codes) for codes in recordings] for each in (served(), made)]
+    assert sum(one == other for one, other in zip(*texts, strict=True)) >= len(recordings) - 2, texts
+
+
+def read_by(made: QwenEngine, codes: bytes) -> str:
+    made.open(Utterance("read", "PCMU"))
+    made.append("read", codes)
+    (text,) = speak(made, ["read"], 1, final=True, until=len(codes))
+    made.close("read")
+    return text
 
 
 def test_words_are_the_same_in_16_bits() -> None:

@@ -138,15 +138,15 @@ def _streams(figures: dict[str, Any]) -> list[str]:
 def _steps(figures: dict[str, Any]) -> list[str]:
     lines = [f"{figures['model']} in {figures['dtype']}; medians of a forward of the text model, with the head.", ""]
     forwards = [
-        (row["work"], row["attention"], row["graphs"], row["rows"], row["positions"], row["ms"], row["host_ms"],
-         row["device_ms"])
+        (row["work"], row["variant"], row["attention"], row["graphs"], row["rows"], row["positions"], row["ms"],
+         row["host_ms"], row["device_ms"])
         for row in figures["forwards"]
     ]  # fmt: skip
-    heads = ("work", "attention", "graphs", "rows", "positions", "ms", "host's own ms", "device ms")
+    heads = ("work", "variant", "attention", "graphs", "rows", "positions", "ms", "host's own ms", "device ms")
     lines += table(heads, forwards)
     for each in figures["kernels"]:
         seen = [(f"`{kernel['name'][:90]}`", kernel["calls"], kernel["us"]) for kernel in each["top"]]
-        told = f"{each['work']}, {each['rows']} rows: {each['kernels_per_forward']:g} kernels"
+        told = f"{each['variant']}, {each['work']}, {each['rows']} rows: {each['kernels_per_forward']:g} kernels"
         lines += ["", f"{told}, together {each['busy_us_per_forward']:g} µs; the ten longest:", ""]
         lines += table(("kernel", "calls", "µs"), seen)
     if memory := figures["memory"]:

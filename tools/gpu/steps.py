@@ -1,5 +1,5 @@
-"""A forward of the text model by itself: the host's time and the device's, with graphs and without, and with
-the operations of torch; the kernels that take longest; and what is in memory."""
+"""A forward of the text model by itself: the host's time and the device's, with graphs and without, in 8 bits, and
+with the operations of torch; the kernels that take longest; and what is in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -17,6 +17,9 @@ from asr.engines.interface import EngineUnusable
 from asr.engines.qwen.device.execution import for_device
 from asr.engines.qwen.device.plain import Plain
 from asr.engines.qwen.engine import QwenEngine, Shape
+from asr.engines.qwen.model.fused import fuse
+from asr.engines.qwen.model.loader import LoadedModel
+from asr.engines.qwen.model.quantise import Kind, quantise
 from asr.engines.qwen.packed import Input, PackedRow
 from benchmarks.engine.device import covered, ran
 from benchmarks.engine.run import MODEL
@@ -30,7 +33,7 @@ PARTIAL = 40
 """New positions of a row that is no decoding: a second of audio, the end of the prompt and a draft."""
 WARM, COUNTED, PROFILED = 3, 20, 10
 SHOWN = 10
-VARIANTS = ("kernels and graphs", "kernels alone", "operations of torch")
+VARIANTS = ("kernels and graphs", "int8", "fp8", "kernels alone", "operations of torch")
 
 
 def memory_mb(device: str) -> dict[str, float]:
@@ -103,16 +106,29 @@ def kernels(run: Callable[[], None], device: str) -> dict[str, Any]:
     }
 
 
-def variant(given: Options, loaded: Any, name: str, rows: tuple[int, ...]) -> None:
-    means = for_device(torch.device(given.device), graphs=name == VARIANTS[0])
-    if name == VARIANTS[2]:
+def built(given: Options, name: str) -> LoadedModel:
+    dtype = torch.float32 if given.rehearse else torch.bfloat16
+    loaded = build(given.figures["model"], MODEL, device=given.device, dtype=dtype)
+    if name in get_args(Kind):
+        fuse(loaded.model)
+        quantise(loaded.model, name)  # type: ignore[arg-type]
+    return loaded
+
+
+def variant(given: Options, name: str, rows: tuple[int, ...]) -> None:
+    start_s = time.perf_counter()
+    loaded = built(given, name)
+    weights = {"what": f"weights, {name}", "warm_up_s": None, "built_s": round(time.perf_counter() - start_s, 2)}
+    given.figures["memory"].append(weights | memory_mb(given.device))
+    means = for_device(torch.device(given.device), graphs=name in VARIANTS[:3])
+    if name == VARIANTS[-1]:
         means = replace(means, kernels=Plain())
     shape = Shape(slots=max(rows), positions=512, batch=max(rows), captured_positions=max(rows) * PARTIAL)
     made = QwenEngine(loaded, shape, means)
     start_s = time.perf_counter()
     made.warm_up()
     used = made.execution  # what its self check has left
-    head = {"attention": used.kernels.name, "graphs": used.graphs.fixed, "self_check": made.checked}
+    head = {"variant": name, "attention": used.kernels.name, "graphs": used.graphs.fixed, "self_check": made.checked}
     warm = {"what": "engine, warm", **head, "warm_up_s": round(time.perf_counter() - start_s, 2)}
     given.figures["memory"].append(warm | memory_mb(given.device))
     for row in range(max(rows)):
@@ -136,20 +152,15 @@ def variant(given: Options, loaded: Any, name: str, rows: tuple[int, ...]) -> No
 def main() -> int:
     given = options()
     weights = "tiny" if given.rehearse else "0.6B"
-    dtype = torch.float32 if given.rehearse else torch.bfloat16
     torch.set_num_threads(1)
-    given.figures = {"model": weights, "dtype": str(dtype).removeprefix("torch."), "memory": []}
+    given.figures = {"model": weights, "dtype": "float32" if given.rehearse else "bfloat16", "memory": []}
     given.figures |= {"forwards": [], "kernels": [], "left_out": []}
-    start_s = time.perf_counter()
-    loaded = build(weights, MODEL, device=given.device, dtype=dtype)
-    built = {"what": "weights", "warm_up_s": None, "built_s": round(time.perf_counter() - start_s, 2)}
-    given.figures["memory"].append(built | memory_mb(given.device))
     for name in VARIANTS:
         if given.over:
             given.figures["left_out"].append(f"{name}: the time was over")
             continue
         try:
-            variant(given, loaded, name, REHEARSED if given.rehearse else ROWS)
+            variant(given, name, REHEARSED if given.rehearse else ROWS)
         except (EngineUnusable, RuntimeError) as error:
             given.figures["left_out"].append(f"{name}: {error}")
         given.keep()
