@@ -41,7 +41,7 @@ class Costs:
     sound_s: float = 0.3e-3
     """The front end's kernels, beside others."""
     host_step_s: float = 2.2e-3
-    host_row_s: float = 0.1e-3
+    host_row_s: float = 0.075e-3
     host_message_s: float = 7e-6
 
     # -- kernels ------------------------------------------------------------------------------------------------------
