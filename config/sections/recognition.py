@@ -31,6 +31,9 @@ class Asr(Section, frozen=True, kw_only=True):
     other than `auto` causes a warning, and the next release refuses it."""
     partial_ms: Annotated[int, Meta(ge=100, le=10000)] = 500
     """While somebody speaks, the partial is refreshed every this many milliseconds."""
+    withhold_crosstalk: bool = True
+    """In a call of several legs, an utterance that is the sound of another leg, such as what a headset leaks, has an
+    empty final that names that leg, where the words are."""
     idle_s: Seconds = 300.0
     """The inference process ends after this many seconds without a call or a job, unless it is preloaded."""
     preload: Literal["auto"] | bool = "auto"

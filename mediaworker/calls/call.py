@@ -13,6 +13,7 @@ from config.sections.section import Role
 from config.settings import Endpointing
 from mediaworker.calls import talk
 from mediaworker.calls.call_leg import CallLeg, LegSpec
+from mediaworker.calls.crosstalk import Crosstalk
 from mediaworker.calls.hold import HoldState
 from mediaworker.calls.routing import CallPlan
 from mediaworker.events import schema as events
@@ -94,12 +95,15 @@ class Call:
         self._publish, self._clock, self._closed, self._plan = publish, clock, closed, plan
         self._later, self._words_wait_s = later, words_wait_s
         self._make_leg, self._privacy, self._alerts = make_leg, privacy, alerts
+        if alerts is not None:
+            alerts.is_copy = lambda leg: leg in self.members and self.members[leg].transcriber.hears_another
         self._ending: str | None = None
         self._ended = self._waits_for_words = False
         self._media: list[events.LegMedia] = []
         self._duration_ms: int | None = None
         """Set once every leg has been finished: only then may the last final close the call."""
         self._hold = HoldState()
+        self.crosstalk = Crosstalk(lambda: (each.transcriber for each in self.members.values()), self.leg_ms)
         self._past = talk.Sums()
         """Totals of the speech that is older than SETTLED_MS."""
 

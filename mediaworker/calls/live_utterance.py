@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from asr.utterance import Hypothesis
 from audio import SpeechOffset
+from mediaworker.calls.crosstalk import Comparison
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import EndpointTimes
 from mediaworker.ops.traces import FinalTimes
@@ -51,8 +52,15 @@ class LiveUtterance:
     endpoint: EndpointTimes | None = None
     traceparent: str = ""
     """Its span; empty: it is not traced."""
+    crosstalk: Comparison | None = None
+    """With the call's other legs; None: nobody compares."""
     last: Hypothesis | None = None
     """The hypothesis of its final. The event waits while an earlier utterance of the leg has none."""
+
+    @property
+    def copy_of(self) -> str:
+        """The leg whose sound it is, which makes it crosstalk; empty: it is its own leg's."""
+        return self.crosstalk.copy_of if self.crosstalk is not None else ""
 
     def partial(self, leg: str, role: str, hypothesis: Hypothesis, end_ms: int) -> events.TranscriptPartial | None:
         """The next partial, or None if the hypothesis changes nothing."""
@@ -90,6 +98,7 @@ class LiveUtterance:
             latency_ms=latency_ms,
             reason="failed" if hypothesis.error is not None else self.ended.reason,
             error=hypothesis.error,
+            crosstalk=self.copy_of,
         )
 
     def times(self, final: events.TranscriptFinal, queue_s: float, now_s: float) -> FinalTimes:

@@ -15,7 +15,8 @@ from config import Settings
 from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallInfo
 from mediaworker.calls.call_leg import CallLeg, LegSpec
-from mediaworker.calls.transcriber import LegTranscriber, TranscriberStats
+from mediaworker.calls.transcriber import LegTranscriber
+from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops import logs
@@ -245,6 +246,7 @@ class CallRegistry:
             takes_partial=self._guard.takes_partial,
             words=self._words(call),
             traces=self._traces,
+            crosstalk=call.crosstalk if self._settings.asr.withhold_crosstalk else None,
         )
         return CallLeg(
             spec=spec,

@@ -13,7 +13,6 @@ one replayed after a crash decode the same samples.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
@@ -22,8 +21,9 @@ from asr.text import takes_back
 from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
-from config.counters import counter
+from mediaworker.calls.crosstalk import Comparison, Crosstalk
 from mediaworker.calls.live_utterance import POSITIONS_PER_MS, LiveUtterance
+from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts
@@ -37,19 +37,6 @@ to decode when the speaker stops."""
 FIRST_PARTIAL_MS = 300
 
 
-@dataclass(slots=True)
-class TranscriberStats:
-    """Counters over all legs, scraped by the metrics."""
-
-    utterances: int = counter("Counts utterances begun.")
-    finals: int = counter("Counts finals published.")
-    empty_finals: int = counter("Counts finals without words.")
-    failed_finals: int = counter("Counts finals with an error.")
-    partials: int = counter("Counts partials published.")
-    speculative_hits: int = counter("Counts finals whose text was ready when the endpoint was reached.")
-    resumed: int = counter("Counts speculative finals after which the speaker went on.")
-
-
 class LegTranscriber:
     """The recognition side of one leg.
 
@@ -60,6 +47,7 @@ class LegTranscriber:
         takes_partial: whether partials may be requested; an overloaded worker requests none.
         words: requests the timestamps of the finals' words; None: they are not wanted.
         traces: is told the times of each utterance; None: nobody wants them.
+        crosstalk: finds utterances that are another leg's sound; None: all are transcribed.
     """
 
     def __init__(
@@ -83,6 +71,7 @@ class LegTranscriber:
         takes_partial: Callable[[], bool] = lambda: True,
         words: LegWordTimestamps | None = None,
         traces: Traces | None = None,
+        crosstalk: Crosstalk | None = None,
     ) -> None:
         self.name, self.role, self.leg = name, role, leg
         self.language, self.context = language, context
@@ -94,7 +83,7 @@ class LegTranscriber:
         """The profile of the leg."""
         self._recognizer, self._publish, self._call_ms, self._clock = recognizer, publish, call_ms, clock
         self._drained, self._stats, self._latency = drained, stats, latency or LatencyParts()
-        self._takes_partial, self.words, self._traces = takes_partial, words, traces
+        self._takes_partial, self.words, self._traces, self._crosstalk = takes_partial, words, traces, crosstalk
         self._open: dict[str, LiveUtterance] = {}
         self._current: LiveUtterance | None = None
         self._given_up = False
@@ -108,7 +97,17 @@ class LegTranscriber:
 
     @property
     def speaking_since_ms(self) -> int | None:
-        return self._current.start_ms if self._current else None
+        return self._current.start_ms if self._current and not self._current.copy_of else None
+
+    def talked_ms(self, start_ms: int, end_ms: int) -> int:
+        """How long there was speech in that stretch of the call, crosstalk left out."""
+        spans = self.segments if self.speaking_since_ms is None else [*self.segments, (self.speaking_since_ms, end_ms)]
+        return sum(max(0, min(end, end_ms) - max(start, start_ms)) for start, end in spans)
+
+    @property
+    def hears_another(self) -> bool:
+        """Whether the open utterance is crosstalk, as far as is known."""
+        return self._current is not None and bool(self._current.copy_of)
 
     def release(self) -> None:
         """The call is over: the recognizer may give the leg's place to another."""
@@ -160,7 +159,7 @@ class LegTranscriber:
         if position >= utterance.next_partial:
             self._append(utterance, position)
             utterance.next_partial = position + self._partial
-            if self._takes_partial():
+            if self._takes_partial() and not self._is_copy(utterance, position):
                 utterance.revision += 1
                 self._recognizer.partial(utterance.engine_id, utterance.revision)
         elif position - utterance.sent >= APPEND_MS * POSITIONS_PER_MS:
@@ -181,6 +180,8 @@ class LegTranscriber:
             next_partial=detection.start + FIRST_PARTIAL_MS * POSITIONS_PER_MS,
             language=self.language,
         )
+        if self._crosstalk is not None:
+            utterance.crosstalk = Comparison(detection.start)
         if self._traces is not None:
             utterance.traceparent = self._traces.utterance(name)
         self._stats.utterances += 1
@@ -192,6 +193,8 @@ class LegTranscriber:
     def _paused(self, detection: SpeechPaused) -> None:
         utterance = self._expect_current()
         self._append(utterance, detection.end + self.endpointing.speculate_ms * POSITIONS_PER_MS)
+        if self._is_copy(utterance, detection.end):
+            return
         utterance.revision += 1
         utterance.paused = detection.end
         utterance.guess = None
@@ -211,6 +214,9 @@ class LegTranscriber:
 
     def _ended(self, detection: SpeechOffset) -> None:
         utterance = self._expect_current()
+        if self._is_copy(utterance, detection.end, last=True):
+            self._withhold(utterance, detection)
+            return
         self._close(utterance, detection)
         if utterance.paused == detection.end and utterance.sent == detection.audio_end:
             if utterance.guess is not None:
@@ -224,6 +230,20 @@ class LegTranscriber:
             self._append(utterance, detection.audio_end)
         utterance.asked_s = self._clock()
         self._recognizer.final(utterance.engine_id, utterance.revision, commit=True)
+
+    def _is_copy(self, utterance: LiveUtterance, end: int, *, last: bool = False) -> bool:
+        """Whether it is another leg's sound, as far as is known."""
+        if self._crosstalk is None or utterance.crosstalk is None:
+            return False
+        return self._crosstalk.compare(self.name, utterance.start, end, utterance.crosstalk, last=last)
+
+    def _withhold(self, utterance: LiveUtterance, detection: SpeechOffset) -> None:
+        """Somebody else's words, which the other leg has: the final is empty."""
+        self._recognizer.cancel(utterance.engine_id)
+        utterance.words, utterance.asked_s = False, self._clock()
+        self._close(utterance, detection)
+        self._stats.crosstalk_finals += 1
+        self._finish(utterance, Hypothesis(utterance.engine_id, utterance.revision, "", "", 0, True))
 
     def _close(self, utterance: LiveUtterance, detection: SpeechOffset) -> None:
         """Speech has ended; the final is still to come."""
@@ -240,9 +260,10 @@ class LegTranscriber:
             )
         lost = self.leg.lost(utterance.audio_start, detection.audio_end) + self.leg.overdue()
         utterance.lost_ms = lost // POSITIONS_PER_MS
-        self.segments.append((utterance.start_ms, utterance.end_ms))
+        if not utterance.copy_of:
+            self.segments.append((utterance.start_ms, utterance.end_ms))
         at_ms = self._call_ms(self.leg.position)
-        self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms))
+        self._publish(at_ms, events.SpeechEnded(self.name, utterance.id, utterance.end_ms, utterance.copy_of))
 
     def _give_up(self, utterance: LiveUtterance | None) -> None:
         """Called in an exception handler: publish a failed final, unless the utterance has one."""
@@ -306,7 +327,8 @@ class LegTranscriber:
             utterance.guess = hypothesis
             if takes_back(utterance.text, hypothesis.text):
                 return  # if the utterance ends here, the final shows it
-        if utterance.ended is None and hypothesis.error is None and hypothesis.revision <= utterance.revision:
+        shown = utterance.ended is None and not utterance.copy_of
+        if shown and hypothesis.error is None and hypothesis.revision <= utterance.revision:
             self._publish_partial(utterance, hypothesis)
 
     def _publish_partial(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
@@ -347,7 +369,8 @@ class LegTranscriber:
     def _publish_final(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
         now_s = self._clock()
         latency_s = max(0.0, now_s - utterance.end_s)
-        self._previous = hypothesis.text
+        if not utterance.copy_of:
+            self._previous = hypothesis.text
         self._stats.finals += 1
         self._stats.failed_finals += hypothesis.error is not None
         self._stats.empty_finals += not hypothesis.text

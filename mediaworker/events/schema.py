@@ -114,6 +114,7 @@ class SpeechEnded(EventBody, frozen=True, tag="speech.ended"):
     leg: LegName
     utterance_id: UtteranceId
     end_ms: CallMillis
+    crosstalk: Annotated[str, Meta(description="The leg whose sound this was; its final is empty")] = ""
 
 
 class TranscriptPartial(EventBody, frozen=True, tag="transcript.partial"):
@@ -151,6 +152,9 @@ class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
     redactions: Annotated[
         list[Redaction], Meta(description="What is not in the text, once a kind; the times are the utterance's")
     ] = []
+    crosstalk: Annotated[
+        str, Meta(description="The leg whose sound this is: it is transcribed there, and the text here is empty")
+    ] = ""
 
 
 class TranscriptWords(EventBody, frozen=True, tag="transcript.words"):

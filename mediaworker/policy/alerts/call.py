@@ -23,6 +23,8 @@ class CallAlerts:
 
     def __init__(self, rules: Callable[[], Rules]) -> None:
         self._rules = rules
+        self.is_copy: Callable[[str], bool] = lambda leg: False
+        """Whether what is heard on the leg now is another leg's sound; set by the call."""
         self._legs: dict[str, _Leg] = {}
         self._held: set[str] = set()
         self._alerted: dict[tuple[str, str], int] = {}
@@ -38,11 +40,8 @@ class CallAlerts:
             case events.SpeechStarted(leg=name, start_ms=start_ms):
                 if (leg := self._legs.get(name)) is not None:
                     leg.since_ms = start_ms
-            case events.SpeechEnded(leg=name, end_ms=end_ms):
-                found = list(self._overtalk(max(at_ms, end_ms), end_ms=end_ms))
-                if (leg := self._legs.get(name)) is not None:
-                    leg.since_ms, leg.quiet_ms = None, end_ms
-                return found
+            case events.SpeechEnded():
+                return list(self._ended(at_ms, body))
             case events.CallStarted(legs=legs):
                 self._legs = {leg.leg: _Leg(leg.role) for leg in legs}
             case events.LegUpdated():
@@ -56,6 +55,15 @@ class CallAlerts:
                 for each in resumed & self._legs.keys():
                     self._legs[each].quiet_ms = max(self._legs[each].quiet_ms, at_ms)
         return []
+
+    def _ended(self, at_ms: int, body: events.SpeechEnded) -> Iterator[events.Alert]:
+        leg = self._legs.get(body.leg)
+        if not body.crosstalk:
+            yield from self._overtalk(max(at_ms, body.end_ms), end_ms=body.end_ms)
+            if leg is not None:
+                leg.quiet_ms = body.end_ms
+        if leg is not None:
+            leg.since_ms = None
 
     def check(self, now_ms: int) -> list[events.Alert]:
         """The alerts that are due by the clock; called periodically during the call."""
@@ -84,24 +92,27 @@ class CallAlerts:
         for rule in self._rules().silence:
             assert rule.silence_s is not None
             if rule.role is None:
-                legs = [("", list(self._legs.values()))]
+                legs = [("", list(self._legs))]
             else:
                 legs = [
-                    (name, [leg])
+                    (name, [name])
                     for name, leg in self._legs.items()
                     if leg.role == rule.role and name not in self._held
                 ]
             for name, silent in legs:
-                if any(leg.since_ms is not None for leg in silent):
+                if any(self._talks(each) for each in silent):
                     continue
-                start_ms = max(leg.quiet_ms for leg in silent)
+                start_ms = max(self._legs[each].quiet_ms for each in silent)
                 if now_ms - start_ms >= rule.silence_s * 1000:
                     yield from self._alert_once(rule, name, start_ms, now_ms)
+
+    def _talks(self, name: str) -> bool:
+        return self._legs[name].since_ms is not None and not self.is_copy(name)
 
     def _overtalk(self, now_ms: int, end_ms: int | None = None) -> Iterator[events.Alert]:
         """The leg that began later talks over the other. `end_ms`: when one of them ended, if one just has."""
         speaking = sorted(
-            ((leg.since_ms, name) for name, leg in self._legs.items() if leg.since_ms is not None), reverse=True
+            ((self._legs[name].since_ms or 0, name) for name in self._legs if self._talks(name)), reverse=True
         )
         if len(speaking) < 2:
             return

@@ -17,7 +17,8 @@ from audio import Codec, Detector
 from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
 from lab.media.speech import speech
-from mediaworker.calls.transcriber import LegTranscriber, TranscriberStats
+from mediaworker.calls.transcriber import LegTranscriber
+from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import FinalText
 from mediaworker.events import schema as events
 from mediaworker.ops.latency import LatencyParts

@@ -221,3 +221,15 @@ def test_a_file_that_cannot_be_used_at_the_start_is_a_wrong_configuration(tmp_pa
     (tmp_path / "bad.toml").write_text("[[rules]]\nname = 'x'")
     with pytest.raises(ConfigError, match="exactly one"):
         AlertWatch(str(tmp_path / "bad.toml"), tuple)
+
+
+def test_crosstalk_is_no_overtalk_and_ends_no_silence() -> None:
+    alerts = call()
+    alerts.is_copy = lambda leg: leg == "out"
+    start(alerts, "in", 1000)
+    start(alerts, "out", 1200)
+    assert alerts.check(9000) == [] and end(alerts, "in", 9000) == []
+    assert alerts.on_event(9300, events.SpeechEnded("out", "out/1", 9200, "in")) == []
+    alerts.is_copy = lambda leg: False
+    assert [alert.rule for alert in alerts.check(19_100)] == ["dead-air"]
+    assert [alert.rule for alert in alerts.check(20_100)] == ["agent-quiet"], "the agent has not spoken yet"

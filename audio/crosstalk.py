@@ -1,0 +1,122 @@
+"""Whether a stretch of one leg is the sound of another leg: a headset that leaks, an echo, a mix of both.
+
+The other leg's sound is found in the stretch at the delay of the highest generalised cross-correlation (Knapp and
+Carter, 1976), and the stretch is predicted from it by the filter of 16 ms that does so best (least squares; Haykin,
+Adaptive Filter Theory, chapter 2). Of a copy the filter explains most, through a room still half; of somebody else's
+speech next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audio.rtp.clock import RATE_HZ
+
+BEFORE = 400 * RATE_HZ // 1000
+"""Samples of the other leg before the stretch that are looked at: the longest delay is a little less."""
+AFTER = 100 * RATE_HZ // 1000
+"""And behind it: the clocks of two legs may differ by so much."""
+TAPS, LEAD = 128, 32
+"""Of the filter: all of them, and those before the delay that was found."""
+LONGEST_LEAD, LONGEST = LEAD - AFTER, BEFORE - TAPS - 1
+"""Delays that are looked for."""
+NEAR = 8 * RATE_HZ // 1000
+FLATTER = 0.9
+"""Of a sample, taken off the next one: the voice's lowest tones would decide everything."""
+WHITE = 0.7
+"""Of a frequency's loudness that does not count when the delay is looked for: 1 is the phase transform."""
+FLOOR_FRAME, FLOOR_SHARE = 160, 10
+"""Noise is what the quietest tenth of the frames of 20 ms have."""
+BLOCK = 250 * RATE_HZ // 1000
+"""A word of its own is about as long."""
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What of a stretch another leg explains."""
+
+    share: float
+    """Of its energy above its noise, 0 to 1 or a little above."""
+    worst: float
+    """Of the energy of that loud quarter of a second of which the least is explained."""
+    gain_db: float
+    """What is explained, against the other leg."""
+    delay: int
+    """Samples: how much later it is here than there."""
+
+
+def likeness(own: NDArray[np.int16], other: NDArray[np.int16], near: int | None = None) -> Likeness:
+    """`own`: (n,) samples at 8 kHz, at least 1,000; `other`: (BEFORE + n + AFTER,), from BEFORE samples before on.
+
+    `near`: a delay that is known, of which the new one is within 8 ms.
+    """
+    here, there = _flat(own), _flat(other)
+    size = 1 << (len(there) + TAPS).bit_length()
+    here_spectrum, there_spectrum = np.fft.rfft(here, size), np.fft.rfft(there, size)
+    delay = _delay(here_spectrum * np.conj(there_spectrum), size, near)
+    begin = BEFORE - delay - (TAPS - LEAD)
+    source = there[begin : begin + len(here) + TAPS]
+    explained = _predicted(here, source)
+    rest, energy = here - explained, float(here @ here) + 1.0
+    unexplained = float(rest @ rest)
+    noise = min(_noise(here) * len(here), 0.95 * energy)
+    loudness = float(np.mean(source**2)) + 1.0
+    return Likeness(
+        share=(energy - unexplained) / (energy - noise),
+        worst=_worst(here, rest, noise / len(here)),
+        gain_db=float(10 * np.log10((float(np.mean(explained**2)) + 1e-3) / loudness)),
+        delay=delay,
+    )
+
+
+def _flat(samples: NDArray[np.int16]) -> Floats:
+    flat = samples.astype(np.float32)
+    flat[1:] -= np.float32(FLATTER) * flat[:-1].copy()
+    return flat
+
+
+def _delay(cross: NDArray[Any], size: int, near: int | None) -> int:
+    """`cross`: the cross spectrum of the stretch and the other leg, which begins BEFORE samples earlier."""
+    cross *= np.maximum(np.abs(cross), 1e-9) ** -WHITE
+    found = np.abs(np.fft.irfft(cross, size))
+    low, high = (LONGEST_LEAD, LONGEST) if near is None else (near - NEAR, near + NEAR)
+    lags = np.arange(max(low, LONGEST_LEAD), min(high, LONGEST) + 1)
+    return int(lags[np.argmax(found[(lags - BEFORE) % size])])
+
+
+def _predicted(here: Floats, source: Floats) -> Floats:
+    """`here` as far as a filter makes it from `source`, TAPS samples longer, whose sample TAPS - LEAD is as old."""
+    size = 1 << (len(source) + TAPS).bit_length()
+    spectrum = np.fft.rfft(source, size)
+    own = np.fft.irfft(np.abs(spectrum) ** 2, size)[:TAPS]
+    # With `source` from TAPS samples to one sample later: tap 0 is the latest of them.
+    with_here = np.fft.irfft(np.fft.rfft(here, size) * np.conj(spectrum), size)[-TAPS:]
+    distance = np.abs(np.subtract.outer(np.arange(TAPS), np.arange(TAPS)))
+    matrix = own[distance] + np.eye(TAPS) * (1e-3 * own[0] + 1.0)
+    taps = np.linalg.solve(matrix, with_here)
+    made = np.fft.irfft(np.fft.rfft(taps, size) * spectrum, size)
+    result: Floats = made[TAPS:][: len(here)].astype(np.float32)
+    return result
+
+
+def _noise(here: Floats) -> float:
+    """The energy of a sample of the quietest frames."""
+    frames = here[: len(here) // FLOOR_FRAME * FLOOR_FRAME].reshape(-1, FLOOR_FRAME)
+    energies = np.sort(np.mean(frames**2, axis=1))
+    return float(np.mean(energies[: max(1, len(energies) // FLOOR_SHARE)]))
+
+
+def _worst(here: Floats, rest: Floats, noise: float) -> float:
+    """Over blocks that overlap by a half, and are no quieter than half of the mean."""
+    count = max(1, 2 * len(here) // BLOCK - 1)
+    begins = np.linspace(0, max(0, len(here) - BLOCK), count).astype(int)
+    energies = np.array([np.mean(here[begin : begin + BLOCK] ** 2) for begin in begins])
+    rests = np.array([np.mean(rest[begin : begin + BLOCK] ** 2) for begin in begins])
+    loud = energies >= 0.5 * energies.mean() + noise
+    return float((1 - rests[loud] / np.maximum(energies[loud], 1e-3)).min()) if loud.any() else 1.0
