@@ -12,7 +12,7 @@ export OMP_NUM_THREADS = 1
 # The tests start hundreds of processes, and pytest rewrites each test module: what is compiled once is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: cluster mutants checkpoint words fuzz fuzz-asan gpu help interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
+.PHONY: cluster mutants checkpoint words fuzz fuzz-asan gpu help field interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -33,6 +33,7 @@ help:
 	@echo "make gpu     all about the engine that only an NVIDIA GPU can show, without a network (ten minutes; GPU=--rehearse on a CPU)"
 	@echo "make checkpoint  write and load 0.6B at full size with random numbers, in both layouts (a minute, 3 GB of disk)"
 	@echo "make interop a real Asterisk, Kamailio, rtpengine and softphone against the worker (as root; minutes, 400 MB the first time)"
+	@echo "make field   call flows, files and clients from public reports against a worker, as a table (two minutes; FIELD='--only calls')"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
 	@echo "make screenshot  place calls and take the README's pictures of the page"
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
@@ -96,6 +97,9 @@ words: setup-dev
 
 soak: setup-dev
 	$(RUN)/python tools/soak.py $(SOAK)
+
+field: setup-dev
+	@$(RUN)/python -m tools.field $(FIELD)
 
 # What is guided by coverage needs atheris, which is not part of the lock; without it the mutations alone run.
 fuzz: setup-dev
