@@ -12,7 +12,7 @@ export OMP_NUM_THREADS = 1
 # The tests start hundreds of processes, and pytest rewrites each test module: what is compiled once is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: cluster mutants checkpoint words fuzz fuzz-asan gpu help field interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
+.PHONY: cluster mutants checkpoint words fuzz fuzz-asan gpu help field peers interop reference demo screenshot run check unit test test-slow coverage lint bench soak lock schema clean setup setup-dev
 
 help:
 	@echo "make demo    install, place a real SIP call and a Twilio stream with recorded speech, show the live events"
@@ -34,6 +34,7 @@ help:
 	@echo "make checkpoint  write and load 0.6B at full size with random numbers, in both layouts (a minute, 3 GB of disk)"
 	@echo "make interop a real Asterisk, Kamailio, rtpengine and softphone against the worker (as root; minutes, 400 MB the first time)"
 	@echo "make field   call flows, files and clients from public reports against a worker, as a table (two minutes; FIELD='--only calls')"
+	@echo "make peers   what a user would pick instead, on the same streams and the same core (minutes; installs them into build/peers)"
 	@echo "make lock    refresh requirements/*.lock from pyproject.toml"
 	@echo "make screenshot  place calls and take the README's pictures of the page"
 	@echo "make schema  regenerate docs/ from the code (event schema, configuration reference)"
@@ -100,6 +101,9 @@ soak: setup-dev
 
 field: setup-dev
 	@$(RUN)/python -m tools.field $(FIELD)
+
+peers: setup-dev
+	@$(RUN)/python -m tools.peers $(PEERS)
 
 # What is guided by coverage needs atheris, which is not part of the lock; without it the mutations alone run.
 fuzz: setup-dev

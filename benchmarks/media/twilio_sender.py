@@ -1,6 +1,6 @@
 """Twilio of the Twilio benchmark: streams of two tracks, 20 ms messages on an absolute schedule.
 
-`python -m benchmarks.media.twilio_sender PORT STREAMS SECONDS [noise]` prints a JSON object when done.
+`python -m benchmarks.media.twilio_sender PORT STREAMS SECONDS [noise] [one-track]` prints a JSON object when done.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 
 from benchmarks.media.rtp_sender import PTIME_S, beginnings, payloads
 
@@ -28,7 +29,7 @@ def frame(text: bytes) -> bytes:
     return struct.pack("!BBHI", 0x81, 0xFE, len(text), 0) + text
 
 
-def connect(port: int, index: int) -> socket.socket:
+def connect(port: int, index: int, tracks: Sequence[str]) -> socket.socket:
     stream = socket.create_connection(("127.0.0.1", port))
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     key = base64.b64encode(secrets.token_bytes(16)).decode()
@@ -40,7 +41,7 @@ def connect(port: int, index: int) -> socket.socket:
     start = {
         "event": "start", "sequenceNumber": "1", "streamSid": f"MZ{index:032d}",
         "start": {
-            "accountSid": "AC" + "0" * 32, "callSid": f"CA{index:032d}", "tracks": list(TRACKS), "customParameters": {},
+            "accountSid": "AC" + "0" * 32, "callSid": f"CA{index:032d}", "tracks": list(tracks), "customParameters": {},
             "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1},
         },
     }  # fmt: skip
@@ -49,9 +50,9 @@ def connect(port: int, index: int) -> socket.socket:
     return stream
 
 
-def main(port: int, count: int, seconds: float, *, noise: bool) -> dict[str, float]:
+def main(port: int, count: int, seconds: float, *, noise: bool, tracks: Sequence[str] = TRACKS) -> dict[str, float]:
     turn = [base64.b64encode(payload).decode() for payload in payloads(noise=noise)]
-    streams = [connect(port, index) for index in range(count)]
+    streams = [connect(port, index, tracks) for index in range(count)]
     sent = late = blocked = 0
     messages = int(seconds / PTIME_S)
     # Each stream has its own moment within the 20 ms, at which Twilio sends both tracks.
@@ -73,16 +74,17 @@ def main(port: int, count: int, seconds: float, *, noise: bool) -> dict[str, flo
                 if begun < 0:
                     continue
                 data = b""
-                for side, track in enumerate(TRACKS):
+                for side, track in enumerate(tracks):
                     payload = turn[(offsets[2 * index + side] + number) % len(turn)]
+                    message = len(tracks) * begun + side + 2
                     text = (
-                        f'{{"event":"media","sequenceNumber":"{2 * begun + side + 2}","media":{{"track":"{track}",'
+                        f'{{"event":"media","sequenceNumber":"{message}","media":{{"track":"{track}",'
                         f'"chunk":"{begun + 1}","timestamp":"{20 * begun}","payload":"{payload}{ends[index]}'
                     )
                     data += frame(text.encode())
                 try:
                     if streams[index].send(data) == len(data):
-                        sent += len(TRACKS)
+                        sent += len(tracks)
                         continue
                 except BlockingIOError:
                     pass
@@ -94,5 +96,7 @@ def main(port: int, count: int, seconds: float, *, noise: bool) -> dict[str, flo
 
 
 if __name__ == "__main__":
-    loud = sys.argv[4:] == ["noise"]
-    sys.stdout.write(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), noise=loud)))
+    options = sys.argv[4:]
+    tracks = TRACKS[:1] if "one-track" in options else TRACKS
+    figures = main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), noise="noise" in options, tracks=tracks)
+    sys.stdout.write(json.dumps(figures))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Generator
 
@@ -23,6 +24,9 @@ from mediaworker.ops.tls import certificate
 
 CLOSE_S = 5.0
 WS_MAX_BYTES = 65536
+SEND_BYTES = 65536
+"""That the kernel keeps for a peer (Linux takes twice as many). Left alone it takes megabytes, and a subscriber that never
+reads is sent thousands of events, at the others' cost, before it is found out."""
 
 
 class UvicornLogFilter(logging.Filter):
@@ -96,6 +100,7 @@ class HttpServer:
 
     async def start(self) -> None:
         listener = bound_tcp(self.host, self._settings.http.port)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self.port = listener.getsockname()[1]
         self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="http")
         while not self._server.started:

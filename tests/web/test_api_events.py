@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,25 @@ async def test_a_client_that_does_not_read_is_closed_and_resumes(tmp_path: Path)
             rest = (await receive(socket, count - seen + 1))[1:]
             assert [event["at_ms"] for event in rest] == list(range(seen, count))
         assert api.hub.overruns == 1
+
+
+async def test_little_is_sent_to_a_client_that_never_reads(tmp_path: Path) -> None:
+    """It would be megabytes, in the kernel's buffers, and work that the other subscribers wait for."""
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", api.server.port))
+        deaf = await connect(api.ws, sock=raw, compression=None, max_size=None, ping_interval=None)
+        deaf.transport.pause_reading()  # type: ignore[attr-defined]
+        (subscription,) = api.hub._subscriptions
+        for number in range(100):
+            api.hub.publish("c1", number, final(f"u{number}", "x" * 20_000))
+            await api.hub.flush()
+        await until(lambda: subscription.waiting >= 75)
+        deaf.transport.abort()
 
 
 async def test_a_client_that_is_dead_is_cut(tmp_path: Path) -> None:
