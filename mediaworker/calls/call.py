@@ -15,6 +15,7 @@ from mediaworker.calls import talk
 from mediaworker.calls.call_leg import CallLeg, LegSpec
 from mediaworker.calls.crosstalk import Crosstalk
 from mediaworker.calls.hold import HoldState
+from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.routing import CallPlan
 from mediaworker.events import schema as events
 from mediaworker.policy.alerts.call import CallAlerts
@@ -187,16 +188,23 @@ class Call:
         self._update_hold()
         return member.audio
 
-    def describe(self, leg: str, *, role: Role, name: str) -> None:
-        """Take over the peer's new description of a leg, except where a route, an override or a user has set it."""
+    def describe(self, leg: str, *, role: Role, name: str, another: bool = False) -> None:
+        """Take over the peer's new description of a leg, except where a route, an override or a user has set it.
+
+        `another`: of somebody else, who says what begins from now on; else it is of whoever has the leg.
+        """
         member = self.members[leg]
-        before = member.role, member.name
-        if not member.role_is_set:
-            member.role = member.transcriber.role = role
-        if not member.name_is_set:
-            member.name = name
-        if before != (member.role, member.name) and not self.ending:
-            self._leg_updated(member)
+        before = member.speaker
+        now = Speaker(before.role if member.role_is_set else role, before.name if member.name_is_set else name)
+        if now == before or self.ending:
+            return
+        if another:
+            self._finish(member, "flush")
+            member.since_ms = self.leg_ms(member.audio, member.audio.position)
+            member.transcriber.speaker = now
+        else:
+            before.role, before.name = now.role, now.name
+        self._leg_updated(member)
 
     def held(self, leg: str | None = None) -> None:
         """The peer has put a leg on hold, or all of them."""
@@ -264,7 +272,7 @@ class Call:
     def rename(self, leg: str, name: str) -> None:
         """Raises KeyError for an unknown leg."""
         member = self.members[leg]
-        member.name, member.name_is_set = name, True
+        member.speaker.name, member.name_is_set = name, True
         self._leg_updated(member)
 
     def set_language(self, language: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from audio import Codec, Leg
 from audio.due import Transport
 from config.sections.section import Role
+from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.talk import Segment
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.events import schema as events
@@ -36,22 +37,30 @@ class CallLeg:
     """Made by `CallRegistry`; `call.started` and `leg.updated` tell users about it."""
 
     spec: LegSpec
-    role: str
-    name: str
     audio: Leg
     transcriber: LegTranscriber
     role_is_set: bool = False
     name_is_set: bool = False
     """By a route, an override or a user: what the peer says later changes nothing."""
+    since_ms: int = 0
+    """When the present speaker took the leg over from another, in call time; 0: nobody had it before."""
+
+    @property
+    def speaker(self) -> Speaker:
+        return self.transcriber.speaker
 
     def info(self) -> events.LegInfo:
         return events.LegInfo(
-            leg=self.spec.leg, role=self.role, label=self.spec.label, name=self.name, codec=self.audio.codec.rtp_name
+            leg=self.spec.leg,
+            role=self.speaker.role,
+            label=self.spec.label,
+            name=self.speaker.name,
+            codec=self.audio.codec.rtp_name,
         )
 
     def updated(self) -> events.LegUpdated:
         info = self.info()
-        return events.LegUpdated(leg=info.leg, role=info.role, name=info.name, label=info.label, codec=info.codec)
+        return events.LegUpdated(info.leg, info.role, info.name, info.label, info.codec, self.since_ms)
 
     def media(self) -> events.LegMedia:
         return events.LegMedia(

@@ -15,6 +15,15 @@ POSITIONS_PER_MS = 8
 
 
 @dataclass(slots=True)
+class Speaker:
+    """Who is heard on a leg. A correction changes it, in all that has no final yet; another person is another one."""
+
+    role: str
+    name: str = ""
+    """For display."""
+
+
+@dataclass(slots=True)
 class LiveUtterance:
     """An utterance without its final. Positions are the leg's."""
 
@@ -29,6 +38,7 @@ class LiveUtterance:
     next_partial: int
     """The position at which the next partial is requested."""
     language: str
+    speaker: Speaker
     revision: int = 0
     """The newest request to the engine."""
     shown: int = 0
@@ -62,7 +72,7 @@ class LiveUtterance:
         """The leg whose sound it is, which makes it crosstalk; empty: it is its own leg's."""
         return self.crosstalk.copy_of if self.crosstalk is not None else ""
 
-    def partial(self, leg: str, role: str, hypothesis: Hypothesis, end_ms: int) -> events.TranscriptPartial | None:
+    def partial(self, leg: str, hypothesis: Hypothesis, end_ms: int) -> events.TranscriptPartial | None:
         """The next partial, or None if the hypothesis changes nothing."""
         shown = (self.text, self.stable_chars)
         if not hypothesis.text or (hypothesis.text, hypothesis.stable_chars) == shown:
@@ -72,7 +82,7 @@ class LiveUtterance:
         self.language = hypothesis.language or self.language
         return events.TranscriptPartial(
             leg=leg,
-            role=role,
+            role=self.speaker.role,
             utterance_id=self.id,
             revision=self.shown,
             start_ms=self.start_ms,
@@ -80,13 +90,14 @@ class LiveUtterance:
             text=self.text,
             stable_chars=self.stable_chars,
             language=self.language,
+            name=self.speaker.name,
         )
 
-    def final(self, leg: str, role: str, hypothesis: Hypothesis, latency_ms: int) -> events.TranscriptFinal:
+    def final(self, leg: str, hypothesis: Hypothesis, latency_ms: int) -> events.TranscriptFinal:
         assert self.ended is not None
         return events.TranscriptFinal(
             leg=leg,
-            role=role,
+            role=self.speaker.role,
             utterance_id=self.id,
             revision=self.shown + 1,
             start_ms=self.start_ms,
@@ -99,6 +110,7 @@ class LiveUtterance:
             reason="failed" if hypothesis.error is not None else self.ended.reason,
             error=hypothesis.error,
             crosstalk=self.copy_of,
+            name=self.speaker.name,
         )
 
     def times(self, final: events.TranscriptFinal, queue_s: float, now_s: float) -> FinalTimes:

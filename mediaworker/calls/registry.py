@@ -15,6 +15,7 @@ from config import Settings
 from mediaworker.calls import routing
 from mediaworker.calls.call import Call, CallInfo
 from mediaworker.calls.call_leg import CallLeg, LegSpec
+from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import LegWordTimestamps
@@ -226,10 +227,9 @@ class CallRegistry:
             event_clock_hz=spec.event_clock_hz,
             stall_s=spec.stall_s,
         )
-        role = plan.roles.get(spec.leg, spec.role)
         transcriber = LegTranscriber(
             name=spec.leg,
-            role=role,
+            speaker=Speaker(plan.roles.get(spec.leg, spec.role), plan.names.get(spec.leg, spec.name)),
             leg=audio,
             prefix=f"{call.id}/{spec.leg}/",
             language=plan.language,
@@ -250,8 +250,6 @@ class CallRegistry:
         )
         return CallLeg(
             spec=spec,
-            role=role,
-            name=plan.names.get(spec.leg, spec.name),
             audio=audio,
             transcriber=transcriber,
             role_is_set=spec.leg in plan.roles,

@@ -22,7 +22,7 @@ from asr.utterance import Format, Hypothesis, Utterance
 from audio import WINDOW, Codec, Detection, Digit, Leg, SpeechOffset, SpeechOnset, SpeechPaused, SpeechResumed
 from config import Endpointing
 from mediaworker.calls.crosstalk import Comparison, Crosstalk
-from mediaworker.calls.live_utterance import POSITIONS_PER_MS, LiveUtterance
+from mediaworker.calls.live_utterance import POSITIONS_PER_MS, LiveUtterance, Speaker
 from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import FinalText, LegWordTimestamps
 from mediaworker.events import schema as events
@@ -41,6 +41,7 @@ class LegTranscriber:
     """The recognition side of one leg.
 
     Args:
+        speaker: who says what begins from now on; replaced when another person takes the leg over.
         publish: takes (at_ms, event body).
         call_ms: turns a leg position into milliseconds of call time.
         drained: called whenever the last open utterance has got its final.
@@ -54,7 +55,7 @@ class LegTranscriber:
         self,
         *,
         name: str,
-        role: str,
+        speaker: Speaker,
         leg: Leg,
         prefix: str,
         language: str,
@@ -73,7 +74,7 @@ class LegTranscriber:
         traces: Traces | None = None,
         crosstalk: Crosstalk | None = None,
     ) -> None:
-        self.name, self.role, self.leg = name, role, leg
+        self.name, self.speaker, self.leg = name, speaker, leg
         self.language, self.context = language, context
         self.segments: list[tuple[int, int]] = []
         """Finished speech in call milliseconds; the call removes what it has added up."""
@@ -179,6 +180,7 @@ class LegTranscriber:
             sent=detection.audio_start,
             next_partial=detection.start + FIRST_PARTIAL_MS * POSITIONS_PER_MS,
             language=self.language,
+            speaker=self.speaker,
         )
         if self._crosstalk is not None:
             utterance.crosstalk = Comparison(detection.start)
@@ -333,7 +335,7 @@ class LegTranscriber:
 
     def _publish_partial(self, utterance: LiveUtterance, hypothesis: Hypothesis) -> None:
         end_ms = self._call_ms(utterance.paused if utterance.paused is not None else utterance.sent)
-        if (body := utterance.partial(self.name, self.role, hypothesis, end_ms)) is not None:
+        if (body := utterance.partial(self.name, hypothesis, end_ms)) is not None:
             self._stats.partials += 1
             self._publish(self._call_ms(utterance.sent), body)
 
@@ -382,7 +384,7 @@ class LegTranscriber:
             now_s=now_s,
         )
         latency_ms = round(latency_s * 1000)
-        body = utterance.final(self.name, self.role, hypothesis, latency_ms)
+        body = utterance.final(self.name, hypothesis, latency_ms)
         if self._traces is not None and utterance.traceparent:
             self._traces.on_final(utterance.times(body, hypothesis.queue_s, now_s))
         self._publish(utterance.end_ms + latency_ms, body)

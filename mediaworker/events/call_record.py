@@ -120,7 +120,7 @@ def closing(
     known.
     """
     past = _Past(record, history)
-    roles = {leg.leg: leg.role for leg in record.legs}
+    legs = {leg.leg: leg for leg in record.legs}
     for speech in record.speaking:
         end_ms = past.ends.get(speech.utterance_id)
         if end_ms is None:
@@ -129,9 +129,10 @@ def closing(
             end_ms = past.end(speech.leg, speech.utterance_id, known_ms)
             yield SpeechEnded(speech.leg, speech.utterance_id, end_ms)
         heard = said.get(speech.utterance_id)
+        whose = heard or legs.get(speech.leg)
         yield TranscriptFinal(
             leg=speech.leg,
-            role=roles.get(speech.leg, "unknown"),
+            role=whose.role if whose is not None else "unknown",
             utterance_id=speech.utterance_id,
             revision=RESTART_REVISION,
             start_ms=speech.start_ms,
@@ -143,6 +144,7 @@ def closing(
             latency_ms=0,
             reason="failed",
             error=error,
+            name=whose.name if whose is not None else "",
         )
     if not past.told:
         yield past.metrics(record.at_ms)

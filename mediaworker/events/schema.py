@@ -20,6 +20,9 @@ CallMillis = Annotated[int, Meta(description="Milliseconds since the call starte
 Millis = Annotated[int, Meta(description="A length in milliseconds")]
 LegName = Annotated[str, Meta(description="The leg within its call: `main`, `inbound`, `outbound`, …")]
 UtteranceId = Annotated[str, Meta(description="Unique over all calls")]
+SpeakerName = Annotated[
+    str, Meta(description="Who speaks, for display, as it was known then; absent: nobody was named")
+]
 RoleName = Annotated[str, Meta(description="`agent`, `customer` or `unknown`: from the channel, never from the audio")]
 SpeechReason = Literal["endpoint", "max_length", "hangup", "flush", "shutdown", "failed"]
 EngineStatus = Literal["warming_up", "ready", "idle", "failed"]
@@ -85,6 +88,13 @@ class LegUpdated(EventBody, frozen=True, tag="leg.updated"):
     name: str
     label: str
     codec: str
+    since_ms: Annotated[
+        CallMillis,
+        Meta(
+            description="Somebody else took the leg over then: role and name are of what begins from there on, and "
+            "what began before stays with who had it. Absent: they are of all that was said on the leg"
+        ),
+    ] = 0
 
 
 class CallHeld(EventBody, frozen=True, tag="call.held"):
@@ -131,6 +141,7 @@ class TranscriptPartial(EventBody, frozen=True, tag="transcript.partial"):
     text: Text
     stable_chars: Annotated[int, Meta(description="So many leading code points are not expected to change")]
     language: Annotated[str, Meta(description="ISO 639-1 code (639-3 where there is none), empty when unknown")]
+    name: SpeakerName = ""
 
 
 class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
@@ -155,6 +166,7 @@ class TranscriptFinal(EventBody, frozen=True, tag="transcript.final"):
     crosstalk: Annotated[
         str, Meta(description="The leg whose sound this is: it is transcribed there, and the text here is empty")
     ] = ""
+    name: SpeakerName = ""
 
 
 class TranscriptWords(EventBody, frozen=True, tag="transcript.words"):

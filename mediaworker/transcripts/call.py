@@ -9,17 +9,28 @@ from typing import Literal
 import msgspec
 
 from mediaworker.events.frame import decode
-from mediaworker.events.schema import CallRecord, EventBody, EventError, TranscriptFinal, TranscriptWords, Word
+from mediaworker.events.schema import (
+    CallRecord,
+    CallStarted,
+    EventBody,
+    EventError,
+    LegUpdated,
+    TranscriptFinal,
+    TranscriptWords,
+    Word,
+)
 from mediaworker.transcripts import formats
 from mediaworker.transcripts.formats import SpokenLine, TextFormat, plain_text, srt, vtt
 
 Format = Literal["json", TextFormat]
 FORMATS: tuple[Format, ...] = ("json", "txt", "srt", "vtt")
 MEDIA_TYPES: dict[str, str] = {"json": formats.JSON, **formats.MEDIA_TYPES}
+TYPES = frozenset({"transcript.final", "transcript.words", "call.started", "leg.updated"})
+"""Of the events that `segments` reads."""
 
 
 class CallSegment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One final. `speaker` is the leg's name, else its label, its role when known, else the leg."""
+    """One final. `speaker` is the name of who had the leg, else its label, its role when known, else the leg."""
 
     utterance_id: str
     leg: str
@@ -42,16 +53,18 @@ class CallTranscript(msgspec.Struct, frozen=True):
 
 
 def segments(record: CallRecord, frames: Iterable[str]) -> list[CallSegment]:
-    """From `transcript.final` and `transcript.words` frames, in the order in which people began to speak."""
-    speakers = {leg.leg: leg.name or leg.label for leg in record.legs}
+    """From frames of `TYPES`, in the order in which people began to speak."""
+    labels = {leg.leg: leg.label for leg in record.legs}
     bodies = list(_bodies(frames))
+    names = _names(record, bodies)
     words = {body.utterance_id: body.words for body in bodies if isinstance(body, TranscriptWords)}
     found = []
     for final in bodies:
         if not isinstance(final, TranscriptFinal):
             continue
         role = final.role if final.role != "unknown" else ""
-        speaker = speakers.get(final.leg) or role or final.leg
+        named = (name for since_ms, name in reversed(names.get(final.leg, [])) if final.start_ms >= since_ms)
+        speaker = next(named, final.name) or labels.get(final.leg) or role or final.leg
         found.append(
             CallSegment(
                 utterance_id=final.utterance_id,
@@ -68,6 +81,23 @@ def segments(record: CallRecord, frames: Iterable[str]) -> list[CallSegment]:
             )
         )
     return sorted(found, key=lambda segment: (segment.start_ms, segment.end_ms))
+
+
+def _names(record: CallRecord, bodies: Iterable[EventBody]) -> dict[str, list[tuple[int, str]]]:
+    """Leg → who had it, one after the other: since when, and by what name. What came later of one counts.
+
+    Names that were given to legs after the call's end are in its record alone, and are of who had them last.
+    """
+    found: dict[str, list[tuple[int, str]]] = {}
+    for body in bodies:
+        for leg in body.legs if isinstance(body, CallStarted) else [body] if isinstance(body, LegUpdated) else []:
+            since_ms = leg.since_ms if isinstance(leg, LegUpdated) else 0
+            before = [each for each in found.get(leg.leg, []) if each[0] < since_ms]
+            found[leg.leg] = [*before, (since_ms, leg.name)]
+    for leg in record.legs:
+        *before, (since_ms, _) = found.get(leg.leg, [(0, "")])
+        found[leg.leg] = [*before, (since_ms, leg.name)]
+    return found
 
 
 def _bodies(frames: Iterable[str]) -> Iterator[EventBody]:

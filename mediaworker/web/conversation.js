@@ -78,7 +78,7 @@ export class ConversationView {
   }
 
   #announce(item) {
-    this.spoken.append(h("p", { lang: item.language || null }, `${this.#state.title(item.leg)}: ${item.text}`));
+    this.spoken.append(h("p", { lang: item.language || null }, `${item.who.title}: ${item.text}`));
     while (this.spoken.children.length > 3) this.spoken.firstElementChild.remove();
   }
 
@@ -123,7 +123,7 @@ export class ConversationView {
     const states = `${item.final ? "" : " unsettled"}${item.severity ? " alerted" : ""}`;
     setAttribute(row.node, "data-severity", item.severity ?? null);
     setAttribute(row.node, "class", `item said ${leg.side} leg${leg.index % 6}${states}`);
-    setText(row.who, leg.title);
+    setText(row.who, item.who.title);
     setAttribute(row.text, "lang", item.language);
     const points = item.final ? null : [...item.text];  // stable_chars counts code points, not UTF-16 units
     const solid = points ? points.slice(0, item.stable).join("") : item.text;
@@ -152,7 +152,7 @@ export class ConversationView {
   }
 
   #drawEvent(item, row) {
-    const leg = item.leg === null ? "" : `${this.#state.title(item.leg)} `;
+    const leg = item.leg === null ? "" : `${item.who?.title ?? item.leg} `;
     switch (item.kind) {
       case "alert":
         setText(row.label, item.count > 1 ? `${item.count} ×` : "");

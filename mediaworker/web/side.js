@@ -84,7 +84,7 @@ export class Side {
       known = h("span", { class: "keys" });
       this.#drawn.digits.set(item, known);
       this.digits.append(h("li", {}, h("button", { type: "button", onclick: () => this.#reveal(item) },
-        h("time", {}, clock(item.at)), known, h("span", { class: "by" }, this.#state.title(item.leg)))));
+        h("time", {}, clock(item.at)), known, h("span", { class: "by" }, item.who?.title ?? item.leg ?? ""))));
     }
     setText(known, item.digits.join(" "));
   }

@@ -13,6 +13,7 @@ const LONGEST_UTTERANCE_MS = 60_000;  // 30 s by default: how far back another u
 /**
  * @typedef {Object} Item  One row of the conversation: `said`, `alert`, `dtmf`, `hold`, `resume` or `end`.
  * @property {string} kind  @property {number} at  Call milliseconds.  @property {string|null} leg
+ * @property {Object} [who]  Who had the leg then: {leg, role, name, label, title}. A correction changes it.
  * @property {boolean} [gone]  Taken out again: an utterance without words.
  */
 
@@ -23,7 +24,7 @@ export class Conversation {
     this.id = id;
     this.started = null;
     this.ended = null;
-    /** leg → {leg, role, name, label, codec, index, side: "left"|"right", title} */
+    /** leg → {leg, role, name, label, codec, index, side: "left"|"right", title, since, who} */
     this.legs = new Map();
     /** In the order in which it happened. @type {Item[]} */
     this.items = [];
@@ -91,6 +92,7 @@ export class Conversation {
     return this.#arrange();
   }
 
+  /** Of who has the leg now. */
   title(leg) {
     return this.legs.get(leg)?.title ?? leg ?? "";
   }
@@ -98,14 +100,17 @@ export class Conversation {
   /** The conversation as text, as `GET …/transcript?format=txt` has it, with what is still being said. */
   text() {
     const lines = this.items.filter((item) => item.kind === "said" && item.text);
-    const name = (leg) => speaker(this.legs.get(leg) ?? { leg });
-    return lines.map((item) => `[${stamp(item.at)}] ${name(item.leg)}: ${item.text}\n`).join("");
+    return lines.map((item) => `[${stamp(item.at)}] ${speaker(item.who)}: ${item.text}\n`).join("");
   }
 
   #leg(info) {
     const known = this.legs.get(info.leg) ?? { index: this.legs.size };
-    const { leg, role, name, label, codec } = info;
-    this.legs.set(leg, Object.assign(known, { leg, role, name, label, codec, title: title(info) }));
+    const { leg, role, name, label, codec, since_ms: since = known.since ?? 0 } = info;
+    const now = { leg, role, name, label, title: title(info) };
+    // Who takes the leg over leaves what was said to who had it.
+    if (known.since !== since) Object.assign(known, { since, who: {} });
+    Object.assign(known.who, now);
+    this.legs.set(leg, Object.assign(known, now, { codec }));
     return known;
   }
 
@@ -127,6 +132,7 @@ export class Conversation {
     let place = this.items.length;
     while (place > 0 && this.items[place - 1].at > item.at) place -= 1;
     this.items.splice(place, 0, item);
+    item.who = this.legs.get(item.leg)?.who;
     return item;
   }
 

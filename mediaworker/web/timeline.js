@@ -167,7 +167,8 @@ export class Timeline {
                                  ["visibility", "visible"]]) setAttribute(this.here, name, value);
     setAttribute(this.slider, "aria-valuenow", String(at));
     const what = item.text ?? item.digits?.join(" ") ?? item.kind;
-    setAttribute(this.slider, "aria-valuetext", `${clock(Number(ms))} ${this.#state.title(item.leg)}: ${what}`);
+    const who = item.who?.title ?? item.leg ?? "";
+    setAttribute(this.slider, "aria-valuetext", `${clock(Number(ms))} ${who}: ${what}`);
     this.#reveal(item, focus);
   }
 }

@@ -50,6 +50,14 @@ class Participant:
         user, at, host = rest.partition("@")
         return (user if at else rest).split(";")[0].split("?")[0]
 
+    def is_same(self, other: Participant) -> bool:
+        """Whether two documents mean one person: some clients count anew in each, others name all by one id."""
+        if self.name and self.name == other.name:
+            return True
+        if self.aor and other.aor:
+            return self.user.casefold() == other.user.casefold()
+        return self.id == other.id
+
 
 @dataclass(slots=True)
 class Metadata:
@@ -140,6 +148,8 @@ class Recording:
 
     def __init__(self) -> None:
         self._participants: dict[str, Participant] = {}
+        self._known: dict[str, Participant] = {}
+        """All who were ever named: a document may name somebody by the id alone who was there before."""
         self._streams: dict[str, str] = {}
         self._sends: dict[str, frozenset[str]] = {}
         self._said_mixed: frozenset[str] = frozenset()
@@ -156,16 +166,17 @@ class Recording:
             if participant is None:
                 participants.pop(identity, None)
             else:
-                participants[identity] = _merged(participants.get(identity), participant)
+                participants[identity] = _merged(self._known.get(identity), participant)
         for identity, label in metadata.streams.items():
             if label is None:
                 streams.pop(identity, None)
             else:
-                streams[identity] = label or streams.get(identity, "")
+                streams[identity] = label or self._streams.get(identity, "")
         sends |= metadata.sends
         if max(len(participants), len(streams), len(sends)) > MAX_ITEMS:
             raise MetadataError(f"more than {MAX_ITEMS} participants or streams in all")
         self._participants, self._streams, self._sends = participants, streams, sends
+        self._known = dict(list((self._known | participants).items())[-MAX_ITEMS:])
         before = frozenset() if metadata.complete else self._said_mixed
         self._said_mixed = (before | metadata.mixed) & streams.keys()
         self._mixes = _mixes(streams, sends, self._said_mixed)
@@ -213,6 +224,13 @@ class Recording:
         return {identity for identity, named in self._streams.items() if named == label} | {label}
 
 
+def same_people(before: Collection[Participant], now: Collection[Participant]) -> bool:
+    """Whether nobody has come and nobody has gone."""
+    return all(any(each.is_same(other) for other in now) for each in before) and all(
+        any(each.is_same(other) for other in before) for each in now
+    )
+
+
 def _mixes(streams: Mapping[str, str], sends: Mapping[str, frozenset[str]], said: Collection[str]) -> frozenset[str]:
     """The streams that are said to be a mix, and those of several speakers each of whom has another stream alone."""
     found = {stream for stream, label in streams.items() if stream in said or label.casefold() in _MIXED}
@@ -241,8 +259,8 @@ def _association(identity: str, element: Element, metadata: Metadata) -> None:
 
 
 def _merged(before: Participant | None, now: Participant) -> Participant:
-    """A partial update may repeat the identity alone."""
-    if before is None:
+    """A document may repeat the identity alone; another address without a name is somebody else's."""
+    if before is None or now.aor and before.aor and now.user.casefold() != before.user.casefold():
         return now
     return Participant(now.id, now.aor or before.aor, now.name or before.name)
 

@@ -15,6 +15,7 @@ from lab.engine.listener import LISTENER, LISTENER_PATH
 from lab.events.story import check_story
 from lab.patience import until
 from lab.sip.rtp_sender import RtpSender
+from lab.sip.sip_peer import SipPeer
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Body, Expect, Pause, Send, Step, mixed, offer, scenario
 from lab.sip.siprec import ANSWERED, PEOPLE, REQUIRE, ROLES, SRC, both, ended, line, metadata, talking
@@ -155,6 +156,38 @@ async def test_who_is_not_named_has_not_gone(running: Worker, tmp_path: Path, mo
     assert [(leg["role"], leg["name"]) for leg in events[0]["legs"]] == [("customer", "Bea"), ("agent", "Ann")]
     for sender in media:
         sender.close()
+
+
+def body(found: Body) -> tuple[str, str]:
+    """The text and Content-Type of a body, for a peer that fills nothing in."""
+    text = found.text.replace("[media_ip_type]", "4").replace("[media_ip]", "127.0.0.1")
+    return text, f"Content-Type: {found.content_type}"
+
+
+async def test_people_keep_what_they_said(running: Worker) -> None:
+    """Who takes the stream over is told, while the other speaks, by metadata alone."""
+    media, before = [RtpSender(), RtpSender()], len(running.calls())
+    caller, codes = SipPeer(running.sip_port), file("agent").read_bytes()
+    answer = await caller.invite(*body(mixed(both(media), metadata())), *REQUIRE)
+    port = int(re.findall(r"m=audio ([0-9]+) ", answer.body)[1])
+    for name, number in (("Ann", "4711"), ("Cleo", "4799")):
+        text = body(metadata({"2": ("b", f"sip:{number}@pbx.example", name)}, "partial"))
+        assert (await caller.answer(caller.send("UPDATE", *text), "UPDATE")).start_line == "SIP/2.0 200 OK"
+        await media[1].talk(codes, port)
+    await caller.bye()
+    events = await ended(running, before)
+    finals = check_story(events)
+    names = [final["name"] for final in finals]
+    assert names == sorted(names) and set(names) == {"Ann", "Cleo"}
+    for name in ("Ann", "Cleo"):
+        words = " ".join(final["text"] for final in finals if final["name"] == name).split()
+        assert words == " ".join(SAID["agent"]).split(), "nothing is cut off where one ends and the other begins"
+    (updated,) = [event for event in events if event["type"] == "leg.updated"]
+    assert (updated["name"], updated["since_ms"]) == ("Cleo", pytest.approx(updated["at_ms"], abs=1000))
+    told = running.get(f"/v1/calls/{events[0]['call_id']}/transcript")["segments"]
+    assert [line["speaker"] for line in told] == names
+    for each in (caller, *media):
+        each.close()
 
 
 async def test_streams_are_held_one_by_one(running: Worker, tmp_path: Path) -> None:

@@ -55,8 +55,16 @@ async def test_one_of_everything(tmp_path: Path, browser: Browser) -> None:
         # The names are the channel's until somebody gives others.
         api.hub.publish("c1", 25_000, LegUpdated("outbound", "agent", "Ann", "", "PCMU"))
         await expect(page.locator(".said.right .who").first).to_have_text("Agent · Ann")
+        # Who takes the leg over leaves to Ann what she said, whatever name comes later.
+        for name in ("Cleo", "Cleo Cole"):
+            api.hub.publish("c1", 25_100, LegUpdated("outbound", "agent", name, "", "PCMU", since_ms=25_100))
+        api.hub.publish("c1", 25_200, speech("u9", "outbound", 25_150))
+        said = {"leg": "outbound", "role": "agent", "start_ms": 25_150, "end_ms": 25_290}
+        api.hub.publish("c1", 25_300, final("u9", "Here is Cleo.", **said))
+        await expect(page.locator(".said.right .who").last).to_have_text("Agent · Cleo Cole")
+        await expect(page.locator(".said.right .who").first).to_have_text("Agent · Ann")
         api.hub.publish("c1", 25_500, CallHeld("outbound", left=True))
-        await expect(page.locator(".event.hold").last).to_have_text(re.compile("Ann left$"))
+        await expect(page.locator(".event.hold").last).to_have_text(re.compile("Cleo Cole left$"))
         await expect(page.locator(".timeline .hold")).to_have_count(2)
         api.calls.pop("c1").hangup()
         await expect(page.locator(".event.end")).to_contain_text("api")

@@ -17,10 +17,9 @@ from mediaworker.http.body import small_body
 from mediaworker.http.context import ApiContext
 from mediaworker.http.problem import Problem
 from mediaworker.http.query import choice, page_limit
-from mediaworker.transcripts.call import FORMATS, MEDIA_TYPES, Format, render, segments
+from mediaworker.transcripts.call import FORMATS, MEDIA_TYPES, TYPES, Format, render, segments
 
 MAX_TEXT = 200
-FINALS = frozenset({"transcript.final", "transcript.words"})
 
 
 LANGUAGE = r"^([A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})?)?$"
@@ -92,7 +91,7 @@ class Calls:
         self._context.authorize(request, "events")
         format = cast(Format, choice("format", request.query_params.get("format"), FORMATS) or "json")
         record = await self._record(request)
-        frames = await self._directory.frames(record.call_id, FINALS)
+        frames = await self._directory.frames(record.call_id, TYPES)
         # A long call has thousands of words to place: not while the audio of others waits.
         text = await asyncio.to_thread(lambda: render(record, segments(record, frames), format))
         return Response(text, headers={"Content-Type": MEDIA_TYPES[format]})

@@ -16,7 +16,7 @@ from mediaworker.ingress.sip.headers import calling_uri, custom_headers, overrid
 from mediaworker.ingress.sip.siprec import speaker
 from sip.media.call_media import MediaStream
 from sip.pjsip.call import SipCall
-from sip.protocol.siprec import Participant
+from sip.protocol.siprec import Participant, same_people
 
 log = structlog.get_logger()
 
@@ -38,6 +38,8 @@ class SipIngress:
         self._refusal = refusal or registry.refusal
         self._calls: dict[SipCall, Call] = {}
         self._dialled: dict[SipCall, DigitRate] = {}
+        self._heard: dict[SipCall, dict[str, tuple[Participant, ...]]] = {}
+        """Leg → who was named last as heard there, for each recording session."""
 
     def can_accept(self) -> int:
         refusal = self._refusal()
@@ -65,6 +67,7 @@ class SipIngress:
                 overrides=overriding_headers(headers),
             )
         except CallRefused as refused:
+            self._heard.pop(sip, None)
             log.warning("call refused at its answer", reason=refused.reason, external_id=sip.call_id)
             sip.hangup(self.can_accept() or 503)
             return
@@ -101,13 +104,18 @@ class SipIngress:
             # Nobody is named while somebody holds or has left; what was said is theirs all the same.
             if name in call.members and (speakers := self._speakers(sip, stream)):
                 role, shown = speaker(self._settings().siprec, speakers, stream.label)
-                call.describe(name, role=role, name=shown)
+                before = self._heard[sip].get(name, ())
+                self._heard[sip][name] = speakers
+                # Who is named where nobody was has been there before.
+                another = bool(before) and not same_people(before, speakers)
+                call.describe(name, role=role, name=shown, another=another)
 
     def _leg(self, sip: SipCall, name: str, stream: MediaStream) -> LegSpec:
         role: Role = "unknown"
         shown = ""
         if sip.recording is not None:
-            role, shown = speaker(self._settings().siprec, self._speakers(sip, stream), stream.label)
+            speakers = self._heard.setdefault(sip, {})[name] = self._speakers(sip, stream)
+            role, shown = speaker(self._settings().siprec, speakers, stream.label)
         return LegSpec(
             leg=name,
             codec=stream.codec,
@@ -142,6 +150,7 @@ class SipIngress:
 
     def on_end(self, sip: SipCall, reason: str) -> None:
         self._dialled.pop(sip, None)
+        self._heard.pop(sip, None)
         call = self._calls.pop(sip, None)
         if call is not None:
             call.end(reason)

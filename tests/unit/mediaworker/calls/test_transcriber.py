@@ -17,6 +17,7 @@ from audio import Codec, Detector
 from audio.codecs.g711 import ulaw_encode
 from config import Endpointing
 from lab.media.speech import speech
+from mediaworker.calls.live_utterance import Speaker
 from mediaworker.calls.transcriber import LegTranscriber
 from mediaworker.calls.transcriber_stats import TranscriberStats
 from mediaworker.calls.word_timestamps import FinalText
@@ -100,7 +101,7 @@ class Stage:
         self.at = 0
         self.transcriber = LegTranscriber(
             name="main",
-            role="customer",
+            speaker=Speaker("customer"),
             leg=self.leg,
             prefix="c/main/",
             language="en",

@@ -20,6 +20,7 @@ from sip.protocol.siprec import (
     is_recording,
     metadata_of,
     parse,
+    same_people,
 )
 
 NAMESPACE = "urn:ietf:params:xml:ns:recording:1"
@@ -330,3 +331,38 @@ def test_metadata_may_be_in_base64() -> None:
     for body in (RFC, encoded, "\r\n".join(encoded[at : at + 76] for at in range(0, len(encoded), 76))):
         assert metadata_of(invite(body)).strip() == RFC.strip()
     assert metadata_of(invite("not base64!")) == "not base64!" and not metadata_of(invite(" ")).strip()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        (("a", "sip:4711@x"), ("z", "tel:4711"), True),
+        (("a", "sip:Ann@x"), ("a", "sip:ann@x;user=phone", "Ann"), True),
+        (("a", "", "Ann"), ("z", "sip:4711@x", "Ann"), True),
+        (("a", "sip:4711@x"), ("a",), True),
+        (("a", "", "Ann"), ("a", "", "Ann B."), True),
+        (("a", "sip:4711@x"), ("a", "sip:4799@x"), False),
+        (("a", "sip:4711@x", "Ann"), ("a", "sip:4799@x", "Cleo"), False),
+        (("a", "sip:4711@x"), ("z",), False),
+        (("a",), ("z",), False),
+    ],
+)
+def test_who_is_the_same_person(before: tuple[str, ...], now: tuple[str, ...], same: bool) -> None:
+    one, other = Participant(*before), Participant(*now)
+    assert one.is_same(other) == other.is_same(one) == same
+    assert same_people([one], [other]) == same
+    third = Participant("third", "sip:3@x")
+    assert not same_people([one], [other, third]) and not same_people([one, third], [other])
+    assert same_people([third, one], [other, third]) == same
+
+
+def test_who_is_named_by_the_id_alone_is_who_was_named_before() -> None:
+    made = document(people("ann"), streams("1"), sends(ann="1"))
+    gone = "<disassociate-time>2010-12-16T23:45:07Z</disassociate-time>"
+    made.update(partial(f"<participantsessionassoc participant_id='ann'>{gone}</participantsessionassoc>"))
+    alone = "<participant participant_id='ann'/>" + streams("1").replace("<label>1</label>", "") + sends(ann="1")
+    for text in (f"<recording>{alone}</recording>", f"<recording><datamode>partial</datamode>{alone}</recording>"):
+        made.update(parse(text))
+        assert names(made, "1") == ["ann"]
+    made.update(partial("<participant participant_id='ann'><nameID aor='sip:bob@x'/></participant>"))
+    assert made.speakers("1", 0) == (Participant("ann", "sip:bob@x"),), "nobody has another's name"
