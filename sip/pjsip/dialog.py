@@ -14,7 +14,7 @@ from sip.errors import SipError
 from sip.pjsip.call import SipCall
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.liveness import UNKNOWN_CALL
-from sip.protocol.message import SipMessage, dtmf_info
+from sip.protocol.message import SipMessage
 from sip.protocol.sdp import SessionDescription
 
 log = structlog.get_logger("sip")
@@ -123,10 +123,6 @@ class Dialog(pj.Call):  # type: ignore[misc]
         if self.call.recording is not None and method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_RX_MSG:
             # The first INVITE's has been read before there was a dialog.
             self._later(self.call.on_metadata, SipMessage.parse(event.src.rdata.wholeMsg))
-        elif method == "INFO" and event.type == pj.PJSIP_EVENT_RX_MSG:
-            message = SipMessage.parse(event.src.rdata.wholeMsg)
-            if found := dtmf_info(message.header("content-type"), message.body):
-                self._later(self.call.on_digit, *found)
         elif method in ("INVITE", "UPDATE") and event.type == pj.PJSIP_EVENT_TX_MSG:
             if 100 < event.tsx.statusCode < 300:
                 message = SipMessage.parse(event.src.tdata.wholeMsg)

@@ -88,7 +88,8 @@ class DialogRequests:
         found = dtmf_info(message.header("content-type"), message.body)
         if found is not None:
             status = 200
-            self._on_digit(call, *found)
+            if found[0]:  # a flash is acknowledged, and nobody here has a use for it
+                self._on_digit(call, *found)
         elif message.header("info-package"):
             status = 469
         else:

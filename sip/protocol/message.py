@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from audio.rtp.packet import TelephoneEvent
 from sip.errors import PeerError
 
 _COMPACT = {
@@ -28,8 +29,11 @@ BLANK_LINE = re.compile(r"\r?\n\r?\n")
 _URI = re.compile(r"<([^<>\s]+)>")
 _TAG = re.compile(r";\s*tag\s*=\s*([^;,\s]+)", re.IGNORECASE)
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?', re.IGNORECASE)
-_DIGIT = re.compile(r"signal\s*=\s*([0-9*#A-Da-d])", re.IGNORECASE)
-_DURATION = re.compile(r"duration\s*=\s*([0-9]{1,5})", re.IGNORECASE)
+_SIGNAL = re.compile(r"\b(?:signal|d)\s*[=:]\s*\"?([^\s\";,]+)", re.IGNORECASE)
+_DURATION = re.compile(r"duration\s*[=:]\s*([0-9]{1,5})(?![0-9])", re.IGNORECASE)
+_DIGIT_TYPES = ("application/dtmf-relay", "application/dtmf", "application/vnd.nortelnetworks.digits")
+_FLASH = 16
+"""Number of the event (RFC 4733 section 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +134,25 @@ def tag_of(header: str) -> str:
 
 
 def dtmf_info(content_type: str, body: str) -> tuple[str, int] | None:
-    """Digit and duration in ms of a SIP INFO body: `application/dtmf-relay` or `application/dtmf`; None for others."""
-    kind = content_type.split(";")[0].strip().lower()
-    if kind == "application/dtmf-relay" and (digit := _DIGIT.search(body)):
-        duration = _DURATION.search(body)
-        return digit[1].upper(), int(duration[1]) if duration else 0
-    if kind == "application/dtmf":
-        text = body.strip()
-        if digit := _DIGIT.search(text):
-            return digit[1].upper(), 0
-        return (text.upper(), 0) if len(text) == 1 and text.upper() in "0123456789*#ABCD" else None
-    return None
+    """Digit and duration in ms of a SIP INFO body, the digit "" for a flash; None when it is neither.
+
+    There is no standard: `Signal=5` and `Duration=160` in lines, or the digit alone. It may be the number of its event
+    (RFC 4733): 10 for `*`, 11 for `#`, 16 for a flash, which others write as `!`, or send as a type of its own.
+    """
+    kind = _media_type(content_type)
+    if kind == "application/hook-flash":
+        return "", 0
+    if kind not in _DIGIT_TYPES:
+        return None
+    found = _SIGNAL.search(body)
+    digit = _digit(found[1] if found else body.strip())
+    duration = _DURATION.search(body)
+    return None if digit is None else (digit, int(duration[1]) if duration else 0)
+
+
+def _digit(signal: str) -> str | None:
+    if signal == "!":
+        return ""
+    if not re.fullmatch("[0-9]{1,2}", signal):
+        return signal.upper() if re.fullmatch("[*#A-Da-d]", signal) else None
+    return "" if int(signal) == _FLASH else TelephoneEvent(int(signal), 0).digit

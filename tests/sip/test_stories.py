@@ -110,7 +110,10 @@ async def test_headers_and_digits(running: Worker) -> None:
         await caller.answer(relay, "INFO")
         caller.send("INFO", *five, branch="five", cseq=relay)  # once more, as when the answer was lost
         plain = caller.send("INFO", "#", "Content-Type: application/dtmf")
-        assert (await caller.answer(plain, "INFO")).start_line == "SIP/2.0 200 OK"
+        flash = caller.send("INFO", "Signal=16\r\nDuration=300\r\n", five[1])
+        star = caller.send("INFO", "Signal=10\r\n", five[1])
+        for each in (plain, flash, star):
+            assert (await caller.answer(each, "INFO")).start_line == "SIP/2.0 200 OK"
         await sender.talk(b"\xff" * 320, port)
         for event, lost in ((7, 0), (10, 2), (11, 1)):
             await sender.press(event, port, lost=lost)
@@ -120,7 +123,8 @@ async def test_headers_and_digits(running: Worker) -> None:
     assert events[0]["custom"] == told
     digits = [(event["leg"], event["digit"], event["duration_ms"]) for event in events if event["type"] == "dtmf"]
     assert digits == [
-        ("main", "5", 160), ("main", "#", 0), ("main", "7", 100), ("main", "*", 100), ("main", "#", 100),
+        ("main", "5", 160), ("main", "#", 0), ("main", "*", 0), ("main", "7", 100), ("main", "*", 100),
+        ("main", "#", 100),
     ]  # fmt: skip
 
 

@@ -74,6 +74,10 @@ RELAY = "Content-Type: application/dtmf-relay\r\n"
     [
         (RELAY, "Signal=5\r\nDuration=160", 200, ("5", 160)),
         ("Content-Type: application/dtmf\r\n", "#", 200, ("#", 0)),
+        (RELAY, "Signal=10", 200, ("*", 0)),
+        (RELAY, "Signal=16", 200, None),
+        ("Content-Type: application/hook-flash\r\n", "flash", 200, None),
+        (RELAY, "Signal=17", 415, None),
         ("Info-Package: x\r\n", "", 469, None),
         ("Content-Type: text/plain\r\n", "hello", 415, None),
         ("", " \r\n", 200, None),
