@@ -10,6 +10,9 @@ then locked.**
   and delivered when it succeeds, so nothing is lost.
 - The address in the SDP, and the source that was locked first since the offer/answer, take their place back from one
   that was learned (a stranger in a hold, or the sender of the call before on this port): with as many packets.
+- A stream may move without a word: a NAT gives it another port, or a proxy of media dies. `SEQUENTIAL` packets from
+  elsewhere that go on where the locked source has stopped, with its SSRC and the next sequence numbers, are its own,
+  unless it sends one of them itself meanwhile. Who was locked before may take its place back, as above.
 - After a re-INVITE the source locked before is still heard, and is locked again when nobody else has come within
   `PROBATION_S`.
 """
@@ -21,6 +24,8 @@ from dataclasses import dataclass, field
 SEQUENTIAL = 4
 SILENCE_S = 2.0
 PROBATION_S = 5.0
+MAX_AHEAD = 100
+"""Packets of a stream that may be missing where it moves: two seconds, after which anybody is learned."""
 MAX_CANDIDATES = 64
 """When there are more, the one that has come least far makes room: a flood must not keep the caller out."""
 
@@ -31,7 +36,7 @@ Arrived = tuple[bytes, float]
 
 @dataclass(slots=True)
 class _Candidate:
-    ssrc: bytes
+    ssrc: int
     sequence: int
     datagrams: list[Arrived] = field(default_factory=list)
 
@@ -39,7 +44,10 @@ class _Candidate:
 class SourceLatch:
     """Decides for each datagram whether it belongs to the stream."""
 
-    __slots__ = ("_candidates", "_expected", "_first", "_previous", "_since_s", "last_packet_s", "refused", "source")
+    __slots__ = (
+        "_candidates", "_expected", "_first", "_previous", "_since_s", "last_packet_s", "refused", "sequence", "source",
+        "ssrc",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.source: Address | None = None
@@ -53,6 +61,10 @@ class SourceLatch:
         self._since_s = 0.0
         self.last_packet_s = 0.0
         """When the locked source was last heard; whoever delivers its datagrams without asking keeps it up to date."""
+        self.ssrc: int | None = None
+        """Of the locked source's latest datagram that was asked about."""
+        self.sequence = 0
+        """Its latest sequence number with that SSRC; kept up to date likewise."""
 
     @property
     def expected(self) -> Address | None:
@@ -77,7 +89,7 @@ class SourceLatch:
 
     def _learn(self, now: float) -> None:
         self._previous = self.source or self._previous
-        self.source = None
+        self.source = self.ssrc = None
         self._since_s = now
         for address in tuple(self._candidates):
             self._discard(address)
@@ -86,10 +98,16 @@ class SourceLatch:
         """The datagrams to deliver now: this one, none, or those held back during probation and this one."""
         if address == self.source:
             self.last_packet_s = now
+            self._note(datagram)
             return ((datagram, now),)
         if self.source is not None:
             if now - self.last_packet_s < SILENCE_S:
                 if address in (self._expected, self._first):
+                    return self._try(datagram, address, now)
+                if self._goes_on(datagram):
+                    candidate = self._candidates.get(address)
+                    if candidate is not None and candidate.datagrams[0][1] <= self.last_packet_s:
+                        self._discard(address)  # the locked source has been heard since
                     return self._try(datagram, address, now)
                 self.refused += 1
                 return ()
@@ -102,11 +120,21 @@ class SourceLatch:
             return ((datagram, now),)
         return self._try(datagram, address, now)
 
+    def _goes_on(self, datagram: bytes) -> bool:
+        """Whether this would be a next packet of the locked source's stream."""
+        stream = _stream(datagram)
+        return stream is not None and stream[0] == self.ssrc and 0 < (stream[1] - self.sequence) & 0xFFFF <= MAX_AHEAD
+
+    def _note(self, datagram: bytes) -> None:
+        """The locked source has sent this."""
+        if (stream := _stream(datagram)) is not None:
+            self.ssrc, self.sequence = stream
+
     def _try(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
-        if len(datagram) < 12 or datagram[0] >> 6 != 2:
+        if (stream := _stream(datagram)) is None:
             self.refused += 1
             return ()
-        ssrc, sequence = datagram[8:12], int.from_bytes(datagram[2:4], "big")
+        ssrc, sequence = stream
         candidate = self._candidates.get(address)
         if candidate is None or candidate.ssrc != ssrc or sequence != (candidate.sequence + 1) & 0xFFFF:
             self._discard(address)
@@ -125,10 +153,20 @@ class SourceLatch:
             self.refused += len(candidate.datagrams)
 
     def _lock(self, address: Address, datagrams: tuple[Arrived, ...], now: float) -> tuple[Arrived, ...]:
+        if self.source is not None and address not in (self._expected, self._first):
+            self._first = self.source  # it has moved, if it does not come back
         self.source, self.last_packet_s = address, now
+        self._note(datagrams[-1][0])
         if self._first is None or address == self._expected:
             self._first = address
         self._previous = None
         for other in tuple(self._candidates):
             self._discard(other)
         return datagrams
+
+
+def _stream(datagram: bytes) -> tuple[int, int] | None:
+    """SSRC and sequence number of an RTP packet (RFC 3550 section 5.1)."""
+    if len(datagram) < 12 or datagram[0] >> 6 != 2:
+        return None
+    return int.from_bytes(datagram[8:12], "big"), int.from_bytes(datagram[2:4], "big")

@@ -153,11 +153,11 @@ class RtpSocket:
         return self._filtered + (drops(self._socket) - self._dropped_before if self._guarded else 0)
 
     def filter_sources(self, on: bool) -> None:
-        """Have the kernel drop what does not come from the source or from those that may take its place back."""
+        """Have the kernel drop what does not come from the source or from those that may take its place."""
         self._filtered, self._guarded = self.filtered, False
         try:
             if on:
-                attach(self._socket, self._latch.welcome)
+                attach(self._socket, self._latch.welcome, self._latch.ssrc)
             else:
                 detach(self._socket)
         except OSError:
@@ -366,12 +366,15 @@ class RtpSocket:
     def _accept(self, datagram: bytes, address: Address, now: float) -> tuple[Arrived, ...]:
         """What the latch delivers now; the receiver is told of a source that has changed with it."""
         latch, receiver = self._latch, self._receiver
-        before, latch.last_packet_s = latch.source, max(latch.last_packet_s, self._received_s)
+        before, latch.last_packet_s = (latch.source, latch.ssrc), max(latch.last_packet_s, self._received_s)
+        if address != latch.source and self.leg is not None and (report := self.leg.reception_report) is not None:
+            ssrc, sequence, *_ = report  # most packets are taken in bulk
+            latch.sequence = sequence if ssrc == latch.ssrc else latch.sequence
         accepted = latch.accept(datagram, address, now)
         if self.slot >= 0:
             receiver.packets[self.slot] += len(accepted)
             receiver.last_packet_s[self.slot] = latch.last_packet_s
-            if latch.source is not before:
+            if (latch.source, latch.ssrc) != before:
                 receiver.latch(self.slot, latch.source is not None)
                 if self._srtp is None:  # each encrypted packet has to be decrypted by its socket
                     receiver.lock(self.slot, latch.source)

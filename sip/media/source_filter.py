@@ -2,7 +2,8 @@
 
 A socket's buffer holds some hundreds of datagrams and is read once per media tick: whoever finds the port and sends ten
 thousand a second fills it, and the call's own audio is what is lost. A classic BPF program on the socket (socket(7),
-SO_ATTACH_FILTER) looks at the source address and port of each datagram and lets only the stream's own ones in.
+SO_ATTACH_FILTER) looks at the source address and port of each datagram and lets only the stream's own ones in, and what
+has the stream's SSRC: it may have moved, and nobody else knows that number.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ _LOAD_WORD, _LOAD_HALF, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x28, 0x15, 0x06
 _NETWORK_HEADER = 0xFFF00000
 """SKF_NET_OFF: offsets from here are into the IP header, others into the UDP header."""
 _SOURCE_AT: dict[Family, int] = {"IP4": 12, "IP6": 8}
+_SSRC_AT = 16
+"""Behind the UDP header of 8 bytes (RFC 3550 section 5.1). A datagram that is too short for it is dropped."""
 _ALL, _NONE = 0xFFFFFFFF, 0
 
 Instruction = tuple[int, int, int, int]
 """Code, jumps when true and when false (instructions to skip), and operand: struct sock_filter."""
 
 
-def program(sources: Iterable[Address]) -> list[Instruction]:
-    """Lets datagrams from these addresses and ports in, and no others."""
+def program(sources: Iterable[Address], ssrc: int | None = None) -> list[Instruction]:
+    """Lets datagrams from these addresses and ports in, and RTP packets with this SSRC, and no others."""
     made: list[Instruction] = []
     for address, port in sources:
         family = family_of(address)
@@ -44,12 +47,14 @@ def program(sources: Iterable[Address]) -> list[Instruction]:
             made.append((load, 0, 0, offset))
             made.append((_JUMP_IF_EQUAL, 0, length - 2 * at - 2, wanted))  # else on to the next source
         made.append((_RETURN, 0, 0, _ALL))
+    if ssrc is not None:
+        made += [(_LOAD_WORD, 0, 0, _SSRC_AT), (_JUMP_IF_EQUAL, 0, 1, ssrc), (_RETURN, 0, 0, _ALL)]
     return [*made, (_RETURN, 0, 0, _NONE)]
 
 
-def attach(sock: socket.socket, sources: Iterable[Address]) -> None:
+def attach(sock: socket.socket, sources: Iterable[Address], ssrc: int | None = None) -> None:
     """From now on only these are heard, instead of those of before. Raises OSError where the kernel has no filters."""
-    instructions = program(sources)
+    instructions = program(sources, ssrc)
     code = b"".join(struct.pack("=HBBI", *each) for each in instructions)
     buffer = ctypes.create_string_buffer(code, len(code))  # the kernel copies it
     described = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))  # struct sock_fprog

@@ -25,13 +25,14 @@ from audio.rtp.packet import RtpPacket
 from config import Endpointing
 from config.addresses import SOCKETS, Family, canonical
 from lab.network.ports import port_range
-from lab.patience import until
+from lab.patience import timeout, until
 from lab.sip.packets import PEER, rtp
 from lab.sip.rtp_line import Line, line
 from sip.errors import PortsExhausted
 from sip.media.latching import SEQUENTIAL
 from sip.media.ports import RtpPorts
 from sip.media.receiver import BATCH, MAX_BYTES, MAX_PASSES, ROOM, SO_TIMESTAMPNS, RtpReceiver, _Buffers
+from sip.protocol.srtp import SUITES, Crypto, SrtpContext
 
 __all__ = ["line"]
 
@@ -212,6 +213,33 @@ async def test_rtcp_and_strangers_are_counted_and_dropped(line: Line) -> None:
         await line.counted(4)
     assert (line.counters.wrong_source, line.counters.rtcp) == (1, 1)
     assert [datagram for datagram, _ in line.heard] == [rtp(0), b""]
+
+
+@pytest.mark.parametrize("taken", ["in bulk", "one by one", "decrypted"])
+async def test_a_stream_that_moves_is_heard_without_a_gap(line: Line, taken: str) -> None:
+    """As when a NAT gives it another port: at once, although the kernel lets nobody else in while it is heard."""
+    detector = Detector()
+    line.receiver = RtpReceiver(detector if taken == "in bulk" else None)
+    line.rtp.close()
+    line.rtp, key = line.open(), Crypto(1, SUITES[0], bytes(range(30)))
+    keys = (key, key.own()) if taken == "decrypted" else None
+    seal = SrtpContext(*reversed(keys)).close if keys else bytes
+    line.rtp.leg = leg = detector.open(Codec.PCMU, Endpointing(), transport="rtp")
+    line.rtp.expect(line.address, Codec.PCMU, 0, silence=False, keys=keys)
+    numbers = iter(range(65500, 66000))
+    with contextlib.closing(line.plain()) as other, contextlib.closing(line.plain()) as stranger:
+        for turn, source in enumerate((line.peer, other, line.peer, other), 1):
+            for _ in range(25):
+                line.send(seal(rtp(number := next(numbers))), source)
+                line.send(rtp(number + 1, ssrc=7), stranger)
+                list(line.receiver.sweep(time.monotonic()))
+            async with timeout(5):
+                while leg.packets < 25 * turn:
+                    for _ in line.receiver.sweep(time.monotonic()):
+                        await asyncio.sleep(0)
+                    await asyncio.sleep(0.001)
+            assert line.rtp.source == source.getsockname()[:2]
+    assert (leg.packets, leg.lost_packets, leg.ssrc_changes) == (100, 0, 0)
 
 
 @pytest.mark.parametrize("codec", [Codec.PCMU, Codec.PCMA, Codec.G722])

@@ -101,14 +101,18 @@ def run(code: list[source_filter.Instruction], packet: bytes, header: bytes) -> 
                 return operand
 
 
-@given(st.lists(SOURCES, max_size=3), SOURCES)
-def test_the_program_lets_in_who_is_named_and_nobody_else(named: list[Address], source: Address) -> None:
+@given(st.lists(SOURCES, max_size=3), SOURCES, st.sampled_from([None, 1, 2, 0xFFFFFFFF]), st.integers(0, 20))
+def test_the_program_lets_in_who_is_named_and_nobody_else(
+    named: list[Address], source: Address, ssrc: int | None, length: int
+) -> None:
     address, port = source
     packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     header = bytes(12 if len(packed) == 4 else 8) + packed + bytes(16)
     datagram = port.to_bytes(2, "big") + bytes(6) + rtp(1)
     same = [each for each in named if family_of(each[0]) == family_of(address)]  # a socket has one family
-    assert bool(run(program(same), datagram, header)) == (source in named)
+    assert bool(run(program(same, ssrc), datagram, header)) == (source in named or ssrc == 1)
+    short = length >= 2 and source in named or length == 20 and ssrc == 1
+    assert bool(run(program(same, ssrc), datagram[:length], header)) == short
 
 
 # -- in the kernel -----------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.sip.packets import PEER, accept, rtp
-from sip.media.latching import MAX_CANDIDATES, PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
+from sip.media.latching import MAX_AHEAD, MAX_CANDIDATES, PROBATION_S, SEQUENTIAL, SILENCE_S, SourceLatch
 
 NAT = ("198.51.100.1", 61000)
 
@@ -87,8 +89,8 @@ def test_the_locked_source_may_change_its_ssrc() -> None:
 def test_after_long_silence_the_source_is_learned_anew() -> None:
     latch = locked()
     for n in range(SEQUENTIAL):
-        assert accept(latch, rtp(n), NAT, SILENCE_S / 2) == ()
-    heard = [accept(latch, rtp(n), NAT, SILENCE_S + 0.02 * n) for n in range(SEQUENTIAL)]
+        assert accept(latch, rtp(n, ssrc=2), NAT, SILENCE_S / 2) == ()
+    heard = [accept(latch, rtp(n, ssrc=2), NAT, SILENCE_S + 0.02 * n) for n in range(SEQUENTIAL)]
     assert len(heard[-1]) == SEQUENTIAL
     assert latch.source == NAT
 
@@ -110,6 +112,80 @@ def test_after_a_reinvite_without_a_new_source_the_old_one_is_locked_again() -> 
     assert latch.target == NAT
     accept(latch, rtp(1), NAT, 1.0 + PROBATION_S)
     assert latch.source == NAT
+
+
+OTHER = ("198.51.100.77", 61000)
+ON = range(SEQUENTIAL, 2 * SEQUENTIAL)
+"""The numbers that follow those of `locked`."""
+
+
+def moves(latch: SourceLatch, numbers: Iterable[int], address: tuple[str, int], at_s: float, ssrc: int = 1) -> int:
+    """How many packets are delivered of those that come from there, 20 ms apart."""
+    return sum(len(accept(latch, rtp(n, ssrc), address, at_s + 0.02 * index)) for index, n in enumerate(numbers))
+
+
+@pytest.mark.parametrize("source", [PEER, NAT])
+@pytest.mark.parametrize("lost", [0, 1, MAX_AHEAD - SEQUENTIAL])
+def test_a_stream_that_goes_on_from_elsewhere_has_moved(source: tuple[str, int], lost: int) -> None:
+    """A NAT has another port for it, or a proxy of media has died: no word is lost, and nothing has to be silent."""
+    latch = locked(source)
+    assert moves(latch, (n + lost for n in ON), OTHER, 0.02) == SEQUENTIAL
+    assert latch.source == latch.target == OTHER and latch.refused == 0
+    assert moves(latch, range(200, 210), source, 0.2) == 10 and latch.source == source, "it may take its place back"
+
+
+def test_it_may_move_again_and_its_numbers_may_begin_anew() -> None:
+    latch = SourceLatch()
+    latch.expect(PEER, 0.0)
+    numbers, at_s = iter(range(65530, 65700)), 0.0
+    for source in (PEER, NAT, OTHER, INTRUDER, ("192.0.2.44", 2)):
+        assert moves(latch, [next(numbers) for _ in range(10)], source, at_s) == 10
+        assert latch.source == source
+        at_s += 0.2
+    assert latch.refused == 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ssrc"),
+    [
+        (ON, 2), ([0, 1, 2, 3], 1), ([3, 4, 5, 6], 1), (range(SEQUENTIAL + MAX_AHEAD, 110), 1),
+        (range(40_000, 40_010), 1), ([4, 6, 8, 10], 1),
+    ],
+    ids=["another", "repeated", "begun before", "too far ahead", "anywhere", "gaps"],
+)  # fmt: skip
+def test_a_stream_that_does_not_go_on_is_a_strangers(numbers: Iterable[int], ssrc: int) -> None:
+    latch = locked()
+    assert moves(latch, numbers, OTHER, 0.02, ssrc) == 0 and latch.source == PEER
+
+
+def test_who_is_heard_has_not_moved() -> None:
+    """Even if the other knows SSRC and numbers: one packet of the stream's source in between is enough."""
+    latch = locked()
+    for n in range(SEQUENTIAL, 200):
+        assert accept(latch, rtp(n + 1), INTRUDER, 0.02 * n) == ()
+        if n % 3 == 0:
+            accept(latch, rtp(n), PEER, 0.02 * n + 0.01)
+        assert latch.source == PEER
+
+
+def test_who_has_moved_may_be_called_back_by_the_one_before() -> None:
+    """Whoever followed the numbers of a stream that had stopped for a moment is no longer heard when it goes on."""
+    latch = locked(NAT)
+    assert moves(latch, ON, OTHER, 0.02) == SEQUENTIAL
+    assert moves(latch, range(12, 16), INTRUDER, 0.2) == SEQUENTIAL and OTHER in latch.welcome
+    for n in range(SEQUENTIAL):
+        accept(latch, rtp(16 + n), INTRUDER, 0.4)
+        accept(latch, rtp(8 + n), OTHER, 0.4)
+    assert latch.source == OTHER
+
+
+@given(st.lists(st.tuples(st.integers(0, 0xFFFF), st.integers(2, 0xFFFFFFFF)), max_size=60))
+def test_nobody_takes_over_without_the_streams_name(guesses: list[tuple[int, int]]) -> None:
+    latch = locked()
+    for index, (sequence, ssrc) in enumerate(guesses):
+        for n in range(SEQUENTIAL + 1):
+            assert accept(latch, rtp(sequence + n, ssrc), INTRUDER, 0.01 + index / 100) == ()
+    assert latch.source == PEER
 
 
 arrivals = st.tuples(st.binary(max_size=40), st.sampled_from([PEER, NAT, INTRUDER]), st.floats(0, 3))
