@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import re
 import secrets
@@ -29,6 +30,9 @@ def sdp(
 
 class SipPeer:
     """One UDP socket and one dialog. What comes is in `heard`; nothing is sent unasked, no ACK either."""
+
+    transport = "UDP"
+    """As its Via says it."""
 
     def __init__(self, worker_port: int, *, call_id: str = "", tag: str = "", host: str = "127.0.0.1") -> None:
         """`host`: the worker's address, and its own."""
@@ -67,7 +71,7 @@ class SipPeer:
         branch = f"z9hG4bK{branch or secrets.token_hex(8)}-{self.tag}"
         lines = [
             f"{method} {uri or self.uri} SIP/2.0",
-            f"Via: SIP/2.0/UDP {self._host}:{self.port};branch={branch};rport",
+            f"Via: SIP/2.0/{self.transport} {self._host}:{self.port};branch={branch};rport",
             *([] if any(header.startswith("From:") for header in headers) else [self._from()]),
             f"To: <{self.uri}>" + (f";tag={self.to_tag}" if within and self.to_tag else ""),
             f"Call-ID: {self.call_id}",
@@ -156,3 +160,51 @@ class SipPeer:
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
+
+
+class ConnectedPeer(SipPeer):
+    """One that speaks TCP, by one connection after the other: those before stay open, as if their host had died.
+
+    Nobody can connect to what its Contact says.
+    """
+
+    transport = "TCP"
+
+    def __init__(self, worker_port: int) -> None:
+        super().__init__(worker_port)
+        self.contact = "<sip:4711@127.0.0.1:9;transport=tcp>"
+        self.heard_by: list[tuple[int, str]] = []
+        """The number of the connection, from 0, and the start line of each message."""
+        self._writers: list[asyncio.StreamWriter] = []
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def connect(self) -> None:
+        """What is sent from now on goes by a new connection."""
+        reader, writer = await asyncio.open_connection(*self._worker)
+        self._readers.append(asyncio.create_task(self._read_from(len(self._writers), reader)))
+        self._writers.append(writer)
+
+    async def _read_from(self, number: int, reader: asyncio.StreamReader) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = re.search(rb"(?im)^content-length\s*:\s*([0-9]+)", head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            message = SipMessage.parse((head + body).decode())
+            self.heard_by.append((number, message.start_line))
+            self.heard.append(message)
+            self._news.set()
+
+    def put(self, datagram: bytes) -> None:
+        self._writers[-1].write(datagram)
+
+    async def disconnect(self, number: int) -> None:
+        """Close that connection."""
+        self._readers[number].cancel()
+        self._writers[number].close()
+        with contextlib.suppress(OSError):
+            await self._writers[number].wait_closed()
+
+    def close(self) -> None:
+        super().close()
+        for task, writer in zip(self._readers, self._writers, strict=True):
+            task.cancel()
+            writer.close()

@@ -64,6 +64,56 @@ typedef void (*mediaworker_on_response)(pjsip_transport *transport);
 static mediaworker_on_request on_request_cb;
 static mediaworker_on_response on_response_cb;
 
+/*
+ * Requests within a call go to the peer by the connection by which its newest
+ * one came: it may have come back by another, and the end of the one before is
+ * not noticed when its host has died.
+ */
+static void follow(pjsip_rx_data *request)
+{
+    pjsip_transport *tp = request->tp_info.transport;
+    const pjsip_cseq_hdr *cseq = request->msg_info.cseq;
+    pjsip_dialog *dlg;
+
+    if (!(tp->flag & PJSIP_TRANSPORT_RELIABLE) ||
+        cseq->method.id == PJSIP_CANCEL_METHOD)
+    {
+        return;
+    }
+    dlg = pjsip_ua_find_dialog(&request->msg_info.cid->id,
+                               &request->msg_info.to->tag,
+                               &request->msg_info.from->tag, PJ_FALSE);
+    if (dlg == NULL || dlg->came_by == tp || cseq->cseq < dlg->remote.cseq ||
+        pjsip_transport_add_ref(tp) != PJ_SUCCESS)
+    {
+        return;
+    }
+    if (dlg->came_by)
+        pjsip_transport_dec_ref(dlg->came_by);
+    dlg->came_by = tp;
+}
+
+/*
+ * Where PJSIP expects a session description it is shown no body without one: a
+ * recording client may send nothing but metadata, which the worker reads.
+ */
+static void hide_other_body(pjsip_rx_data *request)
+{
+    pjsip_msg *msg = request->msg_info.msg;
+
+    if (msg->body == NULL ||
+        (msg->line.req.method.id != PJSIP_INVITE_METHOD &&
+         pj_stricmp2(&msg->line.req.method.name, "UPDATE") != 0))
+    {
+        return;
+    }
+    if (pjsip_get_sdp_info(request->tp_info.pool, msg->body, NULL,
+                           NULL)->body.ptr == NULL)
+    {
+        msg->body = NULL;
+    }
+}
+
 static pj_bool_t on_rx_request(pjsip_rx_data *rdata)
 {
     const pjsip_transport *tp = rdata->tp_info.transport;
@@ -88,9 +138,15 @@ static pj_bool_t on_rx_request(pjsip_rx_data *rdata)
      */
     rdata->msg_info.via->maddr_param.slen = 0;
 
-    return (*on_request_cb)(rdata, rdata->tp_info.transport,
-                            (tp->flag & PJSIP_TRANSPORT_RELIABLE) != 0,
-                            rdata->msg_info.cseq->cseq, texts, lengths) != 1;
+    if ((*on_request_cb)(rdata, rdata->tp_info.transport,
+                         (tp->flag & PJSIP_TRANSPORT_RELIABLE) != 0,
+                         rdata->msg_info.cseq->cseq, texts, lengths) != 1)
+    {
+        return PJ_TRUE;
+    }
+    follow(rdata);
+    hide_other_body(rdata);
+    return PJ_FALSE;
 }
 
 static pj_bool_t on_rx_response(pjsip_rx_data *rdata)
@@ -124,6 +180,8 @@ int mediaworker_answer(pjsip_rx_data *request, int status, int count,
     pjsip_hdr headers;
     int i;
 
+    if (status / 100 == 2)
+        follow(request);
     pj_list_init(&headers);
     for (i = 0; i < count; ++i) {
         pj_str_t name = pj_str((char*)names[i]);

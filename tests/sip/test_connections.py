@@ -1,0 +1,162 @@
+"""A peer that comes back by another connection: what the worker asks for goes where its newest request came from."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lab.sip.endpoint import Recorder, until, worker
+from lab.sip.pjsip_clock import PjsipClock, pjsip_clock
+from lab.sip.scenes import STARTED
+from lab.sip.sip_peer import ConnectedPeer, sdp
+from lab.sip.sipp_scenario import Body, mixed
+from lab.sip.siprec import REQUIRE, metadata
+from sip.pjsip.endpoint import SipEndpoint
+
+WORKER_REFRESHES = ("Session-Expires: 90;refresher=uas", "Supported: timer", "Allow: INVITE, ACK, BYE, CANCEL, UPDATE")
+
+
+@contextlib.asynccontextmanager
+async def called(
+    *headers: str, **sip: object
+) -> AsyncIterator[tuple[Recorder, SipEndpoint, ConnectedPeer, PjsipClock]]:
+    """A call by a connection, and another connection that the caller will use from now on."""
+    handler = Recorder()
+    with pjsip_clock() as clock:
+        async with worker(handler, left_open=8, **sip) as endpoint:
+            caller = ConnectedPeer(endpoint.port)
+            await caller.connect()
+            await caller.invite(sdp(40000), *headers)
+            await until(lambda: handler.log == [STARTED])
+            await caller.connect()
+            yield handler, endpoint, caller, clock
+            caller.close()
+            await until(lambda: endpoint.calls == 0)
+            clock.forward(64)
+
+
+async def hung_up(handler: Recorder, caller: ConnectedPeer) -> int:
+    """The connection by which the worker's BYE comes."""
+    handler.calls[0].hangup()
+    caller.reply(await caller.request("BYE"), "200 OK")
+    await until(lambda: handler.log[-1] == ("end", "local"))
+    return next(number for number, line in caller.heard_by if line.startswith("BYE "))
+
+
+REQUESTS = {
+    "re-INVITE": ("INVITE", sdp(40002, version=2)),
+    "re-INVITE without an offer": ("INVITE", ""),
+    "UPDATE": ("UPDATE", sdp(40002, version=2)),
+    "INFO": ("INFO", "5", "Content-Type: application/dtmf"),
+    "OPTIONS": ("OPTIONS", ""),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_the_newest_connection_is_used(name: str) -> None:
+    """Also for the next one after it, and although the ones before are still open."""
+    method, *content = REQUESTS[name]
+    async with called() as (handler, _, caller, _):
+        for _ in range(2):
+            number = caller.send(method, *content)
+            assert (await caller.answer(number, method)).start_line == "SIP/2.0 200 OK"
+            if method == "INVITE":
+                caller.send("ACK", "" if content[0] else sdp(40000, version=3), cseq=number)
+            await caller.connect()
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        assert await hung_up(handler, caller) == 3
+
+
+async def test_a_refresh_and_a_question_go_there_too() -> None:
+    async with called(*WORKER_REFRESHES) as (handler, _, caller, clock):
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        clock.forward(46)
+        refresh = await caller.request("UPDATE")
+        caller.reply(refresh, "200 OK", "", "Session-Expires: 90;refresher=uac", "Require: timer")
+        handler.calls[0].send_options()
+        caller.reply(await caller.request("OPTIONS"), "200 OK")
+        assert {line.split()[0]: number for number, line in caller.heard_by if "SIP/2.0 " not in line[:8]} == {
+            "UPDATE": 1, "OPTIONS": 1,
+        }  # fmt: skip
+        await caller.disconnect(0)
+        assert await hung_up(handler, caller) == 1
+
+
+async def test_a_connection_without_a_request_is_not_used() -> None:
+    async with called() as (handler, _, caller, _):
+        assert await hung_up(handler, caller) == 0
+
+
+@pytest.mark.parametrize("case", ["another From tag", "another To tag", "another Call-ID", "an old CSeq"])
+async def test_somebody_elses_connection_is_not_used(case: str) -> None:
+    async with called() as (handler, endpoint, caller, _):
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        await caller.answer(caller.send("UPDATE"), "UPDATE")
+        stranger = ConnectedPeer(endpoint.port)
+        stranger.call_id, stranger.tag, stranger.to_tag = caller.call_id, caller.tag, caller.to_tag
+        match case:
+            case "another From tag":
+                stranger.tag += "x"
+            case "another To tag":
+                stranger.to_tag = "x" + stranger.to_tag
+            case "another Call-ID":
+                stranger.call_id += "x"
+        await stranger.connect()
+        cseq = 1 if case == "an old CSeq" else 5000
+        for method in ("UPDATE", "INFO", "OPTIONS"):
+            answer = await stranger.answer(stranger.send(method, cseq=cseq), method)
+            assert " 200 " not in answer.start_line or case == "an old CSeq" and method != "UPDATE"
+        assert await hung_up(handler, caller) == 1
+        stranger.close()
+
+
+async def test_a_connection_that_has_ended_is_followed_by_what_is_left() -> None:
+    """The worker forgets none of its own transports: the endpoint ends with none in use."""
+    async with called() as (handler, endpoint, caller, _):
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        await caller.disconnect(1)
+        caller._writers.pop()
+        caller._readers.pop()
+        await caller.connect()
+        await caller.answer(caller.send("OPTIONS"), "OPTIONS")
+        assert await hung_up(handler, caller) == 1
+
+
+BODIES = {
+    "xml": metadata(),
+    "legacy type": metadata(kind=""),
+    "multipart": mixed(metadata()),
+    "base64": Body("application/rs-metadata+xml", base64.encodebytes(metadata().text.encode()).decode()),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("answered", [True, False])
+async def test_metadata_alone_in_a_reinvite(name: str, answered: bool) -> None:
+    """It is taken over, and the 200 offers what is agreed, as for any re-INVITE without an offer."""
+    body = BODIES[name]
+    async with called(*REQUIRE) as (handler, _, caller, _):
+        number = caller.send("INVITE", body.text, f"Content-Type: {body.content_type}")
+        answer = await caller.answer(number)
+        assert answer.start_line == "SIP/2.0 200 OK" and "m=audio" in answer.body
+        caller.send("ACK", sdp(40000, version=2) if answered else "", cseq=number)
+        number = caller.send("UPDATE", body.text, f"Content-Type: {body.content_type}")
+        assert (await caller.answer(number, "UPDATE")).start_line == "SIP/2.0 200 OK"
+        await until(lambda: handler.log[1:] == [("metadata",)] * 2)
+        (recording,) = (each.recording for each in handler.calls)
+        assert recording is not None and [each.name for each in recording.speakers("2", 1)] == ["Ann"]
+        del recording
+        assert await hung_up(handler, caller) == 1
+
+
+async def test_what_is_neither_is_refused() -> None:
+    async with called(*REQUIRE) as (handler, _, caller, _):
+        for method in ("INVITE", "UPDATE"):
+            number = caller.send(method, "hello", "Content-Type: text/plain")
+            assert (await caller.answer(number, method)).start_line.startswith("SIP/2.0 415 ")
+            if method == "INVITE":
+                caller.send("ACK", cseq=number)
+        assert await hung_up(handler, caller) == 1
