@@ -91,6 +91,12 @@ FLOWS = (
          [Send("INVITE", offer("m=video 40010 RTP/AVP 31", audio()), has=["m=video 0"]), BYE]),
     Flow("fax is refused, and the call goes on", "RFC 3261 14.1", [
         PLAIN, Send("INVITE", offer("m=image 40010 udptl t38", version=2), answer=488), Send("OPTIONS"), BYE]),
+    Flow("digits and a flash by INFO, as event numbers", "RFC 4733 3.2", [
+        PLAIN, *(Send("INFO", Body("application/dtmf-relay", f"Signal={each}\nDuration=160")) for each in (10, 11, 16)),
+        Send("INFO", Body("application/dtmf", "10")), Send("INFO", Body("application/dtmf", "17"), answer=415), BYE]),
+    Flow("recording metadata alone", "RFC 7866 9.1", [
+        RECORDING, Send("UPDATE", metadata()), Send("INVITE", metadata(), has=["m=audio [1-9]"], ack=TWO), BYE],
+        contact=SRC),
     Flow("two streams of a recording session", "RFC 7866", [RECORDING, BYE], contact=SRC),
     Flow("a recording session refreshed without a body", "siphon-ai#190", [
         RECORDING, Send("INVITE", has=["m=audio [1-9]", "a=label:1", "a=label:2"], ack=TWO), BYE], contact=SRC),
