@@ -25,8 +25,8 @@ from mediaworker.ops.tls import certificate
 CLOSE_S = 5.0
 WS_MAX_BYTES = 65536
 SEND_BYTES = 65536
-"""That the kernel keeps for a peer (Linux takes twice as many). Left alone it takes megabytes, and a subscriber that never
-reads is sent thousands of events, at the others' cost, before it is found out."""
+"""That the kernel keeps for a peer (Linux takes twice as many). Left alone it takes megabytes, and a subscriber that
+never reads is sent thousands of events, at the others' cost, before it is found out."""
 
 
 class UvicornLogFilter(logging.Filter):
