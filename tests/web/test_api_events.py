@@ -57,6 +57,63 @@ async def test_hello_then_live(tmp_path: Path) -> None:
         await until(lambda: api.hub.subscribers == 0)
 
 
+BEAT = {"v": 1, "type": "heartbeat"}
+
+
+def ask(every_s: int) -> str:
+    return json.dumps({"type": "heartbeat", "every_s": every_s})
+
+
+async def test_a_heartbeat_comes_to_whoever_asks_for_it(tmp_path: Path) -> None:
+    """The first behind `hello`, also where that is followed by a replay; nobody else ever sees one."""
+    async with running_api(tmp_path) as api:
+        api.open_call("c1")
+        await api.hub.flush()
+        start = f"{api.hub.cursor.store_id}:0"
+        async with connect(api.ws) as socket, connect(api.ws) as plain:
+            await socket.send(ask(1))
+            hello, *beats = await receive(socket, 4)
+            assert hello["type"] == "hello" and beats == [BEAT] * 3
+            async with connect(f"{api.ws}?types=call.started&after={start}") as replaying:
+                await replaying.send(ask(3600))
+                hello, *more = await receive(replaying, 3)
+                assert hello["type"] == "hello" and BEAT in more
+                assert [event["type"] for event in more if event != BEAT] == ["call.started"]
+            api.hub.publish("c1", 100, Dtmf("inbound", "1", 80))
+            assert [event["type"] for event in await receive(plain, 2)] == ["hello", "dtmf"]
+            assert "dtmf" in [event["type"] for event in await receive(socket, 2)]
+        await until(lambda: api.hub.subscribers == 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ask(0),
+        ask(3601),
+        ask(10**30),
+        '{"type": "heartbeat"}',
+        '{"type": "heartbeat", "every_s": 1.5}',
+        '{"type": "heartbeat", "every_s": "1"}',
+        '{"type": "heartbeat", "every_s": null}',
+        '{"type": "ping", "every_s": 1}',
+        '[{"type": "heartbeat", "every_s": 1}]',
+        '{"type": "heartbeat", "every_s": 1',
+        "[" * 60_000,
+        '{"type": "heartbeat", "x": ' + "[" * 60_000,
+        "\0",
+        ask(1).encode(),
+    ],
+)
+async def test_what_asks_for_no_heartbeat_gets_none(tmp_path: Path, said: str | bytes) -> None:
+    async with running_api(tmp_path) as api:
+        async with connect(api.ws) as socket:
+            await socket.send(said)
+            await socket.send(ask(3600))  # read behind it: by then the worker has made of it what it does
+            assert [event["type"] for event in await receive(socket, 2)] == ["hello", "heartbeat"]
+            api.open_call("c1")
+            assert [event["type"] for event in await receive(socket, 1)] == ["call.started"]
+
+
 async def test_filters(tmp_path: Path) -> None:
     async with running_api(tmp_path) as api:
         api.open_call("c1")

@@ -7,8 +7,10 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -29,6 +31,8 @@ BURST = 32
 TRY_LATER = 1013
 RETRY_MS = 1000
 """After so long a reader of server-sent events connects anew."""
+HEARTBEAT = '{"v":1,"type":"heartbeat"}'
+"""No event: it has no cursor and is not stored."""
 POLICY = 1008
 SAID_S, SAID_BURST = 0.1, 100
 """A message every so often may be some client's idea of staying alive; a flood of them is not."""
@@ -40,6 +44,12 @@ def routes(context: ApiContext) -> list[BaseRoute]:
         WebSocketRoute("/v1/events", events.serve),
         Route("/v1/events", events.stream, methods=["GET"]),
     ]
+
+
+class HeartbeatRequest(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """What a client says that wants to hear a heartbeat: a browser's program sees neither pings nor their absence."""
+
+    every_s: Annotated[int, Meta(ge=1, le=3600)]
 
 
 class EventRoutes:
@@ -84,11 +94,12 @@ class EventRoutes:
         except SubscriptionClosed as closed:
             await _close(websocket, closed.code, closed.reason)
             return
-        # What a subscriber says is not listened to, but its leaving must be heard.
-        reader = asyncio.get_running_loop().create_task(_discard(websocket, subscription))
+        # Its leaving must be heard; of what a subscriber says, only that it wants a heartbeat.
+        heartbeat = Heartbeat(websocket)
+        reader = asyncio.get_running_loop().create_task(_listen(websocket, subscription, heartbeat))
         reader.add_done_callback(lambda _: subscription.close())
         try:
-            await _send(websocket, subscription)
+            await _send(websocket, subscription, heartbeat)
         except SubscriptionClosed as closed:
             await _close(websocket, closed.code, closed.reason)
         except StoreError:
@@ -97,7 +108,7 @@ class EventRoutes:
             pass
         finally:
             subscription.close()
-            await end_tasks(reader)
+            await end_tasks(reader, heartbeat.task)
 
     async def _asked(self, connection: HTTPConnection) -> tuple[str, frozenset[str] | None, str | None]:
         """Call, types and cursor of the query. Raises Problem, also when there is no room for a subscriber."""
@@ -117,10 +128,41 @@ class EventRoutes:
             raise Problem(404, "no such call")
 
 
-async def _send(websocket: WebSocket, subscription: Subscription) -> None:
+class Heartbeat:
+    """Sends heartbeats to a subscriber that has asked for them: the first at once, which tells that they will come, but
+    behind `hello`, which is first on every connection."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._websocket = websocket
+        self._greeted = asyncio.Event()
+
+    def on_greeted(self) -> None:
+        self._greeted.set()
+
+    def on_message(self, text: str) -> None:
+        """What the client has said. The first request counts; anything else is ignored."""
+        try:
+            every_s = msgspec.json.decode(text, type=HeartbeatRequest).every_s
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self._beat(every_s))
+
+    async def _beat(self, every_s: int) -> None:
+        await self._greeted.wait()
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # of which the subscription hears as well
+            while True:
+                await self._websocket.send_text(HEARTBEAT)
+                await asyncio.sleep(every_s)
+
+
+async def _send(websocket: WebSocket, subscription: Subscription, heartbeat: Heartbeat) -> None:
     sent = 0
     async for frame in subscription:
         await websocket.send_text(frame)
+        if sent == 0:
+            heartbeat.on_greeted()
         sent += 1
         if sent % BURST == 0:
             await asyncio.sleep(0)
@@ -158,10 +200,11 @@ def _accepts_event_stream(request: Request) -> bool:
     return any(each.partition(";")[0].strip().lower() == "text/event-stream" for each in ranges)
 
 
-async def _discard(websocket: WebSocket, subscription: Subscription) -> None:
+async def _listen(websocket: WebSocket, subscription: Subscription, heartbeat: Heartbeat) -> None:
     clock = asyncio.get_running_loop().time
     until = clock()
-    while (await websocket.receive())["type"] != "websocket.disconnect":
+    while (message := await websocket.receive())["type"] != "websocket.disconnect":
+        heartbeat.on_message(message.get("text") or "")
         until = max(until, clock()) + SAID_S
         if until > clock() + SAID_S * SAID_BURST:
             subscription.end(POLICY, "subscribers have nothing to say")
