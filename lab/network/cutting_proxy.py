@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections when it is told to, in the middle of whatever they carry."""
+"""A TCP proxy that cuts connections when it is told to, in the middle of whatever they carry, or swallows them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class CuttingProxy:
         self.answers = asyncio.Event()
         """While it is cleared, what the target says is held back."""
         self.answers.set()
+        self.swallows = False
+        """A connection that is made while it is set is never answered, also afterwards: a network that hangs."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
@@ -49,6 +51,9 @@ class CuttingProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self.swallows:
+            await self._swallow(reader, writer)
+            return
         try:
             if self.target is None:
                 raise ConnectionRefusedError
@@ -70,6 +75,16 @@ class CuttingProxy:
             self._writers.difference_update(pair)
             for each in pair:
                 each.transport.abort()
+
+    async def _swallow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(4096):
+                    pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
 
 
 async def _pass_on(

@@ -25,10 +25,15 @@
  * @property {string} [after]  A cursor; `start` for everything that is stored. Absent: from now on.
  * @property {(event: CallEvent, about: About) => void} [onEvent]
  * @property {(state: State, detail: {code?: number, reason?: string, retryMs?: number}) => void} [onState]
- * @property {number} [silenceMs]  After so long without an event the connection is made anew.
+ * @property {number} [heartbeatS]  How often the worker is to send a heartbeat: 20; 0 for never.
+ * @property {number} [silenceMs]  After so long without an event or a heartbeat the connection is made anew. Absent: 3 s
+ *   after a heartbeat was due, or a minute where the worker sends none.
  */
 
-const RETRY_MS = 500, MAX_RETRY_MS = 15_000, SILENCE_MS = 60_000;
+const RETRY_MS = 500, MAX_RETRY_MS = 15_000;
+const HEARTBEAT_S = 20, LATE_MS = 3000, SILENCE_MS = 60_000;
+// A network that hangs answers nothing and refuses nothing: whatever is waited for has an end.
+const CONNECT_MS = 10_000, REFUSAL_MS = 5000, REQUEST_MS = 30_000, DOWNLOAD_MS = 120_000;
 const ABNORMAL = 1006, TOO_SLOW = 4008, EXPIRED = 4009;
 const REFUSALS = { 401: "unauthorized", 403: "forbidden", 404: "gone" };
 
@@ -90,7 +95,7 @@ export class Client {
 
   /** @param {string} id  @param {"json"|"txt"|"srt"|"vtt"} [format]  @returns {Promise<Transcript|string>} */
   async transcript(id, format = "json") {
-    const answer = await this.request(`${callPath(id)}/transcript`, { query: { format } });
+    const answer = await this.request(`${callPath(id)}/transcript`, { query: { format }, timeoutMs: DOWNLOAD_MS });
     return format === "json" ? answer.json() : answer.text();
   }
 
@@ -109,14 +114,25 @@ export class Client {
     await this.request(callPath(id), { method: "DELETE" });
   }
 
-  /** Any route. Throws RequestError when it is refused, TypeError when the worker cannot be reached.
-   * @param {string} path  @param {{method?: string, body?: unknown, query?: Record<string, unknown>}} [options] */
-  async request(path, { method = "GET", body, query = {} } = {}) {
+  /** Any route. Throws RequestError when it is refused, TypeError when the worker cannot be reached or has not answered
+   * in time. Reading the answer's body fails as well when the time is over.
+   * @param {string} path
+   * @param {{method?: string, body?: unknown, query?: Record<string, unknown>, timeoutMs?: number}} [options] */
+  async request(path, { method = "GET", body, query = {}, timeoutMs = REQUEST_MS } = {}) {
     const url = new URL(path, this.url), headers = {};
     for (const [name, value] of Object.entries(query)) if (value != null) url.searchParams.set(name, value);
     if (this.key) headers.Authorization = `Bearer ${this.key}`;
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    const answer = await this.#fetch(url, { method, headers, body: JSON.stringify(body), cache: "no-store" });
+    const controller = new AbortController(), { signal } = controller;
+    const late = new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    const timer = setTimeout(() => controller.abort(
+      new TypeError(`the worker has not answered within ${timeoutMs / 1000} s`)), timeoutMs);
+    const asked = this.#fetch(url, { method, headers, body: JSON.stringify(body), cache: "no-store", signal });
+    const answer = await Promise.race([asked, late]).catch((error) => {
+      clearTimeout(timer);
+      throw error;
+    });
+    timer.unref?.();  // the body is read by the caller: in Node the deadline must not hold a process that has done
     if (answer.ok) return answer;
     const problem = await answer.json().catch(() => ({}));
     throw new RequestError(answer.status, problem.detail || problem.title || `the worker answered ${answer.status}`);
@@ -161,18 +177,31 @@ class EventStream {
 
   #connect() {
     this.#drop();
-    const { call = "*", types, after } = this.#options, fromStart = after === "start";
+    const { call = "*", types, after, silenceMs, heartbeatS = HEARTBEAT_S } = this.#options;
+    const fromStart = after === "start";
     const store = this.#client.store;
     const cursor = this.cursor ?? (fromStart ? store && `${store}:0` : after), resumed = cursor !== undefined;
     this.#say("connecting");
     const socket = this.#client.socket("v1/events", { call, types: types?.join(), after: cursor });
-    let greeted = false;
+    let greeted = false, beats = 0;
     this.#socket = socket;
-    this.#watch();
+    const silent = () => (greeted ? this.#connect() : this.#lost(ABNORMAL, "the worker does not answer", false));
+    this.#watch(Math.min(silenceMs ?? CONNECT_MS, CONNECT_MS), silent);
+    socket.onopen = () => {
+      if (socket !== this.#socket) return;
+      this.#watch(silenceMs ?? SILENCE_MS, silent);
+      if (heartbeatS) socket.send(JSON.stringify({ type: "heartbeat", every_s: heartbeatS }));
+    };
     socket.onmessage = ({ data }) => {
       if (socket !== this.#socket) return;
       this.#heard = Date.now();
       const event = JSON.parse(data), hello = event.type === "hello";
+      if (event.type === "heartbeat") {
+        beats += 1;
+        if (beats === 1) this.#watch(silenceMs ?? 1000 * heartbeatS + LATE_MS, silent);
+        else this.#failures = 0;  // the first comes with the hello, and proves no more than that
+        return;
+      }
       if (hello) {
         greeted = true;
         this.#client.store = event.cursor.slice(0, event.cursor.lastIndexOf(":"));
@@ -218,24 +247,25 @@ class EventStream {
   async #refusal() {
     const { call = "*" } = this.#options;
     try {
-      await (call === "*" ? this.#client.calls({ limit: 1 }) : this.#client.call(call));
+      const path = call === "*" ? "v1/calls" : callPath(call);
+      await this.#client.request(path, { query: call === "*" ? { limit: 1 } : {}, timeoutMs: REFUSAL_MS });
     } catch (error) {
       if (REFUSALS[error.status]) return { state: REFUSALS[error.status], message: error.message };
     }
     return null;
   }
 
-  /** A browser cannot ping: a connection that died without a word looks like one on which nothing happens. A new one
-   * costs little, for it resumes. */
-  #watch() {
-    const silenceMs = this.#options.silenceMs ?? SILENCE_MS;
+  /** A browser cannot ping: a connection that died without a word looks like one on which nothing happens. `silent` is
+   * called when nothing has been heard for so long; a new connection costs little, for it resumes. */
+  #watch(patienceMs, silent) {
+    clearTimeout(this.#watchdog);
     this.#heard = Date.now();
     const look = () => {
-      const leftMs = this.#heard + silenceMs - Date.now();
-      if (leftMs <= 0) this.#connect();
+      const leftMs = this.#heard + patienceMs - Date.now();
+      if (leftMs <= 0) silent();
       else this.#watchdog = setTimeout(look, leftMs);
     };
-    this.#watchdog = setTimeout(look, silenceMs);
+    this.#watchdog = setTimeout(look, patienceMs);
   }
 
   #drop() {

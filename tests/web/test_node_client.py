@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from lab.http.api_server import running_api
+from lab.network.cutting_proxy import CuttingProxy
 from lab.network.ports import ports
-from lab.patience import timeout
+from lab.patience import eventually, timeout
 from lab.worker.peers import ROOT
 from mediaworker.events.schema import Dtmf
 
@@ -36,6 +37,13 @@ const stream = client.events({
   },
 });
 """
+
+SEEN = """class extends WebSocket {
+  constructor(...of) {
+    super(...of);
+    this.addEventListener("message", ({ data }) => console.log(JSON.stringify([JSON.parse(data).type, null])));
+  }
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +118,85 @@ async def test_a_worker_that_is_not_there_is_waited_for_in_every_node(nodes: Pat
             async with timeout(20):
                 assert await process.wait() == 0
                 assert await process.stderr.read() == b"", "nothing is left that holds the process or complains"
+
+
+async def test_a_network_that_hangs_is_survived(nodes: Path, module: Path) -> None:
+    """What is asked while it hangs is never answered, also when the network is back: neither the WebSocket nor the
+    request that asks why there is none may be waited for without an end."""
+    async with (
+        running_api(module / "data") as api,
+        CuttingProxy(api.server.port) as ours,
+        CuttingProxy(api.server.port) as theirs,
+        program(nodes, module, 24, f'url: "http://127.0.0.1:{ours.port}/"', FOLLOW) as own,
+        program(nodes, module, 18, f'url: "http://127.0.0.1:{theirs.port}/", WebSocket', FOLLOW) as with_ws,
+    ):
+        both = ((own, ours), (with_ws, theirs))
+        for process, proxy in both:
+            await shown(process, "open")
+            proxy.swallows = True
+            proxy.cut()
+            await shown(process, "connecting")
+        for _, proxy in both:
+            await eventually(lambda proxy=proxy: proxy.connections == 2, 15)
+            proxy.cut()  # it asks why
+            await eventually(lambda proxy=proxy: proxy.connections == 3, 15)
+            proxy.swallows = False
+        api.open_call("c1")
+        for process, _ in both:
+            assert [state for state, _ in await shown(process, "open")] == ["waiting", "connecting", "open"]
+        api.hub.publish("c1", 100, Dtmf("inbound", "#", 80))
+        for process, _ in both:
+            assert await shown(process, "closed") == [["#", None], ["closed", None]]
+
+
+@pytest.mark.parametrize("version", [18, 24])
+async def test_no_answer_is_waited_for_for_ever(nodes: Path, module: Path, version: int) -> None:
+    """Neither its beginning nor its end; and the deadline of an answer that has come holds no process."""
+    script = """
+const show = (what) => console.log(JSON.stringify(what));
+const refused = ({ name, message }) => show([name, message]);
+await client.request("v1/calls", { timeoutMs: 200 }).catch(refused);
+await client.request("v1/half", { timeoutMs: 200 }).then((answer) => answer.json()).catch(refused);
+show(await client.request("v1/whole").then((answer) => answer.json()));
+const deaf = new Client({ url: client.url.href, fetch: () => new Promise(() => {}) });
+await deaf.request("v1/calls", { timeoutMs: 200 }).catch(refused);
+show(["end"]);
+"""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.read(4096)
+        if b"whole" in request or b"half" in request:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n[1,")
+            writer.write(b"2,3]" if b"whole" in request else b"")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        program(nodes, module, version, f'url: "http://127.0.0.1:{port}/", WebSocket', script) as process,
+    ):
+        late = ["TypeError", "the worker has not answered within 0.2 s"]
+        first, half, *rest = await shown(process, "end")
+        assert first == late and half[0] in ("TypeError", "AbortError")  # the latter in Node 18
+        assert rest == [[1, 2, 3], late, ["end"]]
+        async with timeout(20):
+            assert await process.wait() == 0
+
+
+async def test_a_line_that_dies_is_noticed_before_a_minute_is_over(nodes: Path, module: Path) -> None:
+    """The worker's heartbeats stop; no event, and no other sign of life, is awaited from it."""
+    follow = FOLLOW.replace("client.events({", "client.events({ heartbeatS: 1,")
+    async with running_api(module / "data") as api, CuttingProxy(api.server.port) as proxy:
+        options = f'url: "http://127.0.0.1:{proxy.port}/", WebSocket: {SEEN}'
+        async with program(nodes, module, 24, options, follow) as process:
+            await shown(process, "heartbeat")
+            proxy.answers.clear()
+            lines = await shown(process, "connecting")
+            assert {state for state, _ in lines} <= {"heartbeat", "connecting"}
+            proxy.answers.set()
+            await shown(process, "open")
 
 
 async def test_a_stream_closed_before_it_is_open_ends_no_process(nodes: Path, module: Path) -> None:
