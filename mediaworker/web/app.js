@@ -6,17 +6,19 @@ import { Calls, LIST_TYPES } from "./calls-state.js";
 import { Client } from "./client.js";
 import { explain, say } from "./dialogs.js";
 import { named, setAttribute, setText } from "./dom.js";
+import { Line } from "./line.js";
 import { forget, keep, kept, loginForm, takeFromLink } from "./login.js";
 import { setTheme, theme } from "./theme.js";
 import { TryIt } from "./tryit.js";
 
-const PAGE = 50, NOTICED_MS = 1500;  // a connection that is back so soon need not be spoken of
+const PAGE = 50;
 const $ = (id) => document.getElementById(id);
 
 /** Everything that is there while somebody is signed in. */
 class Desk {
-  #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #noticing; #tryIt = null; #stopped = false;
+  #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #tryIt = null; #stopped = false;
   #languages = [];  // that the engine can be asked for
+  #entered = false; #line = new Line((lost) => this.#told(lost));
 
   constructor(key, onRefused) {
     const now = () => Date.now() + this.#aheadMs;
@@ -31,15 +33,8 @@ class Desk {
   }
 
   async start() {
-    try {
-      this.scopes = new Set((await this.#client.access()).scopes);
-      $("to-try").hidden = !this.scopes.has("stream");
-      this.call.admin = this.scopes.has("admin");
-      await this.#load();
-    } catch (error) {
-      if (error.status === 401 || error.status === 403) return this.onRefused(error.status);
-      say(explain(error));
-    }
+    connection("", "Connecting");
+    await this.#enter();
     if (this.#stopped) return;
     $("desk").replaceChildren(this.list.element, this.call.element);
     this.#stream = this.#client.events({
@@ -48,10 +43,24 @@ class Desk {
     this.route();
   }
 
+  /** What the key may do, and the newest calls: asked for again when the worker could not be reached. */
+  async #enter() {
+    try {
+      this.scopes = new Set((await this.#client.access()).scopes);
+      $("to-try").hidden = !this.scopes.has("stream");
+      this.call.permit(this.scopes.has("admin"));
+      await this.#load();
+      this.#entered = true;
+    } catch (error) {
+      if (error.status === 401 || error.status === 403) this.onRefused(error.status);
+      else if (!this.#stopped) say(explain(error));
+    }
+  }
+
   stop() {
     this.#stopped = true;
     this.#stream?.close();
-    clearTimeout(this.#noticing);
+    this.#line.close();
     this.list.close();
     this.call.close();
     this.#tryIt?.close();
@@ -153,13 +162,20 @@ class Desk {
   }
 
   #state(state) {
-    clearTimeout(this.#noticing);
-    if (state === "open") return connection("open", "Connected");
+    this.#line.on(state);
     if (state === "unauthorized") return this.onRefused(401);
     if (state === "forbidden") return this.onRefused(403);
     if (state === "expired") return say("The worker has forgotten where this page was: the list begins anew.");
-    const lost = () => connection("lost", navigator.onLine ? "Connection lost, trying again" : "Offline");
-    this.#noticing = setTimeout(lost, NOTICED_MS);
+    if (state !== "open") return;
+    connection("open", "Connected");
+    if (!this.#entered) this.#enter().then(() => this.route());
+    this.call.connected();
+  }
+
+  /** Nobody is shown to speak, and no clock runs, while it is not known to be true. */
+  #told(lost) {
+    if (lost) connection("lost", navigator.onLine ? "Connection lost, trying again" : "Offline");
+    this.list.lose(lost);
   }
 
   #erased(id) {

@@ -5,6 +5,8 @@ import { toInt16 } from "./worklet.js";
 const RATE = 16_000, CHUNK = RATE / 10;
 const WAITING_BYTES = 256_000;  // 8 s of audio that the worker has not taken: no more until it has
 const LOOK_MS = 20;
+const CONNECT_MS = 10_000, STUCK_MS = 30_000;
+const LAST_MS = 300_000;  // the last words wait for a model that is being loaded
 const SAME = 0.01;  // a mono recording in two channels differs by less, coded as it may be
 
 /** What went wrong, said for a person. */
@@ -12,7 +14,7 @@ export class AudioError extends Error {}
 
 /** A session on `/ws/asr`. `begin` resolves to the id of the call that the worker has opened for it. */
 export class Session {
-  #socket; #onEnd;
+  #socket; #onEnd; #timer; #finalized = false;
 
   /** @param onEnd  Called once, with what went wrong or null. */
   constructor(client, onEnd) {
@@ -24,6 +26,7 @@ export class Session {
   begin(language, channels = 1) {
     const socket = this.#socket;
     return new Promise((resolve, reject) => {
+      this.#expect(CONNECT_MS, reject);
       let opened = false, error = null;
       socket.onopen = () => {
         opened = true;
@@ -31,10 +34,14 @@ export class Session {
       };
       socket.onmessage = ({ data }) => {
         const message = JSON.parse(data);
-        if (message.type === "session_created") resolve(message.call_id);
-        else if (message.type === "error") error = message.message || message.code;
+        if (this.#finalized) this.#expect(LAST_MS);
+        if (message.type === "session_created") {
+          clearTimeout(this.#timer);
+          resolve(message.call_id);
+        } else if (message.type === "error") error = message.message || message.code;
       };
       socket.onclose = ({ code }) => {
+        clearTimeout(this.#timer);
         if (!opened) error = "The worker does not take audio from here: the key may lack the scope `stream`, or all "
           + "sessions are taken.";
         else if (code !== 1000) error ??= `The worker closed the connection (${code}).`;
@@ -59,15 +66,29 @@ export class Session {
 
   /** The last final comes, and then the end. */
   finalize() {
-    if (this.#socket.readyState === 1) this.#socket.send(JSON.stringify({ type: "finalize" }));
-    else if (this.#socket.readyState === 0) this.#abandon();
+    if (this.#socket.readyState === 1) {
+      this.#socket.send(JSON.stringify({ type: "finalize" }));
+      this.#finalized = true;
+      this.#expect(LAST_MS);
+    } else if (this.#socket.readyState === 0) this.abandon();
   }
 
-  /** Before it has begun. */
-  #abandon() {
-    this.#socket.onclose = null;
+  /** @param [reason]  What went wrong; null before it has begun. */
+  abandon(reason = null) {
+    clearTimeout(this.#timer);
+    this.#socket.onclose = this.#socket.onmessage = null;
     this.#socket.close();
-    this.#onEnd(null);
+    this.#onEnd(reason);
+  }
+
+  /** A line may die without a word: what does not come in time comes no more. */
+  #expect(ms, reject = () => {}) {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      const text = "The worker does not answer.";
+      reject(new AudioError(text));
+      this.abandon(text);
+    }, ms);
   }
 }
 
@@ -125,6 +146,11 @@ export async function play(session, { samples, channels }, { realTime, signal, o
     const due = () => began + (at + step) / channels / RATE * 1000 - performance.now();
     const wait = () => new Promise((resolve) => setTimeout(resolve, realTime ? Math.max(due(), 0) : LOOK_MS));
     if (realTime) await wait();
-    while (session.waiting > WAITING_BYTES && session.open && !signal.aborted) await wait();
+    let least = Infinity, since = performance.now();
+    while (session.waiting > WAITING_BYTES && session.open && !signal.aborted) {
+      await wait();
+      if (session.waiting < least) [least, since] = [session.waiting, performance.now()];
+      else if (performance.now() - since > STUCK_MS) return session.abandon("The worker takes no more audio.");
+    }
   }
 }

@@ -3,7 +3,8 @@
 import { Actions } from "./actions.js";
 import { ConversationView } from "./conversation.js";
 import { explain, say } from "./dialogs.js";
-import { clock, h, parties, perPause, setText } from "./dom.js";
+import { clock, h, parties, perPause, setAttribute, setText } from "./dom.js";
+import { Line } from "./line.js";
 import { Search } from "./search.js";
 import { Side } from "./side.js";
 import { CALL_TYPES, Conversation } from "./state.js";
@@ -15,7 +16,7 @@ const wide = matchMedia("(min-width: 1080px)");
 
 export class CallView {
   #client; #now; #onErased; #stream = null; #record = null; #parts = null; #changed = new Set(); #timer;
-  #draw = perPause(BESIDE_MS, () => this.#drawChanged());
+  #draw = perPause(BESIDE_MS, () => this.#drawChanged()); #line = new Line(() => this.#told()); #unreached = false;
 
   /** @param now  The worker's clock, epoch milliseconds.  @param back  Where the way back leads; none when null. */
   constructor({ client, now, back = "#/", onErased = () => {} }) {
@@ -37,18 +38,35 @@ export class CallView {
   async show(id, tries = 1) {
     this.hide();
     this.id = id;
+    this.#unreached = false;
     this.#empty("Loading…");
     try {
       const record = await this.#find(id, tries);
       if (this.id === id) this.#open(record);
     } catch (error) {
-      if (this.id === id) this.#empty(error.status === 404 ? "There is no such call." : explain(error));
+      if (this.id !== id) return;
+      this.#unreached = error.status === undefined;
+      this.#empty(error.status === 404 ? "There is no such call." : explain(error));
     }
+  }
+
+  /** Whether the key may change calls, once that is known. */
+  permit(admin) {
+    const changed = this.admin !== admin;
+    this.admin = admin;
+    if (changed && this.#parts) this.show(this.id);
+  }
+
+  /** The worker can be reached again. */
+  connected() {
+    if (this.#unreached) this.show(this.id);
   }
 
   hide() {
     this.id = null;
+    this.#unreached = false;
     this.#stream?.close();
+    this.#line.close();
     this.#parts?.view.close();
     this.#stream = this.#parts = null;
     this.#changed.clear();
@@ -136,6 +154,7 @@ export class CallView {
   }
 
   #state(state) {
+    this.#line.on(state);
     if (state === "gone") this.#empty("There is no such call any more.");
     if (state !== "expired") return;
     say("The worker has forgotten where this page was: the call is shown from its beginning again.");
@@ -143,14 +162,21 @@ export class CallView {
     this.#build();
   }
 
+  /** While the worker cannot be heard nobody is shown to go on speaking. */
+  #told() {
+    this.#tick();
+    setAttribute(this.element, "data-line", this.#line.lost ? "lost" : null);
+  }
+
   #tick() {
     if (!this.#parts) return;
     const { state, status, timeline } = this.#parts, record = this.#record;
-    const nowMs = state.live ? this.#now() - Date.parse(record.started_at) : state.lengthMs;
+    const lost = this.#line.lost && state.live;
+    const nowMs = !state.live ? state.lengthMs : lost ? state.clock.shownMs : state.clock.now(this.#now());
     const held = state.live && state.holds.some((hold) => hold.end === null) ? " · on hold" : "";
-    const how = state.ended ? `ended: ${state.ended.reason.replaceAll("_", " ")}` : "live";
+    const how = state.ended ? `ended: ${state.ended.reason.replaceAll("_", " ")}` : lost ? "connection lost" : "live";
     setText(status, state.started ? `${record.source} · ${clock(nowMs)} · ${how}${held}` : record.source);
-    status.classList.toggle("live", state.live);
+    status.classList.toggle("live", state.live && !lost);
     timeline.extend(nowMs);
     timeline.describe();
   }

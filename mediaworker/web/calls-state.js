@@ -6,6 +6,33 @@ export const LIST_TYPES = [
   "alert", "engine.state",
 ];
 
+/** A call's time: the sample clock of its events, which may run faster or slower than the clock on the wall. That one only
+ * says how long ago the latest event was. Milliseconds. */
+export class CallClock {
+  #latest = { atMs: 0, wallMs: Infinity };
+
+  /** @param [startedMs]  When the call started, by the worker's clock. */
+  constructor(startedMs = Infinity) {
+    this.#latest.wallMs = startedMs;
+    /** How long the call is, as far as it has been told. */
+    this.lengthMs = 0;
+    /** What `now` was the last time. */
+    this.shownMs = 0;
+  }
+
+  hear({ at_ms: atMs, end_ms: endMs = 0, time }) {
+    this.lengthMs = Math.max(this.lengthMs, atMs, endMs);
+    if (atMs >= this.#latest.atMs) this.#latest = { atMs, wallMs: Date.parse(time) };
+  }
+
+  /** What it shows while the call lasts; it never goes back. @param wallMs  The worker's clock. */
+  now(wallMs) {
+    const { atMs, wallMs: thenMs } = this.#latest;
+    this.shownMs = Math.max(this.shownMs, this.lengthMs, atMs + wallMs - thenMs);
+    return this.shownMs;
+  }
+}
+
 export class Calls {
   /** call id → what is known of the call */
   all = new Map();
@@ -16,12 +43,17 @@ export class Calls {
     const call = {
       id: record.call_id, source: record.source, direction: record.direction, from: record.from, to: record.to,
       externalId: record.external_id, custom: record.custom, ended: record.state === "ended",
-      startedAt: Date.parse(record.started_at), durationMs: record.duration_ms, reason: record.reason,
+      startedAt: Date.parse(record.started_at), reason: record.reason,
       legs: new Map(record.legs.map((leg) => [leg.leg, leg])), held: new Set(record.held),
       speaking: new Map(record.speaking.map((speech) => [speech.utterance_id, speech.leg])),
       said: record.said?.text ?? before?.said ?? "", saidMs: record.said?.start_ms ?? before?.saidMs ?? -1,
+      language: before?.said === record.said?.text ? before?.language ?? "" : "",  // of what was said last
       alert: record.alert ?? before?.alert ?? null,  // the worst rule and severity, and how many there were
+      // Whether one was raised while the page was open: it is news, also when the call has ended since.
+      alerted: before?.alerted ?? false,
+      clock: new CallClock(Date.parse(record.started_at)),
     };
+    call.clock.lengthMs = Math.max(record.at_ms ?? 0, record.duration_ms ?? 0, before?.clock.lengthMs ?? 0);
     this.all.set(call.id, call);
     return call;
   }
@@ -43,6 +75,7 @@ export class Calls {
     }
     const call = this.all.get(event.call_id);
     if (!call) return null;
+    call.clock.hear(event);
     switch (event.type) {
       case "leg.updated":
         call.legs.set(event.leg, event);
@@ -59,13 +92,17 @@ export class Calls {
         break;
       case "transcript.final":
         call.speaking.delete(event.utterance_id);
-        if (event.text && event.start_ms >= call.saidMs) [call.said, call.saidMs] = [event.text, event.start_ms];
+        if (event.text && event.start_ms >= call.saidMs) {
+          Object.assign(call, { said: event.text, saidMs: event.start_ms, language: event.language });
+        }
         break;
       case "alert":
         call.alert = worst(call.alert, event);
+        call.alerted = true;
         break;
       case "call.ended":
-        Object.assign(call, { ended: true, reason: event.reason, durationMs: event.duration_ms });
+        Object.assign(call, { ended: true, reason: event.reason });
+        call.clock.lengthMs = Math.max(call.clock.lengthMs, event.duration_ms);
         call.held.clear();
         call.speaking.clear();
         break;

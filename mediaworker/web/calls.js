@@ -8,7 +8,7 @@ const KEPT_PAST = 200;  // of calls that ended while the page was open; "More" b
 
 export class CallList {
   #calls; #now; #rows = new Map(); #dirty = new Set(); #draw = perFrame(() => this.#drawDirty());
-  #selected = null; #kept = KEPT_PAST; #timer; #found = new Set(); #brought = new Set(); #searching; #onSearch;
+  #lost = false; #selected = null; #kept = KEPT_PAST; #timer; #found = new Set(); #brought = new Set(); #searching; #onSearch;
 
   /** @param calls  The state.  @param now  The worker's clock, epoch milliseconds.  @param onMore  Wants a page.
    * @param onSearch  Wants the ids of the calls in which a text was said, of all that are stored. */
@@ -21,6 +21,7 @@ export class CallList {
     this.live = h("ul", { class: "rows" });
     this.past = h("ul", { class: "rows" });
     this.count = h("span", { class: "count" });
+    this.stale = h("span", { class: "stale", hidden: true }, "not up to date");
     this.noLive = h("p", { class: "empty" }, "No calls right now. A call appears here when it is answered.");
     this.noPast = h("p", { class: "empty" }, "None yet.");
     this.first = firstCall();
@@ -29,7 +30,7 @@ export class CallList {
     this.element = h("nav", { class: "list", "aria-label": "Calls", onkeydown: (event) => this.#key(event) },
       h("div", { class: "filter" }, this.filter, this.status),
       h("div", { class: "scroll" },
-        h("h2", {}, "Live", this.count), this.noLive, this.live, this.first,
+        h("h2", {}, "Live", this.count, this.stale), this.noLive, this.live, this.first,
         h("h2", {}, "Past"), this.noPast, this.past, this.more));
     this.#timer = setInterval(() => this.#tick(), 1000);
   }
@@ -51,6 +52,13 @@ export class CallList {
     this.oldest = oldest;
     ids.forEach((id) => this.update(id));
     this.#draw();
+  }
+
+  /** Whether the worker cannot be heard: what is shown is then how it was. */
+  lose(lost) {
+    this.#lost = lost;
+    this.stale.hidden = !lost;
+    for (const { callId } of this.live.children) this.update(callId);
   }
 
   select(id) {
@@ -119,7 +127,7 @@ export class CallList {
     setText(row.what, call.said || (call.ended ? past(call) : call.source));
     const names = [...new Set(call.speaking.values())].map((leg) => title(call.legs.get(leg) ?? { leg }));
     setText(row.speaking, names.join(", "));
-    row.speaking.hidden = names.length === 0;
+    row.speaking.hidden = names.length === 0 || this.#lost;
     row.held.hidden = call.held.size === 0;
     row.alert.hidden = !call.alert;
     if (call.alert) {
@@ -130,10 +138,11 @@ export class CallList {
   }
 
   #length(call) {
-    return call.ended ? call.durationMs : this.#now() - call.startedAt;
+    return call.ended ? call.clock.lengthMs : call.clock.now(this.#now());
   }
 
   #tick() {
+    if (this.#lost) return;
     for (const { callId } of this.live.children) {
       setText(this.#rows.get(callId).time, clock(this.#length(this.#calls.all.get(callId))));
     }
@@ -194,7 +203,7 @@ export class CallList {
 
 function past(call) {
   const how = call.reason === "hangup" ? "" : ` · ${call.reason.replaceAll("_", " ")}`;
-  return `${call.source} · ${clock(call.durationMs)}${how}`;
+  return `${call.source} · ${clock(call.clock.lengthMs)}${how}`;
 }
 
 /** What to do where nothing is to be seen yet. */

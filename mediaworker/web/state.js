@@ -1,6 +1,6 @@
 /** One call's conversation, folded from its events. No DOM: the views draw what changed. */
 
-import { rank, speaker, title } from "./calls-state.js";
+import { CallClock, rank, speaker, title } from "./calls-state.js";
 
 /** What the conversation is made of; times of words are for others. */
 export const CALL_TYPES = [
@@ -37,9 +37,14 @@ export class Conversation {
     /** Stretches of {start, end} in which two talked at once. */
     this.overtalk = [];
     this.metrics = null;
-    this.lengthMs = 0;
+    this.clock = new CallClock();
     this.words = 0;
     this.said = new Map();
+  }
+
+  /** How long the call is, as far as it has been told. */
+  get lengthMs() {
+    return this.clock.lengthMs;
   }
 
   get live() {
@@ -48,7 +53,7 @@ export class Conversation {
 
   /** What an event changes: items to be drawn (again), and whether all of them are because a leg is another now. */
   fold(event) {
-    this.lengthMs = Math.max(this.lengthMs, event.at_ms, event.end_ms ?? 0);
+    this.clock.hear(event);
     switch (event.type) {
       case "call.started":
         this.started = event;
@@ -78,7 +83,7 @@ export class Conversation {
         return [];
       case "call.ended":
         this.ended = event;
-        this.lengthMs = Math.max(event.duration_ms, ...this.holds.map((hold) => hold.end ?? 0));
+        this.clock.lengthMs = Math.max(this.lengthMs, event.duration_ms);  // nothing of it lies behind its end
         this.holds.forEach((hold) => { hold.end ??= this.lengthMs; });
         return [this.#insert({ kind: "end", at: Infinity, leg: null, reason: event.reason, length: this.lengthMs })];
       default:
@@ -166,7 +171,7 @@ export class Conversation {
     if (item.final || event.revision <= item.revision) return [];
     Object.assign(item, {
       text: event.text, stable: event.stable_chars, revision: event.revision, language: event.language,
-      heard: event.end_ms,
+      heard: Math.max(item.heard, event.end_ms),
     });
     return [item];
   }
