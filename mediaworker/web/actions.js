@@ -2,6 +2,7 @@
 
 import { ask, copy, explain, say } from "./dialogs.js";
 import { h } from "./dom.js";
+import { icon } from "./icons.js";
 
 const FORMATS = { txt: "Text file", json: "JSON", srt: "Subtitles (SRT)", vtt: "Subtitles (WebVTT)" };
 const TYPES = { txt: "text/plain", json: "application/json", srt: "application/x-subrip", vtt: "text/vtt" };
@@ -18,7 +19,7 @@ export class Actions {
     const downloads = Object.entries(FORMATS).map(([format, name]) =>
       h("button", { type: "button", onclick: () => this.#download(format) }, name));
     this.menu = h("details", { class: "menu", onkeydown: (event) => this.#key(event) },
-      h("summary", {}, "Export"), h("div", { class: "options" },
+      h("summary", {}, "Export", icon("chevron")), h("div", { class: "options" },
         h("button", { type: "button", onclick: () => this.#copy() }, "Copy as text"), ...downloads));
     this.hangup = h("button", { type: "button", class: "danger", hidden: true, onclick: () => this.#hangup() },
       "Hang up");

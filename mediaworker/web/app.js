@@ -1,32 +1,42 @@
 /** The page: who is signed in, what the address says, and the stream that the list is made of. */
 
+import { Acknowledged, forgetAcknowledged, tabTitle } from "./alerts.js";
 import { CallView } from "./call.js";
 import { CallList } from "./calls.js";
 import { Calls, LIST_TYPES } from "./calls-state.js";
 import { Client } from "./client.js";
 import { explain, say } from "./dialogs.js";
 import { named, setAttribute, setText } from "./dom.js";
+import { icon } from "./icons.js";
 import { Line } from "./line.js";
 import { forget, keep, kept, loginForm, takeFromLink } from "./login.js";
+import { Notifier } from "./notify.js";
+import { Overview } from "./overview.js";
 import { setTheme, theme } from "./theme.js";
 import { TryIt } from "./tryit.js";
 
 const PAGE = 50;
+/** Events that change what the tab's title says. */
+const TITLED = new Set(["call.started", "call.ended", "leg.updated", "alert"]);
 const $ = (id) => document.getElementById(id);
 
 /** Everything that is there while somebody is signed in. */
 class Desk {
   #client; #stream; #calls = new Calls(); #aheadMs = 0; #next = null; #tryIt = null; #stopped = false;
   #languages = [];  // that the engine can be asked for
+  #acknowledged = new Acknowledged((id) => this.#onAcknowledged(id)); #chosen = null;
+  #overview = new Overview(this.#calls, this.#acknowledged);
   #entered = false; #line = new Line((lost) => this.#told(lost));
 
   constructor(key, onRefused) {
     const now = () => Date.now() + this.#aheadMs;
     this.#client = new Client({ key });
     this.onRefused = onRefused;
-    this.list = new CallList(this.#calls, now,
+    this.list = new CallList(this.#calls, this.#acknowledged, now,
                              { onMore: () => this.#more(), onSearch: (text) => this.#search(text) });
-    this.call = new CallView({ client: this.#client, now, onErased: (id) => this.#erased(id) });
+    this.call = new CallView({ client: this.#client, now, acknowledged: this.#acknowledged,
+                               idle: this.#overview.element, onOpen: (record) => this.#opened(record),
+                               onErased: (id) => this.#erased(id) });
     /** What the key may do. */
     this.scopes = new Set();
     this.now = now;
@@ -61,6 +71,7 @@ class Desk {
     this.#stopped = true;
     this.#stream?.close();
     this.#line.close();
+    this.#acknowledged.close();
     this.list.close();
     this.call.close();
     this.#tryIt?.close();
@@ -86,14 +97,15 @@ class Desk {
       else $(`to-${name}`).removeAttribute("aria-current");
     }
     if (trying && !this.#tryIt) {
-      this.#tryIt = new TryIt(this.#client, this.now, this.scopes.has("admin"), this.#languages);
+      this.#tryIt = new TryIt(this.#client, this.now, this.scopes.has("admin"), this.#languages,
+                               this.#acknowledged);
       $("try").replaceChildren(this.#tryIt.element);
     }
     if (!trying) this.#tryIt?.leave();
     this.list.select(chosen);
     if (chosen && chosen !== this.call.id) this.call.show(chosen);
     else if (!chosen && this.call.id) this.call.hide();
-    document.title = trying ? "Try it · mediaworker" : "Calls · mediaworker";
+    this.#retitle();
   }
 
   get trying() {
@@ -109,6 +121,7 @@ class Desk {
     const fresh = page.items.filter((record) => !this.#calls.all.has(record.call_id) || record.state === "ended");
     this.#next = page.next;
     this.list.loaded(fresh.map((record) => this.#calls.record(record).id), page.next);
+    this.#retitle();
   }
 
   async #more() {
@@ -144,20 +157,49 @@ class Desk {
       engine(event.engine, event.state, this.#languages, event.detail);
     } else {
       const id = this.#calls.fold(event);
-      if (id) this.list.update(id);
+      if (!id) return;
+      this.#changed(id, TITLED.has(event.type));
+      if (event.type === "alert") notifier.tell(this.#calls.all.get(id), event, this.now() - Date.parse(event.time));
     }
+  }
+
+  /** The title is set at once, for nothing is drawn in a tab that is out of sight. */
+  #changed(id, titled = true) {
+    this.list.update(id);
+    this.#overview.draw();
+    if (titled) this.#retitle();
+  }
+
+  #onAcknowledged(id) {
+    this.#changed(id);
+    this.call.onAcknowledged(id);
+    this.#tryIt?.view.onAcknowledged(id);
+  }
+
+  /** One from further back is in no list. */
+  #opened(record) {
+    this.#chosen = new Calls().record(record);
+    this.#retitle();
+  }
+
+  #retitle() {
+    const calls = [...this.#calls.all.values()], live = calls.filter((call) => !call.ended).length;
+    const open = this.#acknowledged.open(calls), id = this.call.id;
+    const chosen = this.#calls.all.get(id) ?? (this.#chosen?.id === id ? this.#chosen : null);
+    document.title = tabTitle({ open, chosen, live, trying: this.trying });
   }
 
   async #snapshot(hello) {
     const vanished = this.#calls.hello(hello);
     for (const id of this.#calls.all.keys()) this.list.update(id);
+    this.#changed(null);
     for (const id of vanished) {
       try {
         this.#calls.record(await this.#client.call(id));
       } catch {
         this.#calls.remove(id);
       }
-      this.list.update(id);
+      this.#changed(id);
     }
   }
 
@@ -180,7 +222,7 @@ class Desk {
 
   #erased(id) {
     this.#calls.remove(id);
-    this.list.update(id);
+    this.#changed(id);
     if (this.call.id === id) location.hash = "#/";
   }
 }
@@ -199,6 +241,11 @@ function engine(name, state, languages, detail = "") {
   setText($("engine"), `Engine ${name || "not chosen yet"}${knows}: ${words[state] ?? state}${why}`);
   setAttribute($("engine"), "title", known.join(", "));
   $("engine").dataset.state = state;
+}
+
+/** On a phone they are one press away. */
+function openSettings(open) {
+  $("settings").setAttribute("aria-expanded", String(open));
 }
 
 function safelyDecoded(text) {
@@ -226,6 +273,7 @@ function begin(key) {
 function refused(key, status) {
   desk.stop();
   connection("lost", "Not signed in");
+  document.title = "mediaworker";
   $("login").hidden = false;
   $("forget").hidden = true;
   const asks = "The worker asks for an API key. Where none is configured, open the link that it prints at its start.";
@@ -235,10 +283,16 @@ function refused(key, status) {
 }
 
 $("login").append(login.element);
+const notifier = new Notifier();
+$("notify").value = notifier.choice;
+$("notify").addEventListener("change", async () => { $("notify").value = await notifier.choose($("notify").value); });
+$("settings").append(icon("settings"));
+$("settings").addEventListener("click", () => openSettings($("settings").getAttribute("aria-expanded") !== "true"));
 $("theme").value = theme();
 $("theme").addEventListener("change", () => setTheme($("theme").value));
 $("forget").addEventListener("click", () => {
   forget();
+  forgetAcknowledged();
   begin("");
 });
 $("skip").addEventListener("click", (event) => {
@@ -246,6 +300,7 @@ $("skip").addEventListener("click", (event) => {
   $("main").focus();
 });
 document.addEventListener("click", ({ target }) => {
+  if (!target.closest("#settings, #choices")) openSettings(false);
   for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
 });
 addEventListener("hashchange", () => desk.route());
@@ -255,6 +310,9 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !typing) {
     event.preventDefault();
     desk.search();
+  } else if (event.key === "Escape" && $("settings").getAttribute("aria-expanded") === "true") {
+    openSettings(false);
+    $("settings").focus();
   } else if (event.key === "Escape" && !typing && !desk.trying && desk.call.id) {
     desk.list.focus();
     location.hash = "#/";

@@ -15,22 +15,26 @@ const AGAIN_MS = 200;
 const wide = matchMedia("(min-width: 1080px)");
 
 export class CallView {
-  #client; #now; #onErased; #stream = null; #record = null; #parts = null; #changed = new Set(); #timer;
+  #client; #now; #onOpen; #onErased; #acknowledged; #idle; #stream = null; #record = null; #parts = null; #changed = new Set(); #timer;
   #draw = perPause(BESIDE_MS, () => this.#drawChanged()); #line = new Line(() => this.#told()); #unreached = false;
 
-  /** @param now  The worker's clock, epoch milliseconds.  @param back  Where the way back leads; none when null. */
-  constructor({ client, now, back = "#/", onErased = () => {} }) {
+  /** @param now  The worker's clock, epoch milliseconds.  @param acknowledged  Which alerts are.
+   * @param idle  What is shown while there is no call.  @param onOpen  Takes the record of a call that is shown. */
+  constructor({ client, now, acknowledged, idle = h("p", { class: "blank" }), onOpen = () => {},
+                onErased = () => {} }) {
     this.#client = client;
     this.#now = now;
+    this.#onOpen = onOpen;
     this.#onErased = onErased;
+    this.#acknowledged = acknowledged;
+    this.#idle = idle;
     this.id = null;
     /** Whether the key may change calls. */
     this.admin = false;
-    this.back = back && h("a", { class: "back", href: back, "aria-label": "Back to the list" }, "←");
     this.element = h("section", { class: "call", "aria-label": "Call" });
     this.#timer = setInterval(() => this.#tick(), 1000);
     wide.addEventListener("change", this.#fold);
-    this.#empty("Choose a call to read along.");
+    this.element.replaceChildren(idle);
   }
 
   /** Show a call from its beginning, and go on with it while it lasts.
@@ -57,6 +61,10 @@ export class CallView {
     if (changed && this.#parts) this.show(this.id);
   }
 
+  onAcknowledged(id) {
+    if (id === this.id) this.#parts?.side.update();
+  }
+
   /** The worker can be reached again. */
   connected() {
     if (this.#unreached) this.show(this.id);
@@ -70,7 +78,7 @@ export class CallView {
     this.#parts?.view.close();
     this.#stream = this.#parts = null;
     this.#changed.clear();
-    this.#empty("Choose a call to read along.");
+    this.element.replaceChildren(this.#idle);
   }
 
   close() {
@@ -99,11 +107,12 @@ export class CallView {
   }
 
   #empty(text) {
-    this.element.replaceChildren(...(this.back ? [this.back] : []), h("p", { class: "blank" }, text));
+    this.element.replaceChildren(h("p", { class: "blank" }, text));
   }
 
   #open(record) {
     this.#record = record;
+    this.#onOpen(record);
     this.#build();
     this.#stream = this.#client.events({
       call: record.call_id, types: CALL_TYPES, after: "start",
@@ -118,11 +127,12 @@ export class CallView {
     const reveal = (item, focus = true) => view.reveal(item, focus);
     const parts = this.#parts = {
       state, view, search: new Search(state, view), timeline: new Timeline(state, reveal),
-      side: new Side(state, (item) => reveal(item), this.admin ? (leg) => this.#rename(leg) : null),
+      side: new Side(state, (item) => reveal(item), this.admin ? (leg) => this.#rename(leg) : null,
+                     this.#acknowledged),
       actions: new Actions(this.#client, state, { admin: this.admin, onErased: (id) => this.#onErased(id) }),
       title: h("h2", { tabindex: "-1" }, parties(this.#record)), status: h("p", { class: "status" }),
     };
-    const head = h("header", { class: "head" }, this.back, h("div", { class: "titles" }, parts.title, parts.status),
+    const head = h("header", { class: "head" }, h("div", { class: "titles" }, parts.title, parts.status),
       parts.search.element, parts.actions.element);
     const body = h("div", { class: "body" }, view.element, parts.side.element);
     this.element.replaceChildren(head, parts.timeline.element, body);

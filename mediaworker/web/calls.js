@@ -1,19 +1,21 @@
-/** The list: live calls, newest first, and past ones, page by page. */
+/** The list: live calls, those with an open alert first, then the newest, and past ones, page by page. */
 
-import { matches, otherParty, title, topic } from "./calls-state.js";
-import { clock, h, many, perFrame, setAttribute, setText, when } from "./dom.js";
+import { matches, otherParty, rank, title, topic } from "./calls-state.js";
+import { clock, h, many, perFrame, setAttribute, setLanguage, setText, when } from "./dom.js";
+import { icon } from "./icons.js";
 
 const SEARCH_MS = 250;  // after the last key
 const KEPT_PAST = 200;  // of calls that ended while the page was open; "More" brings any
 
 export class CallList {
-  #calls; #now; #rows = new Map(); #dirty = new Set(); #draw = perFrame(() => this.#drawDirty());
+  #calls; #now; #acknowledged; #rows = new Map(); #dirty = new Set(); #draw = perFrame(() => this.#drawDirty());
   #lost = false; #selected = null; #kept = KEPT_PAST; #timer; #found = new Set(); #brought = new Set(); #searching; #onSearch;
 
-  /** @param calls  The state.  @param now  The worker's clock, epoch milliseconds.  @param onMore  Wants a page.
+  /** @param calls  The state.  @param acknowledged  Which alerts are.  @param now  The worker's clock, epoch milliseconds.  @param onMore  Wants a page.
    * @param onSearch  Wants the ids of the calls in which a text was said, of all that are stored. */
-  constructor(calls, now, { onMore, onSearch }) {
+  constructor(calls, acknowledged, now, { onMore, onSearch }) {
     this.#calls = calls;
+    this.#acknowledged = acknowledged;
     this.#now = now;
     this.#onSearch = onSearch;
     this.filter = h("input", { type: "search", placeholder: "Search all calls", "aria-label": "Search all calls",
@@ -99,11 +101,13 @@ export class CallList {
       who: h("span", { class: "who", dir: "auto" }), topic: h("span", { class: "topic", dir: "auto" }),
       time: h("span", { class: "time" }),
       what: h("span", { class: "what", dir: "auto" }), speaking: h("span", { class: "speaking" }),
-      held: h("span", { class: "badge" }, "On hold"), alert: h("span", { class: "badge alert" }),
+      held: h("span", { class: "badge" }, "On hold"), rule: h("span"),
     };
+    row.alert = h("span", { class: "badge alert" }, icon("alert"), icon("check"), row.rule);
     row.link = h("a", { href: `#/calls/${encodeURIComponent(call.id)}`, class: "row",
                         "aria-current": call.id === this.#selected ? "true" : null },
-      h("span", { class: "party" }, row.who, row.topic), row.time, row.what, h("span", { class: "flags" }, row.speaking, row.held, row.alert));
+      h("span", { class: "party" }, row.who, row.topic), row.time, row.what,
+      h("span", { class: "flags" }, row.speaking, row.held), row.alert);
     row.node = h("li", {}, row.link);
     row.node.callId = call.id;
     this.#rows.set(call.id, row);
@@ -116,23 +120,25 @@ export class CallList {
   }
 
   #drawCall(call, row) {
-    const list = call.ended ? this.past : this.live;
-    if (row.node.parentNode !== list) {
-      // Ids grow with time, so the newest of either list is its first.
-      list.insertBefore(row.node, [...list.children].find((node) => node.callId < call.id) ?? null);
-    }
+    const open = this.#acknowledged.isOpen(call);
+    row.node.urgency = open && !call.ended ? rank(call.alert.severity) + 1 : 0;
+    place(row.node, call.ended ? this.past : this.live);
     setText(row.who, otherParty(call));
     setText(row.topic, topic(call));
     setText(row.time, call.ended ? when(call.startedAt) : clock(this.#length(call)));
     setText(row.what, call.said || (call.ended ? past(call) : call.source));
+    if (call.said) setLanguage(row.what, call.language);
+    else setAttribute(row.what, "lang", null);
     const names = [...new Set(call.speaking.values())].map((leg) => title(call.legs.get(leg) ?? { leg }));
     setText(row.speaking, names.join(", "));
     row.speaking.hidden = names.length === 0 || this.#lost;
     row.held.hidden = call.held.size === 0;
     row.alert.hidden = !call.alert;
     if (call.alert) {
-      setText(row.alert, call.alert.count > 1 ? `${call.alert.rule} (${call.alert.count})` : call.alert.rule);
+      setText(row.rule, call.alert.count > 1 ? `${call.alert.rule} (${call.alert.count})` : call.alert.rule);
       setAttribute(row.alert, "data-severity", call.alert.severity);
+      setAttribute(row.alert, "title", call.alert.severity + (open ? "" : ", acknowledged or past"));
+      row.alert.classList.toggle("done", !open);
     }
     row.node.hidden = !this.#shows(call);
   }
@@ -199,6 +205,17 @@ export class CallList {
     links[Math.min(Math.max(at + step, 0), links.length - 1)].focus();
     event.preventDefault();
   }
+}
+
+/** Where it belongs, with the focus that it may have: the most urgent first, then the newest, for ids grow with time. */
+function place(node, list) {
+  const before = (one, other) => one.urgency > other.urgency
+    || (one.urgency === other.urgency && one.callId > other.callId);
+  const { previousElementSibling: above, nextElementSibling: below } = node;
+  if (node.parentNode === list && !(above && before(node, above)) && !(below && before(below, node))) return;
+  const focused = node.contains(document.activeElement) ? document.activeElement : null;
+  list.insertBefore(node, [...list.children].find((other) => other !== node && before(node, other)) ?? null);
+  focused?.focus({ preventScroll: true });
 }
 
 function past(call) {

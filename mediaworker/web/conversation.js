@@ -1,6 +1,7 @@
 /** The conversation as rows. A row is made once and changed in place; it never changes its size when it settles. */
 
-import { clock, h, length, perFrame, setAttribute, setText } from "./dom.js";
+import { clock, h, length, perFrame, setAttribute, setLanguage, setText } from "./dom.js";
+import { icon } from "./icons.js";
 import { marked } from "./search.js";
 
 const AT_END_PX = 48;      // nearer to the end than this is at the end
@@ -78,7 +79,9 @@ export class ConversationView {
   }
 
   #announce(item) {
-    this.spoken.append(h("p", { lang: item.language || null }, `${item.who.title}: ${item.text}`));
+    const text = h("span", {}, item.text);
+    setLanguage(text, item.language);
+    this.spoken.append(h("p", {}, `${item.who.title}: `, text));
     while (this.spoken.children.length > 3) this.spoken.firstElementChild.remove();
   }
 
@@ -124,7 +127,7 @@ export class ConversationView {
     setAttribute(row.node, "data-severity", item.severity ?? null);
     setAttribute(row.node, "class", `item said ${leg.side} leg${leg.index % 6}${states}`);
     setText(row.who, item.who.title);
-    setAttribute(row.text, "lang", item.language);
+    setLanguage(row.text, item.language);
     const points = item.final ? null : [...item.text];  // stable_chars counts code points, not UTF-16 units
     const solid = points ? points.slice(0, item.stable).join("") : item.text;
     const { redactions } = item;
@@ -139,7 +142,10 @@ export class ConversationView {
   /** Beside the text, where there is room for it: a row does not grow when it settles. */
   #note(item, row) {
     row.noted = true;
-    if (item.failed) setText(row.loose, "could not be recognised");
+    if (item.failed) {
+      setText(row.loose, "could not be recognised");
+      setAttribute(row.loose, "lang", "en");
+    }
     if (item.language && item.language !== this.#language) {
       if (this.#language) row.notes.append(h("span", { class: "language", title: "Language" }, item.language));
       this.#language = item.language;
@@ -156,7 +162,12 @@ export class ConversationView {
     switch (item.kind) {
       case "alert":
         setText(row.label, item.count > 1 ? `${item.count} ×` : "");
-        setText(row.text, item.text && item.text !== item.rule ? `${item.rule}: “${item.text}”` : item.rule);
+        setText(row.text, item.rule);
+        if (item.text && item.text !== item.rule) {
+          const quote = h("span", { dir: "auto" }, item.text);
+          setLanguage(quote, item.latest.language);
+          row.text.append(": “", quote, "”");
+        }
         return setAttribute(row.node, "data-severity", item.severity);
       case "dtmf":
         setText(row.label, `${leg}pressed`);
@@ -211,6 +222,6 @@ function eventRow(item) {
   const row = { label: h("span", { class: "label" }), text: h("span", { class: "text", dir: "auto" }),
                 time: h("time", {}, clock(item.at)) };
   row.node = h("div", { class: `item event ${item.kind}`, tabindex: "-1" },
-    item.kind === "alert" ? h("span", { class: "unseen" }, "Alert: ") : null, row.time, row.label, row.text);
+    ...(item.kind === "alert" ? [icon("alert"), h("span", { class: "unseen" }, "Alert: ")] : []), row.time, row.label, row.text);
   return row;
 }

@@ -30,6 +30,14 @@ export function setAttribute(node, name, value) {
   else if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
+const LANGUAGE = /^[a-z]{2,3}(-[a-z0-9]{1,8})*$/i;
+
+/** Of what was spoken: the page's own words are English, and a text whose language nobody knows must not pass for it. */
+export function setLanguage(node, language) {
+  const lang = LANGUAGE.test(language ?? "") ? language : "";
+  if (node.getAttribute("lang") !== lang) node.setAttribute("lang", lang);
+}
+
 /** `2:05`, `1:02:05`. */
 export function clock(ms) {
   const s = Math.max(0, Math.floor(ms / 1000)), two = (number) => String(number).padStart(2, "0");

@@ -1,6 +1,7 @@
 /** Search within a call: a field of its own, a count, and the way from one find to the next. */
 
 import { h, setText } from "./dom.js";
+import { icon } from "./icons.js";
 
 const PAUSE_MS = 120;
 
@@ -39,9 +40,9 @@ export class Search {
                               "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false",
                               oninput: () => this.#typed(), onkeydown: (event) => this.#key(event) });
     this.count = h("span", { class: "count", role: "status" });
-    this.buttons = [["Previous", "↑", -1], ["Next", "↓", 1]].map(([name, sign, step]) =>
+    this.buttons = [["Previous", "up", -1], ["Next", "down", 1]].map(([name, sign, step]) =>
       h("button", { type: "button", class: "icon", "aria-label": `${name} find`, disabled: true,
-                    onclick: () => this.#go(step) }, sign));
+                    onclick: () => this.#go(step) }, icon(sign)));
     this.element = h("search", { class: "search" }, this.field, this.count, ...this.buttons);
   }
 

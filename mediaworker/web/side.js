@@ -1,27 +1,35 @@
 /** Beside the conversation: who talked how long, alerts, digits, and what is known of the call. */
 
+import { rank } from "./calls-state.js";
 import { copy } from "./dialogs.js";
-import { clock, h, length, perFrame, setText, shares } from "./dom.js";
+import { clock, h, length, perFrame, setLanguage, setText, shares } from "./dom.js";
+import { icon } from "./icons.js";
 
 export class Side {
-  #state; #reveal; #rename; #legs = new Map(); #drawn = { alerts: new Map(), digits: new Map() };
+  #state; #reveal; #rename; #acknowledged; #legs = new Map(); #drawn = { alerts: new Map(), digits: new Map() };
 
-  /** @param reveal  Shows an item of the conversation.  @param rename  Asks for a leg's name; null: the key may not. */
-  constructor(state, reveal, rename) {
+  /** @param reveal  Shows an item of the conversation.  @param rename  Asks for a leg's name; null: the key may not.
+   * @param acknowledged  Which alerts are. */
+  constructor(state, reveal, rename, acknowledged) {
     this.#state = state;
     this.#reveal = reveal;
     this.#rename = rename;
+    this.#acknowledged = acknowledged;
     this.legs = h("ul", { class: "talk" });
     this.totals = h("dl", { class: "facts" });
     this.alerts = h("ul", { class: "alerts" });
     this.alertCount = h("span", { class: "count" });
     this.noAlerts = h("p", { class: "empty" }, "None.");
+    this.acknowledge = h("button", { type: "button", class: "acknowledge", hidden: true,
+                                     onclick: () => acknowledged.acknowledge(state.id, state.raised) },
+      icon("check"), "Acknowledge");
     this.digits = h("ul", { class: "digits" });
     this.facts = h("dl", { class: "facts" });
     this.digitSection = h("section", { hidden: true }, h("h3", {}, "Keys pressed"), this.digits);
-    this.element = h("details", { class: "side", open: true }, h("summary", {}, "Details and alerts", this.alertCount),
+    this.element = h("details", { class: "side", open: true }, h("summary", {}, "Details",
+      h("span", { class: "spacious" }, " and alerts"), this.alertCount),
       h("section", {}, h("h3", {}, "Talk"), this.legs, this.totals),
-      h("section", {}, h("h3", {}, "Alerts"), this.noAlerts, this.alerts),
+      h("section", {}, h("h3", {}, "Alerts"), this.noAlerts, this.alerts, this.acknowledge),
       this.digitSection, h("section", {}, h("h3", {}, "Call"), this.facts));
     this.update = perFrame(() => this.#draw());
   }
@@ -34,8 +42,10 @@ export class Side {
       facts(this.totals, [["Both at once", length(metrics.overtalk_ms)], ["Silence", length(metrics.silence_ms)],
                           ["On hold", length(metrics.hold_ms)]]);
     }
-    alerts.slice(Math.max(0, this.#drawn.alerts.size - 1)).forEach((item) => this.#drawAlert(item));
+    const worstFirst = (one, other) => rank(other.severity) - rank(one.severity) || other.latest.at - one.latest.at;
+    [...alerts].sort(worstFirst).forEach((alert, place) => this.#drawAlert(alert, place));
     setText(this.alertCount, alerts.length ? String(this.#state.raised) : "");
+    this.acknowledge.hidden = alerts.length === 0 || this.#acknowledged.covers(this.#state.id, this.#state.raised);
     this.noAlerts.hidden = alerts.length > 0;
     this.digitSection.hidden = digits.length === 0;
     digits.forEach((item) => this.#drawDigits(item));
@@ -48,7 +58,7 @@ export class Side {
       const [name, part, fill] = ["name", "part", "fill"].map((what) => h("span", { class: what }));
       row = { name, part, fill, bar: h("span", { class: "bar", "aria-hidden": "true" }, fill) };
       row.button = h("button", { type: "button", class: "icon", hidden: this.#rename === null,
-                                 onclick: () => this.#rename(leg.leg) }, "✎");
+                                 onclick: () => this.#rename(leg.leg) }, icon("edit"));
       this.legs.append(h("li", { class: `leg${leg.index % 6}` }, row.name, row.button, row.part, row.bar));
       this.#legs.set(leg.leg, row);
     }
@@ -59,22 +69,25 @@ export class Side {
     row.fill.style.width = `${percent}%`;
   }
 
-  /** Only the last one may still grow: equal ones in a row are counted. */
-  #drawAlert(item) {
+  #drawAlert(item, place) {
     let row = this.#drawn.alerts.get(item);
     if (!row) {
-      row = Object.fromEntries(["rule", "times"].map((name) => [name, h("span", { class: name })]));
+      row = Object.fromEntries(["rule", "times", "by"].map((name) => [name, h("span", { class: name })]));
       row.time = h("time");
       row.quote = h("span", { class: "quote", dir: "auto" });
       this.#drawn.alerts.set(item, row);
-      this.alerts.prepend(h("li", {}, h("button", { type: "button", "data-severity": item.severity,
+      row.node = h("li", {}, h("button", { type: "button", "data-severity": item.severity,
                                                     onclick: () => this.#reveal(item.latest) },
-        h("span", { class: "severity" }, item.severity), row.rule, row.times, row.time, row.quote)));
+        h("span", { class: "severity" }, item.severity), row.rule, row.times, row.time, row.by, row.quote));
     }
+    const there = this.alerts.children[place];
+    if (there !== row.node) this.alerts.insertBefore(row.node, there ?? null);
     setText(row.rule, item.rule);
     setText(row.times, item.count > 1 ? `${item.count} ×` : "");
     setText(row.time, clock(item.latest.at));
+    setText(row.by, item.leg ? this.#state.title(item.leg) : "");
     setText(row.quote, item.text);
+    setLanguage(row.quote, item.latest.language);
     row.quote.hidden = !item.text;
   }
 
@@ -114,5 +127,5 @@ function facts(list, rows) {
 function copyButton(name, value) {
   const label = `Copy the ${name.toLowerCase()}`;
   return h("button", { type: "button", class: "icon copy", "aria-label": label, title: label,
-                       onclick: () => copy(value, label) }, "⧉");
+                       onclick: () => copy(value, label) }, icon("copy"));
 }

@@ -18,6 +18,7 @@ const LONGEST_UTTERANCE_MS = 60_000;  // 30 s by default: how far back another u
  */
 
 export class Conversation {
+  #lastAlert = null;
   #shown = "";  // of the legs, in the rows that are drawn
 
   constructor(id) {
@@ -28,7 +29,7 @@ export class Conversation {
     this.legs = new Map();
     /** In the order in which it happened. @type {Item[]} */
     this.items = [];
-    /** Equal ones in a row are one, with a count. */
+    /** Equal ones are one: {name, rule, severity, leg, count, text, latest}, `latest` being what it is about. */
     this.alerts = [];
     this.raised = 0;
     this.digits = [];
@@ -224,15 +225,16 @@ export class Conversation {
     const rule = utterance ? event.rule : `${event.rule}, ${Math.round((event.end_ms - at) / 1000)} s`;
     if (about && rank(severity) > rank(about.severity)) about.severity = severity;
     this.raised += 1;
-    const last = this.alerts.at(-1);
-    if (last && last.name === event.rule && last.severity === severity && last.leg === leg) {
-      Object.assign(last, { count: last.count + 1, rule, text, latest: about ?? last });
-      return about ? [about, last] : [last];
-    }
-    // Behind what it is about, even when others have spoken meanwhile.
-    const item = this.#insert({ kind: "alert", at: about?.at ?? at, leg, name: event.rule, rule, severity, text, count: 1 });
-    item.latest = about ?? item;
-    this.alerts.push(item);
+    const name = event.rule, equal = (other) => other?.name === name && other.severity === severity && other.leg === leg;
+    const before = this.alerts.find(equal), inRow = equal(this.#lastAlert);
+    // Behind what it is about, even when others have spoken meanwhile; equal ones in a row are one row.
+    const item = inRow ? this.#lastAlert
+      : this.#insert({ kind: "alert", at: about?.at ?? at, leg, name, severity, count: 0 });
+    Object.assign(item, { count: item.count + 1, rule, text, latest: about ?? item });
+    this.#lastAlert = item;
+    const found = before ?? { name, severity, leg, count: 0 };
+    if (!before) this.alerts.push(found);
+    Object.assign(found, { count: found.count + 1, rule, text, latest: item.latest });
     return about ? [about, item] : [item];
   }
 

@@ -7,7 +7,7 @@ import { h, named, setText } from "./dom.js";
 export class TryIt {
   #client; #session = null; #stopMicrophone = null; #abort = null; #turn = 0;
 
-  constructor(client, now, admin, languages) {
+  constructor(client, now, admin, languages, acknowledged) {
     this.#client = client;
     this.language = h("select", { id: "language" });
     this.offer(languages);
@@ -21,7 +21,7 @@ export class TryIt {
     this.progress = h("progress", { max: "1", value: "0", hidden: true, "aria-label": "Sent" });
     this.message = h("p", { class: "message", role: "status" });
     this.drop = h("label", { class: "drop", for: "file" }, "Drop a recording here, or press to choose one");
-    this.view = new CallView({ client, now, back: null });
+    this.view = new CallView({ client, now, acknowledged });
     this.view.admin = admin;
     this.view.element.hidden = true;
     this.element = h("section", { class: "tryit", "aria-labelledby": "try-title" },
