@@ -48,9 +48,8 @@ export class Notifier {
   }
 
   #sound() {
-    if (!this.#sounds || this.#context?.state === "suspended" || performance.now() - this.#soundedMs < QUIET_MS) return;
+    if (!this.#sounds || !this.#context || performance.now() - this.#soundedMs < QUIET_MS) return;
     this.#soundedMs = performance.now();
-    this.#context ??= new AudioContext();
     for (const [hertz, startS] of TONES) {
       const at = this.#context.currentTime + startS;
       const tone = new OscillatorNode(this.#context, { frequency: hertz });
