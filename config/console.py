@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict
 
-from config.log_text import printable
+from config.log_text import coloured, printable
 
 BLOCKS = ("message", "stack", "exception", "exc_info")
 """Texts of several lines: each is set below its line. structlog expects the last three in forms of its own."""
@@ -28,7 +28,7 @@ class ConsoleRenderer:
     """A structlog processor: `processors` end with it. Escapes names, values and each line of a block."""
 
     def __init__(self) -> None:
-        self._line = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        self._line = structlog.dev.ConsoleRenderer(colors=coloured(sys.stderr))
 
     def __call__(self, logger: Any, method: str, event: EventDict) -> str:
         blocks = [str(value) for name in BLOCKS if (value := event.pop(name, None)) is not None]

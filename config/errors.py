@@ -10,6 +10,6 @@ class ConfigError(Exception):
 
     def __init__(self, key: str, value: object, reason: str, *, shown: str | None = None) -> None:
         """`shown` stands for the value in the message; by default its repr, credentials masked."""
-        self.key, self.value, self.reason = key, value, reason
+        self.key, self.value, self.reason, self.shown = key, value, reason, shown
         text = "" if value is None else f" = {mask_credentials(repr(value)) if shown is None else shown}"
         super().__init__(f"{key}{text}: {reason}")

@@ -15,6 +15,7 @@ import msgspec
 from config.errors import ConfigError
 from config.listen import http_host, media_host, needs_certificates, needs_credentials
 from config.log_text import mask_credentials, masked
+from config.sections.key_names import FEW, either, meant
 from config.sections.section import Secret, Section
 from config.settings import Settings
 
@@ -41,7 +42,13 @@ def load(file: str | Path | None = None, environ: Mapping[str, str] | None = Non
     for name, text in sorted(environ.items()):
         if name.startswith(PREFIX) and name not in NOT_SETTINGS:
             _overlay(tree, name, text)
-    return parse(tree)
+    try:
+        return parse(tree)
+    except ConfigError as error:
+        name = PREFIX + error.key.upper().replace(".", "__")
+        if name not in environ:
+            raise
+        raise ConfigError(error.key, error.value, f"{error.reason} (given as {name})", shown=error.shown) from None
 
 
 def parse(tree: Mapping[str, Any]) -> Settings:
@@ -111,9 +118,7 @@ def _explain(tree: Mapping[str, Any], message: str) -> ConfigError:
     if found := _PATH.search(message):
         path, message = found[1], message[: found.start()]
     if unknown := _UNKNOWN.search(message):
-        section = _section(path)
-        allowed = ", ".join(field.name for field in msgspec.structs.fields(section)) if section else ""
-        return ConfigError(_join(path, unknown[1]), None, f"unknown key; allowed here: {allowed}")
+        return ConfigError(_join(path, unknown[1]), None, f"unknown key; {_instead(path, unknown[1])}")
     if missing := _MISSING.search(message):
         return ConfigError(_join(path, missing[1]), None, "is required")
     if path.endswith("[...]"):
@@ -123,6 +128,17 @@ def _explain(tree: Mapping[str, Any], message: str) -> ConfigError:
         reason = f"expected one of {allowed}"
     value = _lookup(tree, path) if path else None
     return ConfigError(path or "configuration", value, reason, shown=_shown(path, value))
+
+
+def _instead(path: str, key: str) -> str:
+    """Which key was probably meant; without a guess, which there are."""
+    section = _section(path)
+    allowed = [field.name for field in msgspec.structs.fields(section)] if section else []
+    if found := meant(Settings, path, key, allowed):
+        return f"did you mean {either(found)}?"
+    if len(allowed) <= FEW:
+        return f"allowed here: {', '.join(allowed)}"
+    return f"docs/configuration.md lists the keys of {f'[{path}]' if path else 'the configuration'}"
 
 
 def _join(path: str, key: str) -> str:

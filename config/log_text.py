@@ -4,9 +4,10 @@ terminal or pass for a line of ours."""
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -69,3 +70,9 @@ def printable_json(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether colours belong into it: it is a terminal that knows them, and nobody has said otherwise
+    (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from config import ConfigError, mask_credentials, secrets_of
 from config.console import ConsoleRenderer
 from config.load import describe, load, parse
-from config.log_text import printable, printable_json
+from config.log_text import coloured, printable, printable_json
 from sip.protocol import trace
 
 ESCAPES = "\x1b[31m\x07\x9b2J\u202e"
@@ -195,3 +197,24 @@ def test_texts_of_several_lines_are_set_below_their_line_in_order() -> None:
 def test_numbers_stay_numbers_and_odd_texts_are_quoted() -> None:
     line = ConsoleRenderer()(None, "info", {"event": "a\tb", "level": "info", "count": 3, "name": "x\ny", "plain": "z"})
     assert "a\\tb" in line and "3" in line and repr("x\ny") in line and "z" in line and "'z'" not in line
+
+
+@pytest.mark.parametrize(
+    ("environ", "colours"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_terminals_whose_user_wants_them(
+    environ: dict[str, str], colours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    first, second = os.openpty()
+    with os.fdopen(second, "w") as terminal, os.fdopen(first):
+        assert coloured(terminal) is colours
+        monkeypatch.setattr(sys, "stderr", terminal)
+        line = ConsoleRenderer()(None, "info", {"event": "ready", "level": "info", "port": 80})
+        assert ("\x1b[" in line) is colours
+    with open(os.devnull, "w") as file:
+        assert not coloured(file)
