@@ -16,7 +16,7 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import websockets
@@ -40,6 +40,7 @@ JITTER = 0.3
 PING_S = 20.0
 EXPIRED = 4009
 EVENTS = "/v1/events"
+_PAGE = 50
 Format = Literal["json", "txt", "srt", "vtt"]
 
 
@@ -230,6 +231,30 @@ class Client:
         """Everything that an ended call has left."""
         await self._ask("DELETE", f"/v1/calls/{call_id}")
 
+    async def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
+        """File jobs, the newest first, as docs/openapi.yaml describes them: this key's; with `admin` everybody's."""
+        found: list[dict[str, Any]] = []
+        after = None
+        while len(found) < limit:
+            query = {"limit": str(min(limit - len(found), _PAGE))} | ({"after": after} if after else {})
+            page = msgspec.json.decode(await self._ask("GET", f"/v1/jobs?{urlencode(query)}"), type=_JobPage)
+            found += page.items
+            if (after := page.next) is None:
+                break
+        return found
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return msgspec.json.decode(await self._ask("GET", f"/v1/jobs/{quote(job_id, safe='')}"), type=dict[str, Any])
+
+    async def job_result(self, job_id: str, format: Format = "txt") -> str:
+        """The transcript of a job that has ended, as text in that format."""
+        return (await self._ask("GET", f"/v1/jobs/{quote(job_id, safe='')}/result?format={format}")).decode()
+
+    async def cancel_job(self, job_id: str) -> dict[str, Any] | None:
+        """The job, cancelled; None: it had ended, and is erased."""
+        answer = await self._ask("DELETE", f"/v1/jobs/{quote(job_id, safe='')}")
+        return msgspec.json.decode(answer, type=dict[str, Any]) if answer else None
+
     async def _patch(self, call_id: str, body: dict[str, Any]) -> CallRecord:
         answer = await self._ask("PATCH", f"/v1/calls/{call_id}", body)
         return msgspec.json.decode(answer, type=CallRecord)
@@ -256,6 +281,11 @@ class Client:
 
 class _Page(msgspec.Struct):
     items: list[CallRecord]
+    next: str | None
+
+
+class _JobPage(msgspec.Struct):
+    items: list[dict[str, Any]]
     next: str | None
 
 

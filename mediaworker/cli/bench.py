@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mediaworker.cli.terminal import print_error
+
 CHECKOUT = Path(__file__).parents[2]
 
 
@@ -20,7 +22,7 @@ def is_checkout() -> bool:
 
 def add_parser(subparsers: Any) -> None:
     if not is_checkout():
-        print("mediaworker bench: only a checkout of mediaworker has the benchmarks", file=sys.stderr)
+        print_error("only a checkout of mediaworker has the benchmarks")
         raise SystemExit(2)
     from benchmarks import command
 

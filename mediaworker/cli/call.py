@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.log_text import printable
 from mediaworker.cli.terminal import print_error
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+
+    from sip.phone import PhoneCall, PhoneResult, SipPhone
+
 OK, FAILED, USAGE = 0, 1, 2
+QUIET_S = 3.0
+"""After so long without an answer the user is told how long it may still take."""
+UDP_PORT = 5060
+_PLACE = re.compile(r"sips?:(?:[^@]+@)?(\[[^\]]+\]|[^:;?]+)(?::([0-9]+))?", re.IGNORECASE)
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "call",
         help="a test phone: place a SIP call and play a file into it",
-        description="Places a SIP call, plays a file into it in real time, and hangs up. "
-        "Exit code: 0 played, 1 refused or broken off, 2 wrong arguments.",
+        description="Places a SIP call, plays a file into it in real time, and hangs up.",
+        epilog="Exit code: 0 played, 1 refused, broken off or not answered, 2 wrong arguments.",
     )
     parser.add_argument("uri", type=_uri, help="sip:USER@HOST:PORT")
     parser.add_argument("--play", required=True, metavar="FILE", help="WAV, or raw .ulaw .alaw .sln .sln16 .g722")
@@ -28,7 +37,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--from", dest="user", default="mediaworker", metavar="USER", help="the calling user")
     parser.add_argument("--password", default="", help="of that user, when the peer asks for it")
     parser.add_argument("--tail", type=float, default=1.0, metavar="S", help="silence after the file (default 1 s)")
-    parser.add_argument("--answer-timeout", type=float, default=30.0, metavar="S")
+    parser.add_argument(
+        "--answer-timeout", type=float, default=30.0, metavar="S", help="give up without an answer (default 30 s)"
+    )
 
 
 def _uri(text: str) -> str:
@@ -49,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from sip.errors import NO_PJSUA2, SipError
 
     try:
-        from sip.phone import SipPhone
+        from sip.phone import SipPhone, encode
         from sip.pjsip.stack import TlsFiles
     except ImportError as error:
         print_error(f"{NO_PJSUA2} ({error})")
@@ -67,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     async def place() -> int:
         tls = TlsFiles(ca=args.ca, verify=not args.insecure)
         phone = SipPhone(codec=codec, transport=args.transport, tls=tls, user=args.user, password=args.password)
-        result = await phone.call(args.uri, samples, answer_s=args.answer_timeout)
+        result = await _talk(phone, args, encode(samples, codec))
+        if result is None:
+            return FAILED
         if result.hung_up_by_peer:
             print_error(f"{args.uri}: hung up before the file had been played")
             return FAILED
@@ -85,3 +98,64 @@ def run(args: argparse.Namespace) -> int:
     except SipError as error:
         print_error(f"{args.uri}: {error}")
         return FAILED
+
+
+async def _talk(phone: SipPhone, args: argparse.Namespace, packets: list[bytes]) -> PhoneResult | None:
+    """Place the call and play the packets; None when nothing listens there, which is told at once. Raises SipError."""
+    import asyncio
+
+    from sip.phone import play
+
+    loop = asyncio.get_running_loop()
+    answered = False
+
+    async def speak(line: PhoneCall) -> None:
+        nonlocal answered
+        answered = True
+        quiet.cancel()
+        await play(line, packets)
+
+    quiet = loop.call_later(QUIET_S, print_error, f"{args.uri}: no answer yet; {args.answer_timeout:g} s at most")
+    tasks: list[Task[Any]] = [calling := loop.create_task(phone.talk(args.uri, speak, answer_s=args.answer_timeout))]
+    if args.transport == "udp":
+        tasks.append(loop.create_task(_refused(args.uri, loop)))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not calling.done() and tasks[1].result() and not answered:
+            print_error(f"{args.uri}: nothing listens on that UDP port")
+            return None
+        return await calling
+    finally:
+        quiet.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _refused(uri: str, loop: AbstractEventLoop) -> bool:
+    """Whether the machine says that nothing listens on the URI's UDP port (ICMP port unreachable).
+
+    PJSIP does not look at that, and repeats the INVITE for half a minute. An empty datagram is nothing to a SIP
+    listener. Returns only when the machine has said so, or cannot be asked.
+    """
+    import socket
+
+    found = _PLACE.match(uri)
+    # The name service may know another port for a name without one (RFC 3263 section 4.2).
+    if found is None or not (found[2] or found[1].strip("[]").replace(".", "").isdigit()) or "transport=" in uri:
+        return False
+    host, port = found[1].strip("[]"), int(found[2] or UDP_PORT)
+    try:
+        places = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        # The phone prefers IPv4 as well.
+        family, *_, place = min(places, key=lambda entry: entry[0] != socket.AF_INET)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.setblocking(False)
+            probe.connect(place)
+            probe.send(b"")
+            await loop.sock_recv(probe, 1)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, OverflowError):
+        return False  # It is the phone that says what is wrong with such an address.
+    return False

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from config import ConfigError, Settings, load
 from config.child_process import forbid_tracing
 from config.load import checked
+from mediaworker.cli.arguments.parser import STOPPED
 from mediaworker.cli.terminal import print_error
 
 DEFAULT_LISTEN = "tcp://127.0.0.1:9095"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("engine", help="an engine server that workers share")
+    parser = subparsers.add_parser("engine", help="an engine server that workers share", epilog=STOPPED)
     parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
     parser.add_argument(
         "--listen", metavar="ADDRESS", help=f"as asr.listen in the configuration (default: {DEFAULT_LISTEN})"

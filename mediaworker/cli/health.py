@@ -8,17 +8,21 @@ import urllib.request
 from typing import Any
 
 from config import ConfigError, load
-from config.listen import http_host
 from mediaworker.cli import trust
 from mediaworker.cli.terminal import print_error
+from mediaworker.cli.worker.address import add_config, of_this_machine
 
 TIMEOUT_S = 5.0
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("health", help="exit 0 when the worker on this machine answers")
-    parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
+    parser = subparsers.add_parser(
+        "health",
+        help="exit 0 when the worker on this machine answers",
+        epilog="Exit code: 0 it answers (with --ready: and takes calls), 1 it does not, 2 wrong arguments or "
+        "configuration.",
+    )
+    add_config(parser)
     parser.add_argument("--ready", action="store_true", help="exit 0 only when it takes calls")
 
 
@@ -28,12 +32,9 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print_error(str(error))
         return 2
-    http, host = settings.http, http_host(settings)
-    host = ANYWHERE.get(host, f"[{host}]" if ":" in host else host)
-    scheme = "https" if http.tls_cert else "http"
+    url = f"{of_this_machine(settings)}/{'readyz' if args.ready else 'healthz'}"
     # The certificate is made out to the public name, and the address is this machine's own.
-    context = trust.unverified() if http.tls_cert else None
-    url = f"{scheme}://{host}:{http.port}/{'readyz' if args.ready else 'healthz'}"
+    context = trust.unverified()
     # Not by way of a proxy that the environment names.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
@@ -41,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
             return 0
     except urllib.error.HTTPError as error:
         with error:
-            print_error(f"{url}: {error.code} {error.read(1000).decode(errors='replace')}")
+            said = trust.detail(error.read(100_000))
+            print_error(f"{url}: {f'not ready: {said}' if args.ready and said else trust.refusal(error.code, said)}")
     except OSError as error:
-        print_error(f"{url}: {error}")
+        print_error(f"{url}: {trust.reason(error)}")
     return 1

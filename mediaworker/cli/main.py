@@ -7,19 +7,35 @@ import importlib
 import sys
 from typing import Any
 
+from config.sections.key_names import similar
+from mediaworker.cli.arguments.parser import WRONG, Parser
+from mediaworker.cli.terminal import close_output, print_error
+
 COMMANDS = {
     "serve": "run the worker",
-    "engine": "run an engine server that workers on this and other machines share",
+    "check": "look for what would keep the worker from working, before it is started",
+    "config": "print the effective configuration, secrets masked",
+    "health": "exit 0 when the worker on this machine answers",
+    "watch": "follow live events in the terminal",
+    "calls": "list the calls of a worker, the newest first",
+    "transcript": "print what was said in a call",
+    "erase": "erase everything that an ended call has left",
+    "jobs": "list the file jobs of a worker, show or cancel one, or print its result",
     "transcribe": "files to text and subtitles",
     "call": "a test phone: place a SIP call and play a file into it",
     "stream": "a test Twilio: open a Media Stream and play a file into it",
     "replay": "run a capture or a recorded stream through the worker's path, with faults",
-    "watch": "follow live events in the terminal",
-    "health": "exit 0 when the worker on this machine answers",
-    "models": "download model weights",
-    "config": "print the effective configuration, secrets masked",
+    "models": "download model weights, and check them",
+    "engine": "run an engine server that workers on this and other machines share",
     "bench": "measure this machine: a table and the same figures as JSON",
+    "completion": "print a script with which a shell completes this command",
+    "help": "explain a command",
 }
+FOLDERS = {
+    "check": "checks", "calls": "worker", "transcript": "worker", "erase": "worker", "jobs": "worker",
+    "completion": "arguments",
+}  # fmt: skip
+"""Of the commands that do not lie beside this file."""
 
 
 class _Version(argparse.Action):
@@ -35,23 +51,63 @@ class _Version(argparse.Action):
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line, run the command, return its exit code: 0 done, 1 failed, 2 wrong arguments."""
     arguments = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(
-        prog="mediaworker", description="Turns live phone calls into text while people are still talking."
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        if name == wanted:
-            importlib.import_module(f"mediaworker.cli.{name}").add_parser(subparsers)
-        else:
-            subparsers.add_parser(name, help=summary)
-    args = parser.parse_args(arguments)
-    module = importlib.import_module(f"mediaworker.cli.{args.command}")
     try:
-        return int(module.run(args))
+        code = _run(_without_help(arguments))
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # Whoever reads the output has seen enough: `mediaworker config | head`.
+        close_output()
+        return 0
+
+
+def _run(arguments: list[str]) -> int:
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if wanted is not None and wanted not in COMMANDS:
+        near = similar(wanted, COMMANDS)
+        what = f"did you mean `mediaworker {near[0]}`?" if near else "`mediaworker help` lists them"
+        print_error(f"there is no command {wanted!r}; {what}")
+        return WRONG
+    if not arguments:
+        print_error("which command? `mediaworker help` lists them")
+        return WRONG
+    parser, commands = create_parser(wanted)
+    args, rest = parser.parse_known_args(arguments)
+    if rest:
+        commands.choices[args.command].unknown(rest, hasattr(args, "config"))
+    try:
+        return int(module(args.command).run(args))
+    except argparse.ArgumentError as error:  # arguments that do not go together
+        asked: Parser = commands.choices[args.command]
+        asked.error(str(error))
+
+
+def create_parser(wanted: str | None) -> tuple[Parser, Any]:
+    """The parser with the arguments of the command `wanted`, and the action that has a parser for each command."""
+    parser = Parser(
+        prog="mediaworker", description="Turns live phone calls into text while people are still talking.",
+        epilog="`mediaworker help COMMAND` explains a command.",
+    )  # fmt: skip
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        if name == wanted and name != "help":
+            module(name).add_parser(commands)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser, commands
+
+
+def module(command: str) -> Any:
+    """The module of a command."""
+    folder = FOLDERS.get(command)
+    return importlib.import_module(f"mediaworker.cli.{f'{folder}.' if folder else ''}{command}")
+
+
+def _without_help(arguments: list[str]) -> list[str]:
+    """`help`, `help COMMAND` and `help COMMAND ACTION` are what `--help` is."""
+    return [*arguments[1:], "--help"] if arguments[:1] == ["help"] else arguments
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("models", help="download model weights, and check them")
+    epilog = "Exit code: 0 done, 1 the download or the comparison failed, 2 wrong arguments or configuration."
+    parser = subparsers.add_parser("models", help="download model weights, and check them", epilog=epilog)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     pull = actions.add_parser("pull", help="download a model from the Hugging Face hub, or go on where it broke off")
     pull.add_argument("name", nargs="?", metavar="OWNER/NAME", help="default: what asr.* of the configuration names")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.log_text import printable, printable_json
 from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import print_error, print_now
 from mediaworker.ops.blas import one_thread
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def add_parser(subparsers: Any) -> None:
         "replay",
         help="run a capture (pcap, pcapng) or a recorded Twilio stream through the worker's path, with faults",
         description="Runs the RTP of a capture, or a recorded Twilio stream (.jsonl), through the worker's own path: "
-        "in this process on a simulated clock, or live at a running worker (--to). Exit code: 0 done, 1 refused or "
-        "broken off, 2 wrong arguments or a broken capture.",
+        "in this process on a simulated clock, or live at a running worker (--to).",
+        epilog="Exit code: 0 done, 1 refused or broken off, 2 wrong arguments or configuration, or a broken capture.",
     )
     parser.add_argument("capture", metavar="CAPTURE", help="pcap or pcapng, or .jsonl: a message a line; also gzipped")
     faults = parser.add_argument_group("faults on the way (shares from 0 to 1)")
@@ -98,9 +98,9 @@ def _lab(args: argparse.Namespace, source: Packets | Messages) -> int:
 
     def tell(event: events.Event) -> None:
         if args.json:
-            print(printable_json(encode(event)), flush=True)
+            print_now(printable_json(encode(event)))
         elif isinstance(event.body, events.TranscriptFinal):
-            print(f"{event.body.start_ms / 1000:9.2f}  {event.body.leg:8}  {printable(event.body.text)}", flush=True)
+            print_now(f"{event.body.start_ms / 1000:9.2f}  {event.body.leg:8}  {printable(event.body.text)}")
 
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(
@@ -170,5 +170,5 @@ def table(results: Sequence[LegResult]) -> str:
 
 
 def _fail(code: int, message: str) -> int:
-    print_error(message, "mediaworker replay")
+    print_error(message)
     return code

@@ -7,12 +7,13 @@ from typing import Any
 
 from config import ConfigError, load
 from config.child_process import forbid_tracing
+from mediaworker.cli.arguments.parser import STOPPED
 from mediaworker.cli.terminal import print_error
 from mediaworker.ops.blas import one_thread
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("serve", help="run the worker")
+    parser = subparsers.add_parser("serve", help="run the worker", epilog=STOPPED)
     parser.add_argument("--config", metavar="FILE", help="TOML file (default: ./mediaworker.toml when it is there)")
 
 

@@ -73,7 +73,8 @@ def add_parser(subparsers: Any) -> None:
         "stream",
         help="a test Twilio: plays files into a Media Streams server",
         description="Plays files into a Media Streams server as Twilio would. With an http(s) URL it asks that voice "
-        "webhook first and follows its TwiML. Exit code: 0 played to the end, 1 refused or broken off, 2 wrong usage.",
+        "webhook first and follows its TwiML.",
+        epilog="Exit code: 0 played to the end, 1 refused or broken off, 2 wrong arguments.",
     )
     parser.add_argument("url", help="ws://HOST:8081/twilio/stream, or http://HOST:8080/twilio/voice")
     parser.add_argument("--play", required=True, metavar="FILE", help="what the caller says (inbound track)")
@@ -182,10 +183,10 @@ async def stream(target: StreamTarget, headers: Mapping[str, str], writer: Strea
             finally:
                 listening.cancel()
     except InvalidStatus as error:
-        body = (error.response.body or b"").decode(errors="replace").strip()
-        raise StreamError(f"{target.url}: HTTP {error.response.status_code} {body}".rstrip()) from None
+        why = trust.refusal(error.response.status_code, error.response.body or b"")
+        raise StreamError(f"{target.url}: {why}") from None
     except (OSError, TimeoutError) as error:
-        raise StreamError(f"{target.url}: {trust.reason(error) if str(error) else 'timed out'}") from None
+        raise StreamError(f"{target.url}: {trust.reason(error)}") from None
     except (InvalidHandshake, WebSocketException) as error:
         raise StreamError(f"{target.url}: {error}") from None
     return OK
@@ -257,11 +258,7 @@ def ask_webhook(args: argparse.Namespace, writer: StreamWriter, parameters: Mapp
         with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as response:
             twiml = Xml.fromstring(response.read(65536))
     except urllib.error.HTTPError as error:
-        detail = error.read(200).decode(errors="replace").strip()
-        raise StreamError(f"{args.url}: HTTP {error.code} {detail}") from None
-    except urllib.error.URLError as error:
-        why = trust.reason(error.reason) if isinstance(error.reason, OSError) else error.reason
-        raise StreamError(f"{args.url}: {why}") from None
+        raise StreamError(f"{args.url}: {trust.refusal(error.code, error.read(100_000))}") from None
     except OSError as error:
         raise StreamError(f"{args.url}: {trust.reason(error)}") from None
     except Xml.ParseError as error:
@@ -289,5 +286,5 @@ def _parameters(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _fail(code: int, message: str) -> int:
-    print_error(message, "mediaworker stream")
+    print_error(message)
     return code

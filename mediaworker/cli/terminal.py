@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TextIO
 
 from config.log_text import printable
 
 
-def print_error(text: str, command: str = "mediaworker") -> None:
-    """Print one line on standard error."""
-    print(f"{command}: {printable(text)}", file=sys.stderr)
+def print_error(text: str) -> None:
+    """Print one line on standard error, with the prefix that all lines of all commands have."""
+    print(f"mediaworker: {printable(text)}", file=sys.stderr)
+
+
+def print_now(text: str) -> None:
+    """Print a line of a running program on standard output at once.
+
+    Raises:
+        SystemExit: whoever reads has seen enough (`mediaworker replay --json FILE | head`). It passes through tasks
+            and callbacks, which take any other exception for a fault of theirs.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        close_output()
+        raise SystemExit(0) from None
+
+
+def close_output() -> None:
+    """Nobody reads standard output any more: what is still written there goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def for_output(text: str, stream: TextIO) -> str:

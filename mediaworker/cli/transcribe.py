@@ -33,8 +33,8 @@ def add_parser(subparsers: Any) -> None:
         "transcribe",
         help="files to text and subtitles",
         description="Files to text and subtitles. Interrupted, the same command goes on where it was.",
-        epilog="exit codes: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not "
-        "be read, 4 something said in them could not be recognised",
+        epilog="Exit code: 0 all done, 1 the engine or this machine failed, 2 wrong arguments, 3 some files could not "
+        "be read, 4 something said in them could not be recognised, 130 interrupted.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="audio or video, a folder, or - (standard input)")
     written = "write DIR/NAME.FORMAT, with the folders of a relative FILE (default: print)"

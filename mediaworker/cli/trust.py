@@ -1,9 +1,17 @@
-"""The options `--ca` and `--insecure` of each command that connects to a worker, and why TLS has failed, in words."""
+"""The options `--ca` and `--insecure` of each command that connects to a worker, and why a connection or a request has
+failed, in words."""
 
 from __future__ import annotations
 
 import argparse
+import errno
+import os
+import re
+import socket
 import ssl
+import urllib.error
+
+import msgspec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +46,7 @@ def unverified() -> ssl.SSLContext:
 
 def reason(error: BaseException) -> str:
     """Why a connection failed, in words for its user."""
+    error = _root(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the server's certificate is refused: {error.verify_message.rstrip('.')} "
@@ -47,7 +56,62 @@ def reason(error: BaseException) -> str:
         name = (error.reason or str(error)).lower().replace("_", " ")
         plain = " (does the server speak TLS on this port?)" if error.reason in _NO_TLS else ""
         return f"TLS failed: {name}{plain}"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if isinstance(error, socket.gaierror):
+        return "there is no such host" if error.errno in _NO_HOST else str(error.strerror).lower()
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if (number := _number(error)) is not None:
+        return _PLAIN.get(number) or os.strerror(number).lower()
+    return str(error) or type(error).__name__
 
 
+def _root(error: BaseException) -> BaseException:
+    """What the operating system or OpenSSL said, beneath what libraries made of it."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, ssl.SSLError | socket.gaierror | TimeoutError) or _number(inner) is not None:
+            return inner
+        below = inner.reason if isinstance(inner, urllib.error.URLError) else None
+        inner = below if isinstance(below, BaseException) else inner.__cause__ or inner.__context__
+    return error
+
+
+def refusal(status: int, body: bytes | bytearray | str) -> str:
+    """An answer other than success, in words: the status, and what the server says of it."""
+    said = detail(body)
+    return f"refused with status {status}{f': {said}' if said else ''}"
+
+
+def detail(body: bytes | bytearray | str) -> str:
+    """What an answer says for a person: RFC 9457's detail, OpenAI's message, or a short plain text; else nothing."""
+    text = (body if isinstance(body, str) else bytes(body).decode(errors="replace")).strip()
+    try:
+        problem = msgspec.json.decode(text, type=_Problem)
+    except msgspec.DecodeError:
+        line = text.partition("\n")[0]
+        return line[:_LINE] if line and line[0] not in "<{[" else ""
+    return problem.detail or problem.error.message or problem.title
+
+
+class _OpenAiError(msgspec.Struct):
+    message: str = ""
+
+
+class _Problem(msgspec.Struct):
+    detail: str = ""
+    title: str = ""
+    error: _OpenAiError = msgspec.field(default_factory=_OpenAiError)
+
+
+def _number(error: BaseException) -> int | None:
+    """Also of what asyncio words itself: `Connect call failed (…)`, `Multiple exceptions: [Errno 111] …`."""
+    if not isinstance(error, OSError):
+        return None
+    found = re.search(r"\[Errno (\d+)\]", str(error))
+    return error.errno or (int(found[1]) if found else None)
+
+
+_LINE = 200
+_NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+_PLAIN = {errno.ECONNREFUSED: "connection refused: nothing listens there"}
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNEXPECTED_EOF_WHILE_READING")

@@ -5,71 +5,70 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import ssl
 import sys
 from typing import Any
 
 from websockets.exceptions import InvalidHandshake
 
-from config.log_text import printable_json
+from config import ConfigError
+from config.log_text import coloured, printable_json
 from mediaworker.cli import trust
-from mediaworker.cli.terminal import print_error
+from mediaworker.cli.terminal import print_error, print_now
+from mediaworker.cli.worker.connection import WorkerAddress, add_arguments, address, refusal
 from mediaworker.client import ClientError, CursorExpired, EventStream
-
-DEFAULT_URL = "ws://127.0.0.1:8080/v1/events"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("watch", help="follow live events in the terminal")
-    parser.add_argument(
-        "url", nargs="?", default=DEFAULT_URL, help=f"events URL or the worker's address ({DEFAULT_URL})"
+    parser = subparsers.add_parser(
+        "watch",
+        help="follow live events in the terminal",
+        epilog="Exit code: 0 the connection has ended (with --once) or nobody reads the output any more, 1 the worker "
+        "refuses or cannot be reached, 2 wrong arguments or configuration, 130 Ctrl-C.",
     )
+    add_arguments(parser, "url")
     parser.add_argument("--call", default="*", metavar="ID", help="only this call")
     parser.add_argument("--types", metavar="A,B", help="only these event types")
     parser.add_argument("--after", metavar="CURSOR", help="begin after this cursor instead of now")
     parser.add_argument("--json", action="store_true", help="one JSON object per line, as received")
-    parser.add_argument("--key", default=os.environ.get("MEDIAWORKER_KEY", ""), help="API key (or $MEDIAWORKER_KEY)")
     parser.add_argument(
         "--once", action="store_true", help="wait for events until the connection ends; exit instead of reconnecting"
     )
-    trust.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        return asyncio.run(_watch(args, trust.context(args)))
-    except ValueError as error:
+        return asyncio.run(_watch(args, address(args, "events")))
+    except (ConfigError, ValueError) as error:
         print_error(str(error))
         return 2
-    except BrokenPipeError:  # what reads has ended: `watch | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 class _Over(Exception):
     """The connection has ended, and that is enough."""
 
 
-async def _watch(args: argparse.Namespace, tls: ssl.SSLContext) -> int:
+async def _watch(args: argparse.Namespace, worker: WorkerAddress) -> int:
     try:
-        await _follow(args, tls)
+        await _follow(args, worker)
     except _Over:
         return 0
     except BrokenPipeError:
         raise
     except OSError as error:  # a certificate's error is a ValueError too
-        print_error(f"{args.url}: {trust.reason(error)}")
+        print_error(f"{worker.url}: {trust.reason(error)}")
         return 1
-    except (ClientError, InvalidHandshake, ValueError) as error:
-        print_error(f"{args.url}: {_refusal(error)}")
+    except ClientError as error:
+        print_error(f"{worker.url}: {refusal(error, worker.key)}")
+        return 1
+    except (InvalidHandshake, ValueError) as error:
+        print_error(f"{worker.url}: {error}")
         return 1
     return 0
 
 
-async def _follow(args: argparse.Namespace, tls: ssl.SSLContext) -> None:
+async def _follow(args: argparse.Namespace, worker: WorkerAddress) -> None:
     """Print events, over as many connections as it takes. Raises _Over when one was asked for and has ended."""
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colour = coloured(sys.stdout)
     screen = Screen(colour=colour, rewrite=colour)
 
     def retry(reason: str, seconds: float) -> None:
@@ -81,15 +80,16 @@ async def _follow(args: argparse.Namespace, tls: ssl.SSLContext) -> None:
     after, expired, waits = args.after, False, args.once
     while True:
         stream = EventStream(
-            args.url, key=args.key, call=args.call, types=types, after=after, patient=expired, tls=tls, on_retry=retry
-        )
+            worker.url, key=worker.key, call=args.call, types=types, after=after, patient=expired, tls=worker.tls,
+            on_retry=retry,
+        )  # fmt: skip
         try:
             async for text in stream.frames():
                 if waits:
                     waits = False
                     _note("waiting for events until the worker closes the connection; Ctrl-C ends it")
                 if args.json:
-                    print(printable_json(text), flush=True)
+                    print_now(printable_json(text))
                 else:
                     screen.show(json.loads(text))
         except CursorExpired:
@@ -110,13 +110,6 @@ def _printable(value: Any) -> Any:
 
 def _note(text: str) -> None:
     print_error(text)
-
-
-def _refusal(error: Exception) -> str:
-    if isinstance(error, ClientError):
-        hint = {401: " (give --key or $MEDIAWORKER_KEY)", 403: " (the key lacks the scope `events`)"}
-        return f"refused with status {error.status}{hint.get(error.status, f': {error.detail}')}"
-    return str(error)
 
 
 class Screen:

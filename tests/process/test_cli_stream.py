@@ -308,7 +308,7 @@ async def test_a_server_that_closes_early_is_told_by_the_exit_code(tone, capsys,
     async with server_of(shut) as url:
         assert await mediaworker(url, "--play", tone, "--tail", "60") == exit_code
     if close and exit_code:
-        assert capsys.readouterr().err == "mediaworker stream: the server closed the stream: 1008 no, thanks\n"
+        assert capsys.readouterr().err == "mediaworker: the server closed the stream: 1008 no, thanks\n"
 
 
 async def test_nobody_there_and_no_websocket_there(tone, free_port, capsys):
@@ -342,7 +342,7 @@ async def test_nobody_there_and_no_websocket_there(tone, free_port, capsys):
 def test_wrong_usage_is_told_in_one_line(tone, capsys, arguments, reason):
     assert main(["stream", *(tone if argument == "TONE" else argument for argument in arguments)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("mediaworker stream: ") and said.count("\n") == 1
+    assert said.startswith("mediaworker: ") and said.count("\n") == 1
     assert reason in said
 
 

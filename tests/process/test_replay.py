@@ -184,7 +184,7 @@ def test_a_broken_capture_is_one_line_and_exit_code_2(
     path.write_bytes(BROKEN[what])
     assert main(["replay", str(path)]) == 2
     out, err = capsys.readouterr()
-    assert not out and err.startswith(f"mediaworker replay: {path}: ") and err.count("\n") == 1 and len(err) < 300
+    assert not out and err.startswith(f"mediaworker: {path}: ") and err.count("\n") == 1 and len(err) < 300
 
 
 @pytest.mark.parametrize("options", ["--loss 1", "--loss 0.9 --burst 2", "--jitter -1", "--speed -1", "--drift 1e9"])
@@ -376,7 +376,7 @@ def test_a_broken_recording_is_one_line(capsys: pytest.CaptureFixture[str], tmp_
     path.write_text(f'{{"event":"connected"}}\n{line}\n', encoding="utf-8", errors="surrogateescape")
     assert main(["replay", str(path)]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"mediaworker replay: {path}: ") and err.count("\n") == 1
+    assert err.startswith(f"mediaworker: {path}: ") and err.count("\n") == 1
 
 
 def test_a_faulted_recording_keeps_its_frame(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from lab.events.samples import ended, final
-from lab.http.api_server import EVENTS_KEY, running_api
+from lab.http.api_server import ADMIN_KEY, EVENTS_KEY, running_api
 from lab.network.cutting_proxy import CuttingProxy
 from lab.patience import timeout
 from mediaworker.events.schema import Alert
@@ -74,7 +74,8 @@ async def test_a_refusal_is_one_line(tmp_path: Path) -> None:
     async with running_api(tmp_path, keys=True) as api:
         known = ("--key", EVENTS_KEY)
         for arguments, reason in (
-            ((), "401 (give --key"), (("--key", "wrong-key"), "401"), ((*known, "--types", "x"), "unknown event type"),
+            ((), "wants an API key: give --key"), (("--key", "wrong-key"), "the key is wrong: unknown API key"),
+            (("--key", ADMIN_KEY), "lacks the scope `events`"), ((*known, "--types", "x"), "unknown event type"),
         ):  # fmt: skip
             async with watching(api.url, *arguments) as shown:
                 _, errors = await shown.communicate()

@@ -1,0 +1,50 @@
+"""What a check has found."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from config import ConfigError
+
+
+class Level(enum.IntEnum):
+    """How bad it is."""
+
+    GOOD = 0
+    WARNING = 1
+    """The worker starts, and something of it will not work or is not safe."""
+    FAILED = 2
+    """The worker does not start, or takes no calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line for the person who asked. The text is a sentence without its full stop."""
+
+    level: Level
+    subject: str
+    text: str
+
+
+def good(subject: str, text: str) -> Finding:
+    return Finding(Level.GOOD, subject, text)
+
+
+def warning(subject: str, text: str) -> Finding:
+    return Finding(Level.WARNING, subject, text)
+
+
+def failed(subject: str, text: str) -> Finding:
+    return Finding(Level.FAILED, subject, text)
+
+
+def tried(subject: str, text: str, test: Callable[[], object]) -> Iterator[Finding]:
+    """`text` when the test passes, else what its ConfigError says."""
+    try:
+        test()
+    except ConfigError as error:
+        yield failed(subject, str(error))
+    else:
+        yield good(subject, text)
