@@ -264,7 +264,7 @@ class Worker:
             media=self.listener.port,
             sip=self.sip.port if self.sip is not None else None,
             audiosocket=self.audiosocket.port if self.settings.audiosocket.enabled else None,
-            engine=self.recognizer.engine,
+            engine=self.recognizer.engine or "unknown until an engine server answers",
         )
         self.page_sessions.on_used = self._show_page_link
         self._show_page_link()

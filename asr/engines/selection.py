@@ -40,7 +40,8 @@ def select(settings: Asr) -> Selection:
             raise lacking
         return _selected(name, settings, f"asr.engine = {name!r}: {plugin.about(name, settings)}")
     if weights.find(settings.model) is None:
-        why = weights.missing(settings.model)
+        hub = weights.is_hub_name(settings.model)
+        why = f"`mediaworker models pull {settings.model}`" if hub else weights.missing(settings.model)
     elif (lacking := _missing_weights(settings)) is not None:
         raise lacking  # the model is there, and the one for partials is not: somebody has asked for it by name
     elif packages := plugin.missing("qwen", settings):
@@ -48,6 +49,8 @@ def select(settings: Asr) -> Selection:
     else:
         return _selected("qwen", settings, f"auto: Qwen3-ASR in {plugin.about('qwen', settings)}")
     if (lacks := plugin.missing("moonshine", settings)) is not None:
+        if weights.find(settings.model) is None:
+            why = weights.missing(settings.model)
         raise ConfigError("asr.engine", "auto", f"no engine can run here: {lacks}; and for Qwen3-ASR: {why}")
     return _selected("moonshine", settings, f"auto: {plugin.about('moonshine', settings)}. For 30 languages: {why}")
 

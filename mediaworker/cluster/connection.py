@@ -75,6 +75,8 @@ class NatsConnection:
         self._js: JetStreamContext | None = None
         self._task: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
+        self._stopping = False
+        """Then the end of the connection is no trouble."""
 
     @property
     def client(self) -> Client:
@@ -106,6 +108,7 @@ class NatsConnection:
         self._task = lasting(self._run, "cluster-nats")
 
     async def stop(self) -> None:
+        self._stopping = True
         await end_tasks(self._task)
         if self._client is not None:
             # uvloop raises RuntimeError where the client still writes to a connection that is lost.
@@ -270,7 +273,7 @@ class NatsConnection:
         self.trouble = ""
 
     def _tell(self, trouble: str) -> None:
-        if trouble != self.trouble:
+        if trouble != self.trouble and not self._stopping:
             log.warning("the cluster is not there: calls go on", problem=trouble)
         self.trouble = trouble
 
