@@ -74,7 +74,7 @@ async def _follow(args: argparse.Namespace, worker: WorkerAddress) -> None:
     def retry(reason: str, seconds: float) -> None:
         if args.once:
             raise _Over
-        _note(f"connection lost ({reason}); again in {seconds:.1f} s")
+        _note(f"connection lost ({trust.reason(ConnectionError(reason))}); again in {seconds:.1f} s")
 
     types = args.types.split(",") if args.types else None
     after, expired, waits = args.after, False, args.once

@@ -65,6 +65,8 @@ def test_help_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
         (urllib.error.URLError(ConnectionRefusedError(111, "Connection refused")), "nothing listens there"),
         (OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 8080)"), "nothing listens there"),
         (OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 111] …"), "nothing listens"),
+        (ConnectionError("[Errno 111] Connect call failed ('127.0.0.1', 8080)"), "nothing listens there"),
+        (ConnectionError("received 1012 (service restart)"), "received 1012 (service restart)"),
         (TimeoutError(), "no answer in time"),
         (urllib.error.URLError(TimeoutError("timed out")), "no answer in time"),
         (OSError(errno.ENETUNREACH, "x"), "network is unreachable"),
