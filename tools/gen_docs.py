@@ -54,7 +54,8 @@ def _section(lines: list[str], path: str, kind: type[schema.Section]) -> None:
         if nested is not None:
             inner.append((field.name, hint, nested))
             continue
-        default = "**required**" if field.required else f"`{_literal(field.default)}`"
+        value = field.default if field.default is not msgspec.NODEFAULT or field.required else field.default_factory()
+        default = "**required**" if field.required else f"`{_literal(value)}`"
         rows.append(f"| `{field.name}` | {_describe(hint)} | {default} | {notes.get(field.name, '')} |")
     if kind is schema.Profiles:
         lines += _profiles(inner)
