@@ -30,6 +30,21 @@ async def command(*arguments: str, **environ: str) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
+async def answered(answer: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command at a terminal, whose user answers its question."""
+    own, its = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "mediaworker", *arguments, stdin=its, stdout=PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    os.close(its)
+    os.write(own, f"{answer}\n".encode())
+    async with timeout(60):
+        out, _ = await process.communicate()
+    os.close(own)
+    assert process.returncode is not None
+    return process.returncode, out.decode()
+
+
 async def spoken(api: Running) -> None:
     api.open_call(CALL)
     api.hub.publish(CALL, 100, speech("u1"))
@@ -73,8 +88,15 @@ async def test_a_call_is_erased_when_somebody_says_so(tmp_path: Path) -> None:
         assert code == 2 and "--yes is needed" in err
         code, _, err = await command("erase", CALL, "--yes", "--url", api.url, "--key", EVENTS_KEY)
         assert code == 1 and "lacks the scope `admin`" in err
-        code, out, _ = await command("erase", CALL, "--yes", "--config", configured(tmp_path, api))
-        assert code == 0 and out.endswith("erased\n")
+        code, _, err = await command("erase", CALL[-6:], "--yes", "--url", api.url, "--key", ADMIN_KEY)
+        assert code == 1 and "lacks the scope `events`" in err, "it would have to be looked up"
+        for answer, left in (("n", True), ("", True), ("y", False)):
+            code, out = await answered(answer, "erase", CALL[-6:], "--config", configured(tmp_path, api))
+            assert code == int(left) and ("nothing was erased" in out) is left
+            assert out.endswith("] erased\n") is not left
+        await spoken(api)
+        code, out, _ = await command("erase", CALL, "--yes", "--url", api.url, "--key", ADMIN_KEY)
+        assert code == 0 and out == "erased\n"
         assert (await api.client.get(f"/v1/calls/{CALL}", headers={"Authorization": f"Bearer {BOTH_KEY}"})).is_error
 
 

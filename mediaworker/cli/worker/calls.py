@@ -34,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
                 break
         return OK
 
-    return asked(args, "events", ask)
+    return asked(args, ask, "events")

@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser, url: str = "--url") -> None:
     trust.add_arguments(parser)
 
 
-def address(args: argparse.Namespace, scope: Scope) -> WorkerAddress:
-    """Where the arguments point, for requests that need the scope. Raises ConfigError, ValueError."""
+def address(args: argparse.Namespace, *scopes: Scope) -> WorkerAddress:
+    """Where the arguments point, for requests that need these scopes. Raises ConfigError, ValueError."""
     if args.url:
         url = args.url if "://" in args.url else f"http://{args.url}"
         parts = urlsplit(url)
@@ -57,14 +57,14 @@ def address(args: argparse.Namespace, scope: Scope) -> WorkerAddress:
     settings = load(args.config)
     # The certificate is made out to the public name, and the address is this machine's own.
     tls = trust.context(args) if args.ca else trust.unverified()
-    fitting = (str.__str__(key.key) for key in settings.auth.api_keys if scope in key.scopes)
+    fitting = (str.__str__(key.key) for key in settings.auth.api_keys if {*scopes} <= {*key.scopes})
     return WorkerAddress(of_this_machine(settings), args.key or next(fitting, ""), tls)
 
 
-def asked(args: argparse.Namespace, scope: Scope, ask: Callable[[Client], Awaitable[int]]) -> int:
+def asked(args: argparse.Namespace, ask: Callable[[Client], Awaitable[int]], *scopes: Scope) -> int:
     """Run `ask` with a client of the worker, and return its exit code, or that of what went wrong, which is told."""
     try:
-        where = address(args, scope)
+        where = address(args, *scopes)
     except (ConfigError, ValueError) as error:
         print_error(str(error))
         return USAGE

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from typing import Any
 
 from mediaworker.cli.worker.connection import FAILED, OK, add_arguments, asked
-from mediaworker.cli.worker.records import call_line, find_call
+from mediaworker.cli.worker.records import call_line, find_call, is_call_id
 from mediaworker.client import Client
 
 
@@ -23,15 +22,24 @@ def run(args: argparse.Namespace) -> int:
     if not args.yes and not sys.stdin.isatty():
         raise argparse.ArgumentError(None, "--yes is needed where nobody can be asked")
 
-    async def ask(client: Client) -> int:
+    found = [args.call] if args.yes and is_call_id(args.call) else []
+
+    async def show(client: Client) -> int:
         call = await client.call(await find_call(client, args.call))
         print(call_line(call))
-        question = "Erase it, in every place? It cannot be undone. [y/N] "
-        if not args.yes and (await asyncio.to_thread(input, question)).strip().lower() != "y":
-            print("nothing was erased")
-            return FAILED
-        await client.erase(call.call_id)
+        found.append(call.call_id)
+        return OK
+
+    async def erase(client: Client) -> int:
+        await client.erase(found[0])
         print("erased")
         return OK
 
-    return asked(args, "admin", ask)
+    # A key that may erase calls need not be one that may read them.
+    if not found and (code := asked(args, show, "events", "admin")) != OK:
+        return code
+    # Between the two, so that Ctrl-C ends it at once.
+    if not args.yes and input("Erase it, in every place? It cannot be undone. [y/N] ").strip().lower() != "y":
+        print("nothing was erased")
+        return FAILED
+    return asked(args, erase, "admin")

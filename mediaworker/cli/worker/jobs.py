@@ -49,4 +49,4 @@ def run(args: argparse.Namespace) -> int:
                 show(job)
         return OK
 
-    return asked(args, "batch", ask)
+    return asked(args, ask, "batch")

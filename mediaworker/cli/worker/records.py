@@ -13,13 +13,18 @@ LATEST = 200
 _ID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+def is_call_id(text: str) -> bool:
+    """Whether it is a whole id."""
+    return _ID.fullmatch(text) is not None
+
+
 async def find_call(client: Client, text: str) -> str:
     """The id of the call that is named by it, or by its last characters, as `watch` and `calls` show them.
 
     Raises:
         LookupError: there is none, or more than one; a sentence.
     """
-    if _ID.fullmatch(text):
+    if is_call_id(text):
         return text
     found = [call.call_id for call in (await client.calls(limit=LATEST))[0] if call.call_id.endswith(text)]
     if len(found) == 1:

@@ -25,4 +25,4 @@ def run(args: argparse.Namespace) -> int:
         print(for_output(text, sys.stdout).rstrip("\n"))
         return OK
 
-    return asked(args, "events", ask)
+    return asked(args, ask, "events")

@@ -148,3 +148,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 def _written(file: Path, text: str) -> int:
     file.write_text(text)
     return main(["check", "--offline"])
+
+
+def test_the_engine_and_who_may_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    forced = {"asr": {"engine": "qwen", "model": "nobody/nothing"}}
+    assert levels(machine.engine(parse(forced))) == {"asr.engine": Level.FAILED}
+    assert levels(machine.engine(parse({"asr": {"engine": "moonshine"}}))) == {"asr.engine": Level.GOOD}
+    without = {"asr": {"engine": "moonshine", "word_timestamps": True, "aligner": "nobody/nothing"}}
+    assert levels(machine.engine(parse(without)))["asr.aligner"] is Level.WARNING
+    elsewhere = {"asr": {"servers": ["tcp://127.0.0.1:9095"]}, "cluster": {"token": "token"}}
+    assert levels(machine.engine(parse(elsewhere))) == {}
+    assert levels(machine.sip(parse({"sip": {"enabled": False}}))) == {}
+
+
+def test_engine_servers() -> None:
+    with taken() as port:
+        there = {"asr": {"servers": [f"tcp://127.0.0.1:{port}"]}, "cluster": {"token": "token"}}
+        assert levels(network.engine_servers(parse(there))) == {"asr.servers[0]": Level.GOOD}
+    assert levels(network.engine_servers(parse(there))) == {"asr.servers[0]": Level.WARNING}
