@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+from collections.abc import Sequence
 
 from lab.network.authority import Pair
 from lab.patience import timeout
@@ -14,7 +15,8 @@ from lab.patience import timeout
 class RegistrarPeer:
     """Takes everybody over TCP, or TLS with a certificate, and can call the worker over the connection it has made.
 
-    `answer`: to a REGISTER, status line and more headers.
+    `answer`: to a REGISTER, status line and more headers; `bindings`: its Contact headers, in which `{own}` stands for
+    the one that has been sent, and `{instance}` for the instance in that; by default, that one alone.
     """
 
     def __init__(
@@ -22,6 +24,7 @@ class RegistrarPeer:
         pair: Pair | None = None,
         *,
         answer: str = "200 OK\r\nExpires: 300",
+        bindings: Sequence[str] = ("{own}",),
         port: int = 0,
         host: str = "127.0.0.1",
     ) -> None:
@@ -30,7 +33,7 @@ class RegistrarPeer:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(pair.cert, pair.key)
             self._context.sni_callback = lambda *handshake: self.names.append(handshake[1])
-        self.answer = answer
+        self.answer, self.bindings = answer, bindings
         self.port, self.host = port, host
         self.names: list[str | None] = []
         """That the handshakes asked for."""
@@ -61,8 +64,11 @@ class RegistrarPeer:
                     continue
                 if not head.startswith("SIP/2.0"):
                     self.requests.append(head)
-                    lines = re.findall(r"(?im)^(?:via|from|to|call-id|cseq|contact):.*$", head)
-                    status = self.answer if head.startswith("REGISTER") else "200 OK"
+                    lines = re.findall(r"(?im)^(?:via|from|to|call-id|cseq):.*$", head)
+                    status = "200 OK"
+                    if head.startswith("REGISTER"):
+                        status = self.answer
+                        lines += [f"Contact: {each}" for each in self._bindings(head)]
                     copied = "\r\n".join(line.strip() for line in lines)
                     writer.write(f"SIP/2.0 {status}\r\n{copied}\r\nContent-Length: 0\r\n\r\n".encode())
                     self.heard.set()
@@ -72,6 +78,12 @@ class RegistrarPeer:
                     assert contact and to
                     writer.write(self._request("ACK", contact[1], to[0].strip(), ""))
                     self._answered.set()
+
+    def _bindings(self, request: str) -> list[str]:
+        own = re.search(r"(?im)^contact: *(.*)$", request)
+        instance = re.search(r'\+sip\.instance="([^"]*)"', request)
+        words = {"{own}": own[1].strip() if own else "", "{instance}": instance[1] if instance else ""}
+        return [re.sub(r"{\w+}", lambda found: words[found[0]], each) for each in self.bindings]
 
     @property
     def uri(self) -> str:

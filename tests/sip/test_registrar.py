@@ -76,6 +76,40 @@ async def test_a_lost_connection_is_made_again_at_once_and_calls_come_by_it() ->
             handler.calls[0].hangup()
 
 
+# -- when it registers again -----------------------------------------------------------------------------------------
+
+FIRST, SECOND = "<sip:alice@192.0.2.1:5060>;expires=35", "<sip:alice@192.0.2.2:5060>;expires=35"
+AS_OTHER = '<sip:alice@192.0.2.9:1024>;expires=40;reg-id=1;+sip.instance="{instance}"'
+
+
+@pytest.mark.parametrize(
+    ("answer", "bindings", "granted_s"),
+    [
+        ("200 OK", (FIRST, SECOND), 35),  # an SBC has changed ours, and it is one of these
+        ("200 OK\r\nExpires: 300", (FIRST, SECOND), 35),
+        ("200 OK\r\nExpires: 50", ("<sip:a@192.0.2.1>", "<sip:b@192.0.2.2>;expires=3600"), 50),
+        ("200 OK", (FIRST, "{own};expires=120"), 120),  # ours is among them
+        ("200 OK", (f"{FIRST}, {SECOND}", "{own};expires=120"), 120),
+        ("200 OK\r\nExpires: 60", ("{own}", FIRST), 60),
+        ("200 OK", (*(FIRST for _ in range(12)), "{own};expires=120"), 120),  # behind a dozen of others
+        ("200 OK", (FIRST, AS_OTHER), 40),  # ours by its instance (RFC 5626)
+        ("200 OK", ("<sip:alice@192.0.2.9>;expires=70",), 70),  # the only one there is
+        ("200 OK", ("<sip:a@192.0.2.1>;expires=1", "<sip:b@192.0.2.2>;expires=300"), 10),  # not twice a second
+        ("200 OK", (FIRST, "*"), 35),
+        ("200 OK", (), 300),
+    ],
+)
+async def test_a_registration_is_refreshed_before_its_own_binding_ends(
+    answer: str, bindings: tuple[str, ...], granted_s: int
+) -> None:
+    """Five seconds before, which PJSIP says of its timer."""
+    async with RegistrarPeer(answer=answer, bindings=bindings) as registrar:
+        async with worker(Recorder(), left_open=4, accounts=[account(registrar.port)]) as endpoint:
+            await until(lambda: endpoint.registrations[0].state == "registered", timeout_s=10)
+            left_s = endpoint._accounts[0].getInfo().regExpiresSec
+            assert granted_s - 5 - 3 <= left_s <= granted_s - 5
+
+
 # -- an account that one worker of a cluster registers -----------------------------------------------------------------
 
 
