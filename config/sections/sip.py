@@ -31,13 +31,19 @@ class SipAccount(Section, frozen=True, kw_only=True):
     """A registration with a registrar."""
 
     registrar: str
-    """The worker registers at this SIP URI."""
+    """The worker registers at this SIP URI. One without a port has its servers in the NAPTR and SRV records of its name
+    (RFC 3263), if there are any."""
     backups: tuple[str, ...] = ()
     """These registrars are tried in order when the first one does not answer or refuses; the one that works is kept."""
     user: str
     """The worker registers under this user name."""
+    auth_user: Annotated[str, Meta(pattern=r'^[^"\\\x00-\x1f]*$')] = ""
+    """This name goes with the password in the digest (an authentication ID); if it is empty, `user` does."""
     password: Secret = Secret("")
     """This password answers the registrar's digest challenge."""
+    proxy: str = ""
+    """Registrations are sent through the outbound proxy at this SIP URI, whose addresses may then call; if it is empty,
+    they go to the registrars."""
     expires_s: Annotated[int, Meta(ge=30, le=86400)] = 300
     """Each registration is requested for this many seconds and renewed before it expires."""
     name: str = ""

@@ -1,7 +1,8 @@
 """Accounts: one per registration, and a local one that takes the INVITEs of everybody else who may call.
 
-A registrar's name is resolved here, not by PJSIP, whose own look-up would block the loop; the addresses are what the
-access list trusts, and requests go there through a loose route that is not written into them (PJSIP's `hide`).
+A registrar's name, or that of the proxy before it, is resolved here, not by PJSIP, whose own look-up would block the
+loop; the addresses are what the access list trusts, and requests go there through a loose route that is not written
+into them (PJSIP's `hide`).
 
 An account that only one worker of a cluster registers stands by until it is told to `hold`.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from config.settings import SipAccount
 from sip.errors import PeerError
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation
+from sip.pjsip.server_location import SipServer
 from sip.protocol.message import SipMessage
 
 log = structlog.get_logger("sip")
@@ -106,6 +108,10 @@ class RegisteredAccount(Account):
         self.left.set()
         self._families, self._keepalive_s = families, keepalive_s
         self.registrars = [Registrar.parse(uri, families) for uri in (settings.registrar, *settings.backups)]
+        self.transports: Collection[str] = ("udp", "tcp")
+        """Of these, NAPTR and SRV records choose one."""
+        self.proxy = Registrar.parse(settings.proxy, families, key="sip.accounts.proxy") if settings.proxy else None
+        self._located: dict[Registrar, tuple[SipServer, ...]] = {}
         self.registration = Registration(name, "resolving")
         if not self._held:
             self.registration = Registration(name, "standby", reason=self._standby_reason)
@@ -116,29 +122,40 @@ class RegisteredAccount(Account):
         registrar = self.registrars[0]
         return f"{self._settings.user}@{registrar.host.lower()}:{registrar.port}"
 
+    @property
+    def hops(self) -> list[Registrar]:
+        """Where its requests go: to the proxy, or to the registrars."""
+        return [self.proxy] if self.proxy is not None else self.registrars
+
     async def follow(self, access: AccessList) -> None:
-        """Resolve the registrars' names again and again, and register. Runs until cancelled."""
+        """Look for the servers of the registrars' names again and again, and register. Runs until cancelled."""
         self._following = True
         try:
             while True:
-                found = await asyncio.gather(*(registrar.resolve(self._families) for registrar in self.registrars))
+                await asyncio.gather(*(self._locate(hop) for hop in self.hops))
                 targets = [
-                    RegistrarTarget(registrar, address)
-                    for registrar, addresses in zip(self.registrars, found, strict=True)
-                    for address in addresses
+                    RegistrarTarget(registrar, server, self.proxy)
+                    for registrar in self.registrars
+                    for server in self._located.get(self.proxy or registrar, ())
                 ]
                 if targets:
-                    access.set_registrar(self.name, [target.address for target in targets])
+                    access.set_registrar(self.name, [target.server.address for target in targets])
                     if self._rotation.found(targets) and self._held:
                         self._register()
                 elif self._rotation.current is None:
-                    names = ", ".join(registrar.host for registrar in self.registrars)
+                    names = ", ".join(hop.host for hop in self.hops)
                     self._change("failed", 0, f"cannot resolve {names}")
                 await asyncio.sleep(RESOLVE_S if targets else _UNRESOLVED_S)
         finally:
             self._following = False
             if self._retry is not None:
                 self._retry.cancel()
+
+    async def _locate(self, hop: Registrar) -> None:
+        """Servers that were found stay while name servers are silent: what is found then may not be all there is."""
+        found = await hop.locate(self._families, self.transports)
+        if found.servers and (found.certain or hop not in self._located):
+            self._located[hop] = found.servers
 
     def hold(self) -> None:
         """This worker is to register the account: now, and once more where it has done so already."""
@@ -179,9 +196,9 @@ class RegisteredAccount(Account):
     def on_connection_lost(self, address: str, port: int) -> None:
         """A connection that went there has ended. When it was this account's, nobody can call by it any more."""
         at = self._rotation.current
-        if self.registration.state != "registered" or at is None or at.registrar.transport == "udp":
+        if self.registration.state != "registered" or at is None or at.server.transport == "udp":
             return
-        if (address, port) == (at.address, at.registrar.port or (5061 if at.registrar.transport == "tls" else 5060)):
+        if (address, port) == (at.server.address, at.server.port):
             self._change("failed", 0, "the connection was lost")
             self._again(0)
 
@@ -228,8 +245,9 @@ class RegisteredAccount(Account):
         # Nobody takes leave of a registrar that does not answer, or where there is no registration.
         there = self.registration.state in ("registering", "registered")
         config.regConfig.disableRegOnModify = self._created and not there
-        config.sipConfig.proxies.append(target.registrar.route(target.address))
-        credentials = pj.AuthCredInfo("digest", "*", self._settings.user, 0, str.__str__(self._settings.password))
+        config.sipConfig.proxies.append(target.route)
+        known_as = self._settings.auth_user or self._settings.user
+        credentials = pj.AuthCredInfo("digest", "*", known_as, 0, str.__str__(self._settings.password))
         config.sipConfig.authCreds.append(credentials)
         self._change("registering", 0, "", str(target))
         try:

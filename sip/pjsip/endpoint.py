@@ -67,8 +67,10 @@ class SipEndpoint:
             )
             for account in sip.accounts
         ]
-        by_tls = any(registrar.transport == "tls" for each in self._accounts for registrar in each.registrars)
+        by_tls = any(hop.transport == "tls" for each in self._accounts for hop in each.hops)
         self._listeners = Listeners(sip, self._addresses, connects_by_tls=by_tls)
+        for account in self._accounts:
+            account.transports = self._listeners.transports
         self._traced = settings.log.sip_trace
         self._stack: Stack | None = None
         self._tasks: list[asyncio.Task[None]] = []

@@ -28,6 +28,12 @@ class Listeners:
         self._tls: dict[Family, int] = {}
         """The TLS transport of each family."""
 
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """By which requests can be sent."""
+        by_tls = self._settings.tls_cert or self._connects_by_tls
+        return (*self._settings.transports, *(("tls",) if by_tls else ()))
+
     def open(self, stack: Stack) -> None:
         """Raises SipError when an address is taken."""
         self.port = self._settings.port

@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_void_p
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import _pjsua2
 
 from sip.admission import Admission
 from sip.errors import SipError
+from sip.pjsip.server_location import SipServer
 from sip.request_filter import DROP, PASS, FilterVerdict, RequestHead
 
-INTERFACE = 2
+INTERFACE = 3
 """MEDIAWORKER_INTERFACE of the C file."""
 _ADDRESS_BYTES = 64
 _TEXT_BYTES = 65536
@@ -37,9 +39,25 @@ class _Field(IntEnum):
     SOURCE = 6
 
 
+_TRANSPORTS: tuple[Literal["", "udp", "tcp", "tls"], ...] = ("", "udp", "tcp", "tls")
+"""`enum transport` of the C file."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameQuery:
+    """A name whose servers PJSIP asks for."""
+
+    host: str
+    port: int
+    """0: the URI has none."""
+    transport: Literal["", "udp", "tcp", "tls"]
+    """"": the URI has none."""
+    ipv6_only: bool
+
+
 _OnRequest = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int, POINTER(c_void_p), POINTER(c_int))
 _OnResponse = CFUNCTYPE(None, c_void_p)
-_OnName = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int)
+_OnName = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int, c_int, c_int)
 
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # function: result, arguments
@@ -50,7 +68,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mediaworker_describe": (c_int, (c_void_p, c_char_p)),
     "mediaworker_negotiate": (c_int, (c_char_p, c_char_p, c_int, c_char_p, c_int)),
     "mediaworker_names_start": (c_int, (_OnName,)),
-    "mediaworker_found": (None, (c_void_p, c_int, POINTER(c_char_p))),
+    "mediaworker_found": (None, (c_void_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int))),
     "mediaworker_peer": (c_int, (c_void_p, c_char_p, c_int, POINTER(c_int))),
     "mediaworker_close": (c_int, (c_void_p,)),
     "mediaworker_tls_restart": (c_int, (c_int, c_char_p)),
@@ -158,24 +176,28 @@ def answer(handle: int, verdict: FilterVerdict) -> None:
     library.mediaworker_answer(handle, verdict.status, len(verdict.headers), names, values)
 
 
-def on_names(callback: Callable[[int, str, bool], bool]) -> object:
-    """Ask `callback` for the addresses of names from now on; returns what must be kept while PJSIP's endpoint lives.
+def on_names(callback: Callable[[int, NameQuery], bool]) -> object:
+    """Ask `callback` for the servers of names from now on; returns what must be kept while PJSIP's endpoint lives.
 
-    `callback(query, name, ipv6_only)` returns whether it will call `found` once, and must not raise.
+    `callback(query, what)` returns whether it will call `found` once, and must not raise.
     """
 
-    def on_name(query: int, name: int, length: int, ipv6_only: int) -> int:
-        return int(callback(query, _bytes(name, length).decode("latin-1"), bool(ipv6_only)))
+    def on_name(query: int, name: int, length: int, port: int, transport: int, ipv6_only: int) -> int:
+        host = _bytes(name, length).decode("latin-1")
+        return int(callback(query, NameQuery(host, port, _TRANSPORTS[transport], bool(ipv6_only))))
 
     kept = _OnName(on_name)
     library.mediaworker_names_start(kept)
     return kept
 
 
-def found(query: int, addresses: Sequence[str]) -> None:
-    """The addresses of a name, the best first; none: it has no address."""
-    texts = (c_char_p * len(addresses))(*(address.encode() for address in addresses))
-    library.mediaworker_found(query, len(addresses), texts)
+def found(query: int, servers: Sequence[SipServer]) -> None:
+    """The servers of a name, the best first; none: it has none."""
+    count = len(servers)
+    addresses = (c_char_p * count)(*(server.address.encode() for server in servers))
+    ports = (c_int * count)(*(server.port for server in servers))
+    transports = (c_int * count)(*(_TRANSPORTS.index(server.transport) for server in servers))
+    library.mediaworker_found(query, count, addresses, ports, transports)
 
 
 def peer_of(transport: int) -> tuple[str, int, bool]:

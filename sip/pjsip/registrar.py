@@ -1,4 +1,4 @@
-"""Where an account registers: the registrars of its list, their addresses, which one is next, and how long to wait."""
+"""Where an account registers: the registrars of its list, their servers, which one is next, and how long to wait."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from config import ConfigError
 from config.addresses import SOCKETS, Family, bracketed, canonical, family_of
+from sip.pjsip.server_location import Location, SipServer, default_port, locate
 
 _BASE_S = 4.0
 _REFUSED_S = 30.0
@@ -29,63 +31,73 @@ _IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 @dataclass(frozen=True, slots=True)
 class Registrar:
-    """Where an account registers."""
+    """Where an account registers, or the proxy by which it does."""
 
     host: str
     port: int
-    """0: the transport's default."""
-    transport: Literal["udp", "tcp", "tls"]
+    """0: it has none, and the DNS or the transport's default decides."""
+    transport: Literal["", "udp", "tcp", "tls"]
+    """"": it has none, and the DNS decides."""
 
     @classmethod
-    def parse(cls, text: str, families: Sequence[Family] = ("IP4", "IP6")) -> Registrar:
+    def parse(
+        cls, text: str, families: Sequence[Family] = ("IP4", "IP6"), *, key: str = "sip.accounts.registrar"
+    ) -> Registrar:
         """`sip:HOST[:PORT][;transport=udp|tcp|tls]`, with or without the scheme; `sips:` is TLS. Raises ConfigError.
 
-        `families`: of ours; an address of another one cannot be reached.
+        `families`: of ours; an address of another one cannot be reached. `key`: the setting that `text` is from.
         """
         found = _URI.fullmatch(text.strip())
         transport = (found[4] or "").lower() if found else ""
         secure = found and (found[1] or "").lower() == "sips"
-        if not found or (secure and transport in ("udp", "tcp")):
-            raise ConfigError("sip.accounts.registrar", text, "expected sip:HOST[:PORT][;transport=udp|tcp|tls]")
-        kind: Any = "tls" if secure else transport or "udp"
+        if not found or (secure and transport in ("udp", "tcp")) or int(found[3] or 0) > 65535:
+            raise ConfigError(key, text, "expected sip:HOST[:PORT][;transport=udp|tcp|tls]")
+        kind: Any = "tls" if secure else transport
         host = found[2]
         if host.startswith("["):
             try:
                 host = canonical(host[1:-1])
             except ValueError:
-                raise ConfigError("sip.accounts.registrar", text, "expected an IPv6 address in the brackets") from None
+                raise ConfigError(key, text, "expected an IPv6 address in the brackets") from None
         literal = ":" in host or _IPV4.fullmatch(host)
         if literal and family_of(host) not in families:
-            key = "sip.host6" if ":" in host else "sip.host"
-            raise ConfigError("sip.accounts.registrar", text, f"cannot be reached without {key}")
+            needed = "sip.host6" if ":" in host else "sip.host"
+            raise ConfigError(key, text, f"cannot be reached without {needed}")
         return cls(host, int(found[3] or 0), kind)
 
     def __str__(self) -> str:
         port = f":{self.port}" if self.port else ""
         name = f"sip:{bracketed(self.host)}{port}"
-        return name + (f";transport={self.transport}" if self.transport != "udp" else "")
+        return name + (f";transport={self.transport}" if self.transport not in ("", "udp") else "")
 
-    def route(self, address: str) -> str:
+    def route(self, server: SipServer) -> str:
         """The name stays beside the address where a certificate is held to it."""
-        port = f":{self.port}" if self.port else ""
-        if self.transport == "tls":
+        port = f":{server.port}" if server.port != default_port(server.transport) else ""
+        if server.transport == "tls":
             # PJSIP takes an IPv6 address here without brackets only, and this is not sent to anybody.
-            return f"<sip:{bracketed(self.host)}{port};lr;hide;maddr={address};transport=tls>"
-        return f"<sip:{bracketed(address)}{port};lr;hide;transport={self.transport}>"
+            return f"<sip:{bracketed(self.host)}{port};lr;hide;maddr={server.address};transport=tls>"
+        return f"<sip:{bracketed(server.address)}{port};lr;hide;transport={server.transport}>"
 
-    async def resolve(self, families: Sequence[Family]) -> list[str]:
-        """Addresses, IPv4 first and sorted so that the choice is stable; none when there are none, or nobody to ask."""
+    async def locate(self, families: Sequence[Family], transports: Collection[str] = ("udp", "tcp")) -> Location:
+        """Its servers: of a name by RFC 3263, the addresses of each with IPv4 first and sorted, so that the choice is
+        stable. None when there are none, or nobody to ask.
+
+        `transports`: those that can be used.
+        """
         try:
             literal = canonical(self.host)
         except ValueError:
-            pass
-        else:
-            return [literal] if family_of(literal) in families else []
-        kind = socket.SOCK_DGRAM if self.transport == "udp" else socket.SOCK_STREAM
+            look_up = partial(self._look_up, families)
+            return await locate(self.host, self.port, self.transport, transports=transports, look_up=look_up)
+        transport = self.transport or "udp"
+        port = self.port or default_port(transport)
+        return Location((SipServer(transport, literal, port),) if family_of(literal) in families else ())
+
+    async def _look_up(self, families: Sequence[Family], host: str) -> list[str]:
         family = SOCKETS[families[0]] if len(families) == 1 else socket.AF_UNSPEC
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(self.host, self.port or 5060, family=family, type=kind)
-        except OSError:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, family=family, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
             return []
         return in_order([str(entry[4][0]) for entry in found], families)
 
@@ -98,14 +110,25 @@ def in_order(addresses: Iterable[str], families: Sequence[Family]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RegistrarTarget:
-    """A registrar at one of its addresses."""
+    """A registrar at one of its servers, or at one of the proxy's by which it is reached."""
 
     registrar: Registrar
-    address: str
+    server: SipServer
+    proxy: Registrar | None = None
+
+    @property
+    def route(self) -> str:
+        return (self.proxy or self.registrar).route(self.server)
 
     def __str__(self) -> str:
-        named = "" if self.registrar.host == self.address else f" ({self.address})"
-        return f"{self.registrar}{named}"
+        hop, server = self.proxy or self.registrar, self.server
+        transport = hop.transport or "udp"
+        where = "" if hop.host == server.address else server.address
+        if server.port != (hop.port or default_port(transport)) or server.transport != transport:
+            where = f"{bracketed(server.address)}:{server.port};transport={server.transport}"
+        by = f"by {self.proxy}" if self.proxy is not None else ""
+        beside = ", ".join(filter(None, (by, where)))
+        return f"{self.registrar} ({beside})" if beside else str(self.registrar)
 
 
 class Rotation:

@@ -1,21 +1,24 @@
 """Names of hosts that PJSIP sends to, looked up beside the event loop: a Contact may be one, and PJSIP would wait.
 
-PJSIP asks here for names only; requests to addresses do not come this way.
+PJSIP asks here for names only; requests to addresses do not come this way. What a name stands for is RFC 3263's matter
+(`sip.pjsip.server_location`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
 from config.addresses import Family, family_of
 from config.log_rate_limit import LogRateLimit
 from sip.pjsip.callbacks import report
-from sip.pjsip.native import found, on_names
+from sip.pjsip.native import NameQuery, found, on_names
+from sip.pjsip.server_location import SipServer, locate
 
 log = structlog.get_logger("sip")
 
@@ -24,15 +27,18 @@ THREADS = 4
 WAITING = 64
 """Names that are looked up at one time. While there are so many, no address is found for another one."""
 ADDRESSES = 8
-"""Addresses of one name that PJSIP gets, and tries in turn."""
+"""Servers of one name that PJSIP gets, and tries in turn."""
 
 
 class Resolver:
     """PJSIP's resolver, from now until `close`, which comes before PJSIP's end."""
 
-    def __init__(self, families: Sequence[Family] = ("IP4", "IP6")) -> None:
-        """`families`: addresses of others are not found; the first comes first."""
-        self._families = tuple(families)
+    def __init__(
+        self, families: Sequence[Family] = ("IP4", "IP6"), transports: Collection[str] = ("udp", "tcp")
+    ) -> None:
+        """`families`: addresses of others are not found; the first comes first. `transports`: those that can be used,
+        read at each name."""
+        self._families, self._transports = tuple(families), transports
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -47,12 +53,12 @@ class Resolver:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _on_name(self, query: int, name: str, ipv6_only: bool) -> bool:
+    def _on_name(self, query: int, what: NameQuery) -> bool:
         """In PJSIP's frames. False: no address is found, so that what is to be sent there does not wait for ever."""
         if self._closed or len(self._tasks) >= WAITING:
             return False
         try:
-            task = self._loop.create_task(self._answer(query, name, ipv6_only))
+            task = self._loop.create_task(self._answer(query, what))
         except Exception:
             report("resolve")
             return False
@@ -60,17 +66,26 @@ class Resolver:
         task.add_done_callback(self._tasks.discard)
         return True
 
-    async def _answer(self, query: int, name: str, ipv6_only: bool) -> None:
-        addresses: list[str] = []
+    async def _answer(self, query: int, what: NameQuery) -> None:
+        servers: tuple[SipServer, ...] = ()
         try:
-            addresses = await self._look_up(name, ("IP6",) if ipv6_only else self._families)
-            if not addresses and (held_back := self._once.due(name, self._loop.time())) is not None:
-                log.info("the name of a SIP peer has no address", name=name, held_back=held_back)
+            look_up = partial(self._look_up, ("IP6",) if what.ipv6_only else self._families)
+            located = await locate(
+                what.host,
+                what.port,
+                what.transport,
+                transports=self._transports,
+                look_up=look_up,
+                executor=self._threads,
+            )
+            servers = located.servers[:ADDRESSES]
+            if not servers and (held_back := self._once.due(what.host, self._loop.time())) is not None:
+                log.info("the name of a SIP peer has no address", name=what.host, held_back=held_back)
         except Exception:
             report("resolve")
-        found(query, addresses)
+        found(query, servers)
 
-    async def _look_up(self, name: str, families: Sequence[Family]) -> list[str]:
+    async def _look_up(self, families: Sequence[Family], name: str) -> list[str]:
         try:
             entries = await self._loop.run_in_executor(self._threads, getaddrinfo, name, None)
         except (OSError, UnicodeError):

@@ -98,6 +98,8 @@ class Stack:
         library.pj_log_set_level(0)
         self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._on_transport)
         self._admission, self._on_lost = admission, on_lost
+        self._listening: set[str] = set()
+        """The kinds of transport that there are."""
         self._request_module: RequestModule | None = None
         self._resolver: Resolver | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -107,7 +109,7 @@ class Stack:
             self._endpoint.libInit(_config(max_calls, self._log, user_agent))
             self.trace(traced)
             self._endpoint.audDevManager().setNoDev()
-            self._resolver = Resolver(families)
+            self._resolver = Resolver(families, self._listening)
             if admission is not None:
                 self._request_module = RequestModule(admission)
         except pj.Error as error:
@@ -154,6 +156,7 @@ class Stack:
             problem = error.reason
         if problem:  # raised here: in there it would keep PJSIP's frame, and with it the endpoint
             raise SipError(f"cannot listen on {kind} {bracketed(host)}:{port}: {problem}")
+        self._listening.add(kind)
         info = self._endpoint.transportGetInfo(transport)
         bound = int(info.localName.rpartition(":")[2])
         return transport, bound

@@ -325,7 +325,7 @@ async def test_a_registration_and_a_call_by_its_connection(authority: Authority,
 class Known(Registrar):
     """A name in a domain name system that has it."""
 
-    async def resolve(self, families: Sequence[Family]) -> list[str]:
+    async def _look_up(self, families: Sequence[Family], host: str) -> list[str]:
         return in_order([V6], families)
 
 

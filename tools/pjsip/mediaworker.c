@@ -15,7 +15,7 @@
 #include <pjsua-lib/pjsua.h>
 #include <pjsua-lib/pjsua_internal.h>
 
-#define MEDIAWORKER_INTERFACE 2
+#define MEDIAWORKER_INTERFACE 3
 
 
 /* The version of this interface. */
@@ -280,19 +280,27 @@ int mediaworker_negotiate(const char *offer, const char *answer, int ours,
  * PJSIP asks for the addresses of names here (pjsip_ext_resolver; the build's
  * patch lets addresses go another way). The callback returns 1 when it will
  * call mediaworker_found() once, then or later; with any other result the name
- * has no address.
+ * has no address. Its port is 0 and its transport TRANSPORT_ANY where the URI
+ * leaves that to the DNS (RFC 3263).
  */
+enum transport
+{
+    TRANSPORT_ANY,
+    TRANSPORT_UDP,
+    TRANSPORT_TCP,
+    TRANSPORT_TLS
+};
+
 typedef struct mediaworker_query
 {
     pj_str_t                    name;
-    int                         type;       /* pjsip_transport_type_e       */
-    pj_uint16_t                 port;
     void                       *token;
     pjsip_resolver_callback    *answer;
 } mediaworker_query;
 
 typedef int (*mediaworker_on_name)(mediaworker_query *query, const char *name,
-                                   int length, int ipv6_only);
+                                   int length, int port, int transport,
+                                   int ipv6_only);
 
 static mediaworker_on_name on_name_cb;
 
@@ -302,25 +310,21 @@ static void on_resolve(pjsip_resolver_t *resolver, pj_pool_t *pool,
 {
     /* The pool lives as long as what is to be sent, which waits for this. */
     mediaworker_query *query = PJ_POOL_ZALLOC_T(pool, mediaworker_query);
-    int type = target->type;
+    enum transport transport = TRANSPORT_ANY;
 
     PJ_UNUSED_ARG(resolver);
-    if (type == PJSIP_TRANSPORT_UNSPECIFIED) {
-        type = target->flag & PJSIP_TRANSPORT_SECURE ? PJSIP_TRANSPORT_TLS :
-               target->flag & PJSIP_TRANSPORT_RELIABLE ? PJSIP_TRANSPORT_TCP :
-               PJSIP_TRANSPORT_UDP;
-    }
+    if (target->flag & PJSIP_TRANSPORT_SECURE)
+        transport = TRANSPORT_TLS;
+    else if (target->flag & PJSIP_TRANSPORT_RELIABLE)
+        transport = TRANSPORT_TCP;
+    else if (target->type != PJSIP_TRANSPORT_UNSPECIFIED)
+        transport = TRANSPORT_UDP;
     pj_strdup(pool, &query->name, &target->addr.host);
-    query->type = type;
-    query->port = (pj_uint16_t)target->addr.port;
-    if (query->port == 0) {
-        query->port = (pj_uint16_t)pjsip_transport_get_default_port_for_type(
-                          (pjsip_transport_type_e)type);
-    }
     query->token = token;
     query->answer = answer;
     if ((*on_name_cb)(query, query->name.ptr, (int)query->name.slen,
-                      (type & PJSIP_TRANSPORT_IPV6) != 0) != 1)
+                      target->addr.port, transport,
+                      (target->type & PJSIP_TRANSPORT_IPV6) != 0) != 1)
     {
         (*answer)(PJ_ERESOLVE, token, NULL);
     }
@@ -335,10 +339,15 @@ int mediaworker_names_start(mediaworker_on_name on_name)
     return pjsip_endpt_set_ext_resolver(pjsua_get_pjsip_endpt(), &resolver);
 }
 
-/* The addresses of a name, the best first; none: it has no address. */
+/* Where the servers of a name are, the best first; none: it has none. */
 void mediaworker_found(mediaworker_query *query, int count,
-                       const char *const addresses[])
+                       const char *const addresses[], const int ports[],
+                       const int transports[])
 {
+    static const pjsip_transport_type_e types[] = {
+        PJSIP_TRANSPORT_UDP, PJSIP_TRANSPORT_UDP, PJSIP_TRANSPORT_TCP,
+        PJSIP_TRANSPORT_TLS
+    };
     pjsip_server_addresses found;
     int i;
 
@@ -347,16 +356,17 @@ void mediaworker_found(mediaworker_query *query, int count,
         pjsip_server_address_record *record = &found.entry[found.count];
         pj_str_t text = pj_str((char*)addresses[i]);
         pj_bool_t ipv6 = pj_strchr(&text, ':') != NULL;
+        pjsip_transport_type_e type = types[transports[i]];
 
         if (pj_sockaddr_init(ipv6 ? pj_AF_INET6() : pj_AF_INET(),
-                             &record->addr, &text, query->port) != PJ_SUCCESS)
+                             &record->addr, &text,
+                             (pj_uint16_t)ports[i]) != PJ_SUCCESS)
         {
             continue;
         }
         record->name = query->name;
-        record->type = (pjsip_transport_type_e)
-                       (ipv6 ? query->type | PJSIP_TRANSPORT_IPV6 :
-                               query->type);
+        record->type = ipv6 ? (pjsip_transport_type_e)
+                              (type | PJSIP_TRANSPORT_IPV6) : type;
         record->addr_len = pj_sockaddr_get_len(&record->addr);
         ++found.count;
     }

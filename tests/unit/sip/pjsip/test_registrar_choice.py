@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
+from config.addresses import Family
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation, in_order
+from sip.pjsip.server_location import Location, SipServer
 
 
 def targets(*names: str) -> list[RegistrarTarget]:
-    return [RegistrarTarget(Registrar.parse(name), "192.0.2.1") for name in names]
+    return [RegistrarTarget(Registrar.parse(name), at("192.0.2.1")) for name in names]
+
+
+def at(address: str, port: int = 5060, transport: Any = "udp") -> SipServer:
+    return SipServer(transport, address, port)
 
 
 def longest(low: float, high: float) -> float:
@@ -19,24 +27,52 @@ def longest(low: float, high: float) -> float:
 
 
 def test_what_a_registrar_may_be() -> None:
-    assert Registrar.parse("sip:pbx") == Registrar("pbx", 0, "udp") == Registrar.parse(" pbx ")
+    assert Registrar.parse("sip:pbx") == Registrar("pbx", 0, "") == Registrar.parse(" pbx ")
+    assert Registrar.parse("sip:pbx;transport=udp") == Registrar("pbx", 0, "udp")
     assert Registrar.parse("SIPS:a@pbx:5071") == Registrar("pbx", 5071, "tls")
     assert str(Registrar.parse("sips:pbx")) == "sip:pbx;transport=tls"
-    assert Registrar.parse("sip:pbx;transport=TCP").route("192.0.2.1") == "<sip:192.0.2.1;lr;hide;transport=tcp>"
-    for wrong in ("", "sip:", "sips:pbx;transport=udp", "sip:pbx;transport=ws", "sip:a b", "tel:a", "sip:a@b@c"):
+    named = Registrar.parse("sip:pbx;transport=TCP")
+    assert named.route(at("192.0.2.1", 5060, "tcp")) == "<sip:192.0.2.1;lr;hide;transport=tcp>"
+    assert named.route(at("192.0.2.1", 5080, "tcp")) == "<sip:192.0.2.1:5080;lr;hide;transport=tcp>"
+    for wrong in (
+        "",
+        "sip:pbx:65536",
+        "sip:",
+        "sips:pbx;transport=udp",
+        "sip:pbx;transport=ws",
+        "sip:a b",
+        "tel:a",
+        "sip:a@b@c",
+    ):
         with pytest.raises(ConfigError, match=r"sip\.accounts\.registrar"):
             Registrar.parse(wrong)
+        with pytest.raises(ConfigError, match=r"sip\.accounts\.proxy"):
+            Registrar.parse(wrong, key="sip.accounts.proxy")
+
+
+def test_a_target_says_where_it_is() -> None:
+    pbx, proxy = Registrar.parse("sip:pbx"), Registrar.parse("sip:proxy:5080;transport=tcp")
+    assert str(RegistrarTarget(pbx, at("192.0.2.1"))) == "sip:pbx (192.0.2.1)"
+    assert str(RegistrarTarget(pbx, at("192.0.2.1", 5070))) == "sip:pbx (192.0.2.1:5070;transport=udp)"
+    assert str(RegistrarTarget(pbx, at("192.0.2.1", 5060, "tcp"))) == "sip:pbx (192.0.2.1:5060;transport=tcp)"
+    assert str(RegistrarTarget(Registrar.parse("192.0.2.1"), at("192.0.2.1"))) == "sip:192.0.2.1"
+    behind = RegistrarTarget(pbx, at("192.0.2.9", 5080, "tcp"), proxy)
+    assert str(behind) == "sip:pbx (by sip:proxy:5080;transport=tcp, 192.0.2.9)"
+    assert behind.route == "<sip:192.0.2.9:5080;lr;hide;transport=tcp>", "the registrar is in the request alone"
+    secure = RegistrarTarget(pbx, at("192.0.2.9", 5061, "tls"), Registrar.parse("sips:proxy"))
+    assert secure.route == "<sip:proxy;lr;hide;maddr=192.0.2.9;transport=tls>", "the certificate names the proxy"
 
 
 def test_a_registrar_may_be_an_ipv6_address() -> None:
     registrar = Registrar.parse("sip:alice@[2001:DB8:0::1]:5070;transport=tcp")
     assert registrar == Registrar("2001:db8::1", 5070, "tcp")
     assert str(registrar) == "sip:[2001:db8::1]:5070;transport=tcp"
-    assert registrar.route("2001:db8::1") == "<sip:[2001:db8::1]:5070;lr;hide;transport=tcp>"
-    assert str(RegistrarTarget(registrar, "2001:db8::1")) == str(registrar)
-    named = Registrar.parse("sips:pbx")
-    assert named.route("2001:db8::1") == "<sip:pbx;lr;hide;maddr=2001:db8::1;transport=tls>"
-    assert str(RegistrarTarget(named, "2001:db8::1")) == "sip:pbx;transport=tls (2001:db8::1)"
+    server = at("2001:db8::1", 5070, "tcp")
+    assert registrar.route(server) == "<sip:[2001:db8::1]:5070;lr;hide;transport=tcp>"
+    assert str(RegistrarTarget(registrar, server)) == str(registrar)
+    named, server = Registrar.parse("sips:pbx"), at("2001:db8::1", 5061, "tls")
+    assert named.route(server) == "<sip:pbx;lr;hide;maddr=2001:db8::1;transport=tls>"
+    assert str(RegistrarTarget(named, server)) == "sip:pbx;transport=tls (2001:db8::1)"
     for wrong in ("sip:2001:db8::1", "sip:[2001:db8::g]", "sip:[]", "sip:[::1", "sip:[192.0.2.1]", "sip:[::1]x"):
         with pytest.raises(ConfigError, match=r"sip\.accounts\.registrar"):
             Registrar.parse(wrong)
@@ -58,10 +94,13 @@ def test_the_addresses_of_a_name_are_those_of_our_families_and_ipv4_comes_first(
 
 
 async def test_addresses_are_their_own_and_names_are_asked_for() -> None:
-    assert await Registrar.parse("sip:[2001:DB8::1]").resolve(("IP4", "IP6")) == ["2001:db8::1"]
-    assert await Registrar.parse("sip:192.0.2.1").resolve(("IP4", "IP6")) == ["192.0.2.1"]
-    assert "127.0.0.1" in await Registrar.parse("sip:localhost").resolve(("IP4", "IP6"))
-    assert "127.0.0.1" not in await Registrar.parse("sip:localhost").resolve(("IP6",))
+    both: tuple[Family, ...] = ("IP4", "IP6")
+    assert await Registrar.parse("sip:[2001:DB8::1]").locate(both) == Location((at("2001:db8::1"),))
+    assert await Registrar.parse("sips:192.0.2.1").locate(both) == Location((at("192.0.2.1", 5061, "tls"),))
+    assert await Registrar.parse("sip:192.0.2.1:9;transport=tcp").locate(both) == Location((at("192.0.2.1", 9, "tcp"),))
+    assert await Registrar.parse("sip:192.0.2.1").locate(("IP6",)) == Location()
+    assert at("127.0.0.1") in (await Registrar.parse("sip:localhost").locate(both)).servers
+    assert at("127.0.0.1") not in (await Registrar.parse("sip:localhost").locate(("IP6",))).servers
 
 
 def test_the_next_one_has_its_turn_at_once_and_a_round_of_failures_is_waited_for() -> None:

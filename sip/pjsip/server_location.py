@@ -1,0 +1,156 @@
+"""Where the servers of a SIP URI are: transport, address and port, by RFC 3263.
+
+A URI that names a port leaves nothing to the DNS but the address. One without has its servers in SRV records, and one
+that names no transport either has NAPTR records to say which. Where there are none of these, the name itself is the
+server, at the default port of the transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import structlog
+
+log = structlog.get_logger("sip")
+
+Transport = Literal["udp", "tcp", "tls"]
+LookUp = Callable[[str], Awaitable[list[str]]]
+"""Asks for the addresses of a host, the best first; none when it has none."""
+
+ANSWER_S = 3.0
+"""How long name servers may take to answer for one record. Some devices say nothing for kinds that they do not know."""
+MAX_RECORDS = 16
+"""Records of one kind, and servers of one name, that are looked at."""
+_SERVICES: dict[Transport, str] = {"udp": "_sip._udp", "tcp": "_sip._tcp", "tls": "_sips._tcp"}
+_NAPTR: dict[str, Transport] = {"SIP+D2U": "udp", "SIP+D2T": "tcp", "SIPS+D2T": "tls"}
+_WITHOUT_NAPTR: tuple[Transport, ...] = ("udp", "tcp")
+"""TLS is not found by trying (RFC 3263 section 4.1): a URI asks for it, or a NAPTR record offers it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SipServer:
+    """One of the servers of a URI."""
+
+    transport: Transport
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The servers of a URI, in the order in which they are to be tried."""
+
+    servers: tuple[SipServer, ...] = ()
+    certain: bool = True
+    """False: a name server gave no answer, so there may be records that nobody has seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    found: tuple[Any, ...] = ()
+    """In the order of their priorities, and by chance within one according to their weights (RFC 2782)."""
+    certain: bool = True
+
+
+def default_port(transport: str) -> int:
+    return 5061 if transport == "tls" else 5060
+
+
+async def locate(
+    host: str,
+    port: int,
+    transport: Transport | Literal[""],
+    *,
+    transports: Collection[str],
+    look_up: LookUp,
+    executor: Executor | None = None,
+) -> Location:
+    """The servers of a URI whose host is a name.
+
+    `port`, `transport`: 0 and "" where the URI has none; `transports`: those that can be used; `executor`: where name
+    servers are waited for.
+    """
+    if port or "." not in host.strip("."):  # a single word is a name of this network, in no zone that has such records
+        only = transport or _default(transports)
+        return Location(_servers(only, port or default_port(only), await look_up(host)))
+    ask = partial(_ask, executor)
+    usable = [each for each in _WITHOUT_NAPTR if each in transports]
+    if transport:
+        services, uncertain = [(transport, f"{_SERVICES[transport]}.{host}")], False
+    else:
+        naptr = await ask(host, "NAPTR")
+        services, uncertain = _services(naptr.found, transports), not naptr.certain
+        services = services or [(each, f"{_SERVICES[each]}.{host}") for each in usable]
+    answers = await asyncio.gather(*(ask(name, "SRV") for _, name in services))
+    uncertain = uncertain or not all(answer.certain for answer in answers)
+    records = [(kind, each) for (kind, _), answer in zip(services, answers, strict=True) for each in answer.found]
+    if not records:
+        only = transport or _default(transports)
+        return Location(_servers(only, default_port(only), await look_up(host)), certain=not uncertain)
+    # "." as the target: decidedly no such service (RFC 2782).
+    named = [(kind, _text(each.target), each.port) for kind, each in records if _text(each.target)][:MAX_RECORDS]
+    found = await asyncio.gather(*(look_up(target) for _, target, _ in named))
+    servers = [
+        server
+        for (kind, _, at), addresses in zip(named, found, strict=True)
+        for server in _servers(kind, at, addresses)
+    ]
+    return Location(tuple(dict.fromkeys(servers))[:MAX_RECORDS], certain=not uncertain)
+
+
+def _default(transports: Collection[str]) -> Transport:
+    return next((each for each in _WITHOUT_NAPTR if each in transports), "udp")
+
+
+def _servers(transport: Transport, port: int, addresses: list[str]) -> tuple[SipServer, ...]:
+    return tuple(SipServer(transport, address, port) for address in addresses)
+
+
+def _services(records: tuple[Any, ...], transports: Collection[str]) -> list[tuple[Transport, str]]:
+    """Transport and name of the SRV records that NAPTR records lead to, of the transports that can be used."""
+    services: list[tuple[Transport, str]] = []
+    for record in records:
+        kind = _NAPTR.get(record.service.decode("latin-1").upper())
+        leads_to_srv = record.flags.lower() == b"s" and not record.regexp
+        if kind in transports and leads_to_srv and kind is not None and (name := _text(record.replacement)):
+            services.append((kind, name))
+    return services
+
+
+def _text(name: Any) -> str:
+    """Of a name from a record: "" for the root."""
+    return str(name.to_text(omit_final_dot=True)).removeprefix(".")
+
+
+async def _ask(executor: Executor | None, name: str, kind: str) -> _Records:
+    return await asyncio.get_running_loop().run_in_executor(executor, query, name, kind)
+
+
+def query(name: str, kind: str) -> _Records:
+    """The SRV or NAPTR records of a name. Waits for the name servers of /etc/resolv.conf, at most `ANSWER_S`."""
+    # Loaded with the first such name (14 MB), in a thread: it takes too long for the event loop.
+    import dns.exception
+    import dns.name
+    import dns.resolver
+
+    try:
+        asked = dns.name.from_text(name, origin=dns.name.root)
+        answer = resolver().resolve(asked, kind, lifetime=ANSWER_S)
+        return _Records(tuple(answer.rrset.processing_order())[:MAX_RECORDS] if answer.rrset else ())
+    except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
+        return _Records()
+    except (dns.exception.DNSException, OSError, UnicodeError) as error:
+        log.debug("name servers gave no answer", name=name, kind=kind, reason=str(error)[:200])
+        return _Records(certain=False)
+
+
+def resolver() -> Any:
+    """Reads /etc/resolv.conf every time: it changes with the network."""
+    import dns.resolver
+
+    return dns.resolver.Resolver()
