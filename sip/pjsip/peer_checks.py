@@ -12,6 +12,7 @@ from sip.handler import SipCounters
 from sip.pjsip.call import SipCall
 from sip.pjsip.liveness import UNKNOWN_CALL, UNREACHED, PeerWatch, Step, is_behind_nat
 from sip.protocol.message import SipMessage, address_uri
+from sip.protocol.uri import host_of
 
 log = structlog.get_logger("sip")
 
@@ -45,7 +46,7 @@ class PeerChecks:
             return
         address, port = split_address(source)
         connected = not _UDP.match(invite.header("via"))
-        contact = _host_of(address_uri(invite.header("contact")))
+        contact = host_of(address_uri(invite.header("contact")))
         reachable = bool(invite.header("record-route")) or not is_behind_nat(contact, address)
         self._peers[call] = _Peer(PeerWatch(now, self._silence_s), (address, port), connected, reachable)
 
@@ -93,9 +94,3 @@ class PeerChecks:
         del self._peers[call]
         self._counters.peers_lost += 1
         log.info("the peer of a silent call is gone", reason=reason, peer=call.peer, external_id=call.call_id)
-
-
-def _host_of(uri: str) -> str:
-    """Of a SIP URI, without brackets and port."""
-    host = uri.partition(":")[2].rpartition("@")[2]
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

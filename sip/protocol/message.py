@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from audio.rtp.packet import TelephoneEvent
 from sip.errors import PeerError
+from sip.protocol.uri import without_parameters
 
 _COMPACT = {
     "i": "call-id",
@@ -115,11 +116,13 @@ def _media_type(header: str) -> str:
 
 
 def address_uri(header: str) -> str:
-    """The URI of a From, To or Contact header, without display name and parameters: `sip:1001@pbx.example`."""
+    """The URI of a From, To or Contact header, without display name and its parameters: `sip:1001@pbx.example`.
+
+    Parameters of the user stay: they are behind its number, before the `@`.
+    """
     header = _unquoted(header)
     found = _URI.search(header)
-    uri = found[1] if found else header.strip()
-    return uri.split(";")[0].split("?")[0]
+    return without_parameters(found[1] if found else header.strip())
 
 
 def _unquoted(header: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from sip.protocol.uri import host_of, user_of
+
 OVERRIDE = "x-mediaworker-"
 """Headers `X-Mediaworker-Language`, `-Profile`, `-Context`, `-Role-LEG` and `-Name-LEG` override the routes."""
 CUSTOM = "x-"
@@ -14,7 +16,10 @@ MAX_VALUE_CHARS = 2048
 """The bounds of strangers' text: `custom` is stored and shown with every call."""
 _ASSERTED = ("p-asserted-identity", "remote-party-id")
 _HIDDEN = frozenset(("", "anonymous", "restricted", "unavailable", "unknown", "private"))
-_URI = re.compile(r"<((?:sips?|tel):[^<>\s]+)>|\b((?:sips?|tel):[^<>\s,;\"]+)", re.IGNORECASE)
+_URI = re.compile(
+    r"<((?:sips?|tel):[^<>\s]+)>|\b(sips?:[^<>\s,\"@]+@[^<>\s,;\"]+|(?:sips?|tel):[^<>\s,;\"]+)", re.IGNORECASE
+)
+"""In angle brackets, or without: then parameters of a user before the `@` are part of it, and others are not."""
 
 
 def custom_headers(headers: Mapping[str, str], named: Iterable[str]) -> dict[str, str]:
@@ -50,16 +55,11 @@ def calling_uri(from_uri: str, headers: Mapping[str, str]) -> str:
 
 def _is_hidden(uri: str) -> bool:
     """Whether the URI names no caller."""
-    scheme, _, rest = uri.partition(":")
-    user, at, host = rest.partition("@")
-    if not at:  # a host alone, unless it is a telephone number
-        return scheme.lower() != "tel" or not rest
-    return user.casefold() in _HIDDEN or host.split(";")[0].casefold() == "anonymous.invalid"
+    user = user_of(uri)
+    return user.casefold() in _HIDDEN or host_of(uri).casefold() == "anonymous.invalid"
 
 
 def user_part(uri: str) -> str:
-    """`"Ann" <sip:100@host;p=1>` → `100`; a URI without a user gives its host."""
+    """`"Ann" <sip:100;npdi@host;p=1>` → `100`; a URI without a user gives its host."""
     inside = uri.split("<", 1)[-1].split(">", 1)[0]
-    _, _, rest = inside.partition(":")
-    user, at, host = rest.partition("@")
-    return (user if at else rest).split(";", 1)[0].split("?", 1)[0]
+    return user_of(inside) or host_of(inside) or inside.partition(":")[2].split(";", 1)[0].split("?", 1)[0]

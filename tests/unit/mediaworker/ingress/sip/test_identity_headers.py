@@ -32,6 +32,25 @@ def test_who_calls() -> None:
     assert calling_uri(hidden[0], {"remote-party-id": '"B" <sip:7@x>;party=calling'}) == "sip:7@x"
 
 
+@pytest.mark.parametrize(
+    ("uri", "asserted", "number"),
+    [
+        ("sip:+33123;npdi;rn=+33999@h", "<sip:+33555@h>", "+33123"),
+        ("sip:anonymous@anonymous.invalid", "<sip:+33123;npdi;rn=+33999@h;user=phone>", "+33123"),
+        ("sip:anonymous@anonymous.invalid", "sip:+33123;npdi;rn=+33999@h;user=phone, tel:+33555", "+33123"),
+        ("sip:anonymous;npdi@h", "<tel:+33123;npdi;rn=+33999>", "+33123"),
+        ("sip:Restricted:x@h", '"A" <sip:33123:secret@h>', "33123"),
+        ("tel:+33123;cpc=operator", "<sip:+33555@h>", "+33123"),
+        ("sip:%2B33123@h", "", "+33123"),
+        ("sip:x;npdi@anonymous.invalid;p=1", "<sip:+33123@h>", "+33123"),
+        ("tel:", "<sip:+33123@h>", "+33123"),
+    ],
+)
+def test_a_number_is_one_without_the_parameters_of_its_user(uri: str, asserted: str, number: str) -> None:
+    """RFC 4694, as the carriers of a ported number set them."""
+    assert user_part(calling_uri(uri, {"p-asserted-identity": asserted})) == number
+
+
 def test_what_reaches_custom_is_bounded() -> None:
     flood = {f"x-{number}": "y" * 5000 for number in range(500)}
     headers = {**flood, "diversion": "z" * 60_000, "x-" + "n" * 500: "long", "x-mediaworker-language": "de", "via": "1"}
