@@ -37,13 +37,12 @@ class AccessList:
         """The addresses that an account's registrar has now."""
         self._registrars[account] = frozenset(addresses)
 
-    def account_at(self, address: str) -> str:
-        """The one account whose registrar has this address; "" when none or several have it."""
-        found = [account for account, addresses in self._registrars.items() if address in addresses]
-        return found[0] if len(found) == 1 else ""
+    def accounts_at(self, address: str) -> frozenset[str]:
+        """The accounts whose registrars have this address."""
+        return frozenset(account for account, addresses in self._registrars.items() if address in addresses)
 
     def allows(self, address: str) -> bool:
-        if any(address in addresses for addresses in self._registrars.values()):
+        if self.accounts_at(address):
             return True
         try:
             parsed = ipaddress.ip_address(address)

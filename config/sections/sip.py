@@ -47,7 +47,8 @@ class SipAccount(Section, frozen=True, kw_only=True):
     expires_s: Annotated[int, Meta(ge=30, le=86400)] = 300
     """Each registration is requested for this many seconds and renewed before it expires."""
     name: str = ""
-    """Calls and metrics show the account under this name; if it is empty, under its user name."""
+    """Calls and metrics show the account under this name; if it is empty, under its user name. The registrar is added
+    where several accounts would have the same name (`100@pbx.example`)."""
     one_worker: bool = False
     """Only one worker of the cluster (`cluster.nats`) registers this account at a time, and another one takes it over
     when that one stops or is gone. This is for a PBX that takes a single contact for each account."""

@@ -38,6 +38,8 @@ class RegistrarPeer:
         self.names: list[str | None] = []
         """That the handshakes asked for."""
         self.requests: list[str] = []
+        self.answer_contact = ""
+        """Of the worker's answer to the last call."""
         self.heard = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._answered = asyncio.Event()
@@ -76,6 +78,7 @@ class RegistrarPeer:
                     contact = re.search(r"(?im)^contact:[^<]*<([^>]+)>", head)
                     to = re.search(r"(?im)^to:.*$", head)
                     assert contact and to
+                    self.answer_contact = contact[1]
                     writer.write(self._request("ACK", contact[1], to[0].strip(), ""))
                     self._answered.set()
 
@@ -102,19 +105,22 @@ class RegistrarPeer:
         assert self._writer is not None
         self._writer.transport.abort()
 
-    async def invite(self) -> None:
+    async def invite(self, uri: str = "") -> None:
+        """A call to `uri`, and until it is answered."""
         assert self._writer is not None
         at = f"IN {'IP6' if ':' in self.host else 'IP4'} {self.host}"
         sdp = f"v=0\r\no=- 1 1 {at}\r\ns=-\r\nc={at}\r\nt=0 0\r\nm=audio 40000 RTP/AVP 0\r\n"
-        self._writer.write(self._request("INVITE", f"sip:alice@{self._named}", "To: <sip:alice@localhost>", sdp))
+        self._writer.write(self._request("INVITE", uri or f"sip:alice@{self._named}", "To: <sip:alice@localhost>", sdp))
         async with timeout(10):
             await self._answered.wait()
 
     def _request(self, method: str, uri: str, to: str, body: str) -> bytes:
         kind = "Content-Type: application/sdp\r\n" if body else ""
         return (
-            f"{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{self._kind} {self._named}:{self.port};branch=z9hG4bK{method}\r\n"
-            f"From: <sip:pbx@localhost>;tag=1\r\n{to}\r\nMax-Forwards: 70\r\nCall-ID: one\r\nCSeq: 1 {method}\r\n"
+            f"{method} {uri} SIP/2.0\r\n"
+            f"Via: SIP/2.0/{self._kind} {self._named}:{self.port};branch=z9hG4bK{method}{self.port}\r\n"
+            f"From: <sip:pbx@localhost>;tag=1\r\n{to}\r\nMax-Forwards: 70\r\n"
+            f"Call-ID: {self.port}\r\nCSeq: 1 {method}\r\n"
             f"Contact: <sip:pbx@192.0.2.1:1;transport={self._kind.lower()}>\r\n"
             f"{kind}Content-Length: {len(body)}\r\n\r\n{body}"
         ).encode()

@@ -143,6 +143,7 @@ class Call:
                 external_id=info.external_id,
                 legs=[member.info() for member in self.members.values()],
                 custom=info.custom,
+                account=info.account,
             ),
         )
 

@@ -51,6 +51,7 @@ def apply(record: CallRecord | None, event: Event) -> CallRecord:
             from_=body.from_,
             to=body.to,
             external_id=body.external_id,
+            account=body.account,
             legs=body.legs,
             custom=body.custom,
             started_at=event.time,

@@ -78,6 +78,7 @@ class CallStarted(EventBody, frozen=True, tag="call.started"):
     external_id: Annotated[str, Meta(description="SIP Call-ID, Twilio CallSid")]
     legs: list[LegInfo]
     custom: Annotated[dict[str, str], Meta(description="Twilio parameters, SIP headers")]
+    account: Annotated[str, Meta(description="The SIP account or user that the call comes by; empty for others")] = ""
 
 
 class LegUpdated(EventBody, frozen=True, tag="leg.updated"):
@@ -278,6 +279,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     from_: str = msgspec.field(name="from")
     to: str
     external_id: str
+    account: Annotated[str, Meta(description="Of `call.started`")] = ""
     legs: list[LegInfo]
     custom: dict[str, str]
     started_at: Annotated[str, Meta(description="RFC 3339")]

@@ -7,7 +7,7 @@
  * @typedef {Envelope & Record<string, any>} CallEvent
  * @typedef {{leg: string, role: "agent"|"customer"|"unknown", label: string, name: string, codec: string}} Leg
  * @typedef {{call_id: string, state: "live"|"held"|"ended", source: string, direction: string, from: string,
- *   to: string, external_id: string, legs: Leg[], custom: Record<string, string>, started_at: string,
+ *   to: string, external_id: string, account?: string, legs: Leg[], custom: Record<string, string>, started_at: string,
  *   ended_at: ?string, duration_ms: ?number, reason: ?string, held: string[],
  *   speaking: {leg: string, utterance_id: string, start_ms: number}[], seq: number, at_ms: number}} Call
  * @typedef {{utterance_id: string, leg: string, role: string, speaker: string, start_ms: number, end_ms: number,

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, Literal
 
+import msgspec
 import pjsua2 as pj
 import structlog
 
@@ -25,6 +27,7 @@ from sip.errors import PeerError
 from sip.pjsip.callbacks import guarded
 from sip.pjsip.registrar import Registrar, RegistrarTarget, Rotation
 from sip.pjsip.server_location import SipServer
+from sip.protocol.called_account import LINE, CalledAccount
 from sip.protocol.message import SipMessage
 
 log = structlog.get_logger("sip")
@@ -55,16 +58,17 @@ class Account(pj.Account):  # type: ignore[misc]
         super().__init__()
         self.name = name
         self._on_invite = on_invite
-        self._created = False
+        self.is_open = False
+        """PJSIP has it."""
 
     def open(self, config: Any, *, default: bool = False) -> None:
-        self._created = True
+        self.is_open = True
         self.create(config, default)
 
     def close(self) -> None:
         """Take the account out of PJSIP, before PJSIP ends: a later one would find it under the same number."""
-        if self._created:
-            self._created = False
+        if self.is_open:
+            self.is_open = False
             self.shutdown()
             # Its destructor would take out whoever has the number by then.
             self.this.disown()
@@ -87,8 +91,11 @@ class RegisteredAccount(Account):
         on_change: Callable[[Registration], None],
         families: tuple[Family, ...] = ("IP4",),
         keepalive_s: int = 15,
+        *,
+        line: str = "",
     ) -> None:
-        """`families`: by which it may register; `keepalive_s`: between two line ends that keep a NAT open for UDP.
+        """`families`: by which it may register; `keepalive_s`: between two line ends that keep a NAT open for UDP;
+        `line`: tells its Contact from that of another account with the same user.
 
         Raises ConfigError.
         """
@@ -112,6 +119,8 @@ class RegisteredAccount(Account):
         """Of these, NAPTR and SRV records choose one."""
         self.proxy = Registrar.parse(settings.proxy, families, key="sip.accounts.proxy") if settings.proxy else None
         self._located: dict[Registrar, tuple[SipServer, ...]] = {}
+        hosts = frozenset(registrar.host.lower() for registrar in self.registrars)
+        self.called = CalledAccount(name, settings.user, hosts, line)
         self.registration = Registration(name, "resolving")
         if not self._held:
             self.registration = Registration(name, "standby", reason=self._standby_reason)
@@ -186,7 +195,7 @@ class RegisteredAccount(Account):
     def unregister(self) -> bool:
         """Take the registration back; False when there is none. `left` is set when the registrar has answered."""
         self._held = False
-        if not self._created or self.registration.state != "registered":
+        if not self.is_open or self.registration.state != "registered":
             return False
         if self.left.is_set():
             self.left.clear()
@@ -204,7 +213,7 @@ class RegisteredAccount(Account):
 
     @guarded
     def onRegState(self, prm: Any) -> None:
-        if not self._created:
+        if not self.is_open:
             return
         active = self.getInfo().regIsActive
         if prm.code // 100 == 2:
@@ -238,20 +247,22 @@ class RegisteredAccount(Account):
             self._retry.cancel()
             self._retry = None
         config = account_config(f"sip:{self._settings.user}@{bracketed(target.registrar.host)}")
+        if self.called.line:
+            config.sipConfig.contactUriParams = f";{LINE}={self.called.line}"
         config.regConfig.registrarUri = str(target.registrar)
         config.regConfig.timeoutSec = self._settings.expires_s
         config.regConfig.retryIntervalSec = 0
         config.natConfig.udpKaIntervalSec = self._keepalive_s
         # Nobody takes leave of a registrar that does not answer, or where there is no registration.
         there = self.registration.state in ("registering", "registered")
-        config.regConfig.disableRegOnModify = self._created and not there
+        config.regConfig.disableRegOnModify = self.is_open and not there
         config.sipConfig.proxies.append(target.route)
         known_as = self._settings.auth_user or self._settings.user
         credentials = pj.AuthCredInfo("digest", "*", known_as, 0, str.__str__(self._settings.password))
         config.sipConfig.authCreds.append(credentials)
         self._change("registering", 0, "", str(target))
         try:
-            if not self._created:
+            if not self.is_open:
                 self.open(config)
             else:
                 self.modify(config)
@@ -263,7 +274,7 @@ class RegisteredAccount(Account):
 
     def _ask(self, registered: bool) -> None:
         """Send a REGISTER: refresh the registration, or take it back."""
-        if self._created:
+        if self.is_open:
             with contextlib.suppress(pj.Error):  # one is under way, and its answer brings the next step
                 self.setRegistration(registered)
 
@@ -281,6 +292,26 @@ class RegisteredAccount(Account):
         if state != "registered":
             self.left.set()
         self._on_change(self.registration)
+
+
+def named(accounts: Sequence[SipAccount]) -> list[SipAccount]:
+    """The accounts with a name each, and another one for each."""
+    names = [account.name or account.user for account in accounts]
+    return [
+        msgspec.structs.replace(account, name=name if names.count(name) == 1 else f"{name}@{_host(account)}")
+        for account, name in zip(accounts, names, strict=True)
+    ]
+
+
+def line_of(account: SipAccount) -> str:
+    """Stands for the account in its Contact, and is the same after a restart, when the registrar still has that."""
+    text = f"{account.user}@{account.registrar}".encode(errors="surrogatepass")
+    return blake2b(text, digest_size=5).hexdigest()
+
+
+def _host(account: SipAccount) -> str:
+    registrar = Registrar.parse(account.registrar)
+    return bracketed(registrar.host) + (f":{registrar.port}" if registrar.port else "")
 
 
 def _retry_after_s(answer: str) -> int:

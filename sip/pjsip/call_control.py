@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,9 +35,10 @@ from sip.pjsip.accounts import Account
 from sip.pjsip.call import SipCall
 from sip.pjsip.dialog import Dialog
 from sip.pjsip.peer_checks import PeerChecks
+from sip.protocol.called_account import CalledAccount, called_account
 from sip.protocol.digest import Challenger
 from sip.protocol.in_dialog import DialogRequests
-from sip.protocol.message import SipMessage
+from sip.protocol.message import SipMessage, address_uri
 from sip.protocol.offer_answer import audio_lines
 from sip.protocol.offer_check import check as check_body
 from sip.protocol.offer_check import judge
@@ -67,6 +68,8 @@ class CallControl:
         ready: Callable[[], bool],
     ) -> None:
         """`detector`: of the legs that the handler gives to sockets; `unasked`, `ready`: see `Admission`."""
+        self.accounts: Sequence[CalledAccount] = ()
+        """Those that are registered, or are to be."""
         sip, self._settings = settings.sip, settings.sip
         self._handler, self._addresses, self._access = handler, addresses, access
         self._loop = asyncio.get_running_loop()
@@ -162,12 +165,7 @@ class CallControl:
         peer, _ = split_address(source)
         body = message.part("application/sdp")
         offer = SessionDescription.parse(body) if body.strip() else None
-        name = (
-            account.name
-            or self._access.account_at(peer)
-            or self.admission.user_of(message.header("call-id"), peer)
-            or ""
-        )
+        name = account.name or self.account_of(message, peer)
         call = SipCall(self, name, message, peer)
         call.on_metadata(message)
         call.attach(dialog, offer)
@@ -180,6 +178,16 @@ class CallControl:
         offers = offer is not None or "100rel" not in message.joined("require")
         rings = self._settings.answer_delay_s > 0 and call.recording is None and offers
         self._loop.call_soon(self._ring if rings else self._answer, call)
+
+    def account_of(self, message: SipMessage, peer: str) -> str:
+        """The account that a call comes by: one of `accounts`, or the user whose credentials the caller has shown."""
+        here = self._access.accounts_at(peer)
+        user = self.admission.user_of(message.header("call-id"), peer) or ""
+        if user and not here:
+            return user  # whatever it has dialled
+        request_uri = (message.start_line.split() + ["", ""])[1]
+        to_uri = address_uri(message.header("to"))
+        return called_account(self.accounts, request_uri=request_uri, to_uri=to_uri, here=here) or user
 
     def _ring(self, call: SipCall) -> None:
         if call.ended:

@@ -12,17 +12,18 @@ import structlog
 from audio import Detector
 from config import Settings
 from config.access_list import LOOPBACK, AccessList
-from config.addresses import LOCALHOST, bracketed
+from config.addresses import LOCALHOST, bracketed, split_address
 from config.settings import Sip
 from config.tasks import end_tasks, lasting
-from sip.errors import SipError
+from sip.errors import PeerError, SipError
 from sip.handler import SipHandler
 from sip.media.own_addresses import OwnAddresses
 from sip.pjsip import callbacks
-from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config
+from sip.pjsip.accounts import Account, RegisteredAccount, Registration, account_config, line_of, named
 from sip.pjsip.call_control import CallControl, challenger
 from sip.pjsip.listeners import Listeners
 from sip.pjsip.stack import Stack
+from sip.protocol.message import SipMessage
 
 log = structlog.get_logger("sip")
 
@@ -61,12 +62,19 @@ class SipEndpoint:
         self.admission, self.counters = self.control.admission, self.control.counters
         self.rtp, self.receiver = self.control.rtp, self.control.receiver
         self._local = Account("", self.control.on_invite)
+        users = [account.user for account in sip.accounts]
         self._accounts = [
             RegisteredAccount(
-                account, self.control.on_invite, self._on_registration, self._addresses.families, sip.keepalive_s
+                account,
+                self.control.on_invite,
+                self._on_registration,
+                self._addresses.families,
+                sip.keepalive_s,
+                line=line_of(account) if users.count(account.user) > 1 else "",
             )
-            for account in sip.accounts
+            for account in named(sip.accounts)
         ]
+        self.control.accounts = [account.called for account in self._accounts]
         by_tls = any(hop.transport == "tls" for each in self._accounts for hop in each.hops)
         self._listeners = Listeners(sip, self._addresses, connects_by_tls=by_tls)
         for account in self._accounts:
@@ -131,6 +139,7 @@ class SipEndpoint:
             traced=self._traced,
             on_rejected=self.control.on_rejected,
             on_lost=self._on_connection_lost,
+            on_select=self._select_account,
             admission=self.admission,
             families=self._addresses.families,
         )
@@ -196,6 +205,17 @@ class SipEndpoint:
     def set_users(self, settings: Sip) -> None:
         """Whose credentials are good from now on (`sip.users`); earlier challenges are stale."""
         self.admission.challenger = challenger(settings)
+
+    def _select_account(self, text: str, source: str, proposed: int) -> int:
+        """The account whose Contact goes into the answer, and whose password answers challenges within the call."""
+        if not text.startswith("INVITE "):
+            return proposed
+        try:
+            name = self.control.account_of(SipMessage.parse(text), split_address(source)[0])
+        except PeerError:
+            return proposed  # it will be refused
+        open_ones = (account for account in self._accounts if account.is_open and account.name == name)
+        return int(next(open_ones, self._local).getId())
 
     def _on_connection_lost(self, address: str, port: int) -> None:
         self.control.peers.on_connection_lost(address, port)

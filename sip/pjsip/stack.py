@@ -73,6 +73,7 @@ class Stack:
         traced: bool = False,
         on_rejected: Callable[[int], None] | None = None,
         on_lost: Callable[[str, int], None] = lambda address, port: None,
+        on_select: Callable[[str, str, int], int] = lambda message, source, account: account,
         admission: Admission | None = None,
         families: Sequence[Family] = ("IP4", "IP6"),
         user_agent: str = "mediaworker",
@@ -80,6 +81,8 @@ class Stack:
         """`on_rejected(status)`: pjsua itself has refused an INVITE, before anybody was asked.
 
         `on_lost(address, port)`: a connection that went there has ended.
+
+        `on_select(message, source, account)` returns the id of the account that a request is for; PJSIP proposes one.
 
         `families`: of the addresses that names are looked up for.
 
@@ -96,7 +99,7 @@ class Stack:
         self._descriptor = -1
         # PJSIP writes to standard output at its own default level until libInit has taken the configured one.
         library.pj_log_set_level(0)
-        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._on_transport)
+        self._endpoint: Any = _Endpoint(on_rejected or (lambda status: None), self._on_transport, on_select)
         self._admission, self._on_lost = admission, on_lost
         self._listening: set[str] = set()
         """The kinds of transport that there are."""
@@ -267,9 +270,18 @@ def _secure(config: Any, files: TlsFiles) -> None:
 
 
 class _Endpoint(pj.Endpoint):  # type: ignore[misc]
-    def __init__(self, on_rejected: Callable[[int], None], on_transport: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        on_rejected: Callable[[int], None],
+        on_transport: Callable[[int, int], None],
+        on_select: Callable[[str, str, int], int],
+    ) -> None:
         super().__init__()
-        self._on_rejected, self._on_transport = on_rejected, on_transport
+        self._on_rejected, self._on_transport, self._on_select = on_rejected, on_transport, on_select
+
+    @guarded
+    def onSelectAccount(self, prm: Any) -> None:
+        prm.accountIndex = self._on_select(prm.rdata.wholeMsg, prm.rdata.srcAddress, prm.accountIndex)
 
     @guarded
     def onTransportState(self, prm: Any) -> None:

@@ -31,9 +31,9 @@ def test_access(address: str, allowed: bool) -> None:
     access.set_registrar("trunk", ["203.0.113.2"])
     access.set_registrar("trunk", ["203.0.113.1"])
     assert access.allows(address) is allowed
-    assert access.account_at("203.0.113.1") == "trunk"
+    assert access.accounts_at("203.0.113.1") == {"trunk"}
     access.set_registrar("other", ["203.0.113.1"])
-    assert access.account_at("203.0.113.1") == ""
+    assert access.accounts_at("203.0.113.1") == {"trunk", "other"} and not access.accounts_at("203.0.113.2")
 
 
 def test_access_names_the_bad_entry() -> None:

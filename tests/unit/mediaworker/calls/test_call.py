@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from lab.patience import timeout
 from mediaworker.calls.call_leg import LegSpec
 from mediaworker.calls.media_loop import TICK_S
 from mediaworker.events import schema as events
+from mediaworker.events.call_record import apply
+from mediaworker.events.frame import encode
 from mediaworker.ingress.sip.calls import SipIngress
 
 
@@ -27,6 +30,16 @@ async def test_a_dynamic_payload_type_is_the_codec_it_was_mapped_to() -> None:
     desk.ingress.on_end(desk.sip, "hangup")
     (ended,) = desk.of(events.CallEnded)
     assert ended.legs[0].packets and desk.of(events.TranscriptFinal)
+
+
+async def test_the_account_that_a_call_comes_by_is_in_its_first_event_and_its_record() -> None:
+    sip = sip_call()
+    sip.account = "sales"
+    (started,) = SipDesk(sip).of(events.CallStarted)
+    assert started.account == "sales"
+    record = apply(None, events.Event("s:1", "c", 1, 0, "", started))
+    assert record.account == "sales"
+    assert "account" not in json.loads(encode(events.Event("s:1", "c", 1, 0, "", SipDesk(sip_call()).published[0])))
 
 
 async def test_a_reinvite_may_move_digits_to_another_payload_type() -> None:
