@@ -4,7 +4,8 @@ Every request passes through `Admission.check` before PJSIP has a transaction fo
 
 1. `RequestFilter`: whether its address may call or has shown credentials, and how often it does (403, 401, 503, or
    no answer).
-2. Methods that nobody serves here, requests within a dialog, and OPTIONS while no call would be taken (481, 501, 503).
+2. Methods that nobody serves here, URIs of other schemes than ours, requests within a dialog, and OPTIONS while no call
+   would be taken (416, 481, 501, 503).
 3. The session description in it (400, 415, 488).
 """
 
@@ -49,6 +50,8 @@ _SERVED = frozenset(("INVITE", "ACK", "CANCEL", "OPTIONS", "MESSAGE"))
 """What PJSIP answers outside of a dialog; to anything else it would say nothing at all."""
 _UNSERVED = {"BYE": 481, "UPDATE": 481, "PRACK": 481, "INFO": 481, "NOTIFY": 481, "SUBSCRIBE": 489}
 """RFC 3261 section 12.2.2, RFC 6665 section 4.2.1.3; all others are 501 (RFC 3261 section 21.5.2)."""
+_SCHEMES = frozenset((b"sip", b"sips", b"tel"))
+"""Of request URIs; any other is 416 (RFC 3261 section 8.2.2.1), `urn:service:sos` for one (RFC 5031)."""
 FAILURES_PER_S, FAILURES_BURST = 1.0, 10
 """Answers to requests that could not be checked, through an error of ours."""
 _MAX_CREDENTIALS = 8
@@ -117,7 +120,7 @@ class Admission:
 
     def check(self, request: RequestHead, cseq: int, packet: Callable[[], bytes]) -> FilterVerdict:
         """What becomes of a request. `packet()` is the whole message."""
-        status = self._check_head(request, cseq, lambda: packet().decode(errors="replace"))
+        status = self._check_head(request, cseq, packet)
         if status == 401:
             return FilterVerdict(status, tuple(("WWW-Authenticate", value) for value in self._challenge()))
         if status == 503:
@@ -158,7 +161,10 @@ class Admission:
                 "SIP request refused", peer=source, method=method, status=status, reason=reason, held_back=held_back
             )
 
-    def _check_head(self, request: RequestHead, cseq: int, text: Callable[[], str]) -> int:
+    def _check_head(self, request: RequestHead, cseq: int, packet: Callable[[], bytes]) -> int:
+        def text() -> str:
+            return packet().decode(errors="replace")
+
         failures = self.counters.auth_failures.total()
         status = self._filter.check(request, self._clock(), lambda: self._credentials(request, text))
         if status == DROP:
@@ -174,11 +180,23 @@ class Admission:
                 self.log_refused(request.source, status, method=request.method)
         elif request.method == "REGISTER" or request.method not in _SERVED and not request.to_tag:
             return _UNSERVED.get(request.method, 501)
+        elif (scheme := _scheme_of(packet())) not in _SCHEMES:
+            return self._refuse_scheme(request, scheme)
         elif request.to_tag:
             return self._in_dialog(request, cseq, text)
         elif request.method == "OPTIONS" and (self._refusal() or not self._ready()):
             return 503  # as an INVITE would be refused (RFC 3261 section 11.2), so that a load balancer goes elsewhere
         return status
+
+    def _refuse_scheme(self, request: RequestHead, scheme: bytes) -> int:
+        if request.method == "ACK":
+            return DROP  # nobody answers it
+        if request.method == "INVITE" and not request.to_tag:
+            self._on_refused(416)
+        name = scheme.decode("latin-1")[:32]
+        reason = f"the request URI is {name}:, and not sip:, sips: or tel:"
+        self.log_refused(request.source, 416, reason, method=request.method)
+        return 416
 
     def _challenge(self) -> list[str]:
         """Values of WWW-Authenticate, for the request that has just been answered with 401."""
@@ -250,3 +268,8 @@ class Admission:
         found = self._connections.expired(self._clock())
         self.counters.tcp_expired += len(found)
         return found
+
+
+def _scheme_of(packet: bytes) -> bytes:
+    """Of the request URI, in lower case."""
+    return packet.split(None, 2)[1].partition(b":")[0].lower()

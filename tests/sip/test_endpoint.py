@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from audio.codecs.codec import Codec
 from config import ConfigError
@@ -14,6 +16,7 @@ from config.load import parse
 from lab.network.ports import free_port
 from lab.patience import timeout
 from lab.sip.endpoint import CODES, PCMU, Recorder, codes, played, short_memory, sipp, until, worker
+from lab.sip.sip_peer import SipPeer, sdp
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Pause, Send, offer, scenario
 from sip.pjsip.call import SipCall
@@ -329,3 +332,24 @@ def test_a_bad_access_list_entry_is_named() -> None:
 
 def test_hold_directions() -> None:
     assert [direction.mirrored.value for direction in Direction] == ["sendrecv", "recvonly", "sendonly", "inactive"]
+
+
+@pytest.mark.parametrize("uri", ["urn:service:sos", "urn:service:sos.fire", "http://pbx.example/", "mailto:a@b"])
+async def test_a_call_to_a_uri_of_another_scheme_is_answered_and_counted(uri: str) -> None:
+    """A phone in trouble must not wait for nothing: RFC 3261 section 8.2.2.1, and RFC 5031 for emergency calls."""
+    handler = Recorder()
+    with capture_logs() as logs:
+        async with worker(handler) as endpoint:
+            with closing(SipPeer(endpoint.port)) as caller:
+                refused = await caller.answer(caller.send("INVITE", sdp(40000), uri=uri))
+                assert refused.start_line.startswith("SIP/2.0 416 ")
+                caller.to_tag = ""
+                asked = await caller.answer(caller.send("OPTIONS", uri=uri), "OPTIONS")
+                assert asked.start_line.startswith("SIP/2.0 416 ")
+                assert endpoint.counters.refused[416] == endpoint.counters.invites == 1
+                await caller.invite(sdp(40000))
+                answer = await caller.answer(caller.send("BYE", uri=uri), "BYE")
+                assert answer.start_line.startswith("SIP/2.0 416 ") and endpoint.calls == 1
+                await caller.bye()
+    (line,) = (each for each in logs if each["event"] == "SIP request refused")
+    assert line["status"] == 416 and uri.partition(":")[0] in line["reason"]

@@ -32,9 +32,10 @@ ANSWERS = {
     "badvers": 0, "mismatch01": 400, "mismatch02": 501, "bigcode": 0,
     # Section 3.2, transaction layer.
     "badbranch": 200,
-    # Section 3.3, application layer. PJSIP drops schemes and credentials that it does not know.
-    "insuf": 0, "unkscm": 0, "novelsc": 0, "unksm2": 501, "bext01": 200, "invut": 415, "regaut01": 0, "multi01": 200,
-    "mcl01": 200, "bcast": 0, "zeromf": 200, "cparam01": 501, "cparam02": 501, "regescrt": 501, "sdp01": 200,
+    # Section 3.3, application layer. PJSIP drops credentials that it does not know.
+    "insuf": 0, "unkscm": 416, "novelsc": 416, "unksm2": 501, "bext01": 200, "invut": 415, "regaut01": 0,
+    "multi01": 200, "mcl01": 200, "bcast": 0, "zeromf": 200, "cparam01": 501, "cparam02": 501, "regescrt": 501,
+    "sdp01": 200,
     # Section 3.4, from RFC 2543.
     "inv2543": 0,
 }  # fmt: skip

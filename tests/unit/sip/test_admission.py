@@ -35,15 +35,24 @@ class Door:
         return 481
 
     def body(self, request: RequestHead, packet: bytes) -> None:
-        self.asked.append(packet.decode())
+        self.asked.append(packet.decode().partition("\r\n\r\n")[2])
         if self.body_error is not None:
             raise self.body_error
 
     def check(
-        self, method: str = "INVITE", source: str = FRIEND, *, tag: str = "", packet: str = "x", number: int = 0
+        self,
+        method: str = "INVITE",
+        source: str = FRIEND,
+        *,
+        tag: str = "",
+        packet: str = "x",
+        number: int = 0,
+        uri: str = "sip:a@b",
+        headers: str = "",
     ) -> FilterVerdict:
+        """`packet`: the body."""
         head = RequestHead(method, f"call-{number}", f"z9hG4bK{method}{number}", tag, source)
-        return self.admission.check(head, 7, packet.encode)
+        return self.admission.check(head, 7, f"{method} {uri} SIP/2.0\r\n{headers}\r\n{packet}".encode)
 
 
 def test_a_friend_gets_in_when_the_body_can_be_used() -> None:
@@ -54,6 +63,22 @@ def test_a_friend_gets_in_when_the_body_can_be_used() -> None:
     assert verdict.status == 488 and verdict.headers == door.body_error.headers and door.refused == [488]
     assert door.check("ACK", tag="t").status == 481, "in a dialog"
     assert door.check("UPDATE", tag="t", number=2).status == 481 and door.asked[-1] == "UPDATE 7"
+
+
+@pytest.mark.parametrize("uri", ["urn:service:sos", "URN:service:sos.fire", "mailto:a@b", "http://pbx/", "x-y:z", ":"])
+def test_a_uri_of_another_scheme_is_refused_counted_and_logged(uri: str) -> None:
+    door = Door()
+    with capture_logs() as lines:
+        assert door.check(uri=uri).status == 416 and door.refused == [416] and not door.asked
+        (line,) = lines
+        assert (line["event"], line["status"]) == ("SIP request refused", 416)
+        assert f"the request URI is {uri.partition(':')[0].lower()}:" in line["reason"]
+        assert door.check("OPTIONS", uri=uri, number=1).status == 416 and door.refused == [416]
+        assert door.check("INVITE", uri=uri, number=2, tag="t").status == 416 and door.refused == [416]
+        assert door.check("ACK", uri=uri, number=3).status == DROP
+        assert door.check(uri=uri, source=STRANGER, number=4).status == 403, "a stranger is told nothing of it"
+    for number, known in enumerate(("SIP:a@b", "sips:b", "tel:+331234;phone-context=x"), 5):
+        assert door.check(uri=known, number=number).status == PASS
 
 
 def test_nobody_answers_an_ack_with_a_bad_body() -> None:
@@ -139,15 +164,13 @@ def test_what_is_not_served(method: str, tag: str, status: int) -> None:
 def test_credentials_open_the_door_to_a_stranger() -> None:
     door = Door(challenger=Challenger({"sbc": "secret"}, "mediaworker"))
     uri = "sip:1000@worker"
-    packet = f"INVITE {uri} SIP/2.0\r\n\r\n"
-    verdict = door.check(source=STRANGER, packet=packet)
+    verdict = door.check(source=STRANGER, uri=uri)
     assert verdict.status == 401 and door.admission.counters.challenged == 1 and door.refused == []
     assert [name for name, _ in verdict.headers] == ["WWW-Authenticate"] * 2
 
     def with_credentials(password: str, number: int) -> FilterVerdict:
         credentials = answer(verdict.headers[0][1], "sbc", password, uri=uri, nc=number)
-        text = f"INVITE {uri} SIP/2.0\r\nAuthorization: {credentials}\r\n\r\n"
-        return door.check(source=STRANGER, packet=text, number=number)
+        return door.check(source=STRANGER, uri=uri, headers=f"Authorization: {credentials}\r\n", number=number)
 
     assert with_credentials("secret", 1).status == PASS
     assert door.admission.user_of("call-1", STRANGER) == "sbc" and door.admission.user_of("call-1", FRIEND) is None
@@ -159,16 +182,15 @@ def test_credentials_open_the_door_to_a_stranger() -> None:
     door.now += 301
     stale = with_credentials("secret", 3)
     assert stale.status == 401 and all("stale=true" in value for _, value in stale.headers)
-    again = door.check(source=STRANGER, packet=packet, number=4)
+    again = door.check(source=STRANGER, uri=uri, number=4)
     assert again.status == 401 and not any("stale" in value for _, value in again.headers)
-    garbled = f"INVITE {uri} SIP/2.0\r\nno header line\r\n\r\n"
-    assert door.check(source=STRANGER, packet=garbled, number=5).status == 401
+    assert door.check(source=STRANGER, uri=uri, headers="no header line\r\n", number=5).status == 401
     assert door.check(number=6).status == PASS, "a friend is not asked"
 
 
 def test_everybody_may_be_asked() -> None:
     door = Door(challenger=Challenger({"sbc": "secret"}, "mediaworker"), unasked=lambda source: False)
-    assert door.check(packet="INVITE sip:a SIP/2.0\r\n\r\n").status == 401
+    assert door.check(uri="sip:a").status == 401
 
 
 def test_an_error_of_ours_refuses_and_few_are_answered() -> None:
