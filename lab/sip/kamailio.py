@@ -94,6 +94,29 @@ class Kamailio:
         return (self.folder / "console.log").read_text(errors="replace")
 
 
+class OutboundProxy(Kamailio):
+    """By which a worker registers at `registrar`, HOST:PORT, and which the registrar's calls come by (Path)."""
+
+    registrar = ""
+
+    def configure(self) -> None:
+        text = (Path(__file__).parent / "outbound_proxy.cfg").read_text().replace("REGISTRAR", self.registrar)
+        (self.folder / "kamailio.cfg").write_text(text.replace("ADDRESS", f"{self.address}:{self.sip_port}"))
+
+
+@contextlib.contextmanager
+def outbound_proxy(system: Path, folder: Path, registrar: str) -> Iterator[OutboundProxy]:
+    folder.mkdir()
+    proxy = OutboundProxy(system, folder, ())
+    proxy.registrar = registrar
+    proxy.configure()
+    try:
+        proxy.start()
+        yield proxy
+    finally:
+        proxy.stop()
+
+
 @contextlib.contextmanager
 def kamailio(system: Path, folder: Path, *workers: int, transport: str = "tcp") -> Iterator[Kamailio]:
     folder.mkdir()

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.asterisk.calls import heard
 from lab.asterisk.dialled import hold_and_say_again, wait_ended, wait_said
+from lab.asterisk.pbx import ADDRESS, PASSWORD, Asterisk
 from lab.events.story import check_story
 from lab.network.ports import ports
 from lab.patience import until
-from lab.sip.kamailio import CALLER, Kamailio, kamailio, own_address
+from lab.sip.kamailio import CALLER, Kamailio, kamailio, outbound_proxy, own_address
 from lab.sip.rtp_sender import RtpSender
 from lab.sip.sipp_caller import Sipp
 from lab.sip.sipp_scenario import Expect, Pause, Send, mixed, offer, scenario
@@ -251,3 +253,22 @@ async def test_another_worker_takes_the_call(system: Path, tmp_path: Path, troub
             (busy,) = first.calls()
             await asyncio.to_thread(first.hang_up, busy["call_id"])
         await held
+
+
+def test_an_account_behind_an_outbound_proxy(system: Path, asterisk: Asterisk, tmp_path: Path) -> None:
+    """The registrar's name is the proxy's alone to know; calls come by the proxy, which is not in `sip.allow`."""
+    with outbound_proxy(system, tmp_path / "kamailio", f"{ADDRESS}:{asterisk.sip_port}") as proxy:
+        uri = f"sip:{proxy.address}:{proxy.sip_port};transport=tcp"
+        entry = {"registrar": "sip:office.invalid", "proxy": uri, "password": PASSWORD, "name": "extension"}
+        entry |= {"user": "worker-id", "auth_user": "Xk7fQ2pL"}
+        account = "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in entry.items()) + "}"
+        with worker(tmp_path, **QWEN, SIP__ACCOUNTS=f"[{account}]", ASR__PRELOAD="true", **TRACED) as running:
+            until(lambda: ready(running), 60, "registered")
+            assert f"Path: <sip:{proxy.address}:{proxy.sip_port};" in "".join(
+                asterisk.messages("REGISTER sip:office.invalid", "Xk7fQ2pL")
+            )
+            events = heard(asterisk, running, "worker-id", "customer")
+            assert [final["text"] for final in check_story(events)] == SAID["customer"]
+            assert events[0]["account"] == "extension" and events[-1]["reason"] == "hangup"
+            assert f"Record-Route: <sip:{proxy.address}" in running.log.read_text()
+        assert not asterisk.contact("worker-id"), "taken back, by the same way"
