@@ -165,7 +165,7 @@ class CallControl:
         peer, _ = split_address(source)
         body = message.part("application/sdp")
         offer = SessionDescription.parse(body) if body.strip() else None
-        name = account.name or self.account_of(message, peer)
+        name = self.account_of(message, peer)
         call = SipCall(self, name, message, peer)
         call.on_metadata(message)
         call.attach(dialog, offer)

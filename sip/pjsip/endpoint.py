@@ -207,14 +207,19 @@ class SipEndpoint:
         self.admission.challenger = challenger(settings)
 
     def _select_account(self, text: str, source: str, proposed: int) -> int:
-        """The account whose Contact goes into the answer, and whose password answers challenges within the call."""
+        """The account whose Contact goes into the answer, and whose password answers challenges within the call.
+
+        Of several at the source any will do where the call does not tell: its Contact is one that the PBX can reach.
+        """
         if not text.startswith("INVITE "):
             return proposed
+        peer, _ = split_address(source)
         try:
-            name = self.control.account_of(SipMessage.parse(text), split_address(source)[0])
+            name = self.control.account_of(SipMessage.parse(text), peer)
         except PeerError:
             return proposed  # it will be refused
-        open_ones = (account for account in self._accounts if account.is_open and account.name == name)
+        names = {name} if name else self._access.accounts_at(peer)
+        open_ones = (account for account in self._accounts if account.is_open and account.name in names)
         return int(next(open_ones, self._local).getId())
 
     def _on_connection_lost(self, address: str, port: int) -> None:

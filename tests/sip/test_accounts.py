@@ -25,7 +25,8 @@ async def accounts_of(calls: list[tuple[str, str]], *accounts: dict[str, object]
                 own = f"127.0.0.1:{endpoint.port}"
                 caller.uri = to.replace("{own}", own)
                 cseq = caller.send("INVITE", sdp(40000), uri=uri.replace("{own}", own))
-                await caller.answer(cseq, status=200)
+                answer = await caller.answer(cseq, status=200)
+                assert "<sip:471" in answer.header("contact"), "an address that the registrar has"
                 caller.send("ACK", cseq=cseq)
                 found.append(handler.calls[-1].account)
                 await caller.bye()
