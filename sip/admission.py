@@ -79,6 +79,7 @@ class AdmissionCounters:
         name="sip_auth_failures",
     )
     """By `sip.protocol.digest.Reason`."""
+    unreadable: int = counter("Counts SIP messages that were dropped without an answer because they could not be read.")
     errors: int = counter("Counts SIP requests that were refused because an error in the worker prevented their check.")
 
 
@@ -147,6 +148,13 @@ class Admission:
         if (held_back := self._once.due("error", now)) is not None:
             log.exception("a SIP request could not be judged and was refused", held_back=held_back)
         return 500 if self._failures.take("", now) else DROP
+
+    def on_unreadable(self, beginning: str) -> None:
+        """A message was dropped that has no start line or no header of which every answer is made."""
+        self.counters.unreadable += 1
+        if (held_back := self._once.due("unreadable", self._clock())) is not None:
+            first = "".join(c if c.isprintable() else " " for c in beginning.lstrip().partition("\r\n")[0])
+            log.info("a SIP message that cannot be read was dropped", begins=first, held_back=held_back)
 
     def user_of(self, call_id: str, source: str) -> str | None:
         """By whose credentials an address that may not call was let in with a call; None when it was not."""

@@ -25,6 +25,8 @@ INTERFACE = 3
 """MEDIAWORKER_INTERFACE of the C file."""
 _ADDRESS_BYTES = 64
 _TEXT_BYTES = 65536
+_BEGINNING_BYTES = 60
+"""So much of a message that cannot be read is logged."""
 
 
 class _Field(IntEnum):
@@ -57,6 +59,7 @@ class NameQuery:
 
 _OnRequest = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int, POINTER(c_void_p), POINTER(c_int))
 _OnResponse = CFUNCTYPE(None, c_void_p)
+_OnDropped = CFUNCTYPE(None, c_void_p, c_void_p, c_int)
 _OnName = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int, c_int, c_int)
 
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -64,6 +67,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mediaworker_interface": (c_int, ()),
     "mediaworker_poll_descriptor": (c_int, ()),
     "mediaworker_filter_start": (c_int, (_OnRequest, _OnResponse)),
+    "mediaworker_dropped_start": (c_int, (_OnDropped,)),
     "mediaworker_answer": (c_int, (c_void_p, c_int, c_int, POINTER(c_char_p), POINTER(c_char_p))),
     "mediaworker_describe": (c_int, (c_void_p, c_char_p)),
     "mediaworker_negotiate": (c_int, (c_char_p, c_char_p, c_int, c_char_p, c_int)),
@@ -109,7 +113,9 @@ class RequestModule:
         self._admission = admission
         # PJSIP calls these for as long as its endpoint lives.
         self._callbacks = _OnRequest(self._on_request), _OnResponse(self._on_response)
-        if status := library.mediaworker_filter_start(*self._callbacks):
+        self._on_dropped = _OnDropped(self._count_dropped)
+        status = library.mediaworker_filter_start(*self._callbacks)
+        if status := status or library.mediaworker_dropped_start(self._on_dropped):
             raise SipError(f"PJSIP does not take the filter of requests (status {status})")
 
     def _on_request(self, handle: int, transport: int, connected: int, cseq: int, texts: Any, lengths: Any) -> int:
@@ -148,6 +154,13 @@ class RequestModule:
         """A response is not filtered: it belongs to a request of ours, or to nothing."""
         try:
             self._admission.on_message(transport)
+        except Exception:
+            self._admission.on_error()
+
+    def _count_dropped(self, transport: int, data: int, length: int) -> None:
+        """PJSIP cannot read this."""
+        try:
+            self._admission.on_unreadable(_bytes(data, min(length, _BEGINNING_BYTES)).decode("latin-1"))
         except Exception:
             self._admission.on_error()
 

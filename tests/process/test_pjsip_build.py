@@ -78,7 +78,7 @@ def test_c_and_python_agree_on_the_interface() -> None:
     assert stated and int(stated[1]) == native.INTERFACE == native.library.mediaworker_interface()
     written = prototypes()
     declared = {name: each for name, each in native.SIGNATURES.items() if name.startswith("mediaworker_")}
-    assert written.keys() == declared.keys() and len(written) == 11
+    assert written.keys() == declared.keys() and len(written) == 12
     for name, (result, arguments) in written.items():
         expected = [] if arguments == ["void"] else arguments
         assert declared[name][0] is C_TYPES[result], name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from contextlib import closing
 from pathlib import Path
 
@@ -353,3 +354,31 @@ async def test_a_call_to_a_uri_of_another_scheme_is_answered_and_counted(uri: st
                 await caller.bye()
     (line,) = (each for each in logs if each["event"] == "SIP request refused")
     assert line["status"] == 416 and uri.partition(":")[0] in line["reason"]
+
+
+UNREADABLE = (
+    b"INVITE sip: SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\n"
+    b"To: <sip:c@d>\r\nCall-ID: 1\r\nCSeq: 1 INVITE\r\nContent-Length: 0\r\n\r\n",
+    b"INVITE sip:c@d SIP/3.0\r\nCall-ID: 2\r\nContent-Length: 0\r\n\r\n",
+    b"OPTIONS sip:c@d SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1;branch=z9hG4bK3\r\nContent-Length: 0\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: pbx\r\nContent-Length: 0\r\n\r\n",
+)
+KEEP_ALIVE = b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["udp", "tcp"])
+async def test_what_cannot_be_read_is_counted_and_logged_once_a_minute(kind: socket.SocketKind) -> None:
+    with capture_logs() as logs:
+        async with worker(Recorder(), left_open=2) as endpoint:
+            with closing(socket.socket(socket.AF_INET, kind)) as sender, closing(SipPeer(endpoint.port)) as other:
+                sender.connect(("127.0.0.1", endpoint.port))
+                for number, message in enumerate(UNREADABLE, 1):
+                    sender.send(KEEP_ALIVE)
+                    sender.send(message)
+                    await until(lambda: endpoint.admission.counters.unreadable >= number)  # noqa: B023
+                await other.answer(other.send("OPTIONS", within=False), "OPTIONS")
+                assert endpoint.admission.counters.unreadable == len(UNREADABLE), (
+                    "and no line ends that keep a NAT open"
+                )
+    (line,) = (each for each in logs if each["event"] == "a SIP message that cannot be read was dropped")
+    assert line["begins"] == "INVITE sip: SIP/2.0"

@@ -173,6 +173,31 @@ int mediaworker_filter_start(mediaworker_on_request on_request,
                                        &filter_module);
 }
 
+/*
+ * What PJSIP drops because it cannot be read as a message. The callback gets
+ * the transport and the bytes, which are valid until it returns; where they
+ * came from PJSIP does not say for UDP.
+ */
+typedef void (*mediaworker_on_dropped)(pjsip_transport *transport,
+                                       const void *data, int length);
+
+static mediaworker_on_dropped on_dropped_cb;
+
+static void on_dropped(pjsip_tp_dropped_data *dropped)
+{
+    if (dropped->status != PJ_EIGNORED)     /* else it keeps a NAT open */
+        (*on_dropped_cb)(dropped->tp, dropped->data, (int)dropped->len);
+}
+
+/* Tell of what is dropped from now on, until PJSIP's endpoint ends. */
+int mediaworker_dropped_start(mediaworker_on_dropped on_dropped_message)
+{
+    pjsip_tpmgr *manager = pjsip_endpt_get_tpmgr(pjsua_get_pjsip_endpt());
+
+    on_dropped_cb = on_dropped_message;
+    return pjsip_tpmgr_set_drop_data_cb(manager, &on_dropped);
+}
+
 /* Answer without a transaction, with headers beside those that any answer has. */
 int mediaworker_answer(pjsip_rx_data *request, int status, int count,
                        const char *const names[], const char *const values[])
