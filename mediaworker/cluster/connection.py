@@ -15,7 +15,7 @@ import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import StorageType, StreamConfig, StreamInfo
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import APIError, BadRequestError, BucketNotFoundError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
@@ -34,6 +34,7 @@ PING_S = 2
 PLAIN = "the server does not encrypt, and tls:// asks for that"
 DUPLICATES_S = 600.0
 """For so long JetStream remembers the ids of messages: one that is published again is no double."""
+BUCKET_DUPLICATES_S = 120.0
 log = structlog.get_logger("cluster")
 
 
@@ -121,15 +122,34 @@ class NatsConnection:
     def bucket_name(self, name: str) -> str:
         return f"{self._settings.name.upper()}_{name}"
 
-    async def bucket(self, name: str, *, ttl_s: float = 0) -> KeyValue:
-        """Made if it is not there. Raises ClusterUnreachable, APIError, nats.errors.Error."""
+    async def bucket(self, name: str, *, ttl_s: float = 0, history: int = 1) -> KeyValue:
+        """Made if it is not there. `history`: values of a key that it remembers. Raises ClusterUnreachable, APIError,
+        nats.errors.Error."""
         js, bucket = self.js, self.bucket_name(name)
         try:
             return await js.key_value(bucket)
         except BucketNotFoundError:
             with contextlib.suppress(BadRequestError):  # another worker was faster
-                return await js.create_key_value(bucket=bucket, ttl=ttl_s or None, replicas=self._settings.replicas)
+                await js.add_stream(self._bucket_config(bucket, ttl_s, history))
             return await js.key_value(bucket)
+
+    def _bucket_config(self, bucket: str, ttl_s: float, history: int) -> StreamConfig:
+        """As NATS's ADR-8 lays down a bucket, but its values can be overwritten: `create_key_value` denies that."""
+        return StreamConfig(
+            name=f"KV_{bucket}",
+            subjects=[f"$KV.{bucket}.>"],
+            allow_rollup_hdrs=True,
+            deny_delete=False,
+            discard=DiscardPolicy.NEW,
+            duplicate_window=min(BUCKET_DUPLICATES_S, ttl_s or BUCKET_DUPLICATES_S),
+            max_age=ttl_s or None,
+            max_bytes=None,
+            max_consumers=-1,
+            max_msgs=-1,
+            max_msgs_per_subject=history,
+            num_replicas=self._settings.replicas,
+            storage=StorageType.FILE,
+        )
 
     async def object_store(self, name: str) -> ObjectStore:
         """As `bucket`; what is in it goes after `cluster.keep_days`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Literal
 
@@ -14,6 +15,7 @@ from mediaworker.calls.directory import CallDirectory, CallLive, CallOver, NotPl
 from mediaworker.calls.registry import CallRegistry
 from mediaworker.cluster.connection import TROUBLE, NatsConnection
 from mediaworker.cluster.events import ClusterEvents
+from mediaworker.cluster.stored_messages import overwrite
 from mediaworker.events.hub import EventHub
 from mediaworker.events.schema import CallRecord
 from mediaworker.events.store import StoreError
@@ -133,12 +135,14 @@ class ClusterDirectory(CallDirectory):
         if record is not None and record.state != "ended":
             raise CallLive
         try:
-            await self._connection.js.purge_stream(
-                self._connection.stream, subject=self._connection.subject("events", "*", call_id)
-            )
+            await self._overwrite("*", call_id)
         except TROUBLE as error:
             raise OwnerAway(f"the call cannot be erased everywhere just now: {error}") from None
         await self._tell(call_id, Change(erased=True))
+
+    async def _overwrite(self, worker: str, call_id: str) -> None:
+        """In the stream, what a worker has told of a call, or what all of them have. Raises what `TROUBLE` names."""
+        await overwrite(self._connection, self._connection.stream, self._connection.subject("events", worker, call_id))
 
     async def _elsewhere(self, call_id: str) -> str:
         """The worker that has the live call, if it is not this one."""
@@ -221,5 +225,8 @@ class ClusterDirectory(CallDirectory):
                 continue
             if change.erased:
                 await feed.ended_calls.erase(call_id)
+                if feed is self._hub:  # its outbox may have been late with some of it
+                    with contextlib.suppress(*TROUBLE):
+                        await self._overwrite(self._events.own, call_id)
             else:
                 await feed.ended_calls.rename(call_id, change.names)

@@ -1,4 +1,4 @@
-"""What jobs consist of in JetStream beside their records: uploads in an object store, and stretches in a bucket."""
+"""What jobs consist of in JetStream: records and stretches in two buckets, and uploads in an object store."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import base64
 import contextlib
 import errno
 import hashlib
+import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 from msgspec.structs import replace
-from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import Header, ObjectInfo, ObjectMetaOptions
 from nats.js.errors import DigestMismatchError, NotFoundError, ObjectNotFoundError
+from nats.js.kv import KeyValue
 
 from config.tasks import cancellable
 from mediaworker.cluster.connection import TROUBLE, NatsConnection, why
+from mediaworker.cluster.stored_messages import PATIENCE_S, messages, overwrite, overwrite_old, overwrite_one
 from mediaworker.files.disk import DiskFull, IncomingFile
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.record import Job
@@ -27,12 +29,12 @@ from mediaworker.jobs.sources import SourceError, Sources
 from mediaworker.storage.database_thread import StoreError
 
 T = TypeVar("T")
-SEGMENTS, UPLOADS = "JOB_SEGMENTS", "JOB_UPLOADS"
-PATIENCE_S = 15.0
-"""A stream without a leader comes back within this; then a job is put off as with a full disk."""
+RECORDS, SEGMENTS, UPLOADS = "JOBS", "JOB_SEGMENTS", "JOB_UPLOADS"
+HISTORY = 64
+"""Values of a key that the buckets of jobs remember, the most that NATS allows: what NATS lets go of by itself is not
+overwritten."""
 AGAIN_S = 0.5
-AT_ONCE = 64
-"""Messages; those of uploads have 128 kB."""
+CHUNK_BYTES = 128 * 1024
 FETCH_S, FETCH_BYTES_PER_S = 30.0, 2**20
 """An upload that is not here after the one and its size by the other is asked for again."""
 
@@ -69,54 +71,52 @@ class JobFiles:
     def __init__(self, connection: NatsConnection, sources: Sources) -> None:
         self._connection, self._sources = connection, sources
 
-    async def segments(self, job_id: str) -> list[FileSegment]:
-        found: list[FileSegment] = []
-        async with asking():
-            await self._connection.bucket(SEGMENTS)
-            name = self._connection.bucket_name(SEGMENTS)
-            async with aclosing(self._messages(f"KV_{name}", f"$KV.{name}.{job_id}.*")) as messages:
-                async for message in messages:
-                    with contextlib.suppress(ValueError):
-                        found.append(_segment.decode(message.data))
-        return sorted(found, key=lambda segment: segment.index)
+    async def records(self) -> KeyValue:
+        """Raises what `TROUBLE` names."""
+        return await self._connection.bucket(RECORDS, history=HISTORY)
 
-    async def _messages(self, stream: str, subject: str) -> AsyncGenerator[Msg, None]:
-        """What the stream has of it, in its order."""
-        js = self._connection.js
-        config = ConsumerConfig(
-            deliver_policy=DeliverPolicy.ALL,
-            ack_policy=AckPolicy.NONE,
-            num_replicas=1,
-            mem_storage=True,
-            inactive_threshold=2 * PATIENCE_S,
-        )
-        pulled = await js.pull_subscribe(subject, stream=stream, config=config)
-        try:
-            consumer = await pulled.consumer_info()
-            left = consumer.num_pending or 0
-            while left > 0:
-                messages = await pulled.fetch(min(left, AT_ONCE), timeout=PATIENCE_S)
-                if not messages:  # the consumer has gone with its server, or has sent them to nobody
-                    raise TimeoutError
-                left -= len(messages)
-                for message in messages:
-                    yield message
-            with contextlib.suppress(NotFoundError):
-                await js.delete_consumer(stream, consumer.name)
-        finally:
-            await pulled.unsubscribe()
+    @property
+    def record_stream(self) -> str:
+        return f"KV_{self._connection.bucket_name(RECORDS)}"
+
+    async def overwrite_record(self, revision: int) -> None:
+        """Behind which another one has been written. What is left now is overwritten when the job is erased."""
+        with contextlib.suppress(*TROUBLE):
+            await overwrite_one(self._connection, self.record_stream, revision)
+
+    async def erase_record(self, job_id: str) -> None:
+        async with asking():
+            await (await self.records()).delete(job_id)  # the last word: nobody writes on top of what came before
+            subject = f"$KV.{self._connection.bucket_name(RECORDS)}.{job_id}"
+            await overwrite_old(self._connection, self.record_stream, subject)
+
+    async def segments(self, job_id: str) -> list[FileSegment]:
+        found: dict[int, FileSegment] = {}
+        async with asking():
+            stream, subject = await self._segments_of(job_id)
+            async with aclosing(messages(self._connection, stream, subject)) as stored:
+                async for message in stored:
+                    with contextlib.suppress(ValueError):
+                        segment = _segment.decode(message.data)
+                        found[segment.index] = segment  # one that was put again lies behind its predecessor
+        return [found[index] for index in sorted(found)]
+
+    async def _segments_of(self, job_id: str) -> tuple[str, str]:
+        """The stream and the subject that hold a job's stretches."""
+        await self._connection.bucket(SEGMENTS, history=HISTORY)
+        name = self._connection.bucket_name(SEGMENTS)
+        return f"KV_{name}", f"$KV.{name}.{job_id}.*"
 
     async def put_segment(self, job_id: str, segment: FileSegment) -> None:
         async def put() -> None:
-            await (await self._connection.bucket(SEGMENTS)).put(f"{job_id}.{segment.index}", _encoder.encode(segment))
+            bucket = await self._connection.bucket(SEGMENTS, history=HISTORY)
+            await bucket.put(f"{job_id}.{segment.index}", _encoder.encode(segment))
 
         await patiently(put)
 
     async def erase_segments(self, job_id: str) -> None:
         async with asking():
-            await self._connection.bucket(SEGMENTS)
-            name = self._connection.bucket_name(SEGMENTS)
-            await self._connection.js.purge_stream(f"KV_{name}", subject=f"$KV.{name}.{job_id}.*")
+            await overwrite(self._connection, *await self._segments_of(job_id))
 
     async def uploads(self) -> set[str]:
         """Ids of the jobs that have one."""
@@ -126,17 +126,65 @@ class JobFiles:
                 return {str(each.name) for each in await objects.list(ignore_deletes=True)}
             return set()
 
+    async def parts(self) -> set[str]:
+        """Ids of the jobs that the store has parts of a file for, of a whole one or of one that was broken off."""
+        async with asking():
+            await self._connection.object_store(UPLOADS)
+            info = await self._connection.js.stream_info(self._objects, subjects_filter=self._parts_of("*"))
+            return {subject.rpartition(".")[2] for subject in info.state.subjects or {}}
+
+    @property
+    def _objects(self) -> str:
+        return f"OBJ_{self._connection.bucket_name(UPLOADS)}"
+
+    def _parts_of(self, nuid: str) -> str:
+        return f"$O.{self._connection.bucket_name(UPLOADS)}.C.{nuid}"
+
     async def upload(self, job: Job) -> None:
         """Raises SourceError too."""
         file = os.fdopen(await asyncio.to_thread(self._sources.open, job), "rb")
         with file:
-            async with asking():
-                await (await self._connection.object_store(UPLOADS)).put(job.id, file)
+            try:
+                async with asking():
+                    await self._upload(job.id, file)
+            except Exception:
+                with contextlib.suppress(StoreError):  # else the sweep erases it
+                    await self.erase_upload(job.id)
+                raise
+
+    async def _upload(self, job_id: str, file: BinaryIO) -> None:
+        """As NATS's ADR-20 lays down an object, with the job's id for the name of its parts: after a kill between two
+        parts they can still be found. `ObjectStore.put` names them at random."""
+        await self._connection.object_store(UPLOADS)
+        js = self._connection.js
+        await overwrite(self._connection, self._objects, self._parts_of(job_id))
+        digest, size, chunks = hashlib.sha256(), 0, 0
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            digest.update(chunk)
+            await js.publish(self._parts_of(job_id), chunk)
+            size, chunks = size + len(chunk), chunks + 1
+        info = ObjectInfo(
+            name=job_id,
+            bucket=self._connection.bucket_name(UPLOADS),
+            nuid=job_id,
+            size=size,
+            chunks=chunks,
+            digest=_digest(digest.digest()),
+            options=ObjectMetaOptions(max_chunk_size=CHUNK_BYTES),
+        )
+        subject = f"$O.{info.bucket}.M.{base64.urlsafe_b64encode(job_id.encode()).decode()}"
+        await js.publish(subject, json.dumps(info.as_dict()).encode(), headers={Header.ROLLUP.value: "sub"})
 
     async def erase_upload(self, job_id: str) -> None:
         async with asking():
+            objects = await self._connection.object_store(UPLOADS)
             with contextlib.suppress(ObjectNotFoundError):
-                await (await self._connection.object_store(UPLOADS)).delete(job_id)
+                # Of an older version: the parts have names of their own.
+                if (nuid := (await objects.get_info(job_id)).nuid) != job_id:
+                    await overwrite(self._connection, self._objects, self._parts_of(nuid))
+            await overwrite(self._connection, self._objects, self._parts_of(job_id))
+            with contextlib.suppress(ObjectNotFoundError):
+                await objects.delete(job_id)
 
     async def fetch(self, job: Job) -> None:
         """Its upload is among this worker's own. Raises OSError, SourceError too."""
@@ -163,10 +211,14 @@ class JobFiles:
         """The parts of an object as NATS's ADR-20 lays them down. `ObjectStore.get` leaves its consumer behind when it
         is cancelled. Raises DigestMismatchError: somebody has erased it meanwhile."""
         info = await (await self._connection.object_store(UPLOADS)).get_info(job_id)
-        name, digest = self._connection.bucket_name(UPLOADS), hashlib.sha256()
-        async with aclosing(self._messages(f"OBJ_{name}", f"$O.{name}.C.{info.nuid}")) as parts:
+        digest = hashlib.sha256()
+        async with aclosing(messages(self._connection, self._objects, self._parts_of(info.nuid))) as parts:
             async for part in parts:
                 digest.update(part.data)
                 await incoming.write(part.data)
-        if info.digest != f"SHA-256={base64.urlsafe_b64encode(digest.digest()).decode()}":
+        if info.digest != _digest(digest.digest()):
             raise DigestMismatchError
+
+
+def _digest(digest: bytes) -> str:
+    return f"SHA-256={base64.urlsafe_b64encode(digest).decode()}"

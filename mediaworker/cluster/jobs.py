@@ -24,17 +24,16 @@ from nats.js.kv import KeyValue
 
 from config.tasks import end_tasks
 from mediaworker.cluster.connection import NatsConnection
-from mediaworker.cluster.job_files import JobFiles, asking, patiently
+from mediaworker.cluster.job_files import RECORDS, JobFiles, asking, patiently
 from mediaworker.cluster.reader import StreamReader
 from mediaworker.files.segments import FileSegment
 from mediaworker.jobs.database import JobDatabase
-from mediaworker.jobs.record import Job, State, is_job_id
+from mediaworker.jobs.record import Job, State, created_s, is_job_id
 from mediaworker.jobs.sources import SourceError
-from mediaworker.jobs.store import Elsewhere, JobStore
+from mediaworker.jobs.store import UNKNOWN_S, Elsewhere, JobStore
 from mediaworker.storage.database_thread import StoreError
 from mediaworker.storage.sqlite import UnusableDatabase
 
-RECORDS = "JOBS"
 RETRY_S = 1.0
 KNOWN_S = 10.0
 """A worker that has just joined takes a job when it knows the others, if that is within this."""
@@ -64,6 +63,8 @@ class ClusterJobStore(JobStore):
         self._learning = asyncio.Lock()
         self._not_here: set[str] = set()
         """Jobs whose path this worker does not have."""
+        self._ending = set[str]()
+        """Jobs that this worker is just ending: nobody is told who would end their runs for it."""
         self._reader: StreamReader | None = None
         self._complete = asyncio.Event()
         """This worker has known all records once."""
@@ -73,7 +74,7 @@ class ClusterJobStore(JobStore):
         """`own`: the id by which other workers know this one."""
         self._own = own
         if self._reader is None:
-            stream = f"KV_{self._connection.bucket_name(RECORDS)}"
+            stream = self._files.record_stream
             self._reader = StreamReader(
                 self._connection, stream, begin=self._begin_reading, begun=self._on_begun, take=self._take_message
             )
@@ -184,7 +185,7 @@ class ClusterJobStore(JobStore):
         if (job := await super().find(job_id)) is not None:
             return job
         async with asking():
-            bucket = await self._connection.bucket(RECORDS)
+            bucket = await self._files.records()
             try:
                 entry = await bucket.get(job_id)
                 job = _record(job_id, entry.value or b"")
@@ -197,26 +198,31 @@ class ClusterJobStore(JobStore):
         return await self._files.segments(job_id)
 
     async def end(self, job: Job, state: State) -> Job:
-        job = await super().end(job, state)
-        if not job.source.path:
-            with contextlib.suppress(StoreError):  # the sweep tries again
-                await self._files.erase_upload(job.id)
+        self._ending.add(job.id)
+        try:
+            job = await super().end(job, state)
+            if not job.source.path:
+                with contextlib.suppress(StoreError):  # the sweep tries again
+                    await self._files.erase_upload(job.id)
+        finally:
+            self._ending.discard(job.id)
         return job
 
     async def erase(self, job_id: str) -> None:
         await self._files.erase_segments(job_id)
         await self._files.erase_upload(job_id)
-        async with asking():
-            await (await self._connection.bucket(RECORDS)).purge(job_id)
+        await self._files.erase_record(job_id)
         await super().erase(job_id)
 
     async def sweep_uploads(self) -> int:
-        """Those of this worker, and of the object store those whose jobs have ended."""
+        """Those of this worker, and of the object store those whose jobs have ended, or that nobody has begun a job
+        with for a day: the worker that was sending them has been killed."""
         if not self._complete.is_set():
             return 0
-        uploads = await self._files.uploads()
-        for job_id, active in (await self.read(lambda database: database.activity(uploads))).items():
-            if not active:
+        uploads = await self._files.uploads() | set(filter(is_job_id, await self._files.parts()))
+        known = await self.read(lambda database: database.activity(uploads))
+        for job_id in uploads:
+            if not known.get(job_id, created_s(job_id) > self.clock() - UNKNOWN_S):
                 await self._files.erase_upload(job_id)
         return await super().sweep_uploads()
 
@@ -246,16 +252,19 @@ class ClusterJobStore(JobStore):
 
         async def write() -> int:
             nonlocal revision
-            bucket = await self._connection.bucket(RECORDS)
+            bucket = await self._files.records()
             while True:
                 try:
-                    if not revision:
-                        return await bucket.create(job.id, payload)
-                    return await bucket.update(job.id, payload, revision)
+                    written = await (
+                        bucket.update(job.id, payload, revision) if revision else bucket.create(job.id, payload)
+                    )
                 except KeyWrongLastSequenceError:
                     is_written, revision = await self._current(bucket, job, payload)
                     if is_written:
                         return revision
+                else:
+                    await self._files.overwrite_record(revision)
+                    return written
 
         return await patiently(write)
 
@@ -276,7 +285,7 @@ class ClusterJobStore(JobStore):
         raise Elsewhere
 
     async def _begin_reading(self) -> ConsumerConfig:
-        await self._connection.bucket(RECORDS)
+        await self._files.records()
         name = self._connection.bucket_name(RECORDS)
         return ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"$KV.{name}.>")
 
@@ -310,6 +319,8 @@ class ClusterJobStore(JobStore):
         """As it was written; by this worker too, which may not have heard that it was. Raises StoreError."""
         before = self.open.get(job.id)
         try:
+            if not job.active and not job.source.path:  # it may have been uploaded here, and run elsewhere
+                await asyncio.to_thread(self.sources.drop, job.id)
             if before is None or before.state != job.state or job.over:
                 stored = await self.read(lambda database: database.job(job.id))
                 if stored != job:
@@ -321,7 +332,8 @@ class ClusterJobStore(JobStore):
             else:
                 self.open[job.id] = job
             self._not_here.discard(job.id)
-            self.on_change(job.id)
+            if job.id not in self._ending:
+                self.on_change(job.id)
 
     async def _forget(self, job_id: str) -> None:
         """Raises StoreError."""

@@ -91,6 +91,11 @@ def is_job_id(text: str) -> bool:
     return _UUID.fullmatch(text) is not None
 
 
+def created_s(job_id: str) -> float:
+    """Unix time of a UUIDv7 (RFC 9562 section 5.7), in its first 48 bits."""
+    return int(job_id.replace("-", "")[:12], 16) / 1000
+
+
 def public(job: Job) -> dict[str, Any]:
     """The job as its owner sees it. Times are RFC 3339."""
 
